@@ -10,7 +10,7 @@ the disk; each imports those below it:
                     answers one connection's requests in order
 `handlers`          one module per API group; `topic_lookup` finds and authorises the topics in a request
 `groups`            consumer groups and their offsets, classic protocol: pure, with a shell (`service`)
-`transactions`      the shell of the pure coordinator (`service`): its log, its markers (`marker_writer`), its timers,
+`transactions`      the shell of the pure coordinator (`service`): its log, its markers, its timers,
                     answers to partition leaders (`verification`)
 `metadata`          a cluster controller's state: topics, configs, ACLs, ids (`catalog`, `data_directory`)
 `config`            broker properties and topic configs by Kafka's names; listeners

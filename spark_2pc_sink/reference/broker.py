@@ -38,13 +38,11 @@ from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.metadata.acls import AclStore, access_by_acls
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.network.connection import SocketServer
 from spark_2pc_sink.reference.network.request_channel import Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
 from spark_2pc_sink.reference.protocol.api import handlers_of
-from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
-from spark_2pc_sink.reference.transactions.service import TransactionService, settings_of
+from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, settings_of
 from spark_2pc_sink.reference.transactions.verification import Verification
 
 #: Threads for blocking disk operations; a partition has at most one fsync in progress.
@@ -89,7 +87,7 @@ class Broker:
         await self._transactions.load()
         self._groups = GroupService(store, properties, now_ms=now_ms, steady_ms=steady_ms)
         self._groups.load()
-        catalog.on_deleted.append(self._topic_deleted)
+        catalog.on_deleted.append(lambda topic: self._groups.forget_topic(topic.name))
         catalog.on_transaction_version.append(self._transactions.set_transaction_version)
         self._verification = Verification(self._transactions, catalog.properties)
         catalog.on_properties.append(self._verification.use)
@@ -133,15 +131,10 @@ class Broker:
     def addresses(self) -> tuple[tuple[str, int], ...]:
         return tuple(self._server.addresses)
 
-    # --- parts -------------------------------------------------------------------------------------------------------
-
     async def _stop_serving(self) -> None:
         # Waiting group members would delay the stop; they are answered that the coordinator is unavailable.
         await self._groups.stop()
         await self._server.stop(deadline_s=STOP_DEADLINE_S)
-
-    def _topic_deleted(self, topic: Topic) -> None:
-        self._groups.forget_topic(topic.name)
 
     def _dispatcher(self, acls: AclStore) -> Dispatcher:
         catalog, properties, verification = self._catalog, self._properties, self._verification

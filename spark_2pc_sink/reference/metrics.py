@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
@@ -25,6 +25,7 @@ from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 
+_Family = TypeVar("_Family", GaugeMetricFamily, CounterMetricFamily)
 #: Allowance beyond the longest timeout before a partition counts as late (KIP-664, Metrics).
 LATE_PADDING_MS: Final = 5 * 60 * 1000
 
@@ -89,10 +90,14 @@ class Figures(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from _transaction_figures(self._snapshot)
         log_bytes = GaugeMetricFamily("kafka_log_bytes", "Bytes of a topic's segments.", labels=["topic"])
-        for topic, size in sorted(self._snapshot.log_bytes.items()):
-            log_bytes.add_metric([topic], size)
-        yield log_bytes
+        yield _labelled(log_bytes, dict(sorted(self._snapshot.log_bytes.items())))
         yield from _network_figures(self._snapshot.network)
+
+
+def _labelled(family: _Family, values: Mapping[str, float]) -> _Family:
+    for label, value in values.items():
+        family.add_metric([label], value)
+    return family
 
 
 def _transaction_figures(snapshot: Snapshot) -> Iterator[Metric]:
@@ -107,9 +112,7 @@ def _transaction_figures(snapshot: Snapshot) -> Iterator[Metric]:
         value=snapshot.late_partitions,
     )
     states = GaugeMetricFamily("kafka_transactions", "Transactional ids by the state they are in.", labels=["state"])
-    for state, count in snapshot.transactions.items():
-        states.add_metric([state], count)
-    yield states
+    yield _labelled(states, snapshot.transactions)
     verification = snapshot.verification
     yield SummaryMetricFamily(
         "kafka_verification_time_ms",
@@ -127,15 +130,11 @@ def _transaction_figures(snapshot: Snapshot) -> Iterator[Metric]:
 def _network_figures(network: NetworkMetrics) -> Iterator[Metric]:
     yield CounterMetricFamily("kafka_requests", "Requests taken up.", value=network.requests)
     connections = CounterMetricFamily("kafka_connections", "Connections by what became of them.", labels=["outcome"])
-    connections.add_metric(["accepted"], network.connections_accepted)
-    connections.add_metric(["refused"], network.connections_refused)
-    connections.add_metric(["idle"], network.connections_idle)
-    yield connections
+    outcomes = ("accepted", "refused", "idle")
+    yield _labelled(connections, {each: getattr(network, f"connections_{each}") for each in outcomes})
     errors = CounterMetricFamily("kafka_connection_errors", "What ended connections.", labels=["cause"])
-    errors.add_metric(["protocol"], network.protocol_errors)
-    errors.add_metric(["login"], network.failed_logins)
-    errors.add_metric(["handler"], network.handler_errors)
-    yield errors
+    causes = {"protocol": network.protocol_errors, "login": network.failed_logins, "handler": network.handler_errors}
+    yield _labelled(errors, causes)
 
 
 def metrics_server(take: Callable[[], Snapshot], access: MetricsAccess) -> MetricsServer:

@@ -129,11 +129,7 @@ class _AnswerHeader:
 
 
 def produce_request(
-    transactional_id: str,
-    batches: Mapping[TopicPartition, RecordBytes],
-    *,
-    version: int,
-    timeout_ms: int,
+    transactional_id: str, batches: Mapping[TopicPartition, RecordBytes], *, version: int, timeout_ms: int
 ) -> FramedRequest[dict[TopicPartition, ProducedPartition]]:
     """Append one record batch per partition, acknowledged by all in-sync replicas within ``timeout_ms``.
 
@@ -187,9 +183,6 @@ def pair_of(producer_id: int, epoch: int) -> ProducerIdAndEpoch | None:
         raise RemoteProtocolError(peer="the transaction coordinator", detail=str(error)) from error
 
 
-# --- answers ---------------------------------------------------------------------------------------------------------
-
-
 def _read_produced(data: bytes, position: int) -> dict[TopicPartition, ProducedPartition]:
     found: dict[TopicPartition, ProducedPartition] = {}
     topics, position = _read_length(data, position)
@@ -226,9 +219,6 @@ def _read_ended(data: bytes, position: int) -> EndTxnResponse:
 
 def _read_ended_with_pair(data: bytes, position: int) -> EndTxnResponse:
     return EndTxnResponse(*_ENDED_WITH_PAIR.unpack_from(data, position)[1:])
-
-
-# --- parts of messages -----------------------------------------------------------------------------------------------
 
 
 def _length(counted: Sized) -> bytes:

@@ -20,11 +20,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
-from kafka.protocol.producer import (
-    AddPartitionsToTxnRequest,
-    InitProducerIdRequest,
-    WriteTxnMarkersRequest,
-)
+from kafka.protocol.producer import AddPartitionsToTxnRequest, InitProducerIdRequest, WriteTxnMarkersRequest
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
@@ -255,10 +251,7 @@ def fetch_request(
     """
     topic, fetch = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
     by_topic = _by_topic(
-        (
-            partition,
-            fetch(partition=partition.partition, fetch_offset=offset, partition_max_bytes=partition_bytes_max),
-        )
+        (partition, fetch(partition=partition.partition, fetch_offset=offset, partition_max_bytes=partition_bytes_max))
         for partition, offset in offsets.items()
     )
     return _request(

@@ -213,11 +213,7 @@ _PRODUCER_POSITION: Final = CRC_END + struct.calcsize(">hiqq")
 
 
 def encode_unassigned_batch(
-    section: RecordsSection,
-    *,
-    timestamp_ms: int,
-    compression: str,
-    level: int | None = None,
+    section: RecordsSection, *, timestamp_ms: int, compression: str, level: int | None = None
 ) -> memoryview:
     """A batch without a producer yet, with ``timestamp_ms`` in each of its records.
 

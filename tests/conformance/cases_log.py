@@ -62,10 +62,7 @@ def _old_clients(level: int) -> list[Case]:
             (add(NEW.at(0)), OK),
             (add(NEW.at(0)), OK),
             (add(NEW.at(0), SHARED[1]), OK),
-            (
-                state_records(),
-                _lines(level, empty, open_, ("Ongoing NEW 0 [shared0, shared1]", _previous("NEW"))),
-            ),
+            (state_records(), _lines(level, empty, open_, ("Ongoing NEW 0 [shared0, shared1]", _previous("NEW")))),
             levels=(level,),
         ),
         case(

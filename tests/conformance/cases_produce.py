@@ -163,20 +163,14 @@ def _front_door_of_plain_batches() -> list[Case]:
         case(
             "3.1/two-pairs",
             _NEW,
-            (
-                produce_all(Write(**one), Write(partition=HERE[1], pair=NEW.at(1), sequence=0)),
-                SEVERAL,
-            ),
+            (produce_all(Write(**one), Write(partition=HERE[1], pair=NEW.at(1), sequence=0)), SEVERAL),
             (describe(), "Empty NEW 0 unstarted []"),
             levels=ALL_LEVELS,
         ),
         case(
             "3.1/two-ids",
             _NEW,
-            (
-                produce_all(Write(**one), Write(partition=HERE[1], pair=UNKNOWN.at(0), sequence=0)),
-                SEVERAL,
-            ),
+            (produce_all(Write(**one), Write(partition=HERE[1], pair=UNKNOWN.at(0), sequence=0)), SEVERAL),
             levels=ALL_LEVELS,
         ),
         case(

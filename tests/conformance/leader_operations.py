@@ -11,15 +11,7 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetc
 from kafka.protocol.producer import ProduceRequest, WriteTxnMarkersRequest
 
 from tests.conformance.batches import batch, read_batches
-from tests.conformance.operations import (
-    NO_PAIR,
-    CoordinatorEpoch,
-    Offset,
-    Pair,
-    Partition,
-    ProducerId,
-    by_topic,
-)
+from tests.conformance.operations import NO_PAIR, CoordinatorEpoch, Offset, Pair, Partition, ProducerId, by_topic
 
 _FETCH_VERSION: Final = 12
 _FETCH_WAIT_MS: Final = 0
@@ -226,9 +218,7 @@ class Fetch:
     def request(self) -> Any:
         make = FetchRequest.FetchTopic
         wanted = make.FetchPartition(
-            partition=self.partition[1],
-            fetch_offset=self.offset,
-            partition_max_bytes=self.bytes_max,
+            partition=self.partition[1], fetch_offset=self.offset, partition_max_bytes=self.bytes_max
         )
         return FetchRequest(
             max_wait_ms=_FETCH_WAIT_MS,

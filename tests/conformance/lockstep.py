@@ -358,10 +358,7 @@ class _Sequence:
     def _make_init(self, step: Step, tid: str, held: Held) -> Maker:
         name = None if step.kind == "init plain" else tid
         usual = Init(
-            tid=name,
-            version=step.version,
-            two_phase=step.kind == "init two-phase",
-            keep=step.kind == "init keep",
+            tid=name, version=step.version, two_phase=step.kind == "init two-phase", keep=step.kind == "init keep"
         )
         if step.kind != "init with a pair":
             return lambda _: usual

@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Protocol, TypeAlias
 
-from kafka.protocol.admin import (
-    DescribeTransactionsRequest,
-    ListTransactionsRequest,
-    UpdateFeaturesRequest,
-)
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest, UpdateFeaturesRequest
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,

@@ -264,12 +264,7 @@ def _marks(subject: str, level: int, case: Case) -> list[pytest.MarkDecorator]:
 def parametrize(metafunc: pytest.Metafunc, cases: Sequence[Case], *, with_machine: bool = False) -> None:
     """Run a test with each case and each subject at each transaction.version where the case has its say."""
     chosen = [
-        pytest.param(
-            (subject, level),
-            each,
-            marks=_marks(subject, level, each),
-            id=f"{subject}-tv{level}-{each.name}",
-        )
+        pytest.param((subject, level), each, marks=_marks(subject, level, each), id=f"{subject}-tv{level}-{each.name}")
         for subject in SUBJECTS
         if with_machine or subject != "machine"
         for level in ALL_LEVELS

@@ -12,11 +12,7 @@ from kafka.protocol.consumer import JoinGroupRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.protocol.codec import (
-    ApiVersionsRequest,
-    DeleteGroupsRequest,
-    TxnOffsetCommitRequest,
-)
+from spark_2pc_sink.reference.protocol.codec import ApiVersionsRequest, DeleteGroupsRequest, TxnOffsetCommitRequest
 from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.conformance.operations import End, Init, Pair, ask
 from tests.conformance.raw_client import RawClient

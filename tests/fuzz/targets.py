@@ -23,12 +23,7 @@ from spark_2pc_sink.options.text_values import value_of_text
 from spark_2pc_sink.reference.config.listeners import Users
 from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_assignments
 from spark_2pc_sink.reference.groups.records import GroupValue, OffsetValue
-from spark_2pc_sink.reference.internal_topics import (
-    TransactionLogKey,
-    TransactionLogValue,
-    decode,
-    decode_value,
-)
+from spark_2pc_sink.reference.internal_topics import TransactionLogKey, TransactionLogValue, decode, decode_value
 from spark_2pc_sink.reference.metadata.catalog_state import read_checked
 from spark_2pc_sink.reference.network.connection import FrameReader
 from spark_2pc_sink.reference.network.sasl import LoginRefusedError, PlainExchange, ScramExchange

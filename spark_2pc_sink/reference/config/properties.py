@@ -119,14 +119,10 @@ class BrokerProperties:
 
     node_id: int = _count(1, "the id of the node in Metadata", at_least=0)
     listeners: str = _row("PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://HOST:PORT,…")
-    advertised_listeners: str | None = _row(
-        None, "the address that Metadata gives to clients; None gives those listened on"
-    )
+    advertised_listeners: str | None = _row(None, "the address that Metadata gives to clients; None: those listened on")
     listener_security_protocol_map: str = _row(DEFAULT_PROTOCOL_MAP, "which protocol a listener speaks, by its name")
     max_connections: int = _count(INT32_MAX, "how many connections there may be; those beyond are refused")
-    connections_max_idle_ms: int = _ms(
-        10 * _MINUTE_MS, "a connection without traffic ends after this", at_most=_INT64_MAX
-    )
+    connections_max_idle_ms: int = _ms(10 * _MINUTE_MS, "an idle connection ends after this", at_most=_INT64_MAX)
     socket_request_max_bytes: int = _bytes(104_857_600, "the longest request; a longer one ends its connection")
     queued_max_request_bytes: int = _bytes(
         536_870_912,
@@ -135,21 +131,15 @@ class BrokerProperties:
     )
     socket_listen_backlog_size: int = _count(50, "how many connections may wait to be accepted")
     connection_failed_authentication_delay_ms: int = _ms(
-        100, "a failed login ends its connection after this", at_least=0
+        100, "a failed login ends the connection after this", at_least=0
     )
-    unstable_api_versions_enable: bool = _row(
-        default=False, why="offer versions that Kafka has not released (InitProducerId 6)"
-    )
+    unstable_api_versions_enable: bool = _row(default=False, why="offer unreleased versions (InitProducerId 6)")
 
     num_partitions: int = _count(1, "partitions of a topic that is created without a number of them")
-    auto_create_topics_enable: bool = _row(
-        default=True, why="Metadata creates topics that are asked for and are not there"
-    )
+    auto_create_topics_enable: bool = _row(default=True, why="Metadata creates missing topics that are asked for")
     message_max_bytes: int = _bytes(1_048_588, "the largest record batch taken", at_least=0)
     log_segment_bytes: int = _bytes(1_073_741_824, "a segment file is rolled at this size", at_least=1_048_576)
-    log_index_interval_bytes: int = _bytes(
-        4096, "bytes of log between two entries of the sparse offset index", at_least=0
-    )
+    log_index_interval_bytes: int = _bytes(4096, "bytes between two entries of the offset index", at_least=0)
 
     transaction_version: int = _count(
         2,
@@ -157,9 +147,7 @@ class BrokerProperties:
         at_least=0,
         at_most=TRANSACTION_VERSION_MAX,
     )
-    transaction_keep_prepared_enable: bool = _row(
-        default=False, why="InitProducerId keeps a prepared transaction (KIP-939)"
-    )
+    transaction_keep_prepared_enable: bool = _row(default=False, why="InitProducerId keeps what is prepared (KIP-939)")
     transaction_keep_prepared_form: Literal["bump", "unchanged"] = _row(
         "bump", "what keeping does: hand out the next epoch (apache/kafka#21735), or nothing (apache/kafka#22704)"
     )
@@ -174,13 +162,9 @@ class BrokerProperties:
         why="a commit after the coordinator's own abort is PRODUCER_FENCED (KAFKA-20785), not INVALID_TXN_STATE",
     )
     transaction_two_phase_commit_enable: bool = _row(default=False, why="producers may ask for enable2Pc (KIP-939)")
-    transaction_partition_verification_enable: bool = _row(
-        default=True, why="old clients' partitions are verified (KIP-890)"
-    )
+    transaction_partition_verification_enable: bool = _row(default=True, why="old clients are verified (KIP-890)")
     transaction_max_timeout_ms: int = _ms(900_000, "the longest transaction.timeout.ms of a producer")
-    transactional_id_expiration_ms: int = _ms(
-        7 * _DAY_MS, "a transactional id that is not used for this long is forgotten"
-    )
+    transactional_id_expiration_ms: int = _ms(7 * _DAY_MS, "an id that is not used for this long is forgotten")
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _ms(
         10_000, "pause between two searches for transactions that have timed out"
     )
@@ -188,9 +172,7 @@ class BrokerProperties:
         _HOUR_MS, "pause between two searches for transactional ids that have expired"
     )
     transaction_state_log_num_partitions: int = _count(50, "how many partitions __transaction_state is created with")
-    transaction_state_log_segment_bytes: int = _bytes(
-        104_857_600, "a segment file of __transaction_state is rolled at this size"
-    )
+    transaction_state_log_segment_bytes: int = _bytes(104_857_600, "size of a segment file of __transaction_state")
     add_partitions_to_txn_retry_backoff_ms: int = _ms(
         20, "the longest pause between two attempts of a leader to add a partition to a transaction"
     )
@@ -198,30 +180,18 @@ class BrokerProperties:
         100, "how long a leader tries to add a partition while the transaction before is completed", at_least=0
     )
     producer_id_expiration_ms: int = _ms(_DAY_MS, "a leader forgets a producer id that is not used for this long")
-    producer_id_expiration_check_interval_ms: int = _ms(
-        600_000, "pause between two searches for producer ids that have expired"
-    )
+    producer_id_expiration_check_interval_ms: int = _ms(600_000, "pause between searches for expired producer ids")
 
     offsets_topic_num_partitions: int = _count(50, "how many partitions __consumer_offsets is created with")
-    offsets_topic_segment_bytes: int = _bytes(
-        104_857_600, "a segment file of __consumer_offsets is rolled at this size"
-    )
-    offsets_retention_minutes: int = _count(
-        10_080, "offsets of a group that has no members for this long are forgotten"
-    )
+    offsets_topic_segment_bytes: int = _bytes(104_857_600, "size of a segment file of __consumer_offsets")
+    offsets_retention_minutes: int = _count(10_080, "offsets of a group without members for this long are forgotten")
     offsets_retention_check_interval_ms: int = _ms(
-        600_000, "pause between two searches for offsets that have expired", at_most=_INT64_MAX
+        600_000, "pause between searches for expired offsets", at_most=_INT64_MAX
     )
-    offset_metadata_max_bytes: int = _bytes(
-        4096, "the longest text that a client may commit with an offset", at_least=0
-    )
-    group_min_session_timeout_ms: int = _ms(6000, "the shortest session timeout that a member may ask for", at_least=0)
-    group_max_session_timeout_ms: int = _ms(
-        1_800_000, "the longest session timeout that a member may ask for", at_least=0
-    )
-    group_initial_rebalance_delay_ms: int = _ms(
-        3000, "how long a group that was empty waits for more members than the first", at_least=0
-    )
+    offset_metadata_max_bytes: int = _bytes(4096, "the longest text that may be committed with an offset", at_least=0)
+    group_min_session_timeout_ms: int = _ms(6000, "the shortest session timeout of a member", at_least=0)
+    group_max_session_timeout_ms: int = _ms(1_800_000, "the longest session timeout of a member", at_least=0)
+    group_initial_rebalance_delay_ms: int = _ms(3000, "how long an empty group waits for further members", at_least=0)
     group_max_size: int = _count(INT32_MAX, "how many members a group may have")
 
     sasl_enabled_mechanisms: str = _row(PLAIN, f"how clients may log in, one or more of {', '.join(MECHANISMS)}")
@@ -367,11 +337,8 @@ def _check_keeping(properties: BrokerProperties) -> None:
     """Refuse options that need InitProducerId 6 if that is not offered or not carried out."""
     if not properties.transaction_keep_prepared_enable:
         if "transaction.keep.prepared.form" in properties.given:
-            rule, remedy = (
-                "no prepared transaction is kept",
-                "set transaction.keep.prepared.enable=true, or leave it out",
-            )
-            form = properties.transaction_keep_prepared_form
+            rule, form = "no prepared transaction is kept", properties.transaction_keep_prepared_form
+            remedy = "set transaction.keep.prepared.enable=true, or leave it out"
             raise refusal(ROWS["transaction.keep.prepared.form"], form, rule, remedy)
         return
     option = ROWS["transaction.keep.prepared.enable"]

@@ -108,20 +108,14 @@ def _front_door(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
         return reply.failed(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not client and not event.unknown:
         return None
-    results = tuple((each, _topic_code(event, each, client=client)) for each in event.partitions)
-    if all(code is Code.OPERATION_NOT_ATTEMPTED for _, code in results):
-        return None
-    return AddPartitionsReply(event.transactional_id, results)
-
-
-def _topic_code(event: AddPartitionsToTxn, partition: TopicPartition, *, client: bool) -> Code:
-    if client and not _writable(event.access, partition.topic):
-        return Code.TOPIC_AUTHORIZATION_FAILED
-    return Code.UNKNOWN_TOPIC_OR_PARTITION if partition in event.unknown else Code.OPERATION_NOT_ATTEMPTED
-
-
-def _writable(access: Access, topic: str) -> bool:
-    return access.allows(Operation.WRITE, Resource.TOPIC, topic) and topic not in INTERNAL_TOPICS
+    codes = dict.fromkeys(event.partitions, Code.OPERATION_NOT_ATTEMPTED)
+    codes |= dict.fromkeys(event.unknown & codes.keys(), Code.UNKNOWN_TOPIC_OR_PARTITION)
+    for topic in {each.topic for each in codes} if client else ():
+        if topic in INTERNAL_TOPICS or not event.access.allows(Operation.WRITE, Resource.TOPIC, topic):
+            codes |= {each: Code.TOPIC_AUTHORIZATION_FAILED for each in codes if each.topic == topic}
+    refused = any(code is not Code.OPERATION_NOT_ATTEMPTED for code in codes.values())
+    results = tuple((each, codes[each]) for each in event.partitions)
+    return AddPartitionsReply(event.transactional_id, results) if refused else None
 
 
 def _verified(state: CoordinatorState, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:
@@ -144,9 +138,9 @@ def _located(
     """The id, if this coordinator may serve it for this pair, or the refusal code, in Kafka's order."""
     if not transactional_id:
         return Code.INVALID_REQUEST, None
-    code, metadata = state.find(transactional_id)
+    metadata = state.get(transactional_id)
     if metadata is None:
-        return code or Code.INVALID_PRODUCER_ID_MAPPING, None
+        return Code.INVALID_PRODUCER_ID_MAPPING, None
     if pending_matters and metadata.pending is not None:
         return Code.CONCURRENT_TRANSACTIONS, None
     if metadata.client_pair.producer_id != pair.producer_id:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 
-from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
 from spark_2pc_sink.reference.coordinator.records import FLEXIBLE_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair, TransactionMetadata
@@ -92,14 +91,6 @@ class ProducerIds:
         return self.following is None and self.taken * 10 >= self.block.size * 9
 
 
-class Leadership(Enum):
-    """Whether this coordinator may answer for a partition of ``__transaction_state``."""
-
-    LOADING = "loading"
-    OWNED = "owned"
-    ELSEWHERE = "elsewhere"
-
-
 @dataclass(frozen=True)
 class StatePartition:
     """One partition of ``__transaction_state``: its transactional ids by name.
@@ -108,7 +99,6 @@ class StatePartition:
     kept transactions, so that a leader need not look through all ids.
     """
 
-    leadership: Leadership = Leadership.OWNED
     coordinator_epoch: int = 0
     transactions: Mapping[str, TransactionMetadata] = field(default_factory=dict)
     sealed: frozenset[Pair] = frozenset()
@@ -116,12 +106,11 @@ class StatePartition:
 
 @dataclass(frozen=True)
 class CoordinatorState:
-    """The coordinator's whole state; list and describe requests get COORDINATOR_NOT_AVAILABLE unless ``active``."""
+    """The coordinator's whole state. There is one node, which leads every partition."""
 
     settings: Settings
     partitions: tuple[StatePartition, ...]
     producer_ids: ProducerIds = ProducerIds()
-    active: bool = True
 
     @classmethod
     def new(
@@ -131,15 +120,6 @@ class CoordinatorState:
 
     def partition_of(self, transactional_id: str) -> int:
         return partition_for(transactional_id, len(self.partitions))
-
-    def find(self, transactional_id: str) -> tuple[Code, TransactionMetadata | None]:
-        """Look up the id: code 0 with its metadata or None, or the code that redirects the client."""
-        partition = self.partitions[self.partition_of(transactional_id)]
-        if partition.leadership is Leadership.LOADING:
-            return Code.COORDINATOR_LOAD_IN_PROGRESS, None
-        if partition.leadership is Leadership.ELSEWHERE:
-            return Code.NOT_COORDINATOR, None
-        return Code.NONE, partition.transactions.get(transactional_id)
 
     def get(self, transactional_id: str) -> TransactionMetadata | None:
         return self.partitions[self.partition_of(transactional_id)].transactions.get(transactional_id)

@@ -16,7 +16,7 @@ from enum import Enum
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT, EPOCH_MAX, NO_PRODUCER_ID
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Leadership, ProducerIds
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIds
 from spark_2pc_sink.reference.coordinator.events import (
     AbortTimedOut,
     CompleteTransaction,
@@ -90,18 +90,12 @@ _BUMP_ROWS: dict[TransactionState, tuple[Code | Ending, Code | Ending, Code | En
     _S.PREPARE_ABORT: (_FENCED, _INVALID, _FENCED, _WAIT),
 }
 
-#: EndTxn v5: (state, commit, epoch) -> what follows.
+_BUMP_COLUMNS = tuple((commit, epoch) for commit in (True, False) for epoch in (Epoch.CURRENT, Epoch.RETRY))
+#: EndTxn v5: (state, commit, epoch) -> what follows; without an entry the epoch is fenced.
 END_WITH_BUMP: dict[tuple[TransactionState, bool, Epoch], Code | Ending] = {
-    (state, commit, epoch): outcome
-    for state, (commit_current, commit_retry, abort_current, abort_retry) in _BUMP_ROWS.items()
-    for commit, epoch, outcome in (
-        (True, Epoch.CURRENT, commit_current),
-        (True, Epoch.RETRY, commit_retry),
-        (True, Epoch.OTHER, _FENCED),
-        (False, Epoch.CURRENT, abort_current),
-        (False, Epoch.RETRY, abort_retry),
-        (False, Epoch.OTHER, _FENCED),
-    )
+    (state, *column): outcome
+    for state, outcomes in _BUMP_ROWS.items()
+    for column, outcome in zip(_BUMP_COLUMNS, outcomes, strict=True)
 }
 
 #: The same after KAFKA-20785 (apache/kafka#23204, in no release up to 4.4.0). A commit that finds an abort one epoch
@@ -112,19 +106,13 @@ FENCING_LATE_COMMITS: dict[tuple[TransactionState, bool, Epoch], Code | Ending] 
 }
 
 #: EndTxn v0 to v4, once the pair matched the current one: (state, commit) -> what follows.
-END_WITHOUT_BUMP: dict[tuple[TransactionState, bool], Code | Ending] = {
-    (_S.ONGOING, True): Ending.DECIDE,
-    (_S.ONGOING, False): Ending.DECIDE,
-    (_S.EMPTY, True): _INVALID,
-    (_S.EMPTY, False): _INVALID,
-    (_S.COMPLETE_COMMIT, True): Ending.REPEAT,
-    (_S.COMPLETE_COMMIT, False): _INVALID,
-    (_S.COMPLETE_ABORT, True): _INVALID,
-    (_S.COMPLETE_ABORT, False): Ending.REPEAT,
-    (_S.PREPARE_COMMIT, True): _WAIT,
-    (_S.PREPARE_COMMIT, False): _INVALID,
-    (_S.PREPARE_ABORT, True): _INVALID,
-    (_S.PREPARE_ABORT, False): _WAIT,
+END_WITHOUT_BUMP: dict[TransactionState, dict[bool, Code | Ending]] = {
+    _S.ONGOING: {True: Ending.DECIDE, False: Ending.DECIDE},
+    _S.EMPTY: {True: _INVALID, False: _INVALID},
+    _S.COMPLETE_COMMIT: {True: Ending.REPEAT, False: _INVALID},
+    _S.COMPLETE_ABORT: {True: _INVALID, False: Ending.REPEAT},
+    _S.PREPARE_COMMIT: {True: _WAIT, False: _INVALID},
+    _S.PREPARE_ABORT: {True: _INVALID, False: _WAIT},
 }
 
 
@@ -133,9 +121,7 @@ def end_txn(state: CoordinatorState, event: EndTxn, now_ms: int) -> Plan:
         return answer(EndTxnReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     if not event.transactional_id:
         return answer(EndTxnReply(Code.INVALID_REQUEST))
-    code, metadata = state.find(event.transactional_id)
-    if code:
-        return answer(EndTxnReply(code))
+    metadata = state.get(event.transactional_id)
     if metadata is None:
         return answer(EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING))
     if event.version >= BUMPING_VERSION:
@@ -149,7 +135,7 @@ def _end_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event
     if event.producer_id != metadata.client_pair.producer_id and not _retry_after_overflow(metadata, event.pair):
         return answer(EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING))
     grid = FENCING_LATE_COMMITS if state.settings.fences_late_commits else END_WITH_BUMP
-    outcome = grid[metadata.state, event.commit, classify(metadata, event.pair)]
+    outcome = grid.get((metadata.state, event.commit, classify(metadata, event.pair)), _FENCED)
     if outcome is Ending.REPEAT:
         return answer(EndTxnReply(Code.NONE, metadata.pair))
     if isinstance(outcome, Code):
@@ -161,7 +147,7 @@ def _end_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event
 
 
 def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn, now_ms: int) -> Plan:
-    outcome = _refused_without_bump(state, metadata, event) or END_WITHOUT_BUMP[metadata.state, event.commit]
+    outcome = _refused_without_bump(state, metadata, event) or END_WITHOUT_BUMP[metadata.state][event.commit]
     if outcome is Ending.REPEAT:
         return answer(EndTxnReply(Code.NONE))
     if isinstance(outcome, Code):
@@ -170,14 +156,8 @@ def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, ev
         # The client has since learnt of a level below 2: a kept transaction must always be ended. The markers fence
         # the producer that prepared it. The client keeps its pair: the answer has no room for another one, and a
         # repeated request must be recognised.
-        return _decide_with_bump(
-            state,
-            metadata,
-            commit=event.commit,
-            now_ms=now_ms,
-            reply=EndTxnReply(Code.NONE),
-            following=(metadata.client_pair, None),
-        )
+        reply, following = EndTxnReply(Code.NONE), (metadata.client_pair, None)
+        return _decide_with_bump(state, metadata, commit=event.commit, now_ms=now_ms, reply=reply, following=following)
     after = _decided(metadata, commit=event.commit, now_ms=now_ms, client_transaction_version=0)
     return change(state, metadata, after, reply=EndTxnReply(Code.NONE), effects=(owed(state, after),))
 
@@ -236,8 +216,8 @@ def fence(
 
 def abort_timed_out(state: CoordinatorState, event: AbortTimedOut, now_ms: int) -> Plan:
     """Abort a transaction that was open for too long, unless it has changed since it was found."""
-    code, metadata = state.find(event.transactional_id)
-    if code or metadata is None or metadata.producer_id != event.producer_id or not timed_out(metadata, now_ms):
+    metadata = state.get(event.transactional_id)
+    if metadata is None or metadata.producer_id != event.producer_id or not timed_out(metadata, now_ms):
         return NOTHING
     return fence(state, metadata, now_ms)
 
@@ -250,21 +230,11 @@ def timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
 
 def owed(state: CoordinatorState, decided: TransactionMetadata) -> Effect:
     """What a decided transaction still needs: its markers, or completion at once if it has no partitions."""
-    epoch = state.partitions[state.partition_of(decided.transactional_id)].coordinator_epoch
     if not decided.partitions:
-        return StepNext(
-            CompleteTransaction(
-                transactional_id=decided.transactional_id,
-                producer_id=decided.producer_id,
-                producer_epoch=decided.producer_epoch,
-                coordinator_epoch=epoch,
-            )
-        )
+        return StepNext(CompleteTransaction(**decided.ids))
     return SendMarkers(
-        transactional_id=decided.transactional_id,
-        producer_id=decided.producer_id,
-        producer_epoch=decided.producer_epoch,
-        coordinator_epoch=epoch,
+        **decided.ids,
+        coordinator_epoch=state.partitions[state.partition_of(decided.transactional_id)].coordinator_epoch,
         commit=decided.state is TransactionState.PREPARE_COMMIT,
         transaction_version=decided.client_transaction_version,
         partitions=tuple(sorted(decided.partitions)),
@@ -320,38 +290,23 @@ def _following(state: CoordinatorState, client: Pair) -> tuple[Pair, ProducerIds
 
 def due_timeouts(state: CoordinatorState, now_ms: int) -> tuple[AbortTimedOut, ...]:
     """The open transactions whose timeout, counted from their first partition, has expired; never one with 2PC."""
-    return tuple(
-        AbortTimedOut(transactional_id=metadata.transactional_id, producer_id=metadata.producer_id)
-        for metadata in _owned(state)
-        if timed_out(metadata, now_ms)
-    )
+    due = (each for each in state if timed_out(each, now_ms))
+    return tuple(AbortTimedOut(transactional_id=each.transactional_id, producer_id=each.producer_id) for each in due)
 
 
 def due_expirations(state: CoordinatorState, now_ms: int) -> tuple[ExpireTransactionalId, ...]:
     """The idle ids unchanged for ``transactional.id.expiration.ms``."""
-    return tuple(
-        ExpireTransactionalId(transactional_id=metadata.transactional_id)
-        for metadata in _owned(state)
-        if _expired(state, metadata, now_ms)
-    )
+    due = (each for each in state if _expired(state, each, now_ms))
+    return tuple(ExpireTransactionalId(transactional_id=each.transactional_id) for each in due)
 
 
 def expire(state: CoordinatorState, event: ExpireTransactionalId, now_ms: int) -> Plan:
     """Remove an id with a tombstone, unless it was used since it was found."""
-    code, metadata = state.find(event.transactional_id)
-    if code or metadata is None or not _expired(state, metadata, now_ms):
+    metadata = state.get(event.transactional_id)
+    if metadata is None or not _expired(state, metadata, now_ms):
         return NOTHING
     dead = metadata.moved_to(TransactionState.DEAD, now_ms, partitions=frozenset())
     return change(state, metadata, dead)
-
-
-def _owned(state: CoordinatorState) -> tuple[TransactionMetadata, ...]:
-    return tuple(
-        metadata
-        for partition in state.partitions
-        if partition.leadership is Leadership.OWNED
-        for metadata in partition.transactions.values()
-    )
 
 
 def _expired(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int) -> bool:
@@ -365,8 +320,8 @@ class Reaction(Enum):
     GIVE_UP = "leave the transaction as it is until the log partition is loaded again"
 
 
-#: TransactionMarkerRequestCompletionHandler, by code. For any other code Kafka throws IllegalStateException out of the
-#: handler, which has the same effect as giving up.
+#: TransactionMarkerRequestCompletionHandler, by code. It gives up if a newer producer or coordinator has taken over;
+#: any other code is an IllegalStateException in Kafka, which has the same effect.
 REACTIONS: dict[int, Reaction] = {
     Code.NONE: Reaction.WRITTEN,
     # The partition's message format has no markers, so it has no transactional data.
@@ -378,9 +333,6 @@ REACTIONS: dict[int, Reaction] = {
     Code.NOT_ENOUGH_REPLICAS: Reaction.RETRY,
     Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Reaction.RETRY,
     Code.KAFKA_STORAGE_ERROR: Reaction.RETRY,
-    # A newer producer or coordinator has taken over: this one must stop.
-    Code.INVALID_PRODUCER_EPOCH: Reaction.GIVE_UP,
-    Code.TRANSACTION_COORDINATOR_FENCED: Reaction.GIVE_UP,
 }
 
 
@@ -393,12 +345,13 @@ def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: in
     written = {each for each, reaction in reactions.items() if reaction is Reaction.WRITTEN}
     left = replace(metadata, partitions=metadata.partitions - written - event.gone)
     if Reaction.GIVE_UP in reactions.values():
-        return _unwritten(replace(left, marking=Marking.GIVEN_UP))
+        given_up = replace(left, marking=Marking.GIVEN_UP)
+        return Plan(transactional_id=left.transactional_id, unwritten=given_up)
     if not left.partitions:
         return _closing(state, left, now_ms)
     again = frozenset(each for each in left.partitions if reactions.get(each) is Reaction.RETRY)
     effects = (owed(state, replace(left, partitions=again)),) if again else ()
-    return replace(_unwritten(left), effects=effects)
+    return Plan(transactional_id=left.transactional_id, unwritten=left, effects=effects)
 
 
 def complete(state: CoordinatorState, event: CompleteTransaction, now_ms: int) -> Plan:
@@ -408,16 +361,11 @@ def complete(state: CoordinatorState, event: CompleteTransaction, now_ms: int) -
 
 
 def _awaiting(state: CoordinatorState, event: MarkersAnswered | CompleteTransaction) -> TransactionMetadata | None:
-    code, metadata = state.find(event.transactional_id)
-    epoch = state.partitions[state.partition_of(event.transactional_id)].coordinator_epoch
-    if code or metadata is None or metadata.state not in COMPLETION or event.coordinator_epoch != epoch:
+    metadata = state.get(event.transactional_id)
+    if metadata is None or metadata.state not in COMPLETION:
         return None
     current = metadata.pair == (event.producer_id, event.producer_epoch)
     return metadata if current and metadata.marking is Marking.SENDING else None
-
-
-def _unwritten(metadata: TransactionMetadata) -> Plan:
-    return Plan(transactional_id=metadata.transactional_id, unwritten=metadata)
 
 
 def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int) -> Plan:

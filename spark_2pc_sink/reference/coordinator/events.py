@@ -172,7 +172,6 @@ class MarkersAnswered:
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    coordinator_epoch: int
     results: Mapping[TopicPartition, int] = field(default_factory=dict)
     gone: frozenset[TopicPartition] = frozenset()
 
@@ -184,7 +183,6 @@ class CompleteTransaction:
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    coordinator_epoch: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,9 +95,7 @@ def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int
     refused = _checked(state, event)
     if refused:
         return answer(InitProducerIdReply(refused))
-    code, metadata = state.find(event.transactional_id)
-    if code:
-        return answer(InitProducerIdReply(code))
+    metadata = state.get(event.transactional_id)
     if metadata is None:
         return _create(state, event.transactional_id, event, now_ms)
     return _continue(state, metadata, event, now_ms)

@@ -19,7 +19,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, NO_PRODUCER_ID, TopicPartition
 from spark_2pc_sink.reference.coordinator import events
 from spark_2pc_sink.reference.coordinator.add_partitions import add_offsets, add_partitions
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Leadership, StatePartition
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, StatePartition
 from spark_2pc_sink.reference.coordinator.end_txn import (
     abort_timed_out,
     complete,
@@ -62,10 +62,6 @@ from spark_2pc_sink.reference.coordinator.states import (
 
 
 def list_transactions(state: CoordinatorState, event: ListTransactions, now_ms: int) -> Plan:
-    if not state.active:
-        return answer(ListTransactionsReply(Code.COORDINATOR_NOT_AVAILABLE))
-    if any(partition.leadership is Leadership.LOADING for partition in state.partitions):
-        return answer(ListTransactionsReply(Code.COORDINATOR_LOAD_IN_PROGRESS))
     unknown = tuple(label for label in event.state_filters if label not in STATES_BY_LABEL)
     found = [metadata for metadata in state if _passes(metadata, event, now_ms)]
     if event.pattern:
@@ -100,11 +96,9 @@ def _description(state: CoordinatorState, event: DescribeTransactions, name: str
         return TransactionDescription(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, name)
     if not name:
         return TransactionDescription(Code.INVALID_REQUEST, name)
-    if not state.active:
-        return TransactionDescription(Code.COORDINATOR_NOT_AVAILABLE, name)
-    code, metadata = state.find(name)
+    metadata = state.get(name)
     if metadata is None:
-        return TransactionDescription(code or Code.TRANSACTIONAL_ID_NOT_FOUND, name)
+        return TransactionDescription(Code.TRANSACTIONAL_ID_NOT_FOUND, name)
     visible = (
         each for each in metadata.partitions if event.access.allows(Operation.DESCRIBE, Resource.TOPIC, each.topic)
     )
@@ -197,20 +191,9 @@ class Settled:
 
 def settle(state: CoordinatorState, plan: Plan, append_code: int = Code.NONE) -> Settled:
     """End a plan that was reserved; ``append_code`` is Kafka's code of a failed append, else 0."""
-    if overtaken(state, plan):
-        # The partition was reloaded, by this or another coordinator: the reservation is gone.
-        return Settled(state, _failed(plan, Code.NOT_COORDINATOR), ())
     if append_code == Code.NONE:
         return Settled(apply(state, plan), plan.reply, plan.effects)
     return _refused(state, plan, append_error(append_code))
-
-
-def overtaken(state: CoordinatorState, plan: Plan) -> bool:
-    """True if the leadership of the plan's log partition changed since the plan was made."""
-    partitions = (state.partitions[record.partition] for record in plan.records)
-    return any(
-        (each.leadership, each.coordinator_epoch) != (Leadership.OWNED, plan.coordinator_epoch) for each in partitions
-    )
 
 
 def _refused(state: CoordinatorState, plan: Plan, code: int) -> Settled:
@@ -225,13 +208,7 @@ def _refused(state: CoordinatorState, plan: Plan, code: int) -> Settled:
     pending = None
     if before.marking is Marking.DONE and code == Code.COORDINATOR_NOT_AVAILABLE:
         pending = COMPLETION[before.state]
-        again = events.CompleteTransaction(
-            transactional_id=before.transactional_id,
-            producer_id=before.producer_id,
-            producer_epoch=before.producer_epoch,
-            coordinator_epoch=plan.coordinator_epoch,
-        )
-        effects = (StepNext(again),)
+        effects = (StepNext(events.CompleteTransaction(**before.ids)),)
     cleared = replace(before, pending=pending, marking=Marking.SENDING)
     return Settled(state.with_metadata(before.transactional_id, cleared), _failed(plan, code), effects)
 
@@ -263,30 +240,13 @@ def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> Coordinator
     return state
 
 
-def start_loading(state: CoordinatorState, index: int) -> CoordinatorState:
-    """Begin loading a log partition whose leadership was won: requests for its ids get COORDINATOR_LOAD_IN_PROGRESS."""
-    return state.with_partition(index, StatePartition(Leadership.LOADING, state.partitions[index].coordinator_epoch))
-
-
 def finish_loading(
     state: CoordinatorState, index: int, *, coordinator_epoch: int, records: Iterable[LogRecord]
 ) -> tuple[CoordinatorState, tuple[Effect, ...]]:
     """The loaded partition and pending effects: every decided transaction is driven to its end again at once."""
-    empty = state.with_partition(index, StatePartition(Leadership.LOADING, coordinator_epoch))
-    loaded = replay(empty, records)
-    loaded = loaded.with_partition(index, replace(loaded.partitions[index], leadership=Leadership.OWNED))
-    return loaded, redrive(loaded, index)
-
-
-def resign(state: CoordinatorState, index: int) -> CoordinatorState:
-    """Drop a log partition whose leadership was lost."""
-    return state.with_partition(index, StatePartition(Leadership.ELSEWHERE, state.partitions[index].coordinator_epoch))
-
-
-def redrive(state: CoordinatorState, index: int) -> tuple[Effect, ...]:
-    """Effects that a partition's decided transactions still need, in the order of their ids."""
-    found = (metadata for metadata in state.partitions[index].transactions.values() if metadata.state in DECIDED)
-    return tuple(owed(state, metadata) for metadata in sorted(found, key=lambda each: each.transactional_id))
+    loaded = replay(state.with_partition(index, StatePartition(coordinator_epoch)), records)
+    decided = (each for each in loaded.partitions[index].transactions.values() if each.state in DECIDED)
+    return loaded, tuple(owed(loaded, each) for each in sorted(decided, key=lambda each: each.transactional_id))
 
 
 def unrecorded(
@@ -306,12 +266,7 @@ def unrecorded(
     if state.settings.transaction_version < EPOCH_BUMP_VERSION:
         return ()
     return tuple(
-        AddPartitionsToTxn(
-            transactional_id=metadata.transactional_id,
-            producer_id=metadata.producer_id,
-            producer_epoch=metadata.producer_epoch,
-            partitions=tuple(sorted(lost)),
-        )
+        AddPartitionsToTxn(**metadata.ids, partitions=tuple(sorted(lost)))
         for metadata in sorted(state, key=lambda each: each.transactional_id)
         if (metadata.state in AT_REST or (metadata.state is TransactionState.ONGOING and not metadata.kept))
         and (lost := found.get(metadata.pair, frozenset()) - metadata.partitions)

@@ -106,10 +106,6 @@ class ListTransactionsReply:
     transactions: tuple[TransactionListing, ...] = ()
 
 
-#: An error description has zeros instead of the pair, as Kafka's message defaults.
-_ZERO_PAIR = Pair(0, 0)
-
-
 @dataclass(frozen=True)
 class TransactionDescription:
     """One row of DescribeTransactions; in an error everything except code and id has its default.
@@ -122,7 +118,7 @@ class TransactionDescription:
     state: str = ""
     timeout_ms: int = 0
     start_ms: int = 0
-    pair: Pair = _ZERO_PAIR
+    pair: Pair = Pair(0, 0)  # noqa: RUF009 - Kafka's default in an error
     partitions: tuple[TopicPartition, ...] = ()
 
 
@@ -182,7 +178,6 @@ class Plan:
         last_producer_epoch: memory-only addition to the record.
         previous_producer_id: the same, if the log's version has no tag for it; a retry after a rotation needs it.
         producer_ids: the ids left; applied by `reserve`, so that no two plans use the same id.
-        coordinator_epoch: epoch of the log partition when the plan was made.
     """
 
     reply: Reply | None = None
@@ -194,7 +189,6 @@ class Plan:
     previous_producer_id: int = NO_PRODUCER_ID
     producer_ids: ProducerIds | None = None
     effects: tuple[Effect, ...] = ()
-    coordinator_epoch: int = NO_EPOCH
 
 
 #: Nothing happens.
@@ -220,7 +214,8 @@ def change(
     began above transaction.version 0 is exempt (`_record_version`). ``producer_ids`` are the ids left, if one was
     taken.
     """
-    source = TransactionState.PREPARE_EPOCH_FENCE if _fences(before, after) else before.state
+    fences = before.pending is TransactionState.PREPARE_EPOCH_FENCE and after.state is TransactionState.PREPARE_ABORT
+    source = TransactionState.PREPARE_EPOCH_FENCE if fences else before.state
     if source not in PREDECESSORS[after.state]:
         raise AssertionError(f"{before.state.label} -> {after.state.label} is not in the table of transitions")
     version = _record_version(state, before)
@@ -235,12 +230,14 @@ def change(
         reply=reply,
         transactional_id=before.transactional_id,
         records=(record,),
-        reserved=replace(before, pending=after.state, marking=_marking(before)),
+        # A second report of the last marker must not close the transaction a second time.
+        reserved=replace(
+            before, pending=after.state, marking=Marking.DONE if before.state in DECIDED else Marking.SENDING
+        ),
         last_producer_epoch=after.last_producer_epoch,
         previous_producer_id=after.previous_producer_id,
         producer_ids=producer_ids,
         effects=(*effects, *((AllocateProducerIdBlock(),) if wants_block else ())),
-        coordinator_epoch=state.partitions[index].coordinator_epoch,
     )
 
 
@@ -252,12 +249,3 @@ def _record_version(state: CoordinatorState, before: TransactionMetadata) -> int
     """
     version = state.settings.log_version
     return version if TransactionLogValue.of(before, version=version).fits(version) else FLEXIBLE_VERSION
-
-
-def _marking(before: TransactionMetadata) -> Marking:
-    """A second report of the last marker must not close the transaction a second time."""
-    return Marking.DONE if before.state in DECIDED else Marking.SENDING
-
-
-def _fences(before: TransactionMetadata, after: TransactionMetadata) -> bool:
-    return before.pending is TransactionState.PREPARE_EPOCH_FENCE and after.state is TransactionState.PREPARE_ABORT

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spark_2pc_sink.ids import EPOCH_MAX, NO_PRODUCER_ID, TIMEOUT_NEVER_MS, TopicPartition
 
@@ -70,98 +70,26 @@ COMPLETION: dict[TransactionState, TransactionState] = {
 }
 
 
-@dataclass(frozen=True)
-class Transition:
-    """One row of the table: a legal change of state, its cause, and the specification sentence for it."""
-
-    source: TransactionState
-    target: TransactionState
-    trigger: str
-    sentence: str
-
-
-def _rows(target: TransactionState, sources: str, trigger: str, sentence: str) -> tuple[Transition, ...]:
-    return tuple(Transition(TransactionState[name], target, trigger, sentence) for name in sources.split())
-
-
-TRANSITIONS: tuple[Transition, ...] = (
-    *_rows(
-        TransactionState.EMPTY,
-        "EMPTY COMPLETE_COMMIT COMPLETE_ABORT",
-        "InitProducerId",
-        "KIP-939, Kafka as a Participant in 2PC: 'the client must use InitProducerId RPC to start using transactions'; "
-        "nothing is open here, so only the epoch moves and fences the producer before.",
-    ),
-    *_rows(
-        TransactionState.ONGOING,
-        "EMPTY COMPLETE_COMMIT COMPLETE_ABORT",
-        "AddPartitionsToTxn, AddOffsetsToTxn, implicit add",
-        "Kafka, TransactionState: 'received AddPartitionsToTxnRequest => Ongoing'; KIP-890 (2): 'this is the first "
-        "time producing to the partition for this transaction and we need to add it to the transaction implicitly'.",
-    ),
-    *_rows(
-        TransactionState.ONGOING,
-        "ONGOING",
-        "AddPartitionsToTxn, AddOffsetsToTxn, implicit add, InitProducerId(keepPreparedTxn)",
-        "KIP-939, Proposed Changes: 'we want to increment the epoch ... On the other hand, we want to preserve the "
-        "producerId and epoch of the ongoing transaction'; further partitions join in the same way.",
-    ),
-    *_rows(
-        TransactionState.PREPARE_COMMIT,
-        "ONGOING",
-        "EndTxn(commit)",
-        "KIP-890 (1): 'it will write the prepare commit message with a bumped epoch and send WriteTxnMarkerRequests "
-        "with the bumped epoch'.",
-    ),
-    *_rows(
-        TransactionState.PREPARE_ABORT,
-        "ONGOING",
-        "EndTxn(abort)",
-        "Kafka, TransactionState: 'received EndTxnRequest with abort => PrepareAbort'.",
-    ),
-    *_rows(
-        TransactionState.PREPARE_ABORT,
-        "PREPARE_EPOCH_FENCE",
-        "InitProducerId, timeout, forceTerminateTransaction",
-        "Kafka, TransactionCoordinator: 'We should clear the pending state to make way for the transition to "
-        "PrepareAbort'.",
-    ),
-    *_rows(
-        TransactionState.PREPARE_ABORT,
-        "EMPTY COMPLETE_COMMIT COMPLETE_ABORT",
-        "EndTxn(abort) v5",
-        "Kafka, TransactionState: 'in transaction v2, we allow Empty, CompleteCommit, CompleteAbort to transition to "
-        "PrepareAbort. because the client may not know the txn state on the server side'.",
-    ),
-    *_rows(
-        TransactionState.COMPLETE_COMMIT,
-        "PREPARE_COMMIT",
-        "all markers written",
-        "Kafka, TransactionState: 'received acks from all partitions => CompleteCommit'.",
-    ),
-    *_rows(
-        TransactionState.COMPLETE_ABORT,
-        "PREPARE_ABORT",
-        "all markers written",
-        "Kafka, TransactionState: 'received acks from all partitions => CompleteAbort'.",
-    ),
-    *_rows(
-        TransactionState.DEAD,
-        "EMPTY COMPLETE_COMMIT COMPLETE_ABORT",
-        "id expiry",
-        "Kafka, TransactionState: 'TransactionalId has expired and is about to be removed from the transaction cache'.",
-    ),
-    *_rows(
-        TransactionState.PREPARE_EPOCH_FENCE,
-        "ONGOING",
-        "InitProducerId, timeout, forceTerminateTransaction",
-        "Kafka, TransactionState: 'We are in the middle of bumping the epoch and fencing out older producers'.",
-    ),
-)
-
-#: The states from which each state may be entered: the table above, inverted.
+#: The states from which each state may be entered, by what, and the sentence that the rule follows.
 PREDECESSORS: dict[TransactionState, frozenset[TransactionState]] = {
-    target: frozenset(row.source for row in TRANSITIONS if row.target == target) for target in TransactionState
+    # InitProducerId. KIP-939, Kafka as a Participant in 2PC: 'the client must use InitProducerId RPC to start using
+    # transactions'; nothing is open here, so only the epoch moves and fences the previous producer.
+    TransactionState.EMPTY: AT_REST,
+    # AddPartitionsToTxn, AddOffsetsToTxn, implicit add. KIP-890 (2): 'this is the first time producing to the partition
+    # for this transaction and we need to add it to the transaction implicitly'. Also InitProducerId(keepPreparedTxn).
+    # KIP-939, Proposed Changes: 'we want to preserve the producerId and epoch of the ongoing transaction'.
+    TransactionState.ONGOING: AT_REST | {TransactionState.ONGOING},
+    # EndTxn(commit). KIP-890 (1): 'it will write the prepare commit message with a bumped epoch'.
+    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING}),
+    # EndTxn(abort), also v5 with nothing open ('because the client may not know the txn state on the server side'), and
+    # after the fence: 'We should clear the pending state to make way for the transition to PrepareAbort'.
+    TransactionState.PREPARE_ABORT: AT_REST | {TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE},
+    # Kafka, TransactionState: 'received acks from all partitions => CompleteCommit', and CompleteAbort.
+    **{complete: frozenset({decided}) for decided, complete in COMPLETION.items()},
+    # Kafka, TransactionState: 'TransactionalId has expired and is about to be removed from the transaction cache'.
+    TransactionState.DEAD: AT_REST,
+    # InitProducerId, timeout, forceTerminateTransaction: 'We are in the middle of bumping the epoch'.
+    TransactionState.PREPARE_EPOCH_FENCE: frozenset({TransactionState.ONGOING}),
 }
 
 
@@ -227,6 +155,12 @@ class TransactionMetadata:
     def pair(self) -> Pair:
         """The transaction's own pair, as in its data."""
         return Pair(self.producer_id, self.producer_epoch)
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """The fields that name the transaction in events and effects."""
+        names = ("transactional_id", "producer_id", "producer_epoch")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def kept(self) -> bool:

@@ -482,7 +482,7 @@ def _session_over(step: Step, member_id: str, properties: BrokerProperties, now_
     member = step.group.members.get(member_id)
     if member is None or member.session_deadline_ms is None or member.session_deadline_ms > now_ms:
         return step
-    if member.awaits and not member.is_new:
+    if (member.join_ticket is not None or member.sync_ticket is not None) and not member.is_new:
         # It cannot send heartbeats while its request waits; the answer restarts its session.
         return put(step, replace(member, session_deadline_ms=None))
     step = remove(step, member_id)

@@ -71,20 +71,12 @@ class Member:
     is_new: bool = False
     session_deadline_ms: int | None = None
 
-    @property
-    def awaits(self) -> bool:
-        return self.join_ticket is not None or self.sync_ticket is not None
-
     def shifted(self, shift_ms: int) -> Member:
         deadline_ms = self.session_deadline_ms
         return self if deadline_ms is None else replace(self, session_deadline_ms=deadline_ms + shift_ms)
 
     def metadata(self, protocol: str | None) -> bytes:
         return dict(self.protocols).get(protocol or "", b"")
-
-    def vote(self, candidates: frozenset[str]) -> str:
-        """The member's preferred candidate; one of them must be among its protocols."""
-        return next(name for name, _ in self.protocols if name in candidates)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +239,8 @@ class Group:
         """The protocol preferred by most members among those that all of them support."""
         names = [{name for name, _ in member.protocols} for member in self.members.values()]
         candidates = frozenset.intersection(*map(frozenset, names))
-        votes = Counter(member.vote(candidates) for member in self.members.values())
+        wishes = ((name for name, _ in member.protocols if name in candidates) for member in self.members.values())
+        votes = Counter(map(next, wishes))
         return votes.most_common(1)[0][0]
 
     def check_member(self, member_id: str, instance_id: str | None) -> Code:
@@ -291,9 +284,18 @@ class Group:
         if self.protocol is None:
             return None
         try:
-            return frozenset().union(
-                *(_subscription_topics(member.metadata(self.protocol)) for member in self.members.values())
-            )
+            # As in Kafka read as version 0, the prefix of all others.
+            subscriptions = [
+                decode(
+                    ConsumerProtocolSubscription,
+                    member.metadata(self.protocol),
+                    version=0,
+                    peer="a member's subscription",
+                    prefix_only=True,
+                )
+                for member in self.members.values()
+            ]
+            return frozenset(topic for found in subscriptions for topic in found.topics)
         except RemoteProtocolError:
             # Kafka too treats metadata that is not a consumer subscription as unknown.
             return None
@@ -311,16 +313,6 @@ class Group:
 
     def next_deadline_ms(self) -> int | None:
         """When `machine.expire` is next needed, or None."""
-        deadlines = [*self.pending.values()]
-        deadlines += [
-            member.session_deadline_ms for member in self.members.values() if member.session_deadline_ms is not None
-        ]
-        deadlines += [self.join_timer.deadline_ms] if self.join_timer is not None else []
-        deadlines += [self.sync_deadline_ms] if self.sync_deadline_ms is not None else []
-        return min(deadlines, default=None)
-
-
-def _subscription_topics(metadata: bytes) -> frozenset[str]:
-    """The topics of a ConsumerProtocolSubscription; as in Kafka read as version 0, the prefix of all others."""
-    found = decode(ConsumerProtocolSubscription, metadata, version=0, peer="a member's subscription", prefix_only=True)
-    return frozenset(found.topics)
+        deadlines = [self.sync_deadline_ms, *(member.session_deadline_ms for member in self.members.values())]
+        deadlines += [*self.pending.values(), *([self.join_timer.deadline_ms] if self.join_timer else [])]
+        return min((deadline_ms for deadline_ms in deadlines if deadline_ms is not None), default=None)

@@ -39,11 +39,6 @@ _MINUTE_MS: Final = 60_000
 TEXT_BYTES_MAX: Final = 32_767 - 64
 
 
-def random_member_id(prefix: str) -> str:
-    """A member id in Kafka's format: client id or instance id, and a random UUID."""
-    return f"{prefix}-{uuid4()}"
-
-
 def is_group_id(group_id: str | None) -> bool:
     """False for the empty id, and for one too long for a record."""
     return bool(group_id) and _fits(group_id)
@@ -61,7 +56,7 @@ class GroupService:
         *,
         now_ms: Callable[[], int],
         steady_ms: Callable[[], int],
-        new_member_id: Callable[[str], str] = random_member_id,
+        new_member_id: Callable[[str], str] = lambda prefix: f"{prefix}-{uuid4()}",
     ) -> None:
         self.store = store
         self.properties = properties
@@ -235,13 +230,10 @@ class GroupService:
             if timer.when() <= when_s:
                 return
             timer.cancel()
-        self._timers[group_id] = loop.call_at(when_s, self._due, group_id)
-
-    def _due(self, group_id: str) -> None:
-        self._timers.pop(group_id, None)
-        self.expire(group_id)
+        self._timers[group_id] = loop.call_at(when_s, self.expire, group_id)
 
     def expire(self, group_id: str) -> None:
+        self._timers.pop(group_id, None)
         now_ms = self._look_at_clock()
         group = self.store.groups.get(group_id)
         if group is not None:

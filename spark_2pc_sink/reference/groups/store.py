@@ -29,7 +29,7 @@ from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import Guard, Writer
 from spark_2pc_sink.reference.storage.errors import LogFailedError
-from spark_2pc_sink.reference.transactions.marker_writer import Logs
+from spark_2pc_sink.reference.transactions.service import Logs
 from spark_2pc_sink.wire.batch_format import Record, end_marker
 
 
@@ -137,8 +137,6 @@ class GroupStore:
         self._now_ms = now_ms
         self._tables = tuple(OffsetTable() for _ in range(partition_count))
 
-    # --- reading -----------------------------------------------------------------------------------------------------
-
     def partition_of(self, group_id: str) -> int:
         return partition_for(group_id, len(self._tables))
 
@@ -148,8 +146,6 @@ class GroupStore:
     def log(self, group_id: str) -> PartitionLog | None:
         """The group's log; None if its topic is gone."""
         return self._logs.log(GROUP_OFFSETS, self.partition_of(group_id))
-
-    # --- writing -----------------------------------------------------------------------------------------------------
 
     def append(
         self, group_id: str, records: Sequence[GroupRecord], *, writer: Writer | None = None, guard: Guard | None = None
@@ -201,8 +197,6 @@ class GroupStore:
         if value is not None and key.group_id not in self.groups:
             # A client that assigns partitions itself and only commits: Kafka's "simple" group.
             self.groups[key.group_id] = Group(group_id=key.group_id, state_since_ms=self._now_ms())
-
-    # --- loading -----------------------------------------------------------------------------------------------------
 
     def load(self, properties: BrokerProperties) -> None:
         """Read every partition; must be called first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -37,7 +38,7 @@ class AclHandlers:
     @serves(Api.DESCRIBE_ACLS, 1, 3)
     async def describe_acls(self, context: RequestContext, request: Any) -> Any:
         """The rules that match a filter, by resource; requires DESCRIBE on the cluster."""
-        wanted = _filter(request)
+        wanted = _read(AclFilter, request, _FILTER)
         try:
             store = self._allowed(context, Operation.DESCRIBE)
         except RefusedError as error:
@@ -68,7 +69,7 @@ class AclHandlers:
     @serves(Api.CREATE_ACLS, 1, 3)
     async def create_acls(self, context: RequestContext, request: Any) -> Any:
         """Add the well-formed rules; requires ALTER on the cluster."""
-        acls = [_acl(creation) for creation in request.creations]
+        acls = [_read(Acl, creation, _CREATION) for creation in request.creations]
         try:
             store = self._allowed(context, Operation.ALTER)
         except RefusedError as error:
@@ -82,7 +83,7 @@ class AclHandlers:
     @serves(Api.DELETE_ACLS, 1, 3)
     async def delete_acls(self, context: RequestContext, request: Any) -> Any:
         """Remove the rules that match any of the filters, and return them; requires ALTER on the cluster."""
-        wanted = [_filter(each) for each in request.filters]
+        wanted = [_read(AclFilter, each, _FILTER) for each in request.filters]
         try:
             store = self._allowed(context, Operation.ALTER)
         except RefusedError as error:
@@ -107,42 +108,28 @@ class AclHandlers:
         return self._store
 
 
-def _acl(creation: Any) -> Acl:
-    return _checked(
-        Acl(
-            resource=creation.resource_type,
-            pattern=creation.resource_pattern_type,
-            name=creation.resource_name,
-            principal=creation.principal,
-            host=creation.host,
-            operation=creation.operation,
-            permission=creation.permission_type,
-        )
-    )
-
-
-def _filter(asked: Any) -> AclFilter:
-    return _checked(
-        AclFilter(
-            resource=asked.resource_type_filter,
-            pattern=asked.pattern_type_filter,
-            name=asked.resource_name_filter,
-            principal=asked.principal_filter,
-            host=asked.host_filter,
-            operation=asked.operation,
-            permission=asked.permission_type,
-        )
-    )
-
-
+#: Fields of `Acl` by their names in a matching rule of DeleteAcls, in CreateAcls, and in filters.
+_MATCHING: Final = {
+    "resource_type": "resource",
+    "pattern_type": "pattern",
+    "resource_name": "name",
+    "principal": "principal",
+    "host": "host",
+    "operation": "operation",
+    "permission_type": "permission",
+}
+_CREATION: Final = {"resource_pattern_type" if name == "pattern_type" else name: to for name, to in _MATCHING.items()}
+_CODED: Final = ("operation", "permission_type")
+_FILTER: Final = {name if name in _CODED else f"{name}_filter": to for name, to in _MATCHING.items()}
 _Asked = TypeVar("_Asked", Acl, AclFilter)
 
 
-def _checked(asked: _Asked) -> _Asked:
+def _read(kind: type[_Asked], asked: Any, names: Mapping[str, str]) -> _Asked:
     """As in Kafka, a request with the code UNKNOWN (0) ends its connection: real clients never send it."""
-    if 0 in asked.codes:
-        raise RemoteProtocolError(peer="the client", detail=f"an ACL with the code UNKNOWN: {asked}")
-    return asked
+    found = kind(**{ours: getattr(asked, theirs) for theirs, ours in names.items()})
+    if 0 in found.codes:
+        raise RemoteProtocolError(peer="the client", detail=f"an ACL with the code UNKNOWN: {found}")
+    return found
 
 
 def _unknown(wanted: AclFilter) -> str | None:
@@ -155,13 +142,5 @@ def _unknown(wanted: AclFilter) -> str | None:
 
 
 def _matching(acl: Acl) -> Any:
-    return _Deleted.DeleteAclsMatchingAcl(
-        error_message=None,
-        resource_type=acl.resource,
-        resource_name=acl.name,
-        pattern_type=acl.pattern,
-        principal=acl.principal,
-        host=acl.host,
-        operation=acl.operation,
-        permission_type=acl.permission,
-    )
+    fields = {theirs: getattr(acl, ours) for theirs, ours in _MATCHING.items()}
+    return _Deleted.DeleteAclsMatchingAcl(error_message=None, **fields)

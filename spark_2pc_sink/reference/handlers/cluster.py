@@ -54,8 +54,6 @@ class ClusterHandlers:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    # --- Metadata ----------------------------------------------------------------------------------------------------
-
     @serves(Api.METADATA, 0, 13)
     async def metadata(self, context: RequestContext, request: Any) -> Any:
         """Topics by name, by id, or all; missing topics may be created (KafkaApis.handleTopicMetadata)."""
@@ -137,8 +135,6 @@ class ClusterHandlers:
         ]
         return _Topic(name=topic.name, topic_id=topic.id, is_internal=topic.internal, partitions=partitions)
 
-    # --- FindCoordinator ---------------------------------------------------------------------------------------------
-
     @serves(Api.FIND_COORDINATOR, 0, 6)
     async def find_coordinator(self, context: RequestContext, request: Any) -> Any:
         """Always this node, for groups and transactional ids; share groups do not exist (KafkaApis.getCoordinator)."""
@@ -157,8 +153,6 @@ class ClusterHandlers:
             _Coordinator(key=key, **each) for key, each in zip(request.coordinator_keys, found, strict=True)
         ]
         return FindCoordinatorResponse(coordinators=coordinators)
-
-    # --- DescribeCluster ---------------------------------------------------------------------------------------------
 
     @serves(Api.DESCRIBE_CLUSTER, 0, 2)
     async def describe_cluster(self, context: RequestContext, request: Any) -> Any:

@@ -49,8 +49,6 @@ class ConfigHandlers:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    # --- DescribeConfigs ---------------------------------------------------------------------------------------------
-
     @serves(Api.DESCRIBE_CONFIGS, 1, 4)
     async def describe_configs(self, context: RequestContext, request: Any) -> Any:
         """Every config, or the requested ones, with all sources of its value (KIP-226, KIP-569)."""
@@ -119,8 +117,6 @@ class ConfigHandlers:
             raise RefusedError(Code.INVALID_REQUEST, f"{what} id must be an integer, but it is: {name}") from None
         if node_id != self._catalog.node_id:
             raise RefusedError(Code.INVALID_REQUEST, f"Unexpected broker id, {expected} {name}")
-
-    # --- IncrementalAlterConfigs -------------------------------------------------------------------------------------
 
     @serves(Api.INCREMENTAL_ALTER_CONFIGS, 0, 1)
     async def incremental_alter_configs(self, context: RequestContext, request: Any) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kafka.protocol.admin import UpdateFeaturesResponse
 
@@ -117,32 +117,10 @@ class FeatureHandlers:
         return next((text for found, text in faults if found), None)
 
 
-class NodeLevels(Protocol):
-    """The node's identity, and its level of ``transaction.version``; the catalog."""
-
-    @property
-    def cluster_id(self) -> str: ...
-
-    @property
-    def node_id(self) -> int: ...
-
-    @property
-    def properties(self) -> BrokerProperties: ...
-
-    @property
-    def transaction_version(self) -> int: ...
-
-    @property
-    def features_epoch(self) -> int:
-        """Grows with every start of the node, and every change of the level."""
-
-
 class ApiVersionsHandlers:
-    """The handler of ApiVersions."""
-
-    def __init__(self, others: Mapping[Api, Handler], cluster: NodeLevels) -> None:
+    def __init__(self, others: Mapping[Api, Handler], catalog: Catalog) -> None:
         self._offered = {**others, **handlers_of(self)}
-        self._cluster = cluster
+        self._catalog = catalog
 
     @serves(Api.API_VERSIONS, 0, 5)
     async def api_versions(self, context: RequestContext, request: Any) -> Any:
@@ -163,13 +141,13 @@ class ApiVersionsHandlers:
             ],
             supported_features=[
                 ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
-                for name, (lowest, highest) in supported_levels(self._cluster.properties).items()
+                for name, (lowest, highest) in supported_levels(self._catalog.properties).items()
                 if lowest > 0 or context.version >= _LEVEL_ZERO_VERSION
             ],
-            finalized_features_epoch=self._cluster.features_epoch,
+            finalized_features_epoch=self._catalog.features_epoch,
             finalized_features=[
                 ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-                for name, level in finalized_levels(self._cluster.transaction_version).items()
+                for name, level in finalized_levels(self._catalog.transaction_version).items()
                 if level > 0
             ],
         )
@@ -183,6 +161,6 @@ class ApiVersionsHandlers:
             cluster_id, node_id = request.cluster_id, request.node_id
             if (cluster_id is None) != (node_id == _NO_NODE):
                 return Code.INVALID_REQUEST
-            if cluster_id is not None and (cluster_id, node_id) != (self._cluster.cluster_id, self._cluster.node_id):
+            if cluster_id is not None and (cluster_id, node_id) != (self._catalog.cluster_id, self._catalog.node_id):
                 return Code.REBOOTSTRAP_REQUIRED
         return Code.NONE

@@ -74,8 +74,6 @@ class GroupOffsetHandlers:
         self._cluster = cluster
         self._now_ms = now_ms
 
-    # --- commit ------------------------------------------------------------------------------------------------------
-
     @serves(Api.OFFSET_COMMIT, 2, 10)
     async def commit(self, context: RequestContext, request: Any) -> Any:
         refusal = Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
@@ -164,8 +162,6 @@ class GroupOffsetHandlers:
                 fits = self._service.metadata_fits(each.committed_metadata)
                 topic.codes[at] = topic.codes[at] or code or (Code.NONE if fits else Code.OFFSET_METADATA_TOO_LARGE)
 
-    # --- fetch -------------------------------------------------------------------------------------------------------
-
     @serves(Api.OFFSET_FETCH, 1, 10)
     async def fetch(self, context: RequestContext, request: Any) -> Any:
         """Without topics (from v2 on) every offset of the group."""
@@ -223,8 +219,6 @@ class GroupOffsetHandlers:
             if topic is not None or context.version < _TOPIC_ID_VERSION:
                 wanted.append((_Asked(name, None if topic is None else topic.id, sorted(indexes)), Code.NONE))
         return wanted
-
-    # --- delete ------------------------------------------------------------------------------------------------------
 
     @serves(Api.OFFSET_DELETE, 0, 0)
     async def delete(self, context: RequestContext, request: Any) -> Any:

@@ -97,8 +97,6 @@ class PartitionHandlers:
     def __init__(self, cluster: RecordsCluster) -> None:
         self._cluster = cluster
 
-    # --- Fetch -------------------------------------------------------------------------------------------------------
-
     @serves(Api.FETCH, 4, 18, only_reads=True)
     async def fetch(self, context: RequestContext, request: Any) -> Any:
         if request.session_id != 0 and request.session_epoch >= _SESSION_EPOCH_FIRST:
@@ -157,8 +155,6 @@ class PartitionHandlers:
                 else:
                     read.log = found
 
-    # --- ListOffsets and OffsetForLeaderEpoch ------------------------------------------------------------------------
-
     @serves(Api.LIST_OFFSETS, 1, 11)
     async def list_offsets(self, context: RequestContext, request: Any) -> Any:
         """A partition named twice is refused, and answered once, as in Kafka."""
@@ -215,8 +211,6 @@ class PartitionHandlers:
             error_code=code, partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.end_offset
         )
 
-    # --- DeleteRecords -----------------------------------------------------------------------------------------------
-
     @serves(Api.DELETE_RECORDS, 0, 2)
     async def delete_records(self, context: RequestContext, request: Any) -> Any:
         """Move the start of each log (``ReplicaManager.deleteRecordsOnLocalLog``); durable before the answer."""
@@ -258,8 +252,6 @@ class PartitionHandlers:
         if offset == _EVERYTHING:
             return log.high_watermark
         return offset if 0 <= offset <= log.high_watermark else Code.OFFSET_OUT_OF_RANGE
-
-    # --- DescribeProducers -------------------------------------------------------------------------------------------
 
     @serves(Api.DESCRIBE_PRODUCERS, 0, 0)
     async def describe_producers(self, context: RequestContext, request: Any) -> Any:

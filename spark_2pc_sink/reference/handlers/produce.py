@@ -30,7 +30,7 @@ from spark_2pc_sink.reference.log.producer_state import Guard, NeedsCoordinator,
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.storage.batches import decode_records, inspect
 from spark_2pc_sink.reference.storage.errors import BatchError
-from spark_2pc_sink.reference.transactions.marker_writer import synced
+from spark_2pc_sink.reference.transactions.service import synced
 from spark_2pc_sink.reference.transactions.verification import Verification
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, MAGIC, BatchHeader, Buffer, read_header
@@ -186,7 +186,8 @@ class ProduceHandlers:
         ]
         writes = [write for _, found in topics for write in found]
         transactional = [write for write in writes if write.header is not None and write.header.transactional]
-        if transactional and not _may_transact(context, request.transactional_id):
+        tid, kind = request.transactional_id, Resource.TRANSACTIONAL_ID
+        if transactional and (tid is None or not context.access.allows(Operation.WRITE, kind, tid)):
             _refuse(writes, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         else:
             for topic, found in topics:
@@ -324,12 +325,6 @@ def _is_one_batch(records: bytes) -> bool:
         return False
     header = read_header(records)
     return header.magic == MAGIC and header.size_bytes == len(records)
-
-
-def _may_transact(context: RequestContext, transactional_id: str | None) -> bool:
-    return transactional_id is not None and context.access.allows(
-        Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id
-    )
 
 
 def _may_write_internal(context: RequestContext) -> bool:

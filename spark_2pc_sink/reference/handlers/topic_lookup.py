@@ -15,7 +15,7 @@ from spark_2pc_sink.reference.coordinator.events import Operation, Resource
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext
-from spark_2pc_sink.reference.transactions.marker_writer import Logs
+from spark_2pc_sink.reference.transactions.service import Logs
 
 #: The client sent no leader epoch.
 ANY_EPOCH: Final = -1

@@ -46,8 +46,6 @@ class TopicHandlers:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    # --- CreateTopics ------------------------------------------------------------------------------------------------
-
     @serves(Api.CREATE_TOPICS, 2, 7)
     async def create_topics(self, context: RequestContext, request: Any) -> Any:
         """Create each topic separately: a refused one does not affect the others."""
@@ -156,8 +154,6 @@ class TopicHandlers:
             return
         raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {fault}")
 
-    # --- DeleteTopics ------------------------------------------------------------------------------------------------
-
     @serves(Api.DELETE_TOPICS, 1, 6)
     async def delete_topics(self, context: RequestContext, request: Any) -> Any:
         """Delete topics by name or id. Answers do not reveal topics that the principal may not see."""
@@ -197,8 +193,6 @@ class TopicHandlers:
         if gone is None:
             return _refused(_Deleted, _UNKNOWN, name=topic.name)
         return _Deleted(name=gone.name, topic_id=gone.id)
-
-    # --- CreatePartitions --------------------------------------------------------------------------------------------
 
     @serves(Api.CREATE_PARTITIONS, 0, 3)
     async def create_partitions(self, context: RequestContext, request: Any) -> Any:

@@ -40,8 +40,7 @@ from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
-from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
-from spark_2pc_sink.reference.transactions.service import TransactionService
+from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService
 from spark_2pc_sink.wire.api_versions import Api
 
 _TxnResult = producer.AddPartitionsToTxnResponse.AddPartitionsToTxnResult
@@ -74,14 +73,10 @@ class TransactionHandlers:
                 peer="the client", detail=f"a transactional id of more than {STRING_BYTES_MAX} bytes"
             )
         event = InitProducerId(
-            transactional_id=request.transactional_id,
+            **_client(context, request),
             timeout_ms=request.transaction_timeout_ms,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
             enable_2pc=request.enable2_pc,
             keep_prepared=request.keep_prepared_txn,
-            version=context.version,
-            access=context.access,
         )
         reply = cast("InitProducerIdReply", await self._service.submit(event))
         return producer.InitProducerIdResponse(
@@ -96,30 +91,17 @@ class TransactionHandlers:
     async def add_partitions(self, context: RequestContext, request: Any) -> Any:
         """AddPartitionsToTxn: for one client below v4, a batch of transactions from v4 on."""
         if context.version < BATCH_VERSION:
-            reply = await self._add(
-                context,
-                request.v3_and_below_topics,
-                transactional_id=request.v3_and_below_transactional_id,
-                producer_id=request.v3_and_below_producer_id,
-                producer_epoch=request.v3_and_below_producer_epoch,
-            )
+            client = _client(context, request, prefix="v3_and_below_")
+            reply = await self._add(request.v3_and_below_topics, **client)
             return producer.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(reply))
         code = batch_allowed(context.access)
         if code:
             return producer.AddPartitionsToTxnResponse(error_code=code)
-        replies = await asyncio.gather(
-            *(
-                self._add(
-                    context,
-                    each.topics,
-                    transactional_id=each.transactional_id,
-                    producer_id=each.producer_id,
-                    producer_epoch=each.producer_epoch,
-                    verify_only=each.verify_only,
-                )
-                for each in request.transactions
-            )
+        each_added = (
+            self._add(each.topics, **_client(context, each), verify_only=each.verify_only)
+            for each in request.transactions
         )
+        replies = await asyncio.gather(*each_added)
         results = [
             _TxnResult(transactional_id=reply.transactional_id, topic_results=_topic_results(reply))
             for reply in replies
@@ -128,28 +110,14 @@ class TransactionHandlers:
 
     @serves(Api.ADD_OFFSETS_TO_TXN, 0, 4)
     async def add_offsets(self, context: RequestContext, request: Any) -> Any:
-        event = AddOffsetsToTxn(
-            transactional_id=request.transactional_id,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            group_id=request.group_id,
-            version=context.version,
-            access=context.access,
-        )
+        event = AddOffsetsToTxn(**_client(context, request), group_id=request.group_id)
         reply = cast("AddOffsetsReply", await self._service.submit(event))
         return producer.AddOffsetsToTxnResponse(error_code=reply.code)
 
     @serves(Api.END_TXN, 0, 5)
     async def end_txn(self, context: RequestContext, request: Any) -> Any:
         """EndTxn v0 to v5; the answer contains the pair from v5 on."""
-        event = EndTxn(
-            transactional_id=request.transactional_id,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            commit=request.committed,
-            version=context.version,
-            access=context.access,
-        )
+        event = EndTxn(**_client(context, request), commit=request.committed)
         reply = cast("EndTxnReply", await self._service.submit(event))
         return producer.EndTxnResponse(
             error_code=reply.code, producer_id=reply.pair.producer_id, producer_epoch=reply.pair.epoch
@@ -216,13 +184,11 @@ class TransactionHandlers:
             ],
         )
 
-    async def _add(self, context: RequestContext, topics: Iterable[Any], **given: Any) -> AddPartitionsReply:
+    async def _add(self, topics: Iterable[Any], **given: Any) -> AddPartitionsReply:
         partitions = tuple(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
         counts = {each.topic: self._topics.topic(each.topic) for each in partitions}
-        unknown = (each for each in partitions if not _exists(counts[each.topic], each.partition))
-        event = AddPartitionsToTxn(
-            **given, partitions=partitions, version=context.version, unknown=frozenset(unknown), access=context.access
-        )
+        unknown = frozenset(each for each in partitions if not _exists(counts[each.topic], each.partition))
+        event = AddPartitionsToTxn(**given, partitions=partitions, unknown=unknown)
         return cast("AddPartitionsReply", await self._service.submit(event))
 
     async def _write(self, marker: Any) -> dict[TopicPartition, int]:
@@ -234,6 +200,13 @@ class TransactionHandlers:
             transaction_version=marker.transaction_version,
         )
         return await self._markers.write(read, _marked(marker))
+
+
+def _client(context: RequestContext, request: Any, *, prefix: str = "") -> dict[str, Any]:
+    """The fields that every client's event has."""
+    names = ("transactional_id", "producer_id", "producer_epoch")
+    given = {name: getattr(request, prefix + name) for name in names}
+    return {**given, "version": context.version, "access": context.access}
 
 
 def _exists(topic: Topic | None, partition: int) -> bool:
@@ -270,8 +243,5 @@ def _description(row: TransactionDescription) -> Any:
         transaction_start_time_ms=row.start_ms,
         producer_id=row.pair.producer_id,
         producer_epoch=row.pair.epoch,
-        topics=[
-            _Description.TopicData(topic=topic, partitions=[index for index, _ in rows])
-            for topic, rows in topics.items()
-        ],
+        topics=[_Description.TopicData(topic=name, partitions=[at for at, _ in rows]) for name, rows in topics.items()],
     )

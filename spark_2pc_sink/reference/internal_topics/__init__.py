@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import struct
 from functools import cache
+from io import BytesIO
 from types import new_class
 from typing import Any, Final
 
 from kafka.protocol.api_data import ApiData
 from kafka.protocol.consumer import metadata as consumer_metadata
-from kafka.protocol.schemas.fields.codecs import EncodeBufferPool
 
 from spark_2pc_sink.errors import RemoteProtocolError
 
@@ -82,28 +82,21 @@ def decode_value(kind: Any, data: bytes, *, peer: str) -> Any:
 def decode(kind: Any, data: bytes, *, version: int, peer: str, prefix_only: bool = False) -> Any:
     """Decode a record as ``version``, whatever its prefix; with ``prefix_only`` later versions may have more fields."""
     prefix_of(data, peer=peer)
-    flexible = kind.flexible_version_q(version)
-    read = kind._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=kind)  # noqa: SLF001
+    rest = BytesIO(data[_PREFIX.size :])
     try:
-        found, end = read(data, _PREFIX.size)
+        found = kind.decode(rest, version=version, header=False)
         _refuse_nulls(found, version)
     except (ValueError, IndexError, OverflowError, struct.error) as error:
         raise RemoteProtocolError(peer=peer, detail=f"{kind.__name__} v{version} cannot be read: {error}") from error
-    left = len(data) - end
-    if left < 0:
-        raise RemoteProtocolError(peer=peer, detail=f"{kind.__name__} v{version} lacks {-left} bytes")
+    left = len(rest.read())
     if left and not prefix_only:
         raise RemoteProtocolError(peer=peer, detail=f"{left} bytes after the end of {kind.__name__} v{version}")
     return found
 
 
 def _encode(record: Any, *, prefix: int, version: int) -> bytes:
-    flexible = record.flexible_version_q(version)
-    write = record._struct.compiled_encode_into(version, compact=flexible, tagged=flexible)  # noqa: SLF001
     try:
-        with EncodeBufferPool.acquire() as buffer:
-            write(record, buffer)
-            return _PREFIX.pack(prefix) + bytes(buffer.result())
+        return _PREFIX.pack(prefix) + bytes(record.encode(version=version, header=False))
     except struct.error as error:
         detail = f"what no {type(record).__name__} can hold: {error}"
         raise RemoteProtocolError(peer="the client", detail=detail) from error

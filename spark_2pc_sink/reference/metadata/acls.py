@@ -74,10 +74,6 @@ class Acl:
     operation: int
     permission: int
 
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Acl:
-        return cls(**row)
-
     @property
     def codes(self) -> tuple[int, int, int, int]:
         return self.resource, self.pattern, self.operation, self.permission

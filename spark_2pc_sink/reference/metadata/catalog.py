@@ -81,8 +81,6 @@ class Catalog:
         held, state, durable_ends = await asyncio.to_thread(start, directory, properties)
         return cls(state, held, properties, executor, durable_ends)
 
-    # --- the cluster -------------------------------------------------------------------------------------------------
-
     @property
     def cluster_id(self) -> str:
         return self._state.cluster_id
@@ -157,8 +155,6 @@ class Catalog:
         kept = tuple(dict(row) for row in rows)
         await self._change(lambda state: replace(state, acls=kept))
 
-    # --- topics ------------------------------------------------------------------------------------------------------
-
     def topic(self, name: str) -> Topic | None:
         return self._state.topics.get(name)
 
@@ -229,8 +225,6 @@ class Catalog:
             if topic is not None and log is not None:
                 log.delete_before(offset)
         return topic
-
-    # --- logs --------------------------------------------------------------------------------------------------------
 
     def log(self, topic: str, partition: int) -> PartitionLog | None:
         """A partition's log, opened on first use; None if the partition does not exist."""
@@ -306,8 +300,6 @@ class Catalog:
             for log in logs
             if log.topic in topics and log.high_watermark
         }
-
-    # --- changes -----------------------------------------------------------------------------------------------------
 
     async def _create(self, topics: Sequence[Topic]) -> list[Topic]:
         created: list[Topic] = []

@@ -49,12 +49,11 @@ from spark_2pc_sink.reference.coordinator.plans import (
 )
 from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, LogRecord, key_version
 from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair, TransactionMetadata, TransactionState
-from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.storage.group_sync import Synced
-from spark_2pc_sink.reference.transactions.marker_writer import Logs, MarkerWriter
 from spark_2pc_sink.wire.batch_format import Record
 
 #: How long `Background.stop` lets work finish before cancelling it, in milliseconds. Whatever is cancelled must be
@@ -164,6 +163,53 @@ def _shown(metadata: TransactionMetadata) -> str:
     pair, client = metadata.pair, metadata.client_pair
     held = f" (client {client.producer_id}:{client.epoch})" if client != pair else ""
     return f"{metadata.state.label} {pair.producer_id}:{pair.epoch}{held}"
+
+
+class Logs(Protocol):
+    """Lookup of the logs of this node's partitions; the catalog."""
+
+    def log(self, topic: str, partition: int) -> PartitionLog | None: ...
+
+
+#: Called when a marker was appended to a partition of ``__consumer_offsets``: partition, producer id, committed or not.
+GroupMarker = Callable[[int, int, bool], None]
+
+
+class MarkerWriter:
+    """End markers on the partitions of this node, for the coordinator and for WriteTxnMarkers.
+
+    ``on_group_marker`` is called for each marker in ``__consumer_offsets`` as it is appended, in log order, so that
+    pending offsets take effect or are dropped; readers of the offsets wait for the disk.
+    """
+
+    def __init__(self, logs: Logs, *, on_group_marker: GroupMarker, now_ms: Callable[[], int]) -> None:
+        self._logs = logs
+        self._on_group_marker = on_group_marker
+        self._now_ms = now_ms
+
+    async def write(self, marker: EndMarker, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Append to all partitions at once, then wait: 0 for each, or 3 if this node does not have the partition."""
+        now_ms = self._now_ms()
+        results: dict[TopicPartition, int] = {}
+        written: dict[TopicPartition, PartitionLog] = {}
+        for partition in partitions:
+            log = self._logs.log(partition.topic, partition.partition)
+            if log is None:
+                results[partition] = Code.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            results[partition] = log.append_marker(marker, now_ms=now_ms)
+            if results[partition] == Code.NONE:
+                written[partition] = log
+                if partition.topic == GROUP_OFFSETS:
+                    self._on_group_marker(partition.partition, marker.producer_id, marker.commit)
+        results.update(zip(written, await synced(written.values()), strict=True))
+        return results
+
+
+async def synced(logs: Iterable[PartitionLog]) -> list[int]:
+    """Wait until appended records of these logs are durable: 0 for each, or KAFKA_STORAGE_ERROR."""
+    begun = [log.flush() for log in logs]  # start all of them, before waiting for the first
+    return [Code.NONE if await future is None else Code.KAFKA_STORAGE_ERROR for future in begun]
 
 
 _log = logging.getLogger(__name__)
@@ -380,8 +426,9 @@ class TransactionService:
                 self._background.run(self._send(effect, pause_ms))
             elif isinstance(effect, StepNext):
                 self._background.run(self._step(effect.event, pause_ms))
-            else:
-                self._want_block()
+            elif not self._allocating:
+                self._allocating = True
+                self._background.run(self._allocate())
 
     async def _step(self, event: Event, pause_ms: int) -> None:
         await _pause(pause_ms)
@@ -390,11 +437,11 @@ class TransactionService:
     async def _send(self, effect: SendMarkers, pause_ms: int) -> None:
         await _pause(pause_ms)
         marker = EndMarker(
-            producer_id=effect.producer_id,
-            producer_epoch=effect.producer_epoch,
-            commit=effect.commit,
-            coordinator_epoch=effect.coordinator_epoch,
-            transaction_version=effect.transaction_version,
+            effect.producer_id,
+            effect.producer_epoch,
+            effect.commit,
+            effect.coordinator_epoch,
+            effect.transaction_version,
         )
         results = await self._markers.write(marker, effect.partitions)
         log_markers(_log, effect, {f"{each.topic}-{each.partition}": int(code) for each, code in results.items()})
@@ -404,7 +451,6 @@ class TransactionService:
             transactional_id=effect.transactional_id,
             producer_id=effect.producer_id,
             producer_epoch=effect.producer_epoch,
-            coordinator_epoch=effect.coordinator_epoch,
             results={each: code for each, code in results.items() if each not in gone},
             gone=gone,
         )
@@ -414,11 +460,6 @@ class TransactionService:
         else:
             # The returned effects are the ones to send again.
             self._settle_and_carry_out(plan, pause_ms=RETRY_PAUSE_MS)
-
-    def _want_block(self) -> None:
-        if not self._allocating:
-            self._allocating = True
-            self._background.run(self._allocate())
 
     async def _allocate(self) -> None:
         try:

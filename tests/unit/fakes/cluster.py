@@ -41,7 +41,7 @@ from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
-from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
+from spark_2pc_sink.reference.transactions.service import MarkerWriter
 from spark_2pc_sink.reference.transactions.verification import Verification
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.coordinator import FakeCoordinator, FakeTransaction

@@ -63,7 +63,7 @@ def _carried_out(state: CoordinatorState, event: Event, now_ms: int) -> _Done:
     """Step, reserve, append and settle, in the order of `plans`; ``state`` is one that `_known` gave."""
     what: Hashable = event
     if isinstance(event, MarkersAnswered):
-        what = (event.producer_id, event.producer_epoch, event.coordinator_epoch, tuple(event.results.items()))
+        what = (event.producer_id, event.producer_epoch, tuple(event.results.items()))
     key = (id(state), what, now_ms)
     done = _done.get(key)
     if done is None:
@@ -222,7 +222,6 @@ class FakeCoordinator:
                 transactional_id=effect.transactional_id,
                 producer_id=effect.producer_id,
                 producer_epoch=effect.producer_epoch,
-                coordinator_epoch=effect.coordinator_epoch,
                 results={each: self.write_marker(marker, each) for each in effect.partitions},
             )
             self.do(event)

@@ -7,7 +7,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
@@ -16,6 +16,8 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS
 from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
+from spark_2pc_sink.reference.metadata.catalog import Catalog
+from spark_2pc_sink.reference.metadata.data_directory import new_state
 from spark_2pc_sink.reference.network.connection import SocketServer
 from spark_2pc_sink.reference.network.request_channel import AccessOf, Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
@@ -27,21 +29,17 @@ METADATA_VERSION = 9
 PRODUCE_VERSION = 9
 
 
-@dataclass(frozen=True)
-class GivenLevels:
-    """What ApiVersions says of the cluster."""
-
-    transaction_version: int
-    features_epoch: int
-    cluster_id: str = "here"
-    node_id: int = 1
-    properties: BrokerProperties = field(default_factory=BrokerProperties)
+def catalog_at(level: int, features_epoch: int) -> Catalog:
+    """What ApiVersions shows of a cluster."""
+    properties = BrokerProperties()
+    state = replace(new_state(properties), cluster_id="here", transaction_version=level, feature_changes=features_epoch)
+    return Catalog(state, None, properties, None, {})
 
 
 def dispatcher(*families: Handlers) -> Dispatcher:
     """Everything that the families offer, and ApiVersions and SASL."""
     handlers = join([handlers_of(SaslHandlers()), *families], unstable_versions=False)
-    versions = ApiVersionsHandlers(handlers, GivenLevels(2, 0))
+    versions = ApiVersionsHandlers(handlers, catalog_at(2, 0))
     return Dispatcher({**handlers, **handlers_of(versions)})
 
 

@@ -41,8 +41,7 @@ from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import HandlerFunction, RequestContext
 from spark_2pc_sink.reference.storage.files import MemoryFile
 from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
-from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
-from spark_2pc_sink.reference.transactions.service import TransactionService
+from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService
 from spark_2pc_sink.reference.transactions.verification import Verification
 from tests.unit.reference.waiting import DEADLINE_S, until
 
@@ -390,10 +389,7 @@ class Node:
 
 @asynccontextmanager
 async def node(
-    disk: Disk | None = None,
-    *,
-    settings: Settings | None = None,
-    verification: BrokerProperties | None = None,
+    disk: Disk | None = None, *, settings: Settings | None = None, verification: BrokerProperties | None = None
 ) -> AsyncIterator[Node]:
     """A node that is loaded and started, and stopped at the end."""
     running = Node(disk or Disk(), settings or Settings(two_phase_commit_enable=True), verification)

@@ -6,17 +6,10 @@ import uuid
 from typing import Any
 
 import pytest
-from kafka.protocol.admin import (
-    DescribeConfigsResponse,
-    DescribeProducersResponse,
-    DescribeTransactionsResponse,
-)
+from kafka.protocol.admin import DescribeConfigsResponse, DescribeProducersResponse, DescribeTransactionsResponse
 from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
-from kafka.protocol.producer import (
-    AddPartitionsToTxnResponse,
-    InitProducerIdResponse,
-)
+from kafka.protocol.producer import AddPartitionsToTxnResponse, InitProducerIdResponse
 
 from spark_2pc_sink.errors import KafkaError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition

@@ -38,16 +38,6 @@ def test_every_row_is_reached_by_its_name_and_says_what_it_does() -> None:
             assert about.at_most is not None, name
 
 
-def test_no_two_properties_say_the_same_of_themselves() -> None:
-    texts = [setting_of(item).why for item in ROWS.values()]
-    assert {text for text in texts if texts.count(text) > 1} == set()
-
-
-@pytest.mark.parametrize("name", sorted(FIXED))
-def test_what_has_one_value_says_why(name: str) -> None:
-    assert len(FIXED[name].rule) > 20
-
-
 def test_defaults_are_kafka_s() -> None:
     """DescribeConfigs of a fresh Apache Kafka 4.4.0 gave these."""
     properties = BrokerProperties.from_mapping({})
@@ -64,15 +54,6 @@ def test_defaults_are_kafka_s() -> None:
     assert properties.auto_create_topics_enable
     assert not properties.transaction_two_phase_commit_enable
     assert not properties.transaction_keep_prepared_enable
-
-
-def test_keeping_that_no_client_can_ask_for_is_refused() -> None:
-    text = "offered with unstable.api.versions.enable=true only"
-    assert text in str(refused({"transaction.keep.prepared.enable": "true"}))
-
-
-def test_a_form_of_keeping_where_nothing_is_kept_is_refused() -> None:
-    assert "no prepared transaction is kept" in str(refused({"transaction.keep.prepared.form": "unchanged"}))
 
 
 @pytest.mark.parametrize(("wanted", "level"), [(2, 0), (2, 1), (3, 2)])
@@ -116,6 +97,8 @@ def test_texts_are_read_by_type() -> None:
     ("name", "value", "text"),
     [
         ("num.partition", "3", "did you mean 'num.partitions'?"),
+        ("transaction.keep.prepared.enable", "true", "offered with unstable.api.versions.enable=true only"),
+        ("transaction.keep.prepared.form", "unchanged", "no prepared transaction is kept"),
         ("transaction.two.phase.comit.enable", "true", "'transaction.two.phase.commit.enable'"),
         ("log.dirs", "/data", "the name here is '--data-dir'"),
         ("broker.id", "1", "the name here is 'node.id'"),

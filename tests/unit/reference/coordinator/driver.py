@@ -16,7 +16,7 @@ from spark_2pc_sink.reference.coordinator.events import (
     MarkersAnswered,
     ProducerIdBlockAllocated,
 )
-from spark_2pc_sink.reference.coordinator.machine import apply, finish_loading, reserve, settle, step
+from spark_2pc_sink.reference.coordinator.machine import finish_loading, reserve, settle, step
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     AllocateProducerIdBlock,
@@ -198,14 +198,6 @@ def answered(effect: SendMarkers, results: dict[TopicPartition, int], **fields: 
         transactional_id=effect.transactional_id,
         producer_id=effect.producer_id,
         producer_epoch=effect.producer_epoch,
-        coordinator_epoch=effect.coordinator_epoch,
         results=results,
     )
     return replace(event, **fields)  # type: ignore[arg-type]
-
-
-def in_log_order(state: CoordinatorState, records: list[LogRecord]) -> CoordinatorState:
-    """The records applied one by one, as they happened."""
-    for record in records:
-        state = apply(state, Plan(records=(record,)))
-    return state

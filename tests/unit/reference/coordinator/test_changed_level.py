@@ -128,12 +128,3 @@ def test_an_open_transaction_ends_above(before: int, commit: bool, version: int)
     at_level(driver, 2)
     assert driver.end((42, 5), commit=commit, version=version).code == 0
     assert (driver.get().state, driver.get().producer_epoch) == (OVER[commit], 6 if version == 5 else 5)
-
-
-def test_a_new_id_below_speaks_as_the_level_has_it() -> None:
-    """What Kafka refuses is refused: a client of transaction.version 2 that begins at level 0."""
-    driver = Driver.of(settings=replace(RELEASED, transaction_version=0))
-    pair = driver.init().pair
-    assert driver.add(pair, version=5) == {Code.UNSUPPORTED_VERSION}
-    assert driver.add(pair, version=3) == {0}
-    assert driver.refused(end(pair)) == EndTxnReply(Code.UNSUPPORTED_VERSION)

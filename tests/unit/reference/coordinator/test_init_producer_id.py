@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock, Settings
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, InitProducerId, Operation, Resource
-from spark_2pc_sink.reference.coordinator.init_producer_id import INIT_GRID, Claim, Standing
 from spark_2pc_sink.reference.coordinator.plans import AllocateProducerIdBlock, InitProducerIdReply
-from spark_2pc_sink.reference.coordinator.states import NO_PAIR, STATES_BY_LABEL, Pair, TransactionState
+from spark_2pc_sink.reference.coordinator.states import NO_PAIR, TransactionState
 
 from .access import denied
 from .driver import TID, Driver, metadata
@@ -57,13 +54,6 @@ def test_two_phase_commit_needs_the_broker_property() -> None:
     assert driver.refused(event) == InitProducerIdReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
-@pytest.mark.parametrize("timeout_ms", [1, 900_000])
-def test_the_bounds_of_the_timeout_are_allowed(timeout_ms: int) -> None:
-    driver = Driver.of()
-    assert driver.init(timeout_ms=timeout_ms).code == 0
-    assert driver.get().timeout_ms == timeout_ms
-
-
 @pytest.mark.parametrize("rules", [(NO_CLUSTER,), (NO_TOPIC,)])
 def test_an_idempotent_producer_needs_one_of_two_rights(rules: tuple[tuple[Operation, Resource, str], ...]) -> None:
     assert Driver.of().init(None, access=denied(*rules)).code == 0
@@ -92,79 +82,6 @@ def test_the_next_block_is_fetched_ahead(tid: str | None) -> None:
     assert driver.init("another").pair == (1000, 0)
 
 
-# P=42, E=5, LE=4 where there is one, PP=42; columns: no pair, e=E, e=LE, another e.
-GRID = """
-new            0,+0  0,+0  0,+0  0,+0
-Empty          +1    +1    same  90
-CompleteCommit +1    +1    same  90
-CompleteAbort  +1    +1    same  90
-Ongoing        abort abort abort abort
-PrepareCommit  51    51    51    51
-PrepareAbort   51    51    51    51
-"""
-GIVEN = {"no-pair": {}, "e=E": {"producer_epoch": 5}, "e=LE": {"producer_epoch": 4}, "other-e": {"producer_epoch": 2}}
-
-
-def grid() -> list[object]:
-    cells: list[object] = []
-    for line in GRID.strip().split("\n"):
-        label, *words = line.split()
-        for (name, given), word in zip(GIVEN.items(), words, strict=True):
-            cells.append(pytest.param(label, {"producer_id": 42} | given if given else {}, word, id=f"{label}-{name}"))
-    return cells
-
-
-@pytest.mark.parametrize("epoch", [32766, 32767])
-@pytest.mark.parametrize("label", ["Empty", "CompleteCommit", "CompleteAbort"])
-@pytest.mark.parametrize(
-    ("given", "last"), [(None, -1), (0, 0), (-1, Code.UNKNOWN_SERVER_ERROR), (-2, Code.UNKNOWN_SERVER_ERROR)]
-)
-def test_an_exhausted_epoch_rotates_the_producer_id(label: str, epoch: int, given: int | None, last: int) -> None:
-    """EXH(E): no pair -> (newPid,0), LE:=-1; e=E -> (newPid,0), LE:=E; e=LE or another e -> -1 (IllegalState)."""
-    known = metadata(STATES_BY_LABEL[label], (42, epoch), last_producer_epoch=epoch - 1)
-    driver = Driver.of(known)
-    fields: dict[str, Any] = {} if given is None else {"producer_id": 42, "producer_epoch": epoch + given}
-    reply = driver.init(**fields)
-    if given is not None and given < 0:
-        assert reply == InitProducerIdReply(last)
-        assert driver.get() == known
-        return
-    assert reply == InitProducerIdReply(0, Pair(1000, 0))
-    assert driver.get().previous_producer_id == 42
-    assert driver.get().last_producer_epoch == (-1 if given is None else epoch)
-
-
 def test_rotation_waits_for_a_producer_id() -> None:
     driver = Driver.of(metadata(TransactionState.EMPTY, (42, 32766)), block=NO_BLOCK)
     assert driver.do(InitProducerId(transactional_id=TID)) == InitProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS)
-
-
-@pytest.mark.parametrize(
-    "given", [{}, {"producer_id": 42, "producer_epoch": 5}, {"producer_id": 1, "producer_epoch": 1}]
-)
-def test_a_pending_change_is_waited_for_whoever_asks(given: dict[str, Any]) -> None:
-    """(7) pending -> 51, before (8)."""
-    driver = Driver.of(metadata(TransactionState.EMPTY, pending=TransactionState.ONGOING))
-    event = InitProducerId(transactional_id=TID, **given)
-    assert driver.refused(event) == InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS)
-
-
-def test_after_a_commit_the_old_pair_is_a_retry_until_the_coordinator_is_reloaded() -> None:
-    """After an EndTxn v5 commit LE=E_before, so InitProducerId(P,E_before) returns (P,E+1) unbumped; reloaded: 90."""
-    driver = Driver.of(metadata(TransactionState.ONGOING))
-    driver.end((42, 5))
-    reloaded = driver.crashed()
-    assert driver.init(producer_id=42, producer_epoch=5) == InitProducerIdReply(0, Pair(42, 6))
-    assert reloaded.init(producer_id=42, producer_epoch=5) == InitProducerIdReply(Code.PRODUCER_FENCED)
-
-
-def test_the_failure_of_the_abort_is_answered_in_place_of_51() -> None:
-    """The abort's own failure code is returned instead of 51 if the append fails."""
-    driver = Driver.of(metadata(TransactionState.ONGOING))
-    driver.append_code = Code.NOT_ENOUGH_REPLICAS
-    assert driver.init() == InitProducerIdReply(Code.COORDINATOR_NOT_AVAILABLE)
-    assert driver.get() == metadata(TransactionState.ONGOING)
-
-
-def test_the_grid_has_no_gaps() -> None:
-    assert set(INIT_GRID) == {(standing, claim) for standing in Standing for claim in Claim}

@@ -15,15 +15,7 @@ from spark_2pc_sink.reference.coordinator.events import (
     ListTransactions,
     ProducerIdBlockAllocated,
 )
-from spark_2pc_sink.reference.coordinator.machine import (
-    HANDLERS,
-    finish_loading,
-    reserve,
-    resign,
-    settle,
-    start_loading,
-    step,
-)
+from spark_2pc_sink.reference.coordinator.machine import HANDLERS, reserve, settle, step
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply, change
 from spark_2pc_sink.reference.coordinator.states import NO_PAIR, TransactionState
 
@@ -63,12 +55,7 @@ class TestEveryChange:
         [(3, 15), (19, 15), (20, 15), (7, 15), (6, 16), (56, 16), (10, -1), (18, -1), (14, 14), (16, 16)],
     )
     def test_that_fails_leaves_nothing_behind(
-        self,
-        event: events.Event,
-        before: TransactionState,
-        pending: TransactionState,
-        append_code: int,
-        code: int,
+        self, event: events.Event, before: TransactionState, pending: TransactionState, append_code: int, code: int
     ) -> None:
         """On append failure pending is cleared, nothing changes; 3/19/20/7 -> 15; 6/56 -> 16; too large -> -1."""
         driver = Driver.of(metadata(before))
@@ -83,28 +70,6 @@ class TestEveryChange:
             EndTxnReply: EndTxnReply(code),
         }
         assert reply == expected[type(reply)]
-
-    @pytest.mark.parametrize("how", ["loaded again", "lost"])
-    def test_of_a_lost_leadership_is_not_applied(
-        self,
-        event: events.Event,
-        before: TransactionState,
-        pending: TransactionState,
-        how: str,
-    ) -> None:
-        """Coordinator epoch changed or id vanished -> 16."""
-        driver = Driver.of(metadata(before))
-        index = driver.state.partition_of(TID)
-        plan = driver.plan(event)
-        if how == "lost":
-            driver.state = resign(driver.state, index)
-        else:
-            driver.state, _ = finish_loading(driver.state, index, coordinator_epoch=9, records=())
-        after = driver.state
-        reply = driver.finish(plan)
-        assert driver.state == after
-        codes = reply.codes.values() if isinstance(reply, AddPartitionsReply) else [reply.code]  # type: ignore[union-attr]
-        assert set(codes) == {Code.NOT_COORDINATOR}
 
 
 def test_an_id_whose_first_record_failed_stays_and_starts_at_epoch_0() -> None:
@@ -130,17 +95,6 @@ def test_producer_ids_are_never_handed_out_twice_whatever_fails() -> None:
         1001,
         1002,
     }
-
-
-@pytest.mark.parametrize("event", [InitProducerId(transactional_id=TID), end((42, 5)), ADD])
-@pytest.mark.parametrize(("how", "code"), [("loading", 14), ("elsewhere", 16)])
-def test_who_does_not_own_the_id_does_not_answer(event: events.Event, how: str, code: int) -> None:
-    """Common prefix: partition loading -> 14; not owner -> 16."""
-    driver = Driver.of(metadata(TransactionState.ONGOING))
-    index = driver.state.partition_of(TID)
-    driver.state = (start_loading if how == "loading" else resign)(driver.state, index)
-    reply = driver.refused(event)
-    assert (reply.codes[T0] if isinstance(reply, AddPartitionsReply) else reply.code) == code  # type: ignore[union-attr]
 
 
 def test_a_timeout_whose_append_fails_is_found_again() -> None:

@@ -93,15 +93,7 @@ def test_a_partition_that_is_gone_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"producer_id": 41},
-        {"producer_epoch": 5},
-        {"producer_epoch": 7},
-        {"coordinator_epoch": 1},
-        {"coordinator_epoch": -1},
-        {"transactional_id": "unknown"},
-    ],
+    "changes", [{"producer_id": 41}, {"producer_epoch": 5}, {"producer_epoch": 7}, {"transactional_id": "unknown"}]
 )
 def test_answers_to_other_markers_are_ignored(changes: dict[str, object]) -> None:
     driver, effect = decided()
@@ -111,9 +103,7 @@ def test_answers_to_other_markers_are_ignored(changes: dict[str, object]) -> Non
 @pytest.mark.parametrize("label", ["EMPTY", "ONGOING", "COMPLETE_COMMIT"])
 def test_answers_after_the_end_are_ignored(label: str) -> None:
     driver = Driver.of(metadata(TransactionState[label], (42, 6)))
-    event = MarkersAnswered(
-        transactional_id=TID, producer_id=42, producer_epoch=6, coordinator_epoch=0, results={T0: 0}
-    )
+    event = MarkersAnswered(transactional_id=TID, producer_id=42, producer_epoch=6, results={T0: 0})
     driver.refused(event)
 
 
@@ -131,7 +121,7 @@ def test_the_last_answer_twice_closes_the_transaction_once() -> None:
 
 def test_completion_is_refused_while_markers_are_owed() -> None:
     driver, effect = decided()
-    event = CompleteTransaction(transactional_id=TID, producer_id=42, producer_epoch=6, coordinator_epoch=0)
+    event = CompleteTransaction(transactional_id=TID, producer_id=42, producer_epoch=6)
     driver.refused(event)
     assert effect.producer_epoch == 6
 

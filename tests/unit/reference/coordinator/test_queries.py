@@ -8,7 +8,6 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import DescribeTransactions, ListTransactions, Operation, Resource
-from spark_2pc_sink.reference.coordinator.machine import resign, start_loading
 from spark_2pc_sink.reference.coordinator.plans import (
     DescribeTransactionsReply,
     ListTransactionsReply,
@@ -17,7 +16,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
 from spark_2pc_sink.reference.coordinator.states import STATES_BY_LABEL, TransactionState
 
 from .access import denied
-from .driver import T0, T1, TID, Driver, answered, end, metadata
+from .driver import TID, Driver, metadata
 
 LABELS = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 
@@ -60,28 +59,10 @@ def test_rows_without_describe_are_dropped_silently() -> None:
     assert listed(everyone(), access=access) == set(LABELS) - {"Ongoing"}
 
 
-def test_a_list_needs_every_partition_loaded() -> None:
-    """Inactive -> 15; *any* txn partition still loading -> 14."""
-    driver = everyone()
-    driver.state = start_loading(driver.state, 1)
-    assert driver.refused(ListTransactions()) == ListTransactionsReply(Code.COORDINATOR_LOAD_IN_PROGRESS)
-    driver.state = replace(driver.state, active=False)
-    assert driver.refused(ListTransactions()) == ListTransactionsReply(Code.COORDINATOR_NOT_AVAILABLE)
-
-
 def described(driver: Driver, *names: str, **fields: object) -> tuple[TransactionDescription, ...]:
     reply = driver.refused(DescribeTransactions(transactional_ids=names, **fields))  # type: ignore[arg-type]
     assert isinstance(reply, DescribeTransactionsReply)
     return reply.transactions
-
-
-def test_while_markers_are_written_only_the_lacking_partitions_show() -> None:
-    driver = Driver.of(metadata(TransactionState.ONGOING, partitions=frozenset({T0, T1})))
-    driver.do(end((42, 5)))
-    effect = driver.effects.popleft()
-    driver.do(answered(effect, {T0: 0}))  # type: ignore[arg-type]
-    (row,) = described(driver, TID)
-    assert (row.state, row.pair, row.partitions) == ("PrepareCommit", (42, 6), (T1,))
 
 
 def test_a_kept_transaction_shows_its_own_pair() -> None:
@@ -100,16 +81,3 @@ def test_rights_hide_ids_and_topics() -> None:
     on_topic = denied((Operation.DESCRIBE, Resource.TOPIC, "t"))
     assert described(driver, TID, access=on_id) == (TransactionDescription(53, TID),)
     assert described(driver, TID, access=on_topic)[0].partitions == ()
-
-
-def test_who_is_asked_may_not_be_the_right_one() -> None:
-    """14/15/16."""
-    driver = Driver.of(metadata(TransactionState.ONGOING))
-    index = driver.state.partition_of(TID)
-    loaded = driver.state
-    driver.state = start_loading(loaded, index)
-    assert described(driver, TID)[0].code == Code.COORDINATOR_LOAD_IN_PROGRESS
-    driver.state = resign(loaded, index)
-    assert described(driver, TID)[0].code == Code.NOT_COORDINATOR
-    driver.state = replace(loaded, active=False)
-    assert described(driver, TID, "")[0].code == Code.COORDINATOR_NOT_AVAILABLE

@@ -11,7 +11,6 @@ from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, TopicPartition
 from spark_2pc_sink.reference.coordinator.records import (
     KEY_VERSION,
-    LogRecord,
     TransactionLogValue,
     decode_key,
     encode_key,
@@ -146,16 +145,6 @@ def test_unknown_tags_of_a_later_kafka_are_skipped() -> None:
     encoded = EMPTY.encode(1)
     assert encoded.endswith(b"\x00")
     assert TransactionLogValue.decode(encoded[:-1] + bytes.fromhex("01090177")) == EMPTY
-
-
-def test_records_round_trip_with_their_version() -> None:
-    for version in (0, 1):
-        record = LogRecord(partition=3, transactional_id="orders", value=EMPTY, version=version)
-        assert record.value_bytes is not None
-        assert LogRecord.decode(3, record.key_bytes, record.value_bytes) == record
-    tombstone = LogRecord(partition=3, transactional_id="orders", value=None)
-    assert tombstone.value_bytes is None
-    assert LogRecord.decode(3, tombstone.key_bytes, None) == tombstone
 
 
 BROKEN = {

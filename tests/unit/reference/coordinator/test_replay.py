@@ -7,24 +7,10 @@ from dataclasses import replace
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Leadership
-from spark_2pc_sink.reference.coordinator.machine import finish_loading, redrive, replay, start_loading
 from spark_2pc_sink.reference.coordinator.plans import SendMarkers, StepNext
 from spark_2pc_sink.reference.coordinator.states import TransactionState
 
-from .driver import RELEASED, T0, T1, TID, Driver, answered, end, in_log_order, metadata
-
-
-def test_a_life_can_be_replayed() -> None:
-    driver = Driver.of()
-    pair = driver.init().pair
-    driver.add(pair, T0, T1)
-    pair = driver.end(pair).pair
-    driver.add(pair, T1)
-    fresh = CoordinatorState.new(RELEASED, partition_count=3)
-    replayed = replay(fresh, driver.log)
-    assert replayed.get(TID) == replace(driver.get(), last_producer_epoch=-1)
-    assert replayed == in_log_order(fresh, driver.log)
+from .driver import RELEASED, T0, T1, Driver, answered, end, metadata
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -51,35 +37,6 @@ def test_a_decision_without_partitions_is_completed_at_once() -> None:
     assert [type(effect) for effect in reloaded.effects] == [StepNext]
     reloaded.drain()
     assert reloaded.get().pair == (42, 6)
-
-
-def test_the_retry_of_an_end_survives_a_reload() -> None:
-    """EndTxn v5 retry detection uses E and PP only, and survives; so does the retry after an overflow."""
-    for epoch, after in ((5, (42, 6)), (32766, (1000, 0))):
-        driver = Driver.of(metadata(TransactionState.ONGOING, (42, epoch)))
-        driver.end((42, epoch))
-        assert driver.crashed().end((42, epoch)).pair == after
-
-
-def test_loading_answers_that_it_loads_until_it_is_done() -> None:
-    driver = Driver.of(metadata(TransactionState.ONGOING))
-    index = driver.state.partition_of(TID)
-    loading = start_loading(driver.state, index)
-    assert loading.find(TID) == (Code.COORDINATOR_LOAD_IN_PROGRESS, None)
-    driver.do(end((42, 5)))
-    loaded, effects = finish_loading(loading, index, coordinator_epoch=4, records=driver.log)
-    assert loaded.partitions[index].leadership is Leadership.OWNED
-    assert loaded.partitions[index].coordinator_epoch == 4
-    assert effects == redrive(loaded, index)
-    assert len(effects) == 1
-
-
-def test_a_loaded_partition_holds_nothing_of_before() -> None:
-    driver = Driver.of(metadata(TransactionState.ONGOING))
-    loaded, effects = finish_loading(
-        driver.state, driver.state.partition_of(TID), coordinator_epoch=1, records=driver.log
-    )
-    assert (loaded.get(TID), effects) == (None, ())
 
 
 @pytest.mark.parametrize("level", [0, 1])

@@ -50,12 +50,7 @@ def sync(group: str, generation: int, member_id: str, parts: dict[str, bytes] | 
 
 
 def heartbeat(group: str, generation: int, member_id: str, instance_id: str | None = None) -> dict[str, Any]:
-    return {
-        "group_id": group,
-        "generation_id": generation,
-        "member_id": member_id,
-        "group_instance_id": instance_id,
-    }
+    return {"group_id": group, "generation_id": generation, "member_id": member_id, "group_instance_id": instance_id}
 
 
 def leave(group: str, *identities: tuple[str, str | None]) -> dict[str, Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import Operation, Resource
 from tests.unit.reference.groups import messages
 from tests.unit.reference.groups.group_rig import GroupRig, running_groups
@@ -210,26 +208,3 @@ async def test_without_an_acl_on_the_group(api: str, version: int, fields: dict[
         assert (await rig.ask("DescribeGroups", 6, groups=["g"]))["groups"][0]["error_code"] == 30
         assert (await rig.ask("DeleteGroups", 2, groups_names=["g"]))["results"][0]["error_code"] == 30
         assert (await rig.ask("ListGroups", 5))["groups"] == []
-
-
-async def test_two_members_share_by_way_of_the_leader() -> None:
-    async with running_groups() as rig:
-        one = await stable(rig)
-        two = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
-        joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", two)))
-        await asyncio.sleep(0)
-        assert rig.service.heartbeat("g", one, None, 1) == 27
-        again = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", one)))
-        first, second = await rig.answered(joining, again)
-        assert (first["members"], len(second["members"]), second["generation_id"]) == ([], 2, 2)
-        waiting = asyncio.ensure_future(rig.ask("SyncGroup", 5, **messages.sync("g", 2, two)))
-        leading = asyncio.ensure_future(rig.ask("SyncGroup", 5, **messages.sync("g", 2, one, {one: b"1", two: b"2"})))
-        parts = await rig.answered(waiting, leading)
-        assert [part["assignment"] for part in parts] == ["2", "1"]
-
-
-async def test_a_full_group() -> None:
-    async with running_groups(settings=BrokerProperties(group_initial_rebalance_delay_ms=0, group_max_size=1)) as rig:
-        await stable(rig)
-        answer = await rig.ask("JoinGroup", 9, **messages.join())
-        assert (answer["error_code"], answer["member_id"]) == (81, "")

@@ -17,47 +17,6 @@ def at(offset: int, commit_ms: int = 0, expire_ms: int = -1) -> OffsetValue:
     return OffsetValue(offset=offset, commit_ms=commit_ms, expire_ms=expire_ms)
 
 
-def test_the_last_commit_counts() -> None:
-    table = OffsetTable()
-    table.replay(0, -1, KEY, at(5))
-    table.replay(1, -1, KEY, at(3))
-    assert table.get(KEY) == at(3)
-    assert table.of_group("g") == {KEY: at(3)}
-    assert table.of_group("other") == {}
-
-
-def test_offsets_of_a_transaction_wait_for_its_end() -> None:
-    table = OffsetTable()
-    table.replay(0, 7, KEY, at(5))
-    assert table.get(KEY) is None
-    assert (table.is_pending(KEY), table.is_pending(OTHER)) == (True, False)
-    assert table.has_open_transactions("g")
-    table.end_transaction(7, commit=True)
-    assert table.get(KEY) == at(5)
-    assert not table.is_pending(KEY)
-    assert not table.has_open_transactions("g")
-
-
-def test_offsets_of_an_aborted_transaction_are_dropped() -> None:
-    table = OffsetTable()
-    table.replay(0, -1, KEY, at(1))
-    table.replay(1, 7, KEY, at(5))
-    table.end_transaction(7, commit=False)
-    assert table.get(KEY) == at(1)
-    assert not table.is_pending(KEY)
-
-
-def test_a_commit_behind_the_transactions_record_wins() -> None:
-    """SEMANTICS of TxnOffsetCommit: materialised only if the record is newer than the committed one's."""
-    table = OffsetTable()
-    table.replay(0, -1, KEY, at(1))
-    table.replay(1, 7, KEY, at(5))
-    table.replay(2, 7, OTHER, at(6))
-    table.replay(3, -1, KEY, at(2))
-    table.end_transaction(7, commit=True)
-    assert (table.get(KEY), table.get(OTHER)) == (at(2), at(6))
-
-
 def test_transactions_do_not_see_each_other() -> None:
     table = OffsetTable()
     table.replay(0, 7, KEY, at(5))
@@ -79,17 +38,6 @@ def test_a_tombstone_takes_pending_offsets_away_too() -> None:
     assert table.get(KEY) is None
 
 
-def test_what_a_group_and_a_topic_have() -> None:
-    table = OffsetTable()
-    pending, foreign = OffsetKey("g", "payments", 0), OffsetKey("h", "orders", 0)
-    table.replay(0, -1, KEY, at(1))
-    table.replay(1, 7, KEY, at(5))
-    table.replay(2, 7, pending, at(5))
-    table.replay(3, -1, foreign, at(5))
-    assert table.keys_of("g") == [KEY, pending]
-    assert table.keys_of_topic("orders") == [KEY, foreign]
-
-
 SIMPLE = Group(group_id="g")
 EMPTY = Group(group_id="g", protocol_type="consumer", state_since_ms=DAY_MS, topics=frozenset())
 MEMBER = Member(
@@ -105,11 +53,7 @@ MEMBER = Member(
 
 def stable(*topics: str) -> Group:
     return Group(
-        group_id="g",
-        state=GroupState.STABLE,
-        protocol_type="consumer",
-        members={"m": MEMBER},
-        topics=frozenset(topics),
+        group_id="g", state=GroupState.STABLE, protocol_type="consumer", members={"m": MEMBER}, topics=frozenset(topics)
     )
 
 

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.groups.members import Member
-from spark_2pc_sink.reference.groups.records import (
-    GroupKey,
-    GroupValue,
-    OffsetKey,
-    OffsetValue,
-    decode_key,
-)
+from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key
 
 SUBSCRIPTION = bytes.fromhex("000000000001 00066f7264657273 ffffffff".replace(" ", ""))
 

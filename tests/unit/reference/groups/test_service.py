@@ -12,8 +12,6 @@ import pytest
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups.members import GroupState, JoinRequest
-from spark_2pc_sink.reference.groups.service import random_member_id
-from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.storage.errors import LogFailedError, UnreadableRecordError
 from tests.unit.reference.groups import messages
@@ -245,16 +243,6 @@ async def test_offsets_are_forgotten_after_the_retention_time() -> None:
         assert set(rig.service.store.groups) == {"open"}
 
 
-async def test_an_empty_group_without_offsets_is_forgotten_at_the_next_look() -> None:
-    async with running_groups() as rig:
-        member_id = await stable(rig)
-        await rig.service.remove_expired()
-        assert "g" in rig.service.store.groups
-        await rig.ask("LeaveGroup", 0, group_id="g", member_id=member_id)
-        await rig.service.remove_expired()
-        assert "g" not in rig.service.store.groups
-
-
 async def test_offsets_of_a_topic_that_is_deleted_are_too() -> None:
     async with running_groups() as rig:
         for group in ("g", "h"):
@@ -275,14 +263,6 @@ async def test_many_tombstones_go_into_several_batches(monkeypatch: pytest.Monke
         assert rig.restarted().service.store.groups == {}
 
 
-async def test_groups_are_placed_as_by_kafka() -> None:
-    async with running_groups() as rig:
-        # "orders".hashCode() is -1008770331 in Java.
-        assert rig.service.store.partition_of("orders") == 1008770331 % 2
-        log = rig.service.store.log("orders")
-        assert log is rig.cluster.log(GROUP_OFFSETS, 1)
-
-
 async def test_texts_that_no_record_could_hold_are_refused() -> None:
     async with running_groups() as rig:
         long, wanted = "g" * 40_000, JoinRequest(ticket=None, protocols=(("range", b""),))
@@ -294,12 +274,6 @@ async def test_texts_that_no_record_could_hold_are_refused() -> None:
         ):
             assert (await rig.service.join("g", refused)).code == -1
         assert rig.service.store.groups == {}
-
-
-def test_member_ids_are_new_every_time() -> None:
-    one, two = random_member_id("c"), random_member_id("c")
-    assert one != two
-    assert len(one) == len("c-") + 36
 
 
 def test_a_record_that_is_not_understood_is_named() -> None:

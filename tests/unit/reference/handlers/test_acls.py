@@ -136,11 +136,7 @@ async def test_acls_are_created_described_by_resource_and_deleted(version: int) 
         ({"permission_type": 1}, -1, None),
         ({"permission_type": 9}, 42, "Invalid permissionType UNKNOWN"),
         ({"host": ""}, 42, "Host pattern cannot be null or empty"),
-        (
-            {"principal": "a"},
-            42,
-            NO_COLON,
-        ),
+        ({"principal": "a"}, 42, NO_COLON),
     ],
 )
 async def test_a_rule_that_makes_no_sense_is_refused_and_the_others_are_added(

@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
-from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.reference.config.topic_configs import check_topic_config
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
-from spark_2pc_sink.reference.handlers.configs import config_fault
 from tests.unit.reference.cluster_node import ClusterNode, Denying, cluster_node
 
 TOPIC, BROKER = 2, 4
@@ -31,9 +28,7 @@ async def describe(
         _Described(resource_type=kind, resource_name=name, configuration_keys=keys) for kind, name, keys in resources
     ]
     request = DescribeConfigsRequest(
-        resources=asked,
-        include_synonyms=synonyms,
-        **({"include_documentation": documentation} if version >= 3 else {}),
+        resources=asked, include_synonyms=synonyms, **({"include_documentation": documentation} if version >= 3 else {})
     )
     return list((await node.ask(request, version, access=access)).results)
 
@@ -271,17 +266,3 @@ async def test_a_resource_given_twice_is_altered_by_neither() -> None:
         responses = (await node.ask(request, 1)).responses
         assert [each.error_code for each in responses] == [42, 42]
         assert node.catalog.topic("orders") == topic
-
-
-def test_a_refusal_is_told_in_kafkas_words() -> None:
-    for name, value, text in (
-        ("nonsense", "1", "Unknown topic config name: nonsense"),
-        (
-            "cleanup.policy",
-            "x",
-            "Invalid value x for configuration cleanup.policy: String must be one of: compact, delete",
-        ),
-    ):
-        with pytest.raises(ConfigurationError) as refused:
-            check_topic_config(name, value)
-        assert config_fault(refused.value) == text

@@ -105,12 +105,7 @@ async def test_what_is_refused_deletes_nothing(topic: str, partition: int, offse
 
 @pytest.mark.parametrize(
     ("policy", "code"),
-    [
-        ("compact", Code.POLICY_VIOLATION),
-        ("compact,delete", Code.NONE),
-        ("delete", Code.NONE),
-        ("", Code.NONE),
-    ],
+    [("compact", Code.POLICY_VIOLATION), ("compact,delete", Code.NONE), ("delete", Code.NONE), ("", Code.NONE)],
 )
 async def test_where_only_compaction_removes_records_nobody_else_does(policy: str, code: Code) -> None:
     """ReplicaManager.deleteRecordsOnLocalLog; as Kafka 4.4.0 answers, an offset beyond the end or not."""

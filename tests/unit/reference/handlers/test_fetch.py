@@ -11,7 +11,6 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
-from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.node import TOPIC_IDS, Node, batch, committed, exchange, node
 from tests.unit.reference.seeds import known
@@ -235,15 +234,6 @@ async def test_a_reader_that_goes_away_disturbs_no_other() -> None:
         await asyncio.wait(tasks[:1])
         await _plain(running, b"a")
         assert committed(await asyncio.wait_for(tasks[1], 5)) == [b"a"]
-
-
-async def test_a_request_for_nothing_is_answered_at_once() -> None:
-    async with node(known()) as running:
-        request = FetchRequest(
-            max_wait_ms=60_000, min_bytes=1, max_bytes=1, isolation_level=0, session_id=0, session_epoch=-1, topics=[]
-        )
-        response = await asyncio.wait_for(running.partitions.fetch(RequestContext(version=12), request), 5)
-        assert response.responses == []
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------

@@ -98,16 +98,6 @@ async def test_the_first_record_at_or_after_a_time() -> None:
         assert await _list(running, ("t", 1, MAX_TIMESTAMP)) == [(0, -1, -1, -1)]
 
 
-async def test_the_latest_offset_is_what_the_reader_may_see() -> None:
-    async with node(known()) as running:
-        await _times(running, 0)
-        assert await running.write(PAIR) == 0
-        await _times(running, 50)
-        assert [(await _list(running, ("t", 0, LATEST), isolation=level))[0][1] for level in (0, 1)] == [3, 1]
-        late = START_MS + 50
-        assert [(await _list(running, ("t", 0, late), isolation=level))[0][1] for level in (0, 1)] == [2, -1]
-
-
 async def test_errors_of_list_offsets() -> None:
     async with node(known()) as running:
         access = denied((Operation.DESCRIBE, Resource.TOPIC, "u"))

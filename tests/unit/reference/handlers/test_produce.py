@@ -9,15 +9,12 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from kafka.protocol.producer import ProduceRequest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Operation, Resource
 from spark_2pc_sink.reference.coordinator.states import TransactionState
 from spark_2pc_sink.reference.log.log_values import LogSettings
-from spark_2pc_sink.reference.protocol.api import RequestContext
 from spark_2pc_sink.reference.storage.batches import COMPRESSED_RECORDS_MAX, build_batch
 from spark_2pc_sink.wire.batch_reader import DECOMPRESSED_BYTES_MAX, decompress
 from spark_2pc_sink.wire.record_batch import Compression, compress
@@ -152,14 +149,6 @@ async def test_more_records_than_anyone_sends_are_not_looked_into() -> None:
             assert (await running.produce({T0: many}, tid=None))[T0].error_code == Code.INVALID_RECORD
 
 
-async def test_of_very_many_records_at_fault_the_first_are_named() -> None:
-    async with node() as running:
-        running.cluster.settings = LogSettings(cleanup_policy=frozenset({"compact"}))
-        answer = (await running.produce({T0: batch_of_times(*[START_MS] * 1001)}, tid=None))[T0]
-        assert len(answer.record_errors) == 1000
-        assert "due to 1001 record errors in total" in answer.error_message
-
-
 async def test_a_topic_without_a_grant_is_refused_before_anything_else_is_said_of_it() -> None:
     async with node() as running:
         access = denied((Operation.WRITE, Resource.TOPIC, "t"), (Operation.WRITE, Resource.TOPIC, "missing"))
@@ -197,20 +186,6 @@ async def test_internal_topics_are_for_privileged_principals_whatever_a_client_c
                     {internal: batch(b"a"), T0: batch(b"a")}, tid=None, client_id=client_id, access=access
                 )
                 assert [each.error_code for each in answers.values()] == [code, 0]
-
-
-async def test_what_may_be_waited_for() -> None:
-    async with node() as running:
-        for acks in (2, -2):
-            answers = await running.produce({T0: batch(b"a"), ("t", 9): batch(b"a")}, tid=None, acks=acks)
-            assert [each.error_code for each in answers.values()] == [21, Code.UNKNOWN_TOPIC_OR_PARTITION]
-        assert running.batches() == []
-        assert await running.produce({T0: batch(b"a")}, tid=None, acks=0) == {}
-        # Only the end of the connection can tell the client.
-        with pytest.raises(RemoteProtocolError, match="t-9: 3"):
-            await running.produce({("t", 9): batch(b"a")}, tid=None, acks=0)
-        assert (await running.produce({T0: batch(b"a")}, tid=None, acks=1))[T0].base_offset == 1
-        assert (await running.read(isolation=0)).high_watermark == 2
 
 
 async def test_nothing_is_answered_before_it_is_durable_and_all_partitions_are_waited_for_at_once() -> None:
@@ -369,16 +344,3 @@ async def test_pipelined_requests_of_an_idempotent_producer_keep_their_order() -
         ]
         answers = [(await task)[T0] for task in tasks]
         assert [(each.error_code, each.base_offset) for each in answers] == [(0, offset) for offset in range(5)]
-
-
-async def test_pipelined_requests_of_a_transaction_keep_their_order() -> None:
-    async with node(known()) as running:
-        tasks = [asyncio.ensure_future(running.write(PAIR, sequence=sequence)) for sequence in range(5)]
-        assert [await task for task in tasks] == [0] * 5
-
-
-async def test_a_request_for_nothing() -> None:
-    async with node() as running:
-        request = ProduceRequest(transactional_id=None, acks=1, timeout_ms=1, topic_data=[])
-        response = await running.producing.produce(RequestContext(version=9), request)
-        assert response.responses == []

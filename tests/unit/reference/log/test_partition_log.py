@@ -11,17 +11,11 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.log.log_values import (
-    NOWHERE,
-    EpochEnd,
-    FoundOffset,
-    Isolation,
-    LogSettings,
-)
+from spark_2pc_sink.reference.log.log_values import NOWHERE, EpochEnd, FoundOffset, Isolation, LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker, NeedsCoordinator, Writer
 from spark_2pc_sink.reference.storage.batches import inspect
-from spark_2pc_sink.reference.storage.errors import LogFailedError, OffsetOutOfRangeError
+from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.storage.files import MemoryStore, SegmentStore
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, seen
 
@@ -71,24 +65,6 @@ async def test_a_client_that_waits_for_nothing_is_flushed_all_the_same(tmp_path:
     await asyncio.wait([moved], timeout=20)
     assert log.high_watermark == 1
     log.close()
-
-
-async def test_offsets_outside_are_refused(log: PartitionLog) -> None:
-    append(log, client_batch())
-    for offset in (-1, 2):
-        with pytest.raises(OffsetOutOfRangeError):
-            log.read(offset, max_bytes=ENOUGH_BYTES, isolation=UNCOMMITTED, min_one=True)
-    assert values(log, 1) == []
-
-
-async def test_a_retry_gets_the_first_answer(log: PartitionLog) -> None:
-    append(log, client_batch())
-    batch = client_batch([b"x"], producer=(7, 0), sequence=0, timestamps_ms=[NOW_MS - 3])
-    append(log, batch)
-    again = append(log, batch)
-    assert again.duplicate
-    assert (again.code, again.base_offset, again.log_append_time_ms) == (0, 1, NOW_MS - 3)
-    assert log.end_offset == 2
 
 
 @pytest.mark.parametrize(
@@ -145,18 +121,6 @@ def test_where_the_broker_gives_the_time_its_own_batches_say_so_as_well() -> Non
     assert {each.timestamp_ms for each in log.records()} == {NOW_MS}
 
 
-async def test_the_earliest_open_transaction_counts(log: PartitionLog) -> None:
-    for pid in (1, 2, 3):
-        append_in_transaction(log, [b"x"], producer=(pid, 0), sequence=0)
-    await log.sync()
-    stable = []
-    for pid in (2, 1, 3):
-        log.append_marker(end(pid, 1), now_ms=NOW_MS)
-        await log.sync()
-        stable.append(log.last_stable_offset)
-    assert stable == [0, 2, 6]
-
-
 async def test_aborted_transactions_are_listed_for_read_committed_only(log: PartitionLog) -> None:
     append_in_transaction(log, [b"x"], producer=(1, 0), sequence=0)
     append_in_transaction(log, [b"y"], producer=(2, 0), sequence=0)
@@ -174,20 +138,6 @@ async def test_aborted_transactions_are_listed_for_read_committed_only(log: Part
     assert aborted(3, COMMITTED) == ((1, 0),)
     assert aborted(4, COMMITTED) == ()
     assert aborted(0, UNCOMMITTED) is None
-
-
-async def test_nothing_is_listed_to_a_reader_that_stands_at_the_stable_offset(log: PartitionLog) -> None:
-    """An empty list, though transactions behind it were aborted; below it they are listed already (as by Kafka)."""
-    append(log, client_batch())
-    append_in_transaction(log, [b"open"], producer=(1, 0), sequence=0)
-    append_in_transaction(log, [b"aborted"], producer=(2, 0), sequence=0)
-    log.append_marker(end(2, 1, commit=False), now_ms=NOW_MS)
-    await log.sync()
-    assert log.last_stable_offset == 1
-    for offset, listed in ((0, ((2, 2),)), (1, ()), (2, ()), (4, ())):
-        fetched = log.read(offset, max_bytes=ENOUGH_BYTES, isolation=COMMITTED, min_one=True)
-        assert fetched.aborted == listed
-    assert values(log, 4) == []
 
 
 async def test_offsets_of_groups_are_records_of_the_broker_inside_a_transaction(log: PartitionLog) -> None:
@@ -210,14 +160,6 @@ async def test_offsets_of_groups_are_records_of_the_broker_inside_a_transaction(
         (5, b"l", None, False),
         (6, b"\0\0\0\1", b"\0\0\0\0\0\0", True),
     ]
-
-
-async def test_a_refused_marker_writes_nothing(log: PartitionLog) -> None:
-    append_in_transaction(log, [b"x"], producer=(7, 5), sequence=0)
-    assert log.append_marker(end(7, 5), now_ms=NOW_MS) == Code.INVALID_PRODUCER_EPOCH
-    assert log.append_marker(end(7, 6, coordinator=4), now_ms=NOW_MS) == Code.NONE
-    assert log.append_marker(end(7, 6, coordinator=3), now_ms=NOW_MS) == Code.TRANSACTION_COORDINATOR_FENCED
-    assert log.end_offset == 2
 
 
 async def test_producers_are_described_until_they_expire(log: PartitionLog) -> None:

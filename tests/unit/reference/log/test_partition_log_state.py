@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import combinations_with_replacement
-
 from spark_2pc_sink.reference.log.partition_log import LogState
-from spark_2pc_sink.reference.log.producer_state import AbortedIndex, AbortedTransaction, EndedTransaction
+from spark_2pc_sink.reference.log.producer_state import AbortedTransaction
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 PID = 7
-#: Producer id, first offset, offset of the marker: one after the other, side by side, and one inside another.
-ABORTED = [(1, 0, 2), (3, 4, 6), (2, 3, 7), (4, 8, 9), (6, 12, 13), (5, 11, 16), (7, 17, 18)]
-END_OFFSET = 20
 
 
 def data(offset: int, *, pid: int = PID) -> BatchHeader:
@@ -46,25 +41,3 @@ def test_an_abort_remembers_how_far_everything_is_settled() -> None:
     state.marker_written(marker(4, pid=1), commit=False, coordinator_epoch=0)
     state.marker_written(marker(5, pid=2), commit=False, coordinator_epoch=0)
     assert state.aborted.entries == (AbortedTransaction(1, 2, 4, 3), AbortedTransaction(2, 3, 5, 6))
-
-
-def index() -> AbortedIndex:
-    made = AbortedIndex()
-    for pid, first_offset, marker_offset in ABORTED:
-        later = [first for _, first, marker in ABORTED if first < marker_offset < marker]
-        ended = EndedTransaction(pid, first_offset, marker_offset, commit=False)
-        made.add(ended, min(later, default=marker_offset + 1))
-    return made
-
-
-def test_those_that_overlap_what_is_read_in_the_order_of_their_markers() -> None:
-    """``TransactionIndex.collectAbortedTxns``."""
-    made = index()
-    for fetch_offset, upper_offset in combinations_with_replacement(range(END_OFFSET + 1), 2):
-        assert made.between(fetch_offset, upper_offset) == tuple(
-            (pid, first) for pid, first, marker in ABORTED if marker >= fetch_offset and first < upper_offset
-        )
-
-
-def test_an_entry_remembers_how_far_everything_was_settled() -> None:
-    assert [entry.stable_offset for entry in index().entries] == [3, 3, 8, 10, 11, 17, 19]

@@ -91,67 +91,10 @@ def leader() -> Leader:
 # --- sequences --------------------------------------------------------------------------------------------------------
 
 
-def test_sequences_wrap_between_batches_and_inside_one(leader: Leader) -> None:
-    assert leader.write(0, SEQUENCE_LAST) == Code.NONE
-    assert leader.write(0, 0) == Code.NONE
-    other = Leader()
-    assert other.write(0, SEQUENCE_LAST - 1, 4) == Code.NONE
-    assert other.states.entry(PID).last_sequence == 1  # type: ignore[union-attr]
-    repeated = other.states.duplicate(header(0, SEQUENCE_LAST - 1, 4))
-    assert repeated is not None
-    assert (repeated.first_offset, repeated.last_offset) == (0, 3)
-    assert other.write(0, 2) == Code.NONE
-
-
 # --- transactions -----------------------------------------------------------------------------------------------------
 
 
-def test_the_coordinator_is_asked_once_for_each_transaction(leader: Leader) -> None:
-    assert leader.begin(0) == Code.NONE
-    standing = leader.states.standing(Writer(PID, 0, 1), supports_epoch_bump=True, now_ms=0)
-    assert isinstance(standing, Verified)
-    assert leader.write(0, 1, transactional=True) == Code.NONE
-
-
-def test_a_marker_that_slips_in_takes_the_guard_away(leader: Leader) -> None:
-    """KIP-890, "Verification": the answer of the coordinator may be out of date when the record arrives."""
-    guard = leader.ask(0, bumps=False)
-    leader.mark(0, version=0)
-    assert leader.write(0, 0, transactional=True, guard=guard) == Code.INVALID_TXN_STATE
-
-
-def test_the_marker_of_the_transaction_before_leaves_the_next_ones_guard(leader: Leader) -> None:
-    """KIP-890: it carries the bumped epoch, with which the client has begun its next transaction already."""
-    leader.begin(0)
-    guard = leader.ask(1)
-    leader.mark(1)
-    assert leader.write(1, 0, transactional=True, guard=guard) == Code.NONE
-
-
-def test_of_the_batches_that_wait_for_one_guard_the_first_goes_first(leader: Leader) -> None:
-    guard = leader.ask(0, 5, bumps=False)
-    assert leader.ask(0, 3, bumps=False) is guard
-    assert leader.ask(0, 4, bumps=False) is guard
-    assert leader.write(0, 4, transactional=True, guard=guard) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert leader.write(0, 5, transactional=True, guard=guard) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert leader.write(0, 3, transactional=True, guard=guard) == Code.NONE
-
-
-def test_a_later_epoch_begins_the_count_of_waiting_batches_anew(leader: Leader) -> None:
-    leader.ask(0, 0, bumps=False)
-    guard = leader.ask(1, 9, bumps=False)
-    assert leader.ask(0, 1, bumps=False) is guard  # an old epoch does not count any more
-    assert leader.write(1, 9, transactional=True, guard=guard) == Code.NONE
-
-
 # --- markers ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_marker_at_the_last_epoch_may_equal_the_datas(leader: Leader) -> None:
-    leader.write(32767, 0)
-    guard = leader.ask(32767, 1, bumps=False)
-    leader.write(32767, 1, transactional=True, guard=guard)
-    assert isinstance(leader.mark(32767), EndedTransaction)
 
 
 # --- expiry -----------------------------------------------------------------------------------------------------------

@@ -31,17 +31,6 @@ STATE = CatalogState(
 )
 
 
-def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
-    directory = DataDirectory(tmp_path / "data")
-    directory.write_catalog(STATE)
-    assert directory.read_catalog() == STATE
-    directory.close()
-
-
-def test_a_new_directory_has_no_state(tmp_path: Path) -> None:
-    assert DataDirectory(tmp_path / "a" / "b").read_catalog() is None
-
-
 def test_another_process_is_kept_out_and_told_which_directory(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"

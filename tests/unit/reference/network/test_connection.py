@@ -81,16 +81,6 @@ async def test_a_frame_that_is_cut_off_ends_the_connection_in_silence(
     assert caplog.messages == []
 
 
-async def test_requests_before_the_garbage_are_answered() -> None:
-    async with serving(metadata(empty_metadata)) as server:
-        client = await Client.connect(server)
-        client.send(metadata_request(), METADATA_VERSION, 1)
-        client.send(metadata_request(), METADATA_VERSION, 2)
-        client.writer.write(struct.pack(">i", -5))
-        assert await client.correlation_ids(2) == [1, 2]
-        assert await client.ends() == b""
-
-
 async def test_what_was_sent_before_the_end_of_the_stream_is_answered() -> None:
     async with serving(metadata(empty_metadata)) as server:
         client = await Client.connect(server)
@@ -223,20 +213,6 @@ async def test_requests_are_read_ahead_up_to_a_bound() -> None:
             assert connection.buffered_bytes <= connections.BYTES_AHEAD_MAX + 2 * size
         release.set()
         assert await client.correlation_ids(count) == list(range(count))
-
-
-async def test_a_megabyte_arrives_whole() -> None:
-    async def check(_context: RequestContext, request: Any) -> Any:
-        seen.append(request.topic_data[0].partition_data[0].records)
-        return produce_response()
-
-    seen: list[bytes] = []
-    records = bytes(range(256)) * 4096
-    async with serving(produce(check)) as server:
-        client = await Client.connect(server)
-        client.send(produce_request(records), PRODUCE_VERSION)
-        await client.receive()
-    assert seen == [records]
 
 
 @pytest.mark.parametrize("sent", [b"", struct.pack(">i", 100) + b"half"], ids=["silent", "mid-frame"])

@@ -17,7 +17,7 @@ from spark_2pc_sink.reference.protocol.codec import ApiVersionsRequest, ApiVersi
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.net import (
     PRODUCE_VERSION,
-    GivenLevels,
+    catalog_at,
     dispatcher,
     empty_metadata,
     metadata,
@@ -109,7 +109,7 @@ async def api_versions_bytes(
     whom: tuple[str | None, int] = (None, -1),
 ) -> bytes:
     others = join([metadata(empty_metadata)], unstable_versions=False)
-    versions = ApiVersionsHandlers(others, GivenLevels(level, 6))
+    versions = ApiVersionsHandlers(others, catalog_at(level, 6))
     request = ApiVersionsRequest(
         client_software_name=name, client_software_version=software_version, cluster_id=whom[0], node_id=whom[1]
     )

@@ -147,10 +147,7 @@ async def test_an_unknown_version_of_api_versions_may_be_followed_by_a_known_one
         client = await Client.connect(server)
         client.writer.write(struct.pack(">ihhihb", 11, 18, 99, 1, -1, 0))
         answer = ApiVersionsResponse.decode(await client.receive(), version=0, header=True)
-        assert (answer.error_code, [(each.api_key, each.max_version) for each in answer.api_keys]) == (
-            35,
-            [(18, 5)],
-        )
+        assert (answer.error_code, [(each.api_key, each.max_version) for each in answer.api_keys]) == (35, [(18, 5)])
         assert await client.works()
         assert (await handshake(client)).error_code == 0
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -106,11 +104,3 @@ async def test_who_was_accepted_just_before_a_stop_is_refused() -> None:
         await server.stop(deadline_s=5)
         await until(lambda: not server.connections and not server._serving)
         late.close()
-
-
-def test_the_server_loads_no_data_frames() -> None:
-    """Start to ready in under a second: nothing of what the sink needs is imported."""
-    heavy = {"pyarrow", "numpy", "pandas", "pyspark"}
-    script = f"import sys, spark_2pc_sink.reference.network.connection; print(*sorted({heavy!r} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []

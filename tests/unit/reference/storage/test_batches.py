@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import subprocess
-import sys
 
 import google_crc32c
 import pyarrow as pa
@@ -213,13 +211,6 @@ def test_a_control_record_that_cannot_be_read_is_an_error(record: tuple[bytes | 
 @given(st.binary(max_size=300_000))
 def test_a_checksum_in_pieces_is_the_checksum(data: bytes) -> None:
     assert checksum(memoryview(data)) == google_crc32c.value(data)
-
-
-def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
-    heavy = {"pyarrow", "numpy", "kafka"}
-    script = f"import spark_2pc_sink.reference.log.partition_log, sys; print(*{heavy} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
 
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])

@@ -11,11 +11,7 @@ import pytest
 
 from spark_2pc_sink.reference.storage.batches import build_batch, encode_records, stamp_batch
 from spark_2pc_sink.reference.storage.files import DiskFile, DiskStore, MemoryStore
-from spark_2pc_sink.reference.storage.group_sync import (
-    INLINE_BYTES_MAX,
-    INLINE_SECONDS_MAX,
-    GroupSync,
-)
+from spark_2pc_sink.reference.storage.group_sync import INLINE_BYTES_MAX, INLINE_SECONDS_MAX, GroupSync
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
 from spark_2pc_sink.wire.batch_format import read_header
 
@@ -107,37 +103,6 @@ async def test_all_who_ask_while_one_runs_share_the_next(
     log.sync.close()
     if executor is not None:
         executor.shutdown()
-
-
-async def test_who_gives_up_waiting_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = SlowDisk(monkeypatch)
-    log = Log(DiskStore(tmp_path))
-    log.append()
-    asked = [log.sync.request(), log.sync.request()]
-    await disk.has_begun()
-    log.append()
-    asked += [log.sync.request(), log.sync.request()]
-    asked[0].cancel()
-    asked[2].cancel()
-    disk.may_end.release(2)
-    assert (await asked[1], await asked[3]) == (None, None)
-    assert log.durable == [1, 2]
-    log.sync.close()
-
-
-async def test_what_is_written_while_it_runs_is_not_durable_by_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = SlowDisk(monkeypatch)
-    log = Log(DiskStore(tmp_path))
-    log.append()
-    first = log.sync.request()
-    await disk.has_begun()
-    log.append()
-    disk.may_end.release()
-    await first
-    assert log.durable == [1]
-    log.sync.close()
 
 
 async def test_a_failure_is_for_good_and_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,13 +209,3 @@ async def test_memory_is_durable_at_once() -> None:
     assert log.sync.request().done()
     assert log.durable == [1]
     log.sync.close()
-
-
-async def test_what_was_recovered_is_durable(tmp_path: Path) -> None:
-    log = Log(DiskStore(tmp_path))
-    log.append()
-    await log.sync.request()
-    log.sync.close()
-    again = Log(DiskStore(tmp_path))
-    assert again.sync.request().done()
-    again.sync.close()

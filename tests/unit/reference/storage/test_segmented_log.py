@@ -148,11 +148,6 @@ def test_segments_are_files_of_their_base_offset(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_batch_larger_than_a_segment_has_one_of_its_own() -> None:
-    log, _ = filled([(1, 10), (1, SEGMENT_BYTES), (1, 10)])
-    assert [segment.base_offset for segment in log._segments] == [0, 1, 2]
-
-
 def test_a_segment_has_no_more_offsets_than_kafkas_index_can_tell() -> None:
     log = opened(MemoryStore())
     append(log, 1, 1)
@@ -219,11 +214,6 @@ def test_what_is_to_be_synced_is_given_once_and_names_with_every_new_file(
     log.close()
 
 
-def test_memory_waits_for_nothing() -> None:
-    log, _ = filled([(1, 1)])
-    assert log.take_unsynced() is None
-
-
 def test_a_length_that_cannot_be_is_damage(tmp_path: Path) -> None:
     """Met while reading: the disk has changed what was whole when the log was opened."""
     log = opened(DiskStore(tmp_path))
@@ -235,10 +225,3 @@ def test_a_length_that_cannot_be_is_damage(tmp_path: Path) -> None:
     with pytest.raises(CorruptLogError, match="is damaged at byte 0: length 0"):
         list(log.batches(1))
     log.close()
-
-
-def test_a_closed_log_takes_nothing(tmp_path: Path) -> None:
-    log = opened(DiskStore(tmp_path))
-    log.close()
-    with pytest.raises(OSError, match="it is closed"):
-        append(log, 1, 10)

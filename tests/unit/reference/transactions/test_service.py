@@ -15,14 +15,8 @@ from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
-from spark_2pc_sink.reference.coordinator.events import (
-    AddPartitionsToTxn,
-    DescribeTransactions,
-    EndTxn,
-    Event,
-    InitProducerId,
-)
-from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply
+from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, DescribeTransactions
+from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply
 from spark_2pc_sink.reference.coordinator.states import TransactionState
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import Appended
@@ -34,22 +28,6 @@ from tests.unit.reference.seeds import seeded
 from tests.unit.reference.waiting import until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-async def test_a_transaction_ends_with_markers_of_the_bumped_epoch_and_is_read_as_committed() -> None:
-    async with node() as running:
-        made = await running.init()
-        pair = (made.producer_id, made.producer_epoch)
-        assert [await running.write(pair, partition=index) for index in (0, 1)] == [0, 0]
-        assert committed(await running.read()) == []
-        ended = await running.end(pair)
-        assert (ended.error_code, ended.producer_id, ended.producer_epoch) == (0, pair[0], 1)
-        assert await running.settled() == "CompleteCommit"
-        for index in (0, 1):
-            assert running.markers_of(partition=index) == [(pair[0], 1, "commit")]
-            assert committed(await running.read(index)) == [b"v"]
-        # The state log: Empty, Ongoing (twice, a partition each), PrepareCommit, CompleteCommit.
-        assert running.logged_states() == [0, 1, 1, 2, 4]
 
 
 async def test_an_event_without_a_record_is_answered_without_waiting() -> None:
@@ -457,23 +435,6 @@ async def test_a_decided_transaction_is_driven_to_its_end_by_the_next_start(stat
             assert [marker[:2] for marker in running.markers_of(partition=index)] == [(42, 6)]
 
 
-async def test_a_decided_transaction_without_partitions_is_completed_by_the_next_start() -> None:
-    prepared = metadata(TransactionState.PREPARE_ABORT, (42, 6), partitions=frozenset())
-    async with node(seeded(prepared)) as running:
-        assert await running.settled() == "CompleteAbort"
-
-
-async def test_markers_carry_the_start_of_the_node_as_coordinator_epoch() -> None:
-    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
-    async with node(disk) as running:
-        assert await running.write((42, 5)) == 0
-        assert (await running.end((42, 5))).error_code == 0
-        await running.settled()
-        log = running.cluster.log("t", 0)
-        assert log is not None
-        assert [each.coordinator_epoch for each in log.producers()] == [1]
-
-
 # --- what it is made of -----------------------------------------------------------------------------------------------
 
 
@@ -502,20 +463,3 @@ def test_settings_and_intervals_come_from_the_properties() -> None:
     assert (settings.transaction_max_timeout_ms, settings.transactional_id_expiration_ms) == (1000, 2000)
     defaults = settings_of(BrokerProperties(), transaction_version=2, offsets_partition_count=50)
     assert defaults == replace(Settings(), two_phase_commit_enable=False)
-
-
-async def test_events_of_one_id_come_one_after_the_other() -> None:
-    """Of two that want to end a transaction at once, one does, and the other hears that it is being done."""
-    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
-        assert await running.write((42, 5)) == 0
-        events: list[Event] = [
-            *(EndTxn(transactional_id=TID, producer_id=42, producer_epoch=5, commit=each) for each in (True, False)),
-            InitProducerId(transactional_id=TID),
-        ]
-        replies = await asyncio.gather(*map(running.service.submit, events))
-        assert [reply.code for reply in replies if isinstance(reply, EndTxnReply | InitProducerIdReply)] == [
-            0,
-            51,
-            51,
-        ]
-        assert await running.settled() == "CompleteCommit"

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
 from spark_2pc_sink.reference.coordinator.states import TransactionState
@@ -47,14 +46,6 @@ async def test_the_producer_repeats_its_records_and_goes_on(state: TransactionSt
         await _nothing_hangs(running, 0)
 
 
-async def test_the_producer_is_gone_and_the_next_one_aborts() -> None:
-    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: PAIR})) as running:
-        assert (await running.init()).error_code == Code.CONCURRENT_TRANSACTIONS
-        assert await running.settled() == "CompleteAbort"
-        assert running.markers_of() == [(42, 6, "abort")]
-        await _nothing_hangs(running, 0)
-
-
 async def test_a_further_partition_joins_the_open_transaction() -> None:
     async with node(seeded(metadata(TransactionState.ONGOING), data={T0: PAIR, T1: PAIR})) as running:
         assert _partitions(running) == {T0, T1}
@@ -62,11 +53,6 @@ async def test_a_further_partition_joins_the_open_transaction() -> None:
         await running.settled()
         assert (running.markers_of(partition=0), running.markers_of(partition=1)) == ([(42, 6, "commit")],) * 2
         await _nothing_hangs(running, 0, 1)
-
-
-async def test_an_open_transaction_that_is_known_costs_no_record() -> None:
-    async with node(seeded(metadata(TransactionState.ONGOING), data={T0: PAIR})) as running:
-        assert (len(running.records()), running.disk.syncs) == (1, 0)
 
 
 @pytest.mark.parametrize("pair", [(42, 4), (42, 6), (7, 5)])

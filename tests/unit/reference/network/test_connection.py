@@ -164,21 +164,21 @@ def fetch_request() -> FetchRequest:
 
 
 async def test_a_client_that_does_not_read_costs_one_reply_and_is_not_read_from() -> None:
-    """20 requests ask for 160 MiB; one reply of 8 MiB may lie in the server while nobody reads."""
+    """6 requests ask for 48 MiB; one reply of 8 MiB may lie in the server while nobody reads."""
     begun: list[int] = []
     async with serving(big_fetches(begun), metadata(empty_metadata)) as server:
         slow = await Client.connect(server, limit=1024)
-        for number in range(20):
+        for number in range(6):
             slow.send(fetch_request(), 4, number)
         bystander = await Client.connect(server)
         await until(lambda: len(begun) == 1)
         (connection,) = [each for each in server.connections if each.buffered_bytes > 0]
-        for _ in range(20):
+        for _ in range(6):
             assert await bystander.works()
             assert connection.buffered_bytes <= REPLY_BYTES + SCRATCH_BYTES + 1024
         assert len(begun) == 1
-        assert await slow.correlation_ids(20) == list(range(20))
-        assert len(begun) == 20
+        assert await slow.correlation_ids(6) == list(range(6))
+        assert len(begun) == 6
 
 
 async def test_a_slow_reader_that_goes_away_leaves_nothing_behind() -> None:
@@ -202,13 +202,13 @@ async def test_requests_are_read_ahead_up_to_a_bound() -> None:
 
     async with serving(produce(wait)) as server:
         client = await Client.connect(server)
-        count, size = 64, 1024 * 1024
+        count, size = 24, 1024 * 1024
         for number in range(count):
             client.send(produce_request(bytes(size)), PRODUCE_VERSION, number)
         (connection,) = server.connections
         await until(lambda: connection.buffered_bytes >= connections.BYTES_AHEAD_MAX)
         bystander = await Client.connect(server)
-        for _ in range(50):
+        for _ in range(10):
             assert await bystander.works()
             assert connection.buffered_bytes <= connections.BYTES_AHEAD_MAX + 2 * size
         release.set()

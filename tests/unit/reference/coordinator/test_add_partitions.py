@@ -85,6 +85,12 @@ def test_a_client_of_transaction_version_2_does_not_fit_a_log_of_version_0() -> 
     assert driver.add((42, 5), version=3) == {0}
 
 
+def test_an_id_that_never_got_an_epoch_takes_nothing() -> None:
+    """Left by a first InitProducerId whose append failed."""
+    never = metadata(TransactionState.EMPTY, (42, -1))
+    assert refused(Driver.of(never), add(producer_epoch=-1)) == {T0: Code.UNKNOWN_SERVER_ERROR}
+
+
 class TestAddOffsets:
     """AddOffsetsToTxn adds `__consumer_offsets`-partitionFor(group), with a single error code."""
 

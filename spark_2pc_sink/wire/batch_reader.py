@@ -117,10 +117,6 @@ def _must_fit(size: int, bytes_max: int) -> None:
         raise ValueError(f"it becomes more than {bytes_max} bytes")
 
 
-def _pieces_none(data: memoryview, _: int) -> Iterator[bytes]:
-    yield bytes(data)
-
-
 def _pieces_gzip(data: memoryview, _: int) -> Iterator[bytes]:
     stream = zlib.decompressobj(_ANY_WINDOW_BITS)
     rest: bytes | memoryview = data
@@ -167,8 +163,9 @@ def _pieces_zstd(data: memoryview, _: int) -> Iterator[bytes]:
             yield piece
 
 
+#: The decompressed data in pieces of bounded size.
 _PIECES: Final[Mapping[Compression, Callable[[memoryview, int], Iterator[bytes]]]] = {
-    Compression.NONE: _pieces_none,
+    Compression.NONE: lambda data, _: iter((bytes(data),)),
     Compression.GZIP: _pieces_gzip,
     Compression.SNAPPY: _pieces_snappy,
     Compression.LZ4: _pieces_lz4,

@@ -160,10 +160,6 @@ def compress(records: ArrowBuffer, compression: Compression, level: int | None =
     return _COMPRESS[compression](records, level)
 
 
-def _compress_none(records: ArrowBuffer, _: int | None) -> Any:
-    return records
-
-
 def _compress_gzip(records: ArrowBuffer, level: int | None) -> bytes:
     compressor = zlib.compressobj(DEFAULT_LEVEL if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
     return compressor.compress(memoryview(records)) + compressor.flush()
@@ -178,34 +174,21 @@ def _compress_snappy(records: ArrowBuffer, _: int | None) -> bytes:
     return b"".join(parts)
 
 
-def _compress_lz4(records: ArrowBuffer, _: int | None) -> bytes:
+_COMPRESS: Final[Mapping[Compression, Callable[[ArrowBuffer, int | None], Any]]] = {
+    Compression.NONE: lambda records, _: records,
+    Compression.GZIP: _compress_gzip,
+    Compression.SNAPPY: _compress_snappy,
     # Kafka refuses linked blocks ("Dependent block stream is unsupported", Lz4BlockInputStream), which Arrow's lz4
     # writes. The block size and the absence of a content checksum are those of Java's producer.
-    compressed: bytes = lz4.frame.compress(
+    Compression.LZ4: lambda records, _: lz4.frame.compress(
         memoryview(records),
         block_linked=False,
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
         content_checksum=False,
         store_size=False,
-    )
-    return compressed
-
-
-def _compress_zstd(records: ArrowBuffer, level: int | None) -> bytes:
-    compressed: bytes = pa.Codec("zstd", compression_level=level).compress(records, asbytes=True)
-    return compressed
-
-
-_COMPRESS: Final[Mapping[Compression, Callable[[ArrowBuffer, int | None], Any]]] = {
-    Compression.NONE: _compress_none,
-    Compression.GZIP: _compress_gzip,
-    Compression.SNAPPY: _compress_snappy,
-    Compression.LZ4: _compress_lz4,
-    Compression.ZSTD: _compress_zstd,
+    ),
+    Compression.ZSTD: lambda records, level: pa.Codec("zstd", compression_level=level).compress(records, asbytes=True),
 }
-#: The decompressed data in pieces of bounded size, for data and a size limit for each piece.
-
-
 _NO_PRODUCER_EPOCH: Final = -1
 _CRC: Final = struct.Struct(">I")
 _PRODUCER: Final = struct.Struct(">qhi")  # producer id, producer epoch, base sequence

@@ -30,7 +30,6 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock, Settings
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 from spark_2pc_sink.reference.coordinator.records import LogRecord
-from spark_2pc_sink.reference.coordinator.states import TransactionState
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
@@ -371,10 +370,6 @@ class Node:
         log = self.cluster.log(TRANSACTION_STATE, index)
         assert log is not None
         return [LogRecord.decode(index, each.key or b"", each.value) for each in log.records()]
-
-    def logged_states(self) -> list[TransactionState | None]:
-        """The states in those records; None for a tombstone."""
-        return [None if each.value is None else each.value.state for each in self.records()]
 
     async def settled(self, tid: str = TID) -> str:
         """Wait until nothing of an id is pending; the name of its state."""

@@ -7,21 +7,17 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import Field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_2pc_sink.cli.connection_sources import TABLES, environment_options, file_of
+from spark_2pc_sink.cli.connection_sources import environment_options, file_of
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
-from spark_2pc_sink.cli.options import add_database, add_sink
+from spark_2pc_sink.cli.options import add_database, add_sink, add_sink_options, given_sink_options
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.options.output_tables import outputs_of_tables
-from spark_2pc_sink.options.settings import options_of, setting_of
-from spark_2pc_sink.options.sourced_options import add_once
-from spark_2pc_sink.options.text_values import value_of_text
+from spark_2pc_sink.options.sources import add_once
 from spark_2pc_sink.sink.check.check import TIMEOUT_S, check_sink
 from spark_2pc_sink.sink.check.findings import CheckReport
 
@@ -35,8 +31,6 @@ _EXITS: Final = (
     "exit codes: 0 no problem was found, and with --strict no warning; 2 wrong command line or option; 3 a problem was "
     "found: the job would stop"
 )
-#: Options whose flags have another form.
-_ELSEWHERE: Final = ("kafka", "database", "password_command", "require_tls", "transactional_id", *TABLES)
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -59,17 +53,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="SECONDS",
         help="for each question to Kafka (default: %(default)s)",
     )
-    for item in options_of(SinkOptions):
-        if item.name not in _ELSEWHERE and "Callable" not in _kind(item):
-            help_text = setting_of(item).why.replace("%", "%%")
-            command.add_argument(
-                f"--{item.name.replace('_', '-')}", default=argparse.SUPPRESS, metavar="VALUE", help=help_text
-            )
+    add_sink_options(command)
     command.set_defaults(run=_check)
-
-
-def _kind(item: Field[Any]) -> str:
-    return setting_of(item).given or str(item.type)
 
 
 def _check(given: argparse.Namespace) -> CommandResult:
@@ -90,23 +75,11 @@ def sink_options(given: argparse.Namespace) -> SinkOptions:
     Raises:
         ConfigurationError: an option is wrong, or two sources of the command line contradict each other.
     """
-    said: dict[str, Any] = {}
-    for item in options_of(SinkOptions):
-        text = getattr(given, item.name, None)
-        if item.name != "kafka" and text is not None:
-            said[item.name] = text if isinstance(text, int) else _value(item, text)
+    said = given_sink_options(given)
     file = file_of(given)
     add_once(said, file.options.items(), source="--config")
     said = {**environment_options().options, **said, "kafka": read_connection(given)}
     return SinkOptions.parse(**said)
-
-
-def _value(item: Field[Any], text: str) -> Any:
-    try:
-        value = value_of_text(item, text)
-        return outputs_of_tables(value) if item.name == "writes" else value
-    except ConfigurationError as error:
-        raise replace(error, option=f"--{item.name.replace('_', '-')}") from None
 
 
 @contextmanager

@@ -14,11 +14,17 @@ from dataclasses import fields
 from typing import Final
 
 from spark_2pc_sink.options.database import has_secret, without_secrets
-from spark_2pc_sink.options.environment import BOOTSTRAP_SERVER, COMMAND_CONFIG, CONFIG, PREFIX, read_environment
 from spark_2pc_sink.options.kafka_security import SecurityOptions
 from spark_2pc_sink.options.settings import setting_of
-from spark_2pc_sink.options.sourced_options import SourcedOptions
-from spark_2pc_sink.options.toml_file import read_toml_file
+from spark_2pc_sink.options.sources import (
+    BOOTSTRAP_SERVER,
+    COMMAND_CONFIG,
+    CONFIG,
+    PREFIX,
+    SourcedOptions,
+    read_environment,
+    read_toml_file,
+)
 
 _log = logging.getLogger(__name__)
 

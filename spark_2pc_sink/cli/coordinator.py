@@ -8,7 +8,7 @@ from pathlib import Path
 from spark_2pc_sink.cli.listening import add_host_names, host_and_port, own_names
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.metrics_server import MetricsAccess
-from spark_2pc_sink.options.properties_file import read_properties_file
+from spark_2pc_sink.options.sources import read_properties_file
 from spark_2pc_sink.reference.broker import serve
 from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_assignments
 

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from spark_2pc_sink.cli.connection_sources import BOOTSTRAP, BOOTSTRAP_NAMES, environment_options, file_of
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.properties_file import read_properties_file
-from spark_2pc_sink.options.sourced_options import add_once
+from spark_2pc_sink.options.sources import add_once, read_properties_file
 
 _DESTINATIONS: Final = ("bootstrap_server", "kafka", "command_config")
 

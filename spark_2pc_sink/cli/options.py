@@ -6,14 +6,19 @@ import argparse
 from dataclasses import fields
 from typing import Any, Final, get_args, get_type_hints
 
-from spark_2pc_sink.cli.connection_sources import TABLES, environment_options, file_of
+from spark_2pc_sink.cli.connection_sources import environment_options, file_of
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.options.settings import setting_of
-from spark_2pc_sink.options.sourced_options import SourcedOptions, add_once
+from spark_2pc_sink.options import RecoveryOptions, SinkOptions
+from spark_2pc_sink.options.common import READER_OPTIONS
+from spark_2pc_sink.options.settings import kind_of, options_of, setting_of
+from spark_2pc_sink.options.sources import SourcedOptions, add_once, sourced_value
 
 #: Options that a file or the environment may supply if the flags are missing.
 _NAMED_ELSEWHERE: Final = ("database", "transactional_id")
+#: Options of the connection that have a flag with every command that reads the database.
+CONNECTION_FLAGS: Final = tuple(name for name in READER_OPTIONS if name != "database_password")
+#: Options whose flags have another form, or are added by another function.
+_OTHER_FLAGS: Final = ("kafka", "database", "transactional_id", *CONNECTION_FLAGS)
 _DECLARED: Final = {item.name: item for item in fields(RecoveryOptions)}
 
 
@@ -31,7 +36,33 @@ def add_options(command: argparse.ArgumentParser, *names: str) -> None:
             how["choices"] = parts
         else:
             how |= {"type": int, "metavar": "N"} if "int" in str(item.type) else {"metavar": "TEXT"}
-        command.add_argument(f"--{name.replace('_', '-')}", **how)
+        command.add_argument(_flag(name), **how)
+
+
+def add_sink_options(command: argparse.ArgumentParser, options: type[SinkOptions] = SinkOptions) -> None:
+    """Add a flag for each option of a sink that no other flag gives and that has a text; see `sourced_value`."""
+    for item in options_of(options):
+        if item.name not in _OTHER_FLAGS and "Callable" not in kind_of(item):
+            command.add_argument(
+                _flag(item.name),
+                default=argparse.SUPPRESS,
+                metavar="VALUE",
+                help=setting_of(item).why.replace("%", "%%"),
+            )
+
+
+def given_sink_options(given: argparse.Namespace) -> dict[str, Any]:
+    """The values of these flags, and of the others that name an option of a sink, without ``kafka``."""
+    said = {}
+    for item in options_of(SinkOptions):
+        text = getattr(given, item.name, None)
+        if item.name != "kafka" and text is not None:
+            said[item.name] = sourced_value(item.name, text, source=_flag(item.name)) if isinstance(text, str) else text
+    return said
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def add_database(command: argparse.ArgumentParser, *, required: bool = True, positional: bool = False) -> None:
@@ -52,7 +83,7 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True, pos
         "--database", metavar="URL", help="SQLAlchemy URL of the database (default: SPARK_2PC_DATABASE)"
     )
     command.set_defaults(database_required=required)
-    add_options(command, "password_command", "require_tls", *TABLES)
+    add_options(command, *CONNECTION_FLAGS)
 
 
 def add_sink(command: argparse._ActionsContainer, *, about: str, required: bool = False) -> None:
@@ -98,7 +129,7 @@ def given_options(given: argparse.Namespace) -> dict[str, Any]:
 
 def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, Any]:
     """The sink options that the command accepts. Options for one start only are never read from a file."""
-    names = {"database", "password_command", "require_tls", *TABLES}
+    names = {"database", *CONNECTION_FLAGS}
     if hasattr(given, "sink_required") and getattr(given, "match", None) is None:
         names.add("transactional_id")
     return {name: value for name, value in found.options.items() if name in names}

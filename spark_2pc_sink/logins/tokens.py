@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.options.kafka_oauth import check_extensions
+from spark_2pc_sink.options.kafka_security import check_extensions
 from spark_2pc_sink.options.settings import HIDDEN
 
 if TYPE_CHECKING:

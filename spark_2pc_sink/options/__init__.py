@@ -1,25 +1,27 @@
 """The user's options, validated once, as frozen values that can be pickled.
 
-Each option is declared once, as a field with its type, default, unit, bounds and reason. Error texts and the
-documentation page are generated from that declaration. The signatures of `DualWriteSink`, `recover` and `status` are
-written out, for IDEs and type checkers, and a test compares them.
+Each option is declared once, as a field with its type, default, unit, bounds and reason; `settings` says what follows
+from that. The signatures of the public calls are written out for IDEs and type checkers by ``make reference-pages``.
 
-Reading order: ``settings`` (how one option is declared), ``common`` (what a sink and recovery share), ``sink``,
-``outputs`` with ``row_source`` (its topics and tables), ``recovery``, ``service`` (a service without Spark), ``kafka``
-with ``kafka_security`` (the mapping of Kafka client properties), ``database`` (the SQLAlchemy URL), ``names`` (tables),
-``keywords`` (unknown and missing ones), ``reference_page``. Only ``properties_file`` does I/O.
+Reading order: ``settings`` (how one option is declared), ``common`` (what all calls share, recovery, a service),
+``outputs`` (topics and tables) with ``layout`` (what of them is noted for a comparison), ``sink``, ``kafka`` with
+``kafka_security`` (the mapping of Kafka client properties), ``database``, ``names`` and ``sql_text``, ``sources``
+(files and the environment).
 """
 
 from spark_2pc_sink.choices import OperatorDecision
-from spark_2pc_sink.options.common import CommonOptions
+from spark_2pc_sink.options.common import (
+    CommonOptions,
+    RecoveryOptions,
+    ServiceOptions,
+    StatusOptions,
+)
 from spark_2pc_sink.options.kafka import KafkaOptions
-from spark_2pc_sink.options.keywords import checks_keywords
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.options.outputs import Lane, Records, Rows
-from spark_2pc_sink.options.recovery import RecoveryOptions, StatusOptions
-from spark_2pc_sink.options.row_source import RowSource
-from spark_2pc_sink.options.service import ServiceOptions
+from spark_2pc_sink.options.settings import checks_keywords
 from spark_2pc_sink.options.sink import SinkOptions
+from spark_2pc_sink.options.sql_text import RowSource
 
 __all__ = [
     "CommonOptions",

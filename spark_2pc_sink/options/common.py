@@ -1,29 +1,52 @@
-"""The options that a sink and recovery share: the location of both sides, the sink's id, and time-outs."""
+"""The options that a sink, a service, recovery and a status share, and those of the last three.
+
+Which of them a call takes is decided by their groups. A sink has more: `spark_2pc_sink.options.sink`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass
+from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from spark_2pc_sink.choices import OperatorDecision
 from spark_2pc_sink.choices.choice import state_command
-from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.ids import BatchRange, check_transactional_id
-from spark_2pc_sink.options.database import has_password, parse_database_url
+from spark_2pc_sink.ids import TRANSACTIONAL_ID_CHARACTERS_MAX, BatchRange, check_transactional_id
+from spark_2pc_sink.options.database import PasswordCommand, has_password, parse_database_url
 from spark_2pc_sink.options.kafka import KafkaOptions
-from spark_2pc_sink.options.keywords import check_keywords
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, parse_identifier
-from spark_2pc_sink.options.password_command import PasswordCommand
-from spark_2pc_sink.options.settings import HIDDEN, check_settings, milliseconds, options_of, setting
+from spark_2pc_sink.options.settings import (
+    CONNECT,
+    CONTINUE,
+    HIDDEN,
+    LIMITS,
+    STATE,
+    check_keywords,
+    check_settings,
+    milliseconds,
+    options_of,
+    parsed,
+    refused,
+    setting,
+    setting_of,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Suffixes of the state table's name for the tables of its history, and of what drivers and people did.
-HISTORY_SUFFIX = "_history"
-ACTIONS_SUFFIX = "_actions"
+#: Suffixes of the state table's name for the tables of its history, of what drivers and people did, and of the records
+#: that a service keeps.
+HISTORY_SUFFIX: Final = "_history"
+ACTIONS_SUFFIX: Final = "_actions"
+RECORDS_SUFFIX: Final = "_records"
+
+_connection: Final = partial(setting, group=CONNECT)
+_decision: Final = partial(setting, group=CONTINUE)
+_state: Final = partial(setting, group=STATE, store=True)
+_limit: Final = partial(milliseconds, how=True, store=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,120 +59,133 @@ class CommonOptions:
         ConfigurationError: a value is out of bounds, or two of them contradict each other.
     """
 
-    transactional_id: str = setting(
+    transactional_id: str = _connection(
         why="the name of the sink, the same after a restart and different for each sink; both sides fence by it"
     )
-    kafka: KafkaOptions = setting(  # noqa: RUF009 - makes a field
-        given="Mapping[str, str | int | Callable[[str], Any]]",
+    kafka: KafkaOptions = _connection(
         why="Kafka client properties, by the names of librdkafka or Kafka",
+        given="Mapping[str, str | int | Callable[[str], Any]]",
+        parse=lambda given, _: KafkaOptions.parse(given),
+        how=True,
     )
-    database: str = setting(
-        secret=True, why="SQLAlchemy URL, dialect postgresql, driver psycopg2; shown without its password"
-    )
-    database_password: Callable[[], str] | None = setting(  # noqa: RUF009 - makes a field
-        None,
-        given="Callable[[], str] | None",
+    database: str = _connection(
+        why="SQLAlchemy URL, dialect postgresql, driver psycopg2; shown without its password",
         secret=True,
-        why="a function that returns the password for a new connection, where passwords or tokens expire. Driver and "
-        "tasks call it, each in its own process. None: the URL has the password, or libpq finds it (PGPASSWORD, "
-        "~/.pgpass, a service file)",
+        parse=lambda given, _: parse_database_url(given),
     )
-    password_command: str | None = setting(
+    database_password: Callable[[], str] | None = _connection(
         None,
-        why="a program and its arguments, quoted as for a shell and called without one; the first line of its output "
-        "is the password. Called for each new connection, by driver, tasks and commands; it has connect_timeout_s. "
+        "a function that returns the password for a new connection, where passwords or tokens expire. Driver and tasks "
+        "call it, each in its own process. None: the URL has the password, or libpq finds it (PGPASSWORD, ~/.pgpass, a "
+        "service file)",
+        secret=True,
+    )
+    password_command: str | None = _connection(
+        None,
+        "a program and its arguments, quoted as for a shell and called without one; the first line of its output is "
+        "the password. Called for each new connection, by driver, tasks and commands; it has connect_timeout_s. "
         "Messages show it: it has no secret in itself",
     )
-    require_tls: bool = setting(
+    require_tls: bool = _connection(
         default=False,
         why="refuse connections to another machine that have no TLS, before anything is written: to the database, by "
         "what each connection is, and to Kafka, by security.protocol. False: the log warns of such a database, once",
+        store=True,
     )
-    accept_database: str | None = setting(
+    accept_database: str | None = _connection(
         None,
-        why="the name of a database that speaks PostgreSQL's protocol, is not PostgreSQL, and is used all the same, as "
-        "the error that refuses it has the name. For who has tested crashes with it",
+        "the name of a database that speaks PostgreSQL's protocol and is not PostgreSQL, as the error that refuses it "
+        "has the name: it is used nevertheless. For users who have tested crashes with it",
+        store=True,
+        how=True,
     )
-    adopt: bool = setting(
+    adopt: bool = _decision(
         default=False,
         why="take over a state row or a transactional id that belongs to another query or another Kafka cluster. For "
         "one start only",
+        how=True,
     )
-    accept_loss: BatchRange | None = setting(  # noqa: RUF009 - makes a field
+    accept_loss: BatchRange | None = _decision(
         None,
+        "with adopt: continue without these batches ('41..43'), which the database has lost; 'none' for no loss. The "
+        "error that asks for it names them. For one start only",
         given="str | None",
-        why="with adopt: continue without these batches ('41..43'), which the database has lost; 'none' for no loss. "
-        "The error that asks for it names them. For one start only",
+        parse=lambda given, _: BatchRange.parse(given),
     )
-    reason: str | None = setting(
+    reason: str | None = _decision(
         None,
-        why="why a person adopts, accepts or gives something up, in their own words; it is written into the record of "
-        "what people did, see spark-2pc history",
+        "why a person adopts, accepts or gives something up, in their own words; it is written into the record of what "
+        "people did, see spark-2pc history",
+        how=True,
     )
-    state_schema: str = setting(
+    state_schema: str = _state(
         "public",
-        why="the schema of the state table; it has a default because the search_path of the job's role and of the "
+        "the schema of the state table; it has a default because the search_path of the job's role and of the "
         "operator's may differ",
+        parse=parse_identifier,
     )
-    state_table: str = setting(
-        "kafka_transaction_state", why="the table of the state row of each sink, by the name in KIP-939's recipe"
+    state_table: str = _state(
+        "kafka_transaction_state",
+        "the table of the state row of each sink, by the name in KIP-939's recipe",
+        parse=parse_identifier,
     )
-    history_table: str | None = setting(
+    history_table: str | None = _state(
         None,
-        why="the table of earlier decisions, in the same schema; None: the name of the state table with _history "
-        "behind it, so that no two state tables share one",
+        "the table of earlier decisions, in the same schema; None: the name of the state table followed by _history, "
+        "so that no two state tables share one",
+        parse=parse_identifier,
+        how=True,
     )
-    history_batches: int = setting(
+    history_batches: int = _state(
         1_000,
+        "lines of the history that are kept for each sink. A decision writes one of about half a kilobyte. A lost "
+        "state row is made again from the newest, the others are for audits. As many claims and recoveries are kept, "
+        "in the table named like the state table followed by _actions. 0: none of both",
         at_least=0,
         at_most=1_000_000,
-        why="lines of the history that are kept for each sink. A decision writes one of about half a kilobyte. A lost "
-        "state row is made again from the newest, the others are for audits. As many claims and recoveries are kept, "
-        "in the table with _actions behind the name of the state table. 0: none of both",
+        how=True,
     )
     connect_timeout_s: int = setting(
         10,
+        "the longest attempt to connect to the database; libpq takes no less than 2 s",
+        group=LIMITS,
         unit="s",
         at_least=2,
         at_most=600,
-        why="the longest attempt to connect to the database; libpq takes no less than 2 s",
+        store=True,
+        how=True,
     )
-    connect_deadline_ms: int = milliseconds(
+    connect_deadline_ms: int = _limit(
         30_000,
+        "a database that has answered before is given this long to come back; a failover takes 10 to 20 s",
         at_least=0,
-        why="a database that has answered before is given this long to come back; a failover takes 10 to 20 s",
     )
-    claim_lock_timeout_ms: int = milliseconds(
+    claim_lock_timeout_ms: int = _limit(
         2_000,
-        why="a claim waits this long for a COMMIT under way, then ends the older driver's session; a COMMIT takes "
+        "a claim waits this long for a COMMIT under way, then ends the older driver's session; a COMMIT takes "
         "milliseconds",
     )
-    claim_deadline_ms: int = milliseconds(
-        30_000,
-        why="the longest claim; it then gives up, and names the sessions in its way",
+    claim_deadline_ms: int = _limit(30_000, "the longest claim; it then gives up, and names the sessions in its way")
+    lock_timeout_ms: int = _limit(
+        30_000, "the longest wait for a lock of the target table; the batch is then run again"
     )
-    lock_timeout_ms: int = milliseconds(
-        30_000,
-        why="the longest wait for a lock of the target table; the batch is then run again",
-    )
-    statement_timeout_ms: int = milliseconds(
+    statement_timeout_ms: int = _limit(
         600_000,
-        why="the longest single statement, COPY included: 400 million rows at the measured rate, and below the 15 "
-        "minutes that a stock broker lets a transaction stay open",
+        "the longest single statement, COPY included: 400 million rows at the measured rate, and below the 15 minutes "
+        "that a stock broker lets a transaction stay open",
     )
-    idle_in_transaction_timeout_ms: int = milliseconds(
+    idle_in_transaction_timeout_ms: int = _limit(
         60_000,
-        why="a driver that stops between two statements loses its locks after this. One that waits for its tasks sends "
-        "a statement three times as often",
+        "a driver that stops between two statements loses its locks after this. One that waits for its tasks sends a "
+        "statement three times as often",
     )
-    commit_timeout_ms: int = milliseconds(
+    commit_timeout_ms: int = _limit(
         60_000,
-        why="the longest COMMIT. No server setting bounds it, and a lost synchronous standby holds it for ever. The "
+        "the longest COMMIT. No server setting bounds it, and a lost synchronous standby holds it for ever. The "
         "connection is then cut, and a new claim finds the outcome",
     )
-    settle_deadline_ms: int = milliseconds(
-        120_000,
-        why="the longest wait of recovery for a coordinator that writes end markers or loads its log",
+    settle_deadline_ms: int = _limit(
+        120_000, "the longest wait of recovery for a coordinator that writes end markers or loads its log", store=False
     )
 
     def __post_init__(self) -> None:
@@ -157,27 +193,27 @@ class CommonOptions:
         check_transactional_id(self.transactional_id)
         if self.accept_loss is not None and not self.adopt:
             rule = "it names what adopt goes on without"
-            raise contradiction("accept_loss", str(self.accept_loss), rule, "pass adopt=True with it, or leave it out")
+            raise refused("accept_loss", str(self.accept_loss), rule, "pass adopt=True with it, or leave it out")
         self._check_password()
         self._check_kafka_tls()
-        _not_above(self, "claim_lock_timeout_ms", "claim_deadline_ms")
-        _not_above(self, "lock_timeout_ms", "statement_timeout_ms")
+        for low, high in (("claim_lock_timeout_ms", "claim_deadline_ms"), ("lock_timeout_ms", "statement_timeout_ms")):
+            value, bound = getattr(self, low), getattr(self, high)
+            if value > bound:
+                raise refused(low, value, f"it is not above {high}={bound}", f"lower {low} or raise {high}")
         self._check_tables()
 
     def _check_password(self) -> None:
-        """One source of a password."""
         given: object = self.database_password
         if given is not None and not callable(given):
             rule = "it is a function without arguments that returns the password"
-            raise contradiction("database_password", HIDDEN, rule, "pass a function, or put the password into the URL")
-        named = "database_password" if given is not None else "password_command"
+            raise refused("database_password", HIDDEN, rule, "pass a function, or put the password into the URL")
         if self.password_source is None:
             return
         if given is not None and self.password_command is not None:
-            rule = "database_password is given as well"
-            raise contradiction("password_command", HIDDEN, rule, "leave one of the two out")
+            raise refused("password_command", HIDDEN, "database_password is given as well", "leave one of the two out")
         if has_password(self.database):
-            raise contradiction(named, HIDDEN, "the URL of database has a password as well", "take it out of the URL")
+            named = "database_password" if given is not None else "password_command"
+            raise refused(named, HIDDEN, "the URL of database has a password as well", "take it out of the URL")
 
     def _check_kafka_tls(self) -> None:
         """Whether a broker connection uses TLS depends only on security.protocol, unlike with PostgreSQL."""
@@ -186,7 +222,23 @@ class CommonOptions:
         if self.require_tls and elsewhere and not protocol.endswith("SSL"):
             rule = f"security.protocol={protocol} has no TLS, and {elsewhere[0]} is on another machine"
             remedy = "set security.protocol to SSL or SASL_SSL in kafka={...}, and ssl.ca.location"
-            raise contradiction("require_tls", True, rule, remedy)  # noqa: FBT003 - the value
+            raise refused("require_tls", self.require_tls, rule, remedy)
+
+    def _check_tables(self) -> None:
+        """Check that the three tables have distinct names that PostgreSQL does not truncate."""
+        actions_table = self.state_table + ACTIONS_SUFFIX
+        if self.history_table in (self.state_table, actions_table):
+            rule = f"it is another table than state_table, and than {actions_table}"
+            raise refused("history_table", self.history_table, rule, "rename it")
+        if self.history_table is None:
+            self._check_suffix(HISTORY_SUFFIX, ", or pass history_table=")
+        if self.history_batches:
+            self._check_suffix(ACTIONS_SUFFIX, ", or pass history_batches=0")
+
+    def _check_suffix(self, suffix: str, otherwise: str = "") -> None:
+        if len((self.state_table + suffix).encode()) > IDENTIFIER_BYTES_MAX:
+            rule = f"with {suffix} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
+            raise refused("state_table", self.state_table, rule, f"shorten it{otherwise}")
 
     @property
     def password_source(self) -> Callable[[], str] | None:
@@ -194,19 +246,6 @@ class CommonOptions:
         if self.password_command is not None:
             return PasswordCommand(self.password_command, self.connect_timeout_s)
         return self.database_password
-
-    def _check_tables(self) -> None:
-        """Check that the three tables have distinct names that PostgreSQL does not truncate."""
-        actions_table = self.state_table + ACTIONS_SUFFIX
-        if self.history_table in (self.state_table, actions_table):
-            rule = f"it is another table than state_table, and than {actions_table}"
-            raise contradiction("history_table", self.history_table, rule, "rename it")
-        if len(self._history_table.encode()) > IDENTIFIER_BYTES_MAX:
-            rule = f"with {HISTORY_SUFFIX} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
-            raise contradiction("state_table", self.state_table, rule, "shorten it, or pass history_table=")
-        if self.history_batches and len(actions_table.encode()) > IDENTIFIER_BYTES_MAX:
-            rule = f"with {ACTIONS_SUFFIX} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
-            raise contradiction("state_table", self.state_table, rule, "shorten it, or pass history_batches=0")
 
     @classmethod
     def parse(cls, **given: Any) -> Self:
@@ -217,28 +256,17 @@ class CommonOptions:
                 contradiction.
         """
         check_keywords(given, {item.name: item.default is MISSING for item in options_of(cls)})
-        return cls(**cls._converted(dict(given)))
+        return cls._made(given)
 
     @classmethod
-    def _converted(cls, given: dict[str, Any]) -> dict[str, Any]:
-        given["kafka"] = KafkaOptions.parse(given["kafka"])
-        given["database"] = parse_database_url(given["database"])
-        if given.get("accept_loss") is not None:
-            given["accept_loss"] = BatchRange.parse(given["accept_loss"])
-        for name in ("state_schema", "state_table", "history_table"):
-            if given.get(name) is not None:
-                given[name] = parse_identifier(given[name], option=name)
-        return given
+    def _made(cls, given: dict[str, Any]) -> Self:
+        return cls(**parsed(cls, given))
 
     def store_settings(self) -> dict[str, Any]:
         """Keywords of ``jdbc_state.StoreSettings``: names, time-outs, history, and the password provider."""
-        names = (
-            "state_schema state_table history_batches connect_timeout_s connect_deadline_ms "
-            "claim_lock_timeout_ms claim_deadline_ms lock_timeout_ms statement_timeout_ms "
-            "idle_in_transaction_timeout_ms commit_timeout_ms require_tls accept_database"
-        )
-        given = {name: getattr(self, name) for name in names.split()}
-        given |= {"history_table": self._history_table, "password": self.password_source}
+        given = {item.name: getattr(self, item.name) for item in options_of(CommonOptions) if setting_of(item).store}
+        history = self.state_table + HISTORY_SUFFIX if self.history_table is None else self.history_table
+        given |= {"history_table": history, "password": self.password_source}
         return given | {"schema_help": state_command}
 
     @property
@@ -246,9 +274,14 @@ class CommonOptions:
         """Places of records and rows; None for a command, which does not know them."""
         return None
 
-    @property
-    def _history_table(self) -> str:
-        return self.state_table + HISTORY_SUFFIX if self.history_table is None else self.history_table
+
+#: The options of a connection and of the state tables, which every reader of the database takes. Only who writes is
+#: asked whether another database is accepted.
+READER_OPTIONS: Final = tuple(
+    item.name
+    for item in options_of(CommonOptions)
+    if setting_of(item).group in (CONNECT, STATE) and item.default is not MISSING and item.name != "accept_database"
+)
 
 
 def _is_here(server: str) -> bool:
@@ -260,12 +293,159 @@ def _is_here(server: str) -> bool:
         return False
 
 
-def _not_above(options: CommonOptions, low: str, high: str) -> None:
-    value, bound = getattr(options, low), getattr(options, high)
-    if value > bound:
-        raise contradiction(low, value, f"it is not above {high}={bound}", f"lower {low} or raise {high}")
+# --- recovery and status -------------------------------------------------------------------------------------------
 
 
-def contradiction(option: str, value: object, rule: str, remedy: str) -> ConfigurationError:
-    """The error for contradictory options, or for an invalid value within its bounds."""
-    return ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)
+@dataclass(frozen=True, kw_only=True)
+class RecoveryOptions(CommonOptions):
+    """Everything that ``recover(...)`` takes in addition to :class:`CommonOptions`; decisions are for one call."""
+
+    dry_run: bool = setting(default=False, why="only say what would be done; nothing is claimed or changed")
+    take_over: bool = setting(
+        default=False,
+        why="also where the driver lives, by its database sessions, which this then stops; or where they do not tell, "
+        "and the row was touched within takeover_grace_s",
+    )
+    decision: OperatorDecision | None = setting(None, "a person's decision about a batch that Kafka may lack")
+    batch: int | None = setting(
+        None,
+        "with decision the batch that is meant, which the refusal names: no other is touched. With open_transaction "
+        "'commit' its batch: the newest in the checkpoint's offsets/ that is not in its commits/",
+        at_least=0,
+        at_most=2**63 - 1,
+    )
+    open_transaction: Literal["commit", "abort"] | None = setting(
+        None,
+        "with adopt, where the state row and its history are lost and Kafka has a transaction open: 'commit' when the "
+        "table has the rows of its records, 'abort' when it has none of them",
+    )
+    takeover_grace_s: int = setting(
+        300,
+        "a state row that was touched later than this ago may have a running sink. Recovery then takes it over only if "
+        "told to, where database sessions do not tell (behind a pooler in transaction mode, on a standby)",
+        unit="s",
+        at_least=0,
+        at_most=86_400,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        decision: object = self.decision
+        given, rule, remedy = "open_transaction", "", ""
+        if decision is not None and not isinstance(decision, OperatorDecision):
+            given, rule = "decision", "it is an OperatorDecision"
+            remedy = "pass OperatorDecision.DROP or OperatorDecision.ACCEPT_REPLAY"
+        elif self.open_transaction is not None and not self.adopt:
+            rule, remedy = "it is about an id whose state row is lost, which has to be adopted", "pass adopt too"
+        elif self.open_transaction == "commit" and self.batch is None:
+            given, rule = "batch", "it comes with open_transaction='commit'"
+            remedy = "pass the newest batch in the checkpoint's offsets/ that is not in its commits/"
+        elif self.batch is not None and self.open_transaction != "commit" and self.decision is None:
+            given, rule = "batch", "it comes with open_transaction='commit' or a decision, and with nothing else"
+            remedy = "leave it out, or say what is decided about that batch"
+        if rule:
+            raise refused(given, getattr(self, given), rule, remedy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions:
+    """What ``status(...)`` takes in addition to the connections and the names of tables.
+
+    Raises:
+        ConfigurationError: a value is out of bounds.
+    """
+
+    match: str | None = setting(None, "of all sinks, those whose ids fit this glob, such as 'orders-*'; None: all")
+    timeout_s: int = setting(
+        10,
+        "the longest look at both sides together. What one of them does not tell until then is said, with what the "
+        "other one knows",
+        unit="s",
+        at_least=1,
+        at_most=3_600,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+# --- a service -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions(CommonOptions):
+    """Everything that ``DualWrite(...)`` takes in addition to :class:`CommonOptions`.
+
+    Raises:
+        ConfigurationError: a value is out of bounds, or two of them contradict each other.
+    """
+
+    transactional_id: str = _connection(
+        why="the name of the service, the same after a restart and in all its processes. Its transactional ids are "
+        "this name followed by -0, -1, …"
+    )
+    ids: int = setting(
+        8,
+        "transactional ids that one process holds: so many transactions commit at the same time, from their first "
+        "record to EndTxn. Have twice as many: before an id is used again its end markers are written. Each has a "
+        "connection of its own to each broker, as a broker answers the requests of one connection one after the other",
+        at_least=1,
+        at_most=1_024,
+    )
+    ids_max: int = setting(
+        64,
+        "transactional ids, and so state rows, of all processes of the service together. A process takes those that no "
+        "other holds, and settles those that a dead one has left",
+        at_least=1,
+        at_most=1_024,
+    )
+    wait_for_id_ms: int = milliseconds(
+        10_000,
+        "the longest wait for a transactional id that no other transaction is using. The transaction is then rolled "
+        "back, and nothing was written",
+        at_least=0,
+        group="",
+    )
+    kafka_commit: Literal["before_return", "in_background"] = setting(
+        "before_return",
+        "'before_return': the call returns when both sides have the transaction. 'in_background': it returns after the "
+        "database's COMMIT, which is the decision; readers of the topic see the records a moment later",
+    )
+    takeover_grace_s: int = setting(
+        60,
+        "where database sessions do not tell whether another process lives (behind a pooler in transaction mode), an "
+        "id is taken over when its state row was not touched for so long",
+        unit="s",
+        at_least=0,
+        at_most=86_400,
+    )
+    history_batches: int = _state(
+        0,
+        "lines of the history that are kept for each transactional id, as for a sink. A line costs as much as the "
+        "decision, and a thousand of them are seconds of a busy service: none by default",
+        at_least=0,
+        at_most=1_000_000,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ids > self.ids_max:
+            raise refused("ids", self.ids, f"it is not above ids_max={self.ids_max}", "raise ids_max")
+        longest = self.id_of(self.ids_max - 1)
+        if len(longest) > TRANSACTIONAL_ID_CHARACTERS_MAX:
+            rule = f"with a number behind it, it has at most {TRANSACTIONAL_ID_CHARACTERS_MAX} characters"
+            raise refused("transactional_id", self.transactional_id, rule, "shorten it")
+        self._check_suffix(RECORDS_SUFFIX)
+
+    def id_of(self, number: int) -> str:
+        """One of the transactional ids."""
+        return f"{self.transactional_id}-{number}"
+
+    @property
+    def owner(self) -> str:
+        """Owner in a service's state rows in place of a query id, so that no query takes them for its own."""
+        return f"service {self.transactional_id}"
+
+    def store_settings(self) -> dict[str, Any]:
+        """Keywords of ``jdbc_state.StoreSettings``; the records are kept."""
+        return super().store_settings() | {"keep_records": True}

@@ -1,31 +1,50 @@
-"""The user's mapping of Kafka client properties, in librdkafka's spelling or Java's, as one frozen value."""
+"""Kafka client properties: the user's mapping, in librdkafka's spelling or Java's, as one frozen value.
+
+Names without a field are those that the sink fixes, and those that belong elsewhere. Sources: Java's
+``ProducerConfig`` (Kafka 4.x) and librdkafka's CONFIGURATION.md. A name is listed here when a user who copies a working
+producer configuration is likely to use it; each gets the reason and an alternative.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.kafka_names import FIXED, KNOWN_ELSEWHERE, REFUSED, SPARK_PREFIX
-from spark_2pc_sink.options.kafka_oauth import read_token_function
-from spark_2pc_sink.options.kafka_security import SecurityOptions, check_security, read_security
-from spark_2pc_sink.options.kafka_values import as_boolean, as_number, as_servers, as_text
+from spark_2pc_sink.options.kafka_security import (
+    KERBEROS_TICKETS,
+    SecurityOptions,
+    check_security,
+    read_security,
+    read_token_function,
+)
 from spark_2pc_sink.options.settings import (
     HIDDEN,
     INT32_MAX,
+    as_boolean,
+    as_number,
+    as_text,
     check_settings,
+    check_texts,
     milliseconds,
     nearest,
     options_of,
+    refused,
     setting,
     setting_of,
+    shown,
+    shown_name,
 )
-from spark_2pc_sink.options.text_checks import check_texts, shown
 
+_CONNECT: Final = "Connect"
+_SIZES: Final = "Size and compress requests"
+_WAITS: Final = "Limit waiting and retries"
+_connect: Final = partial(setting, group=_CONNECT, dotted=True)
+_size: Final = partial(setting, group=_SIZES, unit="bytes", at_least=1, at_most=INT32_MAX)
 #: A deadline longer than a day is in effect a hang.
-_up_to_a_day = partial(milliseconds, at_most=86_400_000)
+_up_to_a_day: Final = partial(milliseconds, group=_WAITS, at_most=86_400_000, dotted=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,121 +58,99 @@ class KafkaOptions(SecurityOptions):
         ConfigurationError: a value is out of bounds, or two of them contradict each other.
     """
 
-    bootstrap_servers: tuple[str, ...] = setting(
+    bootstrap_servers: tuple[str, ...] = _connect(
+        why="where the first connection goes, 'host:port' separated by commas; the port is 9092 unless given",
         properties=("bootstrap.servers", "metadata.broker.list"),
         given="str",
-        why="where the first connection goes, 'host:port' separated by commas; the port is 9092 unless given",
     )
-    client_id: str = setting(
-        "spark-2pc-sink", properties=("client.id",), why="the name that the broker's logs and quotas know the client by"
-    )
-    request_timeout_ms: int = _up_to_a_day(
-        30_000,
-        properties=("request.timeout.ms", "socket.timeout.ms"),
-        why="an answer later than this counts as lost and the request is sent again; Java's default",
-    )
-    delivery_timeout_ms: int = _up_to_a_day(
-        120_000,
-        properties=("delivery.timeout.ms", "message.timeout.ms"),
-        why="a record batch not acknowledged after this, retries included, fails the attempt; Java's default",
-    )
-    max_block_ms: int = _up_to_a_day(
-        60_000,
-        properties=("max.block.ms",),
-        why="deadline of one exchange with the transaction coordinator, and of metadata; Java's default",
-    )
-    retry_backoff_ms: int = _up_to_a_day(
-        100,
-        properties=("retry.backoff.ms",),
-        why="first pause before a request is sent again, doubled each time; Java's default",
-    )
-    retry_backoff_max_ms: int = _up_to_a_day(
-        1_000,
-        properties=("retry.backoff.max.ms",),
-        why="longest such pause; Java's default",
-    )
-    batch_bytes_max: int = setting(
-        1_000_000,
-        properties=("batch.size",),
-        unit="bytes",
-        at_least=1,
-        at_most=INT32_MAX,
-        why="uncompressed bytes of records in one record batch; below message.max.bytes of a stock broker (1 048 588), "
-        "so that the default never meets RECORD_TOO_LARGE. Big, because a task has all its rows at hand",
-    )
-    max_request_bytes: int = setting(
-        1_048_576,
-        properties=("max.request.size", "message.max.bytes"),
-        unit="bytes",
-        at_least=1,
-        at_most=INT32_MAX,
-        why="a single record beyond batch.size travels alone up to this size, uncompressed; Java's default",
-    )
-    receive_bytes_max: int = setting(
-        100_000_000,
-        properties=("receive.message.max.bytes",),
-        unit="bytes",
-        at_least=1_000,
-        at_most=INT32_MAX,
-        why="a longer answer means a broken or foreign peer; librdkafka's default",
-    )
-    max_in_flight: int = setting(
-        5,
-        properties=("max.in.flight.requests.per.connection", "max.in.flight"),
-        at_least=1,
-        at_most=5,
-        why="a broker remembers the last 5 batches of a producer, so more would lose idempotence (KIP-185)",
-    )
-    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = setting(
-        "zstd",
-        properties=("compression.type", "compression.codec"),
-        why="the smallest batches of the five for the least processor time over them",
-    )
-    zstd_level: int = setting(
-        1,
-        properties=("compression.zstd.level",),
-        at_least=-131_072,
-        at_most=22,
-        why="JSON of 110 bytes takes half of the time that Kafka's default, 3, takes, and 3 % more bytes (KIP-390)",
-    )
-    gzip_level: int = setting(
-        -1,
-        properties=("compression.gzip.level",),
-        at_least=-1,
-        at_most=9,
-        why="0 to 9; -1 is what zlib takes by itself, as with Kafka (KIP-390)",
-    )
-    transaction_timeout_ms: int | None = milliseconds(
-        None,
-        properties=("transaction.timeout.ms",),
-        at_least=1_000,
-        why="how long a crash may last where the broker does not grant two-phase commit; None: as long as it allows",
-    )
+    client_id: str = _connect("spark-2pc-sink", "the name that the broker's logs and quotas know the client by")
     socket_connection_setup_timeout_ms: int = _up_to_a_day(
-        10_000,
-        properties=("socket.connection.setup.timeout.ms",),
-        why="a connection not made after this is tried again; Java's default",
+        10_000, "a connection not made after this is tried again; Java's default", group=_CONNECT
     )
-    reconnect_backoff_ms: int = _up_to_a_day(
-        50,
-        properties=("reconnect.backoff.ms",),
-        why="first pause before connecting again; Java's default",
-    )
+    reconnect_backoff_ms: int = _up_to_a_day(50, "first pause before connecting again; Java's default", group=_CONNECT)
     reconnect_backoff_max_ms: int = _up_to_a_day(
         1_000,
-        properties=("reconnect.backoff.max.ms",),
-        why="longest such pause; Java's default, so that a restarted broker is found well within max.block.ms",
+        "longest such pause; Java's default, so that a restarted broker is found well within max.block.ms",
+        group=_CONNECT,
     )
     metadata_max_age_ms: int = _up_to_a_day(
-        300_000,
-        properties=("metadata.max.age.ms",),
-        why="leaders are looked up again after this even without an error; Java's default",
+        300_000, "leaders are looked up again after this even without an error; Java's default", group=_CONNECT
     )
     connections_max_idle_ms: int = _up_to_a_day(
         540_000,
-        properties=("connections.max.idle.ms",),
+        "closed by us just before the broker would (10 minutes); Java's default",
+        group=_CONNECT,
         at_least=1_000,
-        why="closed by us just before the broker would (10 minutes); Java's default",
+    )
+    batch_bytes_max: int = _size(
+        1_000_000,
+        "uncompressed bytes of records in one record batch; below message.max.bytes of a stock broker (1 048 588), so "
+        "that the default never meets RECORD_TOO_LARGE. Big, because a task has all its rows at hand",
+        properties=("batch.size",),
+    )
+    max_request_bytes: int = _size(
+        1_048_576,
+        "a single record beyond batch.size travels alone up to this size, uncompressed; Java's default",
+        properties=("max.request.size", "message.max.bytes"),
+    )
+    receive_bytes_max: int = _size(
+        100_000_000,
+        "a longer answer means a broken or foreign peer; librdkafka's default",
+        properties=("receive.message.max.bytes",),
+        at_least=1_000,
+    )
+    max_in_flight: int = _size(
+        5,
+        "a broker remembers the last 5 batches of a producer, so more would lose idempotence (KIP-185)",
+        properties=("max.in.flight.requests.per.connection", "max.in.flight"),
+        at_most=5,
+        unit="",
+    )
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = setting(
+        "zstd",
+        "the smallest batches of the five for the least processor time over them",
+        group=_SIZES,
+        properties=("compression.type", "compression.codec"),
+    )
+    zstd_level: int = _size(
+        1,
+        "JSON of 110 bytes takes half of the time that Kafka's default, 3, takes, and 3 % more bytes (KIP-390)",
+        properties=("compression.zstd.level",),
+        at_least=-131_072,
+        at_most=22,
+        unit="",
+    )
+    gzip_level: int = _size(
+        -1,
+        "0 to 9; -1 is what zlib takes by itself, as with Kafka (KIP-390)",
+        properties=("compression.gzip.level",),
+        at_least=-1,
+        at_most=9,
+        unit="",
+    )
+    request_timeout_ms: int = _up_to_a_day(
+        30_000,
+        "an answer later than this counts as lost and the request is sent again; Java's default",
+        properties=("request.timeout.ms", "socket.timeout.ms"),
+    )
+    delivery_timeout_ms: int = _up_to_a_day(
+        120_000,
+        "a record batch not acknowledged after this, retries included, fails the attempt; Java's default",
+        properties=("delivery.timeout.ms", "message.timeout.ms"),
+    )
+    max_block_ms: int = _up_to_a_day(
+        60_000, "deadline of one exchange with the transaction coordinator, and of metadata; Java's default"
+    )
+    retry_backoff_ms: int = _up_to_a_day(
+        100, "first pause before a request is sent again, doubled each time; Java's default"
+    )
+    retry_backoff_max_ms: int = _up_to_a_day(1_000, "longest such pause; Java's default")
+    transaction_timeout_ms: int | None = milliseconds(
+        None,
+        "how long a crash may last where the broker does not grant two-phase commit; None: as long as it allows",
+        group=_WAITS,
+        at_least=1_000,
+        dotted=True,
     )
 
     def __post_init__(self) -> None:
@@ -177,23 +174,14 @@ class KafkaOptions(SecurityOptions):
         if isinstance(properties, KafkaOptions):
             return properties
         if not isinstance(properties, Mapping) or not all(isinstance(name, str) for name in properties):
-            raise ConfigurationError(
-                option="kafka",
-                value=shown("kafka", properties),
-                rule="it is a mapping of Kafka client property names to values",
-                remedy="pass kafka={'bootstrap.servers': 'host:9092'}",
-            )
+            rule = "it is a mapping of Kafka client property names to values"
+            raise refused("kafka", shown("kafka", properties), rule, "pass kafka={'bootstrap.servers': 'host:9092'}")
         check_texts("kafka", properties)
         plain = _without_fixed(properties)
         security, plain = read_security(plain)
         values: dict[str, Any] = {**security, **_read_plain(plain)}
         if "bootstrap_servers" not in values:
-            raise ConfigurationError(
-                option="bootstrap.servers",
-                value=None,
-                rule="kafka={...} needs it",
-                remedy="add 'bootstrap.servers': 'host:9092'",
-            )
+            raise refused("bootstrap.servers", None, "kafka={...} needs it", "add 'bootstrap.servers': 'host:9092'")
         _let_defaults_yield(values)
         return cls(**values)
 
@@ -219,7 +207,9 @@ class KafkaOptions(SecurityOptions):
         return self.sasl_username.replace("=", "=3D").replace(",", "=2C")
 
 
-_FIELD_OF = {name: item for item in options_of(KafkaOptions) for name in setting_of(item).properties}
+_FIELD_OF: Final = {
+    name: item for item in options_of(KafkaOptions) for name in setting_of(item).properties or (shown_name(item),)
+}
 #: Supported names without a field.
 _SECURITY_ONLY = (
     "sasl.jaas.config",
@@ -241,19 +231,13 @@ def _without_fixed(properties: Mapping[str, object]) -> dict[str, object]:
         if name in FIXED:
             allowed, why = FIXED[name]
             if str(value).lower() not in allowed:
-                raise ConfigurationError(option=name, value=value, rule=why, remedy="leave it out")
+                raise refused(name, value, why, "leave it out")
         elif name in REFUSED:
-            rule = "it is not set in kafka={...}"
-            raise ConfigurationError(option=name, value=shown(name, value), rule=rule, remedy=REFUSED[name])
+            raise refused(name, shown(name, value), "it is not set in kafka={...}", REFUSED[name])
         elif name in _FIELD_OF or name in _SECURITY_ONLY:
             kept[name] = value
         else:
-            raise ConfigurationError(
-                option=name,
-                value=shown(name, value),
-                rule="no such property in kafka={...}",
-                remedy=_nearest_property(name),
-            )
+            raise refused(name, shown(name, value), "no such property in kafka={...}", _nearest_property(name))
     return kept
 
 
@@ -273,12 +257,8 @@ def _read_plain(properties: Mapping[str, object]) -> dict[str, Any]:
         secret = setting_of(item).secret
         value = _read_value(name, str(item.type), raw, secret=secret)
         if item.name in values and values[item.name] != value:
-            raise ConfigurationError(
-                option=name,
-                value=HIDDEN if secret else raw,
-                rule=f"it is another spelling of {spelling[item.name]!r}, which has a different value",
-                remedy="keep one of the two",
-            )
+            rule = f"it is another spelling of {spelling[item.name]!r}, which has a different value"
+            raise refused(name, HIDDEN if secret else raw, rule, "keep one of the two")
         values[item.name], spelling[item.name] = value, name
     return values
 
@@ -287,7 +267,7 @@ def _read_value(name: str, kind: str, raw: object, *, secret: bool) -> object:
     if name == "oauth_cb":
         return read_token_function(raw)
     if kind.startswith("tuple"):
-        return as_servers(name, raw)
+        return _servers(name, raw)
     if kind.startswith("int"):
         return as_number(name, raw)
     if kind.startswith("bool"):
@@ -321,9 +301,148 @@ def _let_defaults_yield(values: dict[str, Any]) -> None:
 def _check_order(options: KafkaOptions, low_name: str, high_name: str) -> None:
     low, high = (getattr(options, _FIELD_OF[name].name) for name in (low_name, high_name))
     if low > high:
-        raise ConfigurationError(
-            option=low_name,
-            value=low,
-            rule=f"it is not above {high_name}={high}",
-            remedy=f"lower {low_name} or raise {high_name}",
-        )
+        raise refused(low_name, low, f"it is not above {high_name}={high}", f"lower {low_name} or raise {high_name}")
+
+
+#: librdkafka's default; Java has none and refuses an address without a port.
+_DEFAULT_PORT: Final = 9092
+_PORT_MAX: Final = 65535
+_ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\],]+)(?::(?P<port>[0-9]{1,5}))?")
+
+
+def _servers(name: str, raw: object) -> tuple[str, ...]:
+    """'host:port,host:port', or a list of such texts, as a tuple of 'host:port'."""
+    listed = isinstance(raw, (list, tuple)) and all(isinstance(part, str) for part in raw)
+    parts = list(raw) if isinstance(raw, (list, tuple)) and listed else as_text(name, raw).split(",")
+    addresses = tuple(_address(name, part.strip()) for part in parts if part.strip())
+    if not addresses:
+        raise refused(name, raw, "it names at least one broker", "pass 'host:9092,host:9092'")
+    return addresses
+
+
+def _address(name: str, text: str) -> str:
+    match = _ADDRESS.fullmatch(text)
+    port = int(match["port"] or _DEFAULT_PORT) if match else 0
+    if match is None or not 0 < port <= _PORT_MAX:
+        rule = "each broker is 'host:port', an IPv6 address in square brackets, without a protocol before it"
+        raise refused(name, text, rule, "pass 'host:9092,host:9092', and the protocol as security.protocol")
+    return f"{match['host']}:{port}"
+
+
+# --- names without a field -----------------------------------------------------------------------------------------
+
+#: Spark's Kafka sink passes client properties under this prefix; here they have none.
+SPARK_PREFIX: Final = "kafka."
+_ACKS: Final = (("all", "-1"), "a transactional producer waits for all in-sync replicas (KIP-98)")
+#: The values that match the sink's behaviour, and why it cannot be changed.
+FIXED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "acks": _ACKS,
+    "request.required.acks": _ACKS,
+    "enable.idempotence": (("true",), "a transactional producer is idempotent (KIP-98)"),
+}
+
+
+def _instead(names: str, remedy: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), remedy)
+
+
+#: What to do instead of giving one of these.
+REFUSED: Final = {
+    **_instead("transactional.id", "give it as transactional_id="),
+    **_instead(
+        "transaction.two.phase.commit.enable",
+        "leave it out: the sink finds out what the broker grants; TransactionalWriter has two_phase_commit=True",
+    ),
+    **_instead(
+        "key.serializer value.serializer",
+        "give key= and value= as SQL expressions of type string or binary; Spark does the conversion",
+    ),
+    **_instead(
+        "linger.ms queue.buffering.max.ms queue.buffering.max.messages queue.buffering.max.kbytes",
+        "leave it out: a task has all its rows at hand and fills each record batch without waiting",
+    ),
+    **_instead("batch.num.messages", "set batch.size, in bytes"),
+    **_instead("buffer.memory", "leave it out: a task holds at most 32 MiB of batches and 32 MiB of rows"),
+    **_instead("compression.level", "set compression.zstd.level or compression.gzip.level, which are Java's names"),
+    **_instead("compression.lz4.level", "leave it out: lz4 is for speed, and always at its fastest"),
+    **_instead(
+        "retries message.send.max.retries", "set delivery.timeout.ms: requests are sent again until that deadline"
+    ),
+    **_instead(
+        "partitioner partitioner.class",
+        "records go where Java's default partitioner puts them (murmur2 of the key); give partition= as a SQL "
+        "expression",
+    ),
+    **_instead("interceptor.classes", "there is no JVM producer that could run them"),
+    **_instead(
+        "metric.reporters", "there is no JVM producer that could run them; the sink's figures are in its batch reports"
+    ),
+    **_instead(
+        "sasl.client.callback.handler.class sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class",
+        "give oauth_cb, a Python function that returns tokens",
+    ),
+    **_instead("sasl.login.class", "leave it out: there is no JVM that could run it"),
+    **_instead(
+        "sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.retry.backoff.ms "
+        "sasl.login.retry.backoff.max.ms",
+        "leave it out: a token endpoint has 5 s, and is asked again until max.block.ms is over",
+    ),
+    **_instead(
+        "sasl.login.refresh.window.factor sasl.login.refresh.window.jitter sasl.login.refresh.min.period.seconds "
+        "sasl.login.refresh.buffer.seconds",
+        "leave it out: tokens are renewed when 80 % of their life has passed",
+    ),
+    **_instead(
+        "sasl.oauthbearer.header.urlencode",
+        "leave it out: id and secret go into the header as they are; where an issuer wants something else, give "
+        "oauth_cb",
+    ),
+    **_instead(
+        "sasl.kerberos.principal sasl.kerberos.keytab sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin "
+        "sasl.kerberos.ticket.renew.window.factor sasl.kerberos.ticket.renew.jitter",
+        f"leave it out: {KERBEROS_TICKETS}",
+    ),
+    **_instead(
+        "sasl.oauthbearer.grant.type",
+        "leave it out: a client asks with its id and secret (client_credentials); for another grant give oauth_cb, a "
+        "function that returns tokens",
+    ),
+    **_instead(
+        "sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file "
+        "sasl.oauthbearer.assertion.algorithm",
+        "give oauth_cb, a function that asks with an assertion and returns the token",
+    ),
+    **_instead(
+        "sasl.oauthbearer.metadata.authentication.type",
+        "give oauth_cb, a function that asks the metadata service; see docs/logins.md",
+    ),
+    **_instead("enable.sasl.oauthbearer.unsecure.jwt", "leave it out: an unsigned token lets everybody in"),
+    **_instead(
+        "https.ca.pem ssl.ca.pem ssl.certificate.pem ssl.key.pem ssl.truststore.certificates "
+        "ssl.keystore.certificate.chain ssl.keystore.key",
+        "write the PEM text to a file that driver and executors can read, and give the ...location property",
+    ),
+    **_instead(
+        "ssl.truststore.password ssl.keystore.password",
+        "PEM files have no store password; convert the store to PEM and leave this out",
+    ),
+    **_instead(
+        "enable.ssl.certificate.verification", "give the broker's certificate authority as ssl.ca.location instead"
+    ),
+    **_instead("isolation.level", "it is a reader's property: set read_committed where the topic is read"),
+    **_instead("group.id", "it is a reader's property, and the sink does not read"),
+}
+
+#: What other Python clients call it, letters and digits only.
+KNOWN_ELSEWHERE: Final[Mapping[str, str]] = {
+    "saslplainusername": "sasl.username",
+    "saslplainpassword": "sasl.password",
+    "sslcafile": "ssl.ca.location",
+    "sslcertfile": "ssl.certificate.location",
+    "sslkeyfile": "ssl.key.location",
+    "sslpassword": "ssl.key.password",
+    "sslcrlfile": "ssl.crl.location",
+    "sslcheckhostname": "ssl.endpoint.identification.algorithm",
+    "brokers": "bootstrap.servers",
+    "brokerlist": "bootstrap.servers",
+}

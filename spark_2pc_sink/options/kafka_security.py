@@ -1,18 +1,305 @@
-"""SASL and TLS properties: Java's stores and JAAS text translated, contradictions refused."""
+"""SASL and TLS properties: Java's stores and JAAS text translated, one source of tokens, contradictions refused.
+
+Tokens of SASL/OAUTHBEARER come from a user's function, or from a token endpoint (KIP-768, KIP-1139).
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Final, Literal
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.kafka_names import KERBEROS_TICKETS
-from spark_2pc_sink.options.kafka_oauth import OAuthOptions, check_tokens, given_for_tokens
-from spark_2pc_sink.options.kafka_values import as_text
-from spark_2pc_sink.options.settings import HIDDEN, setting, setting_of
-from spark_2pc_sink.options.text_checks import shown
+from spark_2pc_sink.options.settings import HIDDEN, as_text, refused, setting, setting_of, shown, shown_name
+
+#: Other places to configure a Kerberos login.
+KERBEROS_TICKETS: Final = (
+    "set KRB5_CLIENT_KTNAME (a keytab) or KRB5CCNAME (tickets that something renews) in the environment of driver and "
+    "executors; see docs/logins.md"
+)
+_LOGIN: Final = "Log in"
+_ENCRYPT: Final = "Encrypt"
+_token: Final = partial(setting, None, group=_LOGIN)
+_file: Final = partial(setting, None, group=_ENCRYPT)
+
+
+@dataclass(frozen=True)
+class TokenFunction:
+    """A user's function that returns tokens, by the convention of confluent-kafka's ``oauth_cb``.
+
+    It is called with the text of ``sasl.oauthbearer.config``, and returns the token, when the token expires in seconds
+    since 1970, and optionally a principal and a mapping of SASL extensions. Driver, tasks and commands call it, each
+    in its own process. A pickled copy equals its original, so that a task reuses the tokens and connections of the
+    previous one.
+    """
+
+    function: Callable[[str], Any] = field(compare=False)
+    key: str
+
+    def __repr__(self) -> str:
+        # Not the function's repr: the arguments of a functools.partial may be secrets.
+        return f"TokenFunction({getattr(self.function, '__qualname__', type(self.function).__qualname__)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityOptions:
+    """Authentication between client and brokers; a part of `KafkaOptions`, which checks it."""
+
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
+        "PLAINTEXT",
+        "Kafka's own default; credentials with a protocol that would ignore them are refused",
+        group=_ENCRYPT,
+        dotted=True,
+    )
+    ssl_ca_location: str | None = _file(
+        "a PEM file of trusted certificates; None trusts the system's. A truststore only with its type PEM",
+        properties=("ssl.ca.location", "ssl.truststore.location"),
+    )
+    ssl_certificate_location: str | None = _file(
+        "a PEM file with the client's certificate chain. A keystore only with its type PEM",
+        properties=("ssl.certificate.location", "ssl.keystore.location"),
+    )
+    ssl_key_location: str | None = _file(
+        "a PEM file with the client's private key; None when the certificate's file holds it too", dotted=True
+    )
+    ssl_key_password: str | None = _file("of the client's private key, when it is encrypted", secret=True, dotted=True)
+    ssl_crl_location: str | None = _file("a PEM file of revoked certificates", dotted=True)
+    ssl_check_hostname: bool = setting(
+        default=True,
+        why="'https' compares the broker's name with its certificate; 'none' or '' does not",
+        group=_ENCRYPT,
+        properties=("ssl.endpoint.identification.algorithm",),
+        given="Literal['https', 'none', '']",
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | None = _token(
+        "no default: Kafka's (GSSAPI) needs a Kerberos library, which the extra [gssapi] brings",
+        properties=("sasl.mechanism", "sasl.mechanisms"),
+    )
+    sasl_username: str | None = _token("the user, also read from sasl.jaas.config", dotted=True)
+    sasl_password: str | None = _token("the password, also read from sasl.jaas.config", secret=True, dotted=True)
+    kerberos_service_name: str | None = _token(
+        "GSSAPI: the first part of the brokers' principals; None: kafka, as with librdkafka",
+        properties=("sasl.kerberos.service.name",),
+    )
+    oauth_cb: TokenFunction | None = _token(
+        "a function that takes the text of sasl.oauthbearer.config and returns (token, expiry in seconds since 1970), "
+        "by the convention of confluent-kafka; or its name as 'module:function', for files. Driver, tasks and commands "
+        "call it, each in its own process. Returned after that may be a principal, which is not used, and a mapping of "
+        "SASL extensions",
+        properties=("oauth_cb",),
+        given="Callable[[str], tuple] | str",
+    )
+    oauth_config: str | None = _token(
+        "the text that oauth_cb is called with; '' unless given", properties=("sasl.oauthbearer.config",)
+    )
+    oauth_method: Literal["default", "oidc"] | None = _token(
+        "'oidc': tokens are those of a token endpoint; 'default': those of oauth_cb. None: what the other properties "
+        "say",
+        properties=("sasl.oauthbearer.method",),
+    )
+    oauth_token_url: str | None = _token(
+        "where a client asks for tokens with its credentials (OAuth 2.0 client credentials grant, KIP-768)",
+        properties=("sasl.oauthbearer.token.endpoint.url",),
+    )
+    oauth_client_id: str | None = _token(
+        "the name of that client, also read from sasl.jaas.config",
+        properties=("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.credentials.client.id"),
+    )
+    oauth_client_secret: str | None = _token(
+        "its secret, also read from sasl.jaas.config",
+        properties=("sasl.oauthbearer.client.secret", "sasl.oauthbearer.client.credentials.client.secret"),
+        secret=True,
+    )
+    oauth_scope: str | None = _token(
+        "what the client asks access for, names with spaces between; also read from sasl.jaas.config",
+        properties=("sasl.oauthbearer.scope",),
+    )
+    oauth_extensions: str | None = _token(
+        "SASL extensions for the broker, 'name=value,name=value'; also read from sasl.jaas.config",
+        properties=("sasl.oauthbearer.extensions",),
+    )
+    https_ca_location: str | None = _token(
+        "a PEM file of the certificates that the token endpoint is trusted by; None: those of Python's certifi",
+        dotted=True,
+    )
+
+    @property
+    def sasl_extensions(self) -> dict[str, str]:
+        """The extensions of ``sasl.oauthbearer.extensions``."""
+        return read_extensions(self.oauth_extensions or "")
+
+    def given(self, names: tuple[str, ...]) -> dict[str, object]:
+        """The values of the fields that are not None, by the names of their properties."""
+        return {_PROPERTY[name]: value for name in names if (value := getattr(self, name)) is not None}
+
+
+#: The preferred name of each property.
+_PROPERTY: Final = {item.name: shown_name(item) for item in fields(SecurityOptions)}
+#: What a client of a token endpoint requires, all that only such a client uses, and all that only OAUTHBEARER uses.
+_ENDPOINT_REQUIRED: Final = ("oauth_token_url", "oauth_client_id", "oauth_client_secret")
+_ENDPOINT: Final = (*_ENDPOINT_REQUIRED, "oauth_scope", "oauth_extensions", "https_ca_location")
+_TOKENS: Final = ("oauth_method", "oauth_cb", "oauth_config", *_ENDPOINT)
+_PASSWORD: Final = ("sasl_username", "sasl_password")
+_KERBEROS: Final = ("kerberos_service_name",)
+_SASL: Final = ("sasl_mechanism", *_PASSWORD, *_TOKENS, *_KERBEROS)
+_TLS: Final = (
+    *("ssl_ca_location", "ssl_certificate_location", "ssl_key_location", "ssl_key_password", "ssl_crl_location"),
+)
+
+# --- contradictions ------------------------------------------------------------------------------------------------
+
+
+def check_security(options: SecurityOptions) -> None:
+    """Refuse credentials that the protocol would ignore, and a protocol without its credentials.
+
+    Raises:
+        ConfigurationError: naming the property to add or to remove.
+    """
+    protocol = options.security_protocol
+    tls = options.given(_TLS)
+    if not options.ssl_check_hostname:
+        tls[_PROPERTY["ssl_check_hostname"]] = "none"
+    for given, used, remedy in (
+        (options.given(_SASL), protocol.startswith("SASL"), "SASL_SSL or SASL_PLAINTEXT"),
+        (tls, protocol.endswith("SSL"), "SSL or SASL_SSL"),
+    ):
+        if given and not used:
+            name, value = next(iter(given.items()))
+            rule = f"it would be ignored with security.protocol={protocol}"
+            raise refused(name, shown(name, value), rule, f"set security.protocol to {remedy}, or leave {name} out")
+    if protocol.startswith("SASL"):
+        _check_mechanism(options)
+    if options.ssl_key_location is not None and options.ssl_certificate_location is None:
+        rule = "a private key is of no use without its certificate"
+        raise refused("ssl.key.location", options.ssl_key_location, rule, "add ssl.certificate.location")
+
+
+def _check_mechanism(options: SecurityOptions) -> None:
+    """Check that each mechanism has the options it needs, and none that only another would use."""
+    mechanism = options.sasl_mechanism
+    if mechanism is None:
+        rule = "it needs sasl.mechanism, and what that needs in turn"
+        raise refused("security.protocol", options.security_protocol, rule, "add sasl.mechanism")
+    used = {"OAUTHBEARER": _TOKENS, "GSSAPI": _KERBEROS}.get(mechanism, _PASSWORD)
+    surplus = options.given(tuple(name for name in (*_PASSWORD, *_TOKENS, *_KERBEROS) if name not in used))
+    for name, value in surplus.items():
+        rule = f"it would be ignored with sasl.mechanism={mechanism}"
+        raise refused(name, shown(name, value), rule, f"leave {name} out, or set another sasl.mechanism")
+    if mechanism == "OAUTHBEARER":
+        _check_tokens(options)
+    for field_name in _PASSWORD if used is _PASSWORD else ():
+        if getattr(options, field_name) is None:
+            name = _PROPERTY[field_name]
+            rule = f"sasl.mechanism={mechanism} needs sasl.username and sasl.password"
+            raise refused(name, None, rule, f"add {name}")
+
+
+def _check_tokens(options: SecurityOptions) -> None:
+    """Make sure that there is exactly one source of tokens, with all its properties."""
+    of_endpoint = options.given(_ENDPOINT)
+    required = ", ".join(_PROPERTY[name] for name in _ENDPOINT_REQUIRED)
+    if options.oauth_cb is not None:
+        surplus = [*of_endpoint, *(["sasl.oauthbearer.method"] if options.oauth_method == "oidc" else [])]
+        if surplus:
+            rule = "tokens come from oauth_cb or from a token endpoint, and oauth_cb is given"
+            raise refused(surplus[0], HIDDEN, rule, "leave one of the two out")
+        return
+    if options.oauth_config is not None:
+        rule = "it is what oauth_cb is called with, and oauth_cb is not given"
+        raise refused("sasl.oauthbearer.config", HIDDEN, rule, "add oauth_cb, or leave it out")
+    if not of_endpoint or options.oauth_method == "default":
+        rule = f"it needs oauth_cb, or {required}"
+        raise refused("sasl.mechanism", "OAUTHBEARER", rule, "add oauth_cb with a function, or these")
+    for field_name in _ENDPOINT_REQUIRED:
+        if getattr(options, field_name) is None:
+            name = _PROPERTY[field_name]
+            raise refused(name, None, f"a token endpoint is asked with {required}", f"add {name}")
+    _check_url(str(options.oauth_token_url))
+    read_extensions(options.oauth_extensions or "")
+
+
+def _check_url(text: str) -> None:
+    try:
+        url = urlsplit(text)
+    except ValueError:
+        url = urlsplit("")
+    if url.scheme not in ("https", "http") or not url.hostname or url.username is not None or url.fragment:
+        rule = "it is an https or http URL without user and fragment"
+        # It is not shown: it may hold a password.
+        raise refused("sasl.oauthbearer.token.endpoint.url", HIDDEN, rule, "pass https://login.example.org/token")
+
+
+# --- tokens --------------------------------------------------------------------------------------------------------
+
+#: RFC 7628, section 3.1 (kvpairs): valid characters of a SASL extension.
+_EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]*")
+_NAMED_FUNCTION: Final = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
+
+
+def read_token_function(given: object) -> TokenFunction:
+    """The function itself, or the one named by ``'module:function'``.
+
+    Raises:
+        ConfigurationError: it is neither, or the function does not exist here.
+    """
+    if isinstance(given, TokenFunction):
+        return given
+    if isinstance(given, str):
+        given = _imported(given)
+    if not callable(given):
+        rule = "it is a function, or the name of one as 'module:function'"
+        raise refused("oauth_cb", HIDDEN, rule, "pass a function that returns (token, expiry in seconds since 1970)")
+    return TokenFunction(given, uuid.uuid4().hex)
+
+
+def _imported(text: str) -> object:
+    named = _NAMED_FUNCTION.fullmatch(text)
+    if named is None:
+        remedy = "write it as my_package.my_module:my_function"
+        raise refused("oauth_cb", HIDDEN, "the name of a function is 'module:function'", remedy)
+    try:
+        return getattr(importlib.import_module(named["module"]), named["name"])
+    except (ImportError, AttributeError) as error:
+        rule = f"this process cannot import it: {error}"
+        remedy = "install the module where the driver, the executors and the commands run, or set PYTHONPATH"
+        raise refused("oauth_cb", text, rule, remedy) from error
+
+
+def read_extensions(text: str) -> dict[str, str]:
+    """SASL extensions from ``'name=value,name=value'``.
+
+    Raises:
+        ConfigurationError: a name or a value that RFC 7628 does not allow.
+    """
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.partition("=")
+        found[name] = value
+    check_extensions(found, option="sasl.oauthbearer.extensions")
+    return found
+
+
+def check_extensions(extensions: Mapping[str, str], *, option: str) -> None:
+    """Refuse extensions that RFC 7628 does not allow, as they would end the login without an error message.
+
+    Raises:
+        ConfigurationError: naming the extension.
+    """
+    for name, value in extensions.items():
+        if not _EXTENSION_NAME.fullmatch(name) or name == "auth" or not _EXTENSION_VALUE.fullmatch(value):
+            rule = (
+                "a SASL extension is a name of letters, which is not 'auth', and a value of printable ASCII characters"
+            )
+            raise refused(option, name, rule, "correct it, as in logicalCluster=lkc-123,identityPoolId=pool-abc")
+
+
+# --- Java's properties ---------------------------------------------------------------------------------------------
 
 _JAAS = re.compile(
     r"""\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)
@@ -31,64 +318,8 @@ _PASSWORD_JAAS: Final = {"username": "sasl_username", "password": "sasl_password
 #: Options of OAuthBearerLoginModule (KIP-768), in addition to its extensions.
 _TOKEN_JAAS: Final = {"clientId": "oauth_client_id", "clientSecret": "oauth_client_secret", "scope": "oauth_scope"}
 _EXTENSION: Final = "extension_"
-#: Field -> the properties that may set it.
-_TOKEN_PROPERTIES: Final = {item.name: setting_of(item).properties for item in fields(OAuthOptions)}
 #: The last part of the class that Java clients name for a token endpoint; here it follows from the properties.
 _ENDPOINT_HANDLER: Final = "OAuthBearerLoginCallbackHandler"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SecurityOptions(OAuthOptions):
-    """Authentication between client and brokers; a part of `KafkaOptions`, which checks it."""
-
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
-        "PLAINTEXT",
-        properties=("security.protocol",),
-        why="Kafka's own default; credentials with a protocol that would ignore them are refused",
-    )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | None = setting(
-        None,
-        properties=("sasl.mechanism", "sasl.mechanisms"),
-        why="no default: Kafka's (GSSAPI) needs a Kerberos library, which the extra [gssapi] brings",
-    )
-    sasl_username: str | None = setting(
-        None, properties=("sasl.username",), why="the user, also read from sasl.jaas.config"
-    )
-    sasl_password: str | None = setting(
-        None, properties=("sasl.password",), secret=True, why="the password, also read from sasl.jaas.config"
-    )
-    kerberos_service_name: str | None = setting(
-        None,
-        properties=("sasl.kerberos.service.name",),
-        why="GSSAPI: the first part of the brokers' principals; None: kafka, as with librdkafka",
-    )
-    ssl_ca_location: str | None = setting(
-        None,
-        properties=("ssl.ca.location", "ssl.truststore.location"),
-        why="a PEM file of trusted certificates; None trusts the system's. A truststore only with its type PEM",
-    )
-    ssl_certificate_location: str | None = setting(
-        None,
-        properties=("ssl.certificate.location", "ssl.keystore.location"),
-        why="a PEM file with the client's certificate chain. A keystore only with its type PEM",
-    )
-    ssl_key_location: str | None = setting(
-        None,
-        properties=("ssl.key.location",),
-        why="a PEM file with the client's private key; None when the certificate's file holds it too",
-    )
-    ssl_key_password: str | None = setting(
-        None, properties=("ssl.key.password",), secret=True, why="of the client's private key, when it is encrypted"
-    )
-    ssl_crl_location: str | None = setting(
-        None, properties=("ssl.crl.location",), why="a PEM file of revoked certificates"
-    )
-    ssl_check_hostname: bool = setting(
-        default=True,
-        properties=("ssl.endpoint.identification.algorithm",),
-        given="Literal['https', 'none', '']",
-        why="'https' compares the broker's name with its certificate; 'none' or '' does not",
-    )
 
 
 def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
@@ -104,21 +335,18 @@ def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], 
     for store in ("ssl.truststore", "ssl.keystore"):
         kind = left.pop(f"{store}.type", None)
         if f"{store}.location" in left and str(kind).upper() != "PEM":
-            raise ConfigurationError(
-                option=f"{store}.location",
-                value=left[f"{store}.location"],
-                rule=f"a Java key store can't be read here, and {store}.type does not say PEM",
-                remedy="convert it with `keytool -importkeystore -deststoretype PKCS12` and `openssl pkcs12 -nodes`, "
-                f"and give the PEM file with {store}.type=PEM or as ssl.ca.location / ssl.certificate.location",
+            name = f"{store}.location"
+            rule = f"a Java key store can't be read here, and {store}.type does not say PEM"
+            remedy = (
+                "convert it with `keytool -importkeystore -deststoretype PKCS12` and `openssl pkcs12 -nodes`, and give "
+                f"the PEM file with {store}.type=PEM or as ssl.ca.location / ssl.certificate.location"
             )
+            raise refused(name, left[name], rule, remedy)
     handler = left.pop("sasl.login.callback.handler.class", None)
     if handler is not None and str(handler).rpartition(".")[2] != _ENDPOINT_HANDLER:
-        raise ConfigurationError(
-            option="sasl.login.callback.handler.class",
-            value=handler,
-            rule=f"there is no JVM that could run it; only {_ENDPOINT_HANDLER} has a counterpart here",
-            remedy="give oauth_cb, a Python function that returns tokens",
-        )
+        rule = f"there is no JVM that could run it; only {_ENDPOINT_HANDLER} has a counterpart here"
+        remedy = "give oauth_cb, a Python function that returns tokens"
+        raise refused("sasl.login.callback.handler.class", handler, rule, remedy)
     jaas = left.pop("sasl.jaas.config", None)
     if jaas is None:
         return {}, left
@@ -126,7 +354,13 @@ def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], 
         raise _jaas_refused("sasl.username or sasl.password is given as well", "keep one of the two ways")
     mechanism = str(left.get("sasl.mechanism", left.get("sasl.mechanisms", ""))).upper()
     values = _read_jaas(as_text("sasl.jaas.config", jaas, secret=True), mechanism)
-    twice = [name for item, names in _TOKEN_PROPERTIES.items() if item in values for name in names if name in left]
+    twice = [
+        name
+        for item in fields(SecurityOptions)
+        if item.name in values
+        for name in setting_of(item).properties
+        if name in left
+    ]
     if twice:
         raise _jaas_refused(f"{twice[0]} is given as well", "keep one of the two ways")
     return values, left
@@ -172,74 +406,4 @@ def _read_token_jaas(options: Mapping[str, str]) -> dict[str, object]:
 
 
 def _jaas_refused(rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(option="sasl.jaas.config", value=HIDDEN, rule=rule, remedy=remedy)
-
-
-def check_security(options: SecurityOptions) -> None:
-    """Refuse credentials that the protocol would ignore, and a protocol without its credentials.
-
-    Raises:
-        ConfigurationError: naming the property to add or to remove.
-    """
-    login = {"sasl.username": options.sasl_username, "sasl.password": options.sasl_password}
-    tokens = given_for_tokens(options)
-    kerberos = {"sasl.kerberos.service.name": options.kerberos_service_name}
-    sasl = {"sasl.mechanism": options.sasl_mechanism, **login, **tokens, **kerberos}
-    tls = {
-        "ssl.ca.location": options.ssl_ca_location,
-        "ssl.certificate.location": options.ssl_certificate_location,
-        "ssl.key.location": options.ssl_key_location,
-        "ssl.key.password": options.ssl_key_password,
-        "ssl.crl.location": options.ssl_crl_location,
-        "ssl.endpoint.identification.algorithm": None if options.ssl_check_hostname else "none",
-    }
-    protocol = options.security_protocol
-    _check_ignored(protocol, sasl, wanted=protocol.startswith("SASL"), remedy="SASL_SSL or SASL_PLAINTEXT")
-    _check_ignored(protocol, tls, wanted=protocol.endswith("SSL"), remedy="SSL or SASL_SSL")
-    if protocol.startswith("SASL"):
-        _check_mechanism(options, login, tokens, kerberos)
-    if options.ssl_key_location is not None and options.ssl_certificate_location is None:
-        raise ConfigurationError(
-            option="ssl.key.location",
-            value=options.ssl_key_location,
-            rule="a private key is of no use without its certificate",
-            remedy="add ssl.certificate.location",
-        )
-
-
-def _check_mechanism(
-    options: SecurityOptions, login: Mapping[str, object], tokens: Mapping[str, object], kerberos: Mapping[str, object]
-) -> None:
-    """Check that each mechanism has the options it needs, and none that only another would use."""
-    mechanism = options.sasl_mechanism
-    if mechanism is None:
-        rule = "it needs sasl.mechanism, and what that needs in turn"
-        remedy = "add sasl.mechanism"
-        raise ConfigurationError(option="security.protocol", value=options.security_protocol, rule=rule, remedy=remedy)
-    of_mechanism = {"OAUTHBEARER": tokens, "GSSAPI": kerberos}.get(mechanism, login)
-    given = {**login, **tokens, **kerberos}
-    surplus = [name for name, value in given.items() if value is not None and name not in of_mechanism]
-    if surplus:
-        raise ConfigurationError(
-            option=surplus[0],
-            value=shown(surplus[0], given[surplus[0]]),
-            rule=f"it would be ignored with sasl.mechanism={mechanism}",
-            remedy=f"leave {surplus[0]} out, or set another sasl.mechanism",
-        )
-    if mechanism == "OAUTHBEARER":
-        check_tokens(options)
-    for name, value in login.items() if of_mechanism is login else ():
-        if value is None:
-            rule = f"sasl.mechanism={mechanism} needs sasl.username and sasl.password"
-            raise ConfigurationError(option=name, value=None, rule=rule, remedy=f"add {name}")
-
-
-def _check_ignored(protocol: str, given: Mapping[str, object], *, wanted: bool, remedy: str) -> None:
-    unused = [name for name, value in given.items() if value is not None]
-    if unused and not wanted:
-        raise ConfigurationError(
-            option=unused[0],
-            value=shown(unused[0], given[unused[0]]),
-            rule=f"it would be ignored with security.protocol={protocol}",
-            remedy=f"set security.protocol to {remedy}, or leave {unused[0]} out",
-        )
+    return refused("sasl.jaas.config", HIDDEN, rule, remedy)

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final, Literal
 
-if TYPE_CHECKING:
-    from spark_2pc_sink.options.outputs import Lane
+from spark_2pc_sink.options.outputs import Lane, RecordShape, RowShape
+from spark_2pc_sink.options.settings import shown_name
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinkLayout:
-    """The options of a sink that determine its data on either side; see `SinkOptions` for each.
+class SinkLayout(RecordShape, RowShape):
+    """The options of a sink that determine its data on either side; see `Records` and `Rows` for each.
 
-    Expressions are as the user wrote them, and None if the sink chose by the columns of the batch.
+    Expressions are as the user wrote them, and None if the sink chose by the columns of the batch. What `RecordShape`
+    or `RowShape` declares is noted without being named here.
 
     Attributes:
         table: None if the rows go to no table.
+        columns, mode, upsert_keys, upsert_order_by, upsert_superseded, upsert_late_rows: by the sink's names.
         records: False if no records are made from the rows.
         rows: rows of an output, see `Rows`; None for the rows of the batch.
         where: filter of an output, see `Rows`; None for all rows.
@@ -32,24 +34,13 @@ class SinkLayout:
     """
 
     table: str | None = None
-    topic: str | None = None
-    key: str | None = None
-    value: str | None = None
-    headers: str | None = None
-    partition: str | None = None
-    key_format: str = "raw"
-    value_format: str = "json"
     columns: Mapping[str, str] | None = None
-    mode: str = "append"
+    mode: Literal["append", "upsert", "insert_ignore"] = "append"
     upsert_keys: tuple[str, ...] = ()
     upsert_order_by: str | None = None
     upsert_superseded: str = "send_first"
     upsert_late_rows: str = "replace"
-    delete_when: str | None = None
-    tombstone_when: str | None = None
     update_columns: tuple[str, ...] | None = None
-    upsert_where: str | None = None
-    unchanged_when: Mapping[str, str] | None = None
     records: bool = True
     rows: str | None = None
     where: str | None = None
@@ -59,12 +50,7 @@ class SinkLayout:
 
     @classmethod
     def of(cls, lanes: tuple[Lane, ...], *, dead_letters: tuple[str, str] | None = None) -> SinkLayout:
-        """The layout of a sink.
-
-        Args:
-            lanes: the sink's lanes.
-            dead_letters: the topic and the table of its dead letters; None if they go to no topic.
-        """
+        """The layout of a sink with these lanes; ``dead_letters`` are their topic and table, None without a topic."""
         one = len(lanes) == 1 and lanes[0].alone
         layout = cls._of_lane(lanes[0]) if one else cls(lanes=tuple(map(cls._of_lane, lanes)))
         if dead_letters is None:
@@ -73,21 +59,15 @@ class SinkLayout:
 
     @classmethod
     def _of_lane(cls, lane: Lane) -> SinkLayout:
+        known = {item.name for item in fields(cls)}
         noted: dict[str, Any] = {
-            "records": lane.records is not None,
-            "rows": lane.source.rows,
-            "where": lane.source.where,
+            shown_name(item): getattr(output, item.name)
+            for output in (lane.records, lane.rows)
+            if output is not None
+            for item in fields(output)
+            if shown_name(item) in known
         }
-        if lane.records is not None:
-            noted |= {name: getattr(lane.records, name) for name in _RECORD_PARTS}
-            noted["upsert_superseded"] = lane.records.superseded
-            noted["tombstone_when"] = lane.records.tombstone_when
-        if lane.rows is not None:
-            noted |= {"table": lane.rows.table, "columns": lane.rows.columns, "mode": lane.rows.mode}
-            noted |= {"upsert_keys": lane.rows.keys, "upsert_order_by": lane.rows.order_by}
-            noted["upsert_late_rows"] = lane.rows.late_rows
-            noted |= {name: getattr(lane.rows, name) for name in _ROW_PARTS}
-        return cls(**noted)
+        return cls(**noted | {"records": lane.records is not None, **asdict(lane.source)})
 
     @property
     def each(self) -> tuple[SinkLayout, ...]:
@@ -98,10 +78,10 @@ class SinkLayout:
     def parse(cls, found: Mapping[str, Any]) -> SinkLayout:
         """Parse the output of `as_json`, perhaps of another version: unknown fields are ignored."""
         known = {each.name: found[each.name] for each in fields(cls) if each.name in found}
-        lanes = tuple(map(cls.parse, known.get("lanes", ())))
-        if known.get("update_columns") is not None:
-            known["update_columns"] = tuple(known["update_columns"])
-        return cls(**{**known, "upsert_keys": tuple(known.get("upsert_keys", ())), "lanes": lanes})
+        for name in ("upsert_keys", "update_columns"):
+            if known.get(name) is not None:
+                known[name] = tuple(known[name])
+        return cls(**{**known, "lanes": tuple(map(cls.parse, known.get("lanes", ())))})
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON; if there are lanes, only these and the places of dead letters."""
@@ -112,6 +92,4 @@ class SinkLayout:
         return {**noted, "upsert_keys": list(self.upsert_keys), **letters}
 
 
-_OF_DEAD_LETTERS = ("dead_letter_topic", "dead_letter_table")
-_ROW_PARTS = ("delete_when", "update_columns", "upsert_where", "unchanged_when")
-_RECORD_PARTS = ("topic", "key", "value", "headers", "partition", "key_format", "value_format")
+_OF_DEAD_LETTERS: Final = ("dead_letter_topic", "dead_letter_table")

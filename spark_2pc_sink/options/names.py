@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.text_checks import check_texts
+from spark_2pc_sink.options.settings import check_texts, refused
 
 #: NAMEDATALEN - 1: PostgreSQL truncates longer names with only a notice, so two tables could become one.
 IDENTIFIER_BYTES_MAX = 63
@@ -42,13 +41,9 @@ class TableName:
         """
         parts = _split(text) if isinstance(text, str) else []
         if len(parts) not in _PARTS:
-            raise ConfigurationError(
-                option=option,
-                value=text,
-                rule="it is 'table' or 'schema.table'; each part starts with a letter or _ and goes on with letters, "
-                "digits, _ and $, or stands in double quotes",
-                remedy="quote a part with other characters: 'public.\"order-items\"'",
-            )
+            rule = "it is 'table' or 'schema.table'; each part starts with a letter or _ and goes on with letters, "
+            remedy = "quote a part with other characters: 'public.\"order-items\"'"
+            raise refused(option, text, f"{rule}digits, _ and $, or stands in double quotes", remedy)
         for part in parts:
             _check_length(option, text, part)
         return cls(parts[-1], parts[0] if len(parts) > 1 else None)
@@ -65,42 +60,30 @@ def quote_identifier(name: str) -> str:
         ConfigurationError: PostgreSQL would truncate it, or cannot store it.
     """
     if not name or "\x00" in name:
-        raise ConfigurationError(
-            option="name",
-            value=name,
-            rule="a name in PostgreSQL has at least one character, and no NUL",
-            remedy="choose another name, for a column with columns={'name': 'expression'}",
-        )
+        remedy = "choose another name, for a column with columns={'name': 'expression'}"
+        raise refused("name", name, "a name in PostgreSQL has at least one character, and no NUL", remedy)
     _check_length("name", name, name)
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
 
 
-def parse_identifier(text: object, *, option: str) -> str:
+def parse_identifier(text: object, option: str) -> str:
     """One identifier by the same rules as in :meth:`TableName.parse`, as the catalogue spells it."""
     parts = _split(text) if isinstance(text, str) else []
     if len(parts) != 1:
-        raise ConfigurationError(
-            option=option,
-            value=text,
-            rule="it is one name: letters, digits, _ and $, or anything in double quotes",
-            remedy="give schema and table as two options",
-        )
+        rule = "it is one name: letters, digits, _ and $, or anything in double quotes"
+        raise refused(option, text, rule, "give schema and table as two options")
     _check_length(option, text, parts[0])
     return parts[0]
 
 
-def check_topic(text: object, *, option: str = "topic") -> str | None:
+def check_topic(text: object, option: str = "topic") -> str | None:
     """A topic's name by Kafka's rules (``org.apache.kafka.common.internals.Topic``), or None."""
     if text is None or (isinstance(text, str) and _TOPIC.fullmatch(text) and text not in (".", "..")):
         return text
     or_none = ", or leave it out where the batch has a column named topic" if option == "topic" else ""
-    raise ConfigurationError(
-        option=option,
-        value=text,
-        rule="it has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and is neither '.' nor '..'",
-        remedy=f"correct it{or_none}",
-    )
+    rule = "it has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and is neither '.' nor '..'"
+    raise refused(option, text, rule, f"correct it{or_none}")
 
 
 def _split(text: str) -> list[str]:
@@ -124,9 +107,5 @@ def _check_length(option: str, text: object, part: str) -> None:
     check_texts(option, part)
     length = len(part.encode())
     if length > IDENTIFIER_BYTES_MAX:
-        raise ConfigurationError(
-            option=option,
-            value=text,
-            rule=f"PostgreSQL keeps {IDENTIFIER_BYTES_MAX} bytes of a name, and {part!r} has {length}",
-            remedy="choose a shorter one",
-        )
+        rule = f"PostgreSQL keeps {IDENTIFIER_BYTES_MAX} bytes of a name, and {part!r} has {length}"
+        raise refused(option, text, rule, "choose a shorter one")

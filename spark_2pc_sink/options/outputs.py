@@ -1,7 +1,8 @@
 """Outputs of a sink: the topics and tables of one decision, and the lanes that carry their rows.
 
 A lane is at most one topic and at most one table that get the same rows. A sink with one topic and one table has one
-lane; its options are the keywords of the sink itself (`SinkOptions`), with longer names for some of them.
+lane. Their options are then keywords of the sink itself, some by longer names (``sink=`` in the declaration). The
+checks name options as the sink does; `named_as_in` shortens the names for an output.
 """
 
 from __future__ import annotations
@@ -10,111 +11,196 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, MISSING, dataclass, fields
-from functools import wraps
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import partial
 from itertools import zip_longest
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.conflict_options import ConflictOptions, check_superseded
-from spark_2pc_sink.options.keywords import check_keywords
 from spark_2pc_sink.options.names import TableName, check_topic
-from spark_2pc_sink.options.row_source import RowSource
-from spark_2pc_sink.options.settings import check_settings, setting
+from spark_2pc_sink.options.settings import (
+    ENCODE,
+    KEYED,
+    TO_KAFKA,
+    TO_POSTGRESQL,
+    check_settings,
+    checks_keywords,
+    parsed,
+    refused,
+    setting,
+    setting_of,
+    shown_name,
+)
+from spark_2pc_sink.options.sql_text import RowSource
 
 _Output = TypeVar("_Output", bound=type)
 #: The parts of a record that can have a schema, and the formats that need one.
 Part: TypeAlias = Literal["key", "value"]
 Format: TypeAlias = Literal["avro", "protobuf"]
 
-#: Sink options that have a shorter name in an output.
-SHORTER: Final = {
-    "upsert_keys": "keys",
-    "upsert_order_by": "order_by",
-    "upsert_superseded": "superseded",
-    "upsert_late_rows": "late_rows",
-}
-_LONG_NAME: Final = re.compile(rf"\b({'|'.join(SHORTER)})\b")
+_LIST: Final = "list[str] | tuple[str, ...]"
 
 
-def _checks_keywords(output: _Output) -> _Output:
+# --- kinds of values -----------------------------------------------------------------------------------------------
+
+
+def _columns(given: object, name: str) -> dict[str, str]:
+    """A copy of a mapping of target columns."""
+    texts = isinstance(given, Mapping) and all(
+        isinstance(text, str) and text.strip() for item in given.items() for text in item
+    )
+    if not isinstance(given, Mapping) or not given or not texts:
+        example = "columns={'order_id': 'order_id', 'total': 'price * quantity'}, or leave it out for all columns"
+        if name != "columns":
+            example = f"{name}={{'description': \"description = '__debezium_unavailable_value'\"}}"
+        rule = "it is a mapping of table columns to SQL expressions, neither of them empty"
+        raise refused(name, given, rule, f"pass {example}")
+    return {column: _ended(expression, name) for column, expression in given.items()}
+
+
+def _names(given: object, name: str) -> tuple[str, ...]:
+    """A list of distinct column names; a single text is a common mistake that would be read letter by letter."""
+    listed = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+    names = tuple(given) if isinstance(given, Sequence) and listed else ()
+    if not (listed and all(isinstance(each, str) and each for each in names) and len(set(names)) == len(names)):
+        raise refused(name, given, "it is a list of distinct column names", f"pass {name}=['order_id']")
+    return names
+
+
+def _ended(expression: str, _: str) -> str:
+    """An expression that can be followed by more SQL: a comment at its end would swallow it."""
+    return f"{expression}\n" if "--" in expression and not expression.endswith("\n") else expression
+
+
+_expression: Final = partial(setting, None, parse=_ended)
+
+
+# --- declarations --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordShape:
+    """The options of a topic that a comparison of both sides needs: `Records` has more, a layout has these."""
+
+    topic: str | None = setting(
+        None, "where rows go; a column named topic overrides it row by row", group=TO_KAFKA, parse=check_topic
+    )
+    _: KW_ONLY
+    key: str | None = _expression("SQL expression; None: the column key if there is one, else null", group=TO_KAFKA)
+    value: str | None = _expression(
+        "SQL expression; None: the column value if there is one, else to_json(struct(*))", group=TO_KAFKA
+    )
+    headers: str | None = _expression("SQL expression; None: the column headers if there is one", group=TO_KAFKA)
+    partition: str | None = _expression(
+        "SQL expression; None: the column partition if there is one, else as Java's producer partitions", group=TO_KAFKA
+    )
+    tombstone_when: str | None = _expression(
+        "SQL condition; where it is true, the record has its key and no value, which removes the key from a compacted "
+        "topic. None: every record has its value",
+        sink=None,
+    )
+    key_format: Literal["raw", "avro", "protobuf"] = setting(
+        "raw",
+        "'raw': the key is text or bytes, and goes out as it is. 'avro', 'protobuf': the key is encoded with a schema "
+        "of the schema_registry, in subject <topic>-key",
+        group=ENCODE,
+    )
+    value_format: Literal["json", "avro", "protobuf"] = setting(
+        "json",
+        "'json': the value is text or bytes, and goes out as it is; without one, the row's JSON. 'avro', 'protobuf': "
+        "the value is a struct, without one the whole row, and is encoded with a schema of the schema_registry",
+        group=ENCODE,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowShape:
+    """The options of a table with keys that a comparison of both sides needs."""
+
+    delete_when: str | None = _expression(
+        "SQL condition; with mode='upsert': a row for which it is true deletes the row of its key. Null is false",
+        group=KEYED,
+    )
+    update_columns: Sequence[str] | None = setting(
+        None,
+        "the columns that an upsert changes in an existing row; others are written with new rows only. None: all "
+        "columns that are written",
+        group=KEYED,
+        given=f"{_LIST} | None",
+        parse=_names,
+    )
+    upsert_where: str | None = setting(
+        None,
+        "PostgreSQL's SQL over EXCLUDED and the table's name, as in orders.version < EXCLUDED.version: an existing row "
+        "changes only where it is true. Kafka gets all records. None: always",
+        group=KEYED,
+    )
+    unchanged_when: Mapping[str, str] | None = setting(
+        None,
+        "column -> SQL condition; with mode='upsert': a row for which it is true carries no value for the column, and "
+        "the column keeps the value that it has. None: every row carries every value",
+        group=KEYED,
+        parse=_columns,
+    )
+
+
+def _keywords_checked(output: _Output) -> _Output:
     """Let an unknown keyword of an output raise the error of an unknown option."""
-    made = output.__init__  # type: ignore[misc]
-    known = {item.name: item.default is MISSING for item in fields(output)}
-
-    @wraps(made)
-    def checked(self: Any, *args: Any, **given: Any) -> None:
-        check_keywords({**dict(zip(known, args, strict=False)), **given}, known)
-        made(self, *args, **given)
-
-    output.__init__ = checked  # type: ignore[misc]
+    output.__init__ = checks_keywords(output.__init__)  # type: ignore[misc]
     return output
 
 
-@_checks_keywords
-@dataclass(frozen=True)
-class Records:
+_rows: Final = partial(
+    setting,
+    None,
+    "'explode(expression) AS name' makes a row of each element of an array; None: the rows of the batch",
+    sink=None,
+    parse=_ended,
+)
+_where: Final = partial(_expression, "SQL condition; only rows where it is true go here. None: all", sink=None)
+
+
+@_keywords_checked
+@dataclass(frozen=True, kw_only=True)
+class Records(RecordShape):
     """A topic of a sink, and its records: one for each row of its source.
 
     Raises:
         ConfigurationError: a value is out of bounds, or two of them contradict each other.
     """
 
-    topic: str | None = setting(None, why="where rows go; a column named topic overrides it row by row")
-    _: KW_ONLY
-    rows: str | None = setting(
-        None, why="'explode(expression) AS name' makes a row of each element of an array; None: the rows of the batch"
-    )
-    where: str | None = setting(None, why="SQL condition; only rows where it is true go here. None: all")
-    key: str | None = setting(None, why="SQL expression; None: the column key if there is one, else null")
-    value: str | None = setting(
-        None, why="SQL expression; None: the column value if there is one, else to_json(struct(*))"
-    )
-    headers: str | None = setting(None, why="SQL expression; None: the column headers if there is one")
-    partition: str | None = setting(
-        None, why="SQL expression; None: the column partition if there is one, else as Java's producer partitions"
-    )
-    tombstone_when: str | None = setting(
-        None,
-        why="SQL condition; where it is true, the record has its key and no value, which removes the key from a "
-        "compacted topic. None: every record has its value",
-    )
-    key_format: Literal["raw", "avro", "protobuf"] = setting(
-        "raw",
-        why="'raw': the key is text or bytes, and goes out as it is. 'avro', 'protobuf': the key is encoded with a "
-        "schema of the schema_registry, in subject <topic>-key",
-    )
-    value_format: Literal["json", "avro", "protobuf"] = setting(
-        "json",
-        why="'json': the value is text or bytes, and goes out as it is; without one, the row's JSON. 'avro', "
-        "'protobuf': the value is a struct, without one the whole row, and is encoded with a schema of the "
-        "schema_registry",
-    )
+    rows: str | None = _rows()
+    where: str | None = _where()
     value_schema: str | None = setting(
         None,
-        why="the text of the value's Avro or Protobuf schema. None: derived from the type of the value, or with "
+        "the text of the value's Avro or Protobuf schema. None: derived from the type of the value, or with "
         "use.latest.version the newest of its subject",
+        group=ENCODE,
     )
     value_schema_name: str | None = setting(
         None,
-        why="'namespace.Name' of the derived record or message, or the message of value_schema. None: Value, or the "
-        "first message",
+        "'namespace.Name' of the derived record or message, or the message of value_schema. None: Value, or the first "
+        "message",
+        group=ENCODE,
     )
     value_subject_name_strategy: Literal["topic", "record", "topic_record"] = setting(
-        "topic", why="the value's subject, as Confluent's strategies name it: <topic>-value, <name> or <topic>-<name>"
+        "topic",
+        "the value's subject, as Confluent's strategies name it: <topic>-value, <name> or <topic>-<name>",
+        group=ENCODE,
     )
     superseded: Literal["send_first", "leave_out"] = setting(
         "send_first",
-        why="where a table with order_by gets the same rows: the records of rows that order_by passed over in their "
-        "batch are sent before the one that the table keeps, or not at all",
+        "where a table with {order_by} gets the same rows: the records of rows that {order_by} passed over in their "
+        "batch are sent before the one that the table keeps, or not at all. With either the last record of a key is "
+        "the table's row",
+        group=KEYED,
+        sink="upsert_superseded",
     )
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_topic(self.topic)
-        _end_expressions(self, ("rows", "where", "key", "value", "headers", "partition", "tombstone_when"))
-        check_formats(self.value_format, self.value_schema, self.value_schema_name, self.value_subject_name_strategy)
-        _ = self.source.explosion
+        with named_as_in(self):
+            _check_values(self)
+            _check_schema(self)
 
     @property
     def source(self) -> RowSource:
@@ -135,105 +221,80 @@ class Records:
         return f"Records({'' if self.topic is None else repr(self.topic)})"
 
 
-@_checks_keywords
+@_keywords_checked
 @dataclass(frozen=True)
-class Rows:
+class Rows(RowShape):
     """A table of a sink, and the columns written to it for each row of its source.
 
     Raises:
         ConfigurationError: a value is out of bounds, or two of them contradict each other.
     """
 
-    table: str = setting(why="'table' or 'schema.table', quoted as in SQL")
+    table: str = setting(why="'table' or 'schema.table', quoted as in SQL", group=TO_POSTGRESQL)
     _: KW_ONLY
-    rows: str | None = setting(
-        None, why="'explode(expression) AS name' makes a row of each element of an array; None: the rows of the batch"
-    )
-    where: str | None = setting(None, why="SQL condition; only rows where it is true go here. None: all")
+    rows: str | None = _rows()
+    where: str | None = _where()
     columns: Mapping[str, str] | None = setting(
         None,
-        why="column -> SQL expression; None: every column, but not one of Kafka's where a topic gets the same rows",
+        "column -> SQL expression; None: every column, but not one of Kafka's where a topic gets the same rows",
+        group=TO_POSTGRESQL,
+        parse=_columns,
     )
     mode: Literal["append", "upsert", "insert_ignore"] = setting(
         "append",
-        why="'upsert' replaces rows with the same keys; 'insert_ignore' leaves them as they are, and the new row out",
+        "'upsert' replaces rows with the same {keys}; 'insert_ignore' leaves them as they are, and the new row out. "
+        "Kafka gets its record in either mode",
+        group=KEYED,
     )
     keys: Sequence[str] = setting(
         (),
-        given="list[str] | tuple[str, ...]",
-        why="the columns of a unique key of the table; with mode='upsert' and mode='insert_ignore'",
+        "the columns of a unique key of the table; with mode='upsert' and mode='insert_ignore'",
+        group=KEYED,
+        given=_LIST,
+        parse=_names,
+        sink="upsert_keys",
     )
-    order_by: str | None = setting(
-        None,
-        why="SQL expression; of rows with one key in a batch the greatest wins. None: a batch that has one key twice "
-        "is refused",
+    order_by: str | None = _expression(
+        "SQL expression; of rows with one key in a batch the greatest wins. None: a batch that has one key twice is "
+        "refused",
+        group=KEYED,
+        sink="upsert_order_by",
     )
     late_rows: Literal["replace", "keep_newer"] = setting(
         "replace",
-        why="a row may be older, by order_by, than the one that an earlier batch has left in the table. It replaces "
-        "that one; or the table keeps the newer one, and Kafka gets the late record all the same",
+        "a row may be older, by {order_by}, than the one that an earlier batch has left in the table. It replaces that "
+        "one on both sides; or the table keeps the newer one, and Kafka still gets the late record",
+        group=KEYED,
+        sink="upsert_late_rows",
     )
-    delete_when: str | None = setting(
-        None,
-        why="SQL condition; with mode='upsert': a row for which it is true deletes the row of its key. Null is false",
+    create_table: bool = setting(
+        default=False,
+        why="create the table from the first batch's schema when it is missing",
+        group=TO_POSTGRESQL,
+        how=True,
     )
-    update_columns: Sequence[str] | None = setting(
-        None,
-        given="list[str] | tuple[str, ...] | None",
-        why="the columns that an upsert changes in a row that is there; others are written with new rows only. None: "
-        "all columns that are written",
-    )
-    upsert_where: str | None = setting(
-        None,
-        why="PostgreSQL's SQL over EXCLUDED and the table's name, as in orders.version < EXCLUDED.version: a row that "
-        "is there changes only where it is true. None: always",
-    )
-    unchanged_when: Mapping[str, str] | None = setting(
-        None,
-        why="column -> SQL condition; with mode='upsert': a row for which it is true carries no value for the column, "
-        "and the column keeps the value that it has. None: every row carries every value",
-    )
-    create_table: bool = setting(default=False, why="create the table from the first batch's schema when it is missing")
     primary_key: Sequence[str] = setting(
         (),
-        given="list[str] | tuple[str, ...]",
-        why="with create_table: the columns of the primary key of a table to which rows are appended; else the keys "
-        "are it",
+        "with create_table: the columns of the primary key of a table to which rows are appended. In other modes it is "
+        "{keys}",
+        group=TO_POSTGRESQL,
+        given=_LIST,
+        parse=_names,
     )
     schema_evolution: Literal["strict", "add_columns"] = setting(
         "strict",
-        why="a column that the table lacks ends the query; or it is added to the table, nullable, before the batch",
+        "a column that the table lacks ends the query; or it is added to the table, nullable, before the batch",
+        group=TO_POSTGRESQL,
     )
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        TableName.parse(self.table)
-        for name in ("columns", "unchanged_when"):
-            object.__setattr__(self, name, checked_columns(getattr(self, name), option=name))
-        for name in ("keys", "primary_key"):
-            object.__setattr__(self, name, checked_names(name, getattr(self, name)))
-        if self.update_columns is not None:
-            object.__setattr__(self, "update_columns", checked_names("update_columns", self.update_columns))
-        _end_expressions(self, ("rows", "where", "order_by", "delete_when"))
-        _ = self.source.explosion
         with named_as_in(self):
-            self.conflicts.check()
-            check_primary_key(self.primary_key, create_table=self.create_table, keys=self.keys)
-
-    @property
-    def conflicts(self) -> ConflictOptions:
-        """What happens to rows by their keys."""
-        return ConflictOptions(
-            mode=self.mode,
-            keys=self.keys,
-            order_by=self.order_by,
-            late_rows=self.late_rows,
-            delete_when=self.delete_when,
-            update_columns=self.update_columns,
-            upsert_where=self.upsert_where,
-            unchanged_when=self.unchanged_when,
-            columns=self.columns,
-        )
+            _check_values(self)
+            TableName.parse(self.table)
+            _check_mode(self)
+            _check_late_rows(self)
+            _check_unchanged(self)
+            _check_primary_key(self)
 
     @property
     def source(self) -> RowSource:
@@ -242,6 +303,124 @@ class Rows:
 
     def __str__(self) -> str:
         return f"Rows({self.table!r})"
+
+
+_LONG_NAMES: Final = {
+    about.sink: item.name for output in (Records, Rows) for item in fields(output) if (about := setting_of(item)).sink
+}
+_LONG_NAME: Final = re.compile(rf"\b({'|'.join(_LONG_NAMES)})\b")
+_PLACEHOLDER: Final = re.compile(rf"{{({'|'.join(_LONG_NAMES.values())})}}")
+
+
+def with_names(why: str, *, long: bool) -> str:
+    """A text of a declaration with the names of options as the sink has them, or as its outputs have them."""
+    names = {short: name for name, short in _LONG_NAMES.items()}
+    return _PLACEHOLDER.sub(lambda found: names[found[1]] if long else found[1], why)
+
+
+@contextmanager
+def named_as_in(*outputs: Records | Rows) -> Iterator[None]:
+    """Let a `ConfigurationError` name options as outputs do, and name the outputs. Its cause has the sink's names."""
+    try:
+        yield
+    except ConfigurationError as error:
+        option, rule, remedy = (
+            _LONG_NAME.sub(lambda found: _LONG_NAMES[found[1]], text)
+            for text in (error.option, error.rule, error.remedy)
+        )
+        where = " and ".join(map(str, outputs))
+        raise refused(f"{where}: {option}", error.value, rule, remedy) from error
+
+
+# --- checks of one output ------------------------------------------------------------------------------------------
+
+
+def _check_values(output: Records | Rows) -> None:
+    check_settings(output)
+    given = {item.name: getattr(output, item.name) for item in fields(output)}
+    for name, value in parsed(type(output), given).items():
+        object.__setattr__(output, name, value)
+    _ = output.source.explosion
+
+
+def _check_schema(records: Records) -> None:
+    """Refuse schema options if the value has no schema."""
+    for item in fields(Records):
+        value = getattr(records, item.name)
+        of_schema = item.name.startswith(("value_schema", "value_subject"))
+        if of_schema and records.value_format == "json" and value != item.default:
+            rule = "it has no meaning with value_format='json'"
+            raise refused(item.name, value, rule, "pass value_format='avro' or 'protobuf'")
+
+
+def _check_mode(rows: Rows) -> None:
+    """Refuse options that the mode lacks, or would ignore."""
+    if rows.mode != "append" and not rows.keys:
+        raise refused("mode", rows.mode, "it needs upsert_keys", "pass upsert_keys=['order_id']")
+    ignored = {"append": ("keys", "order_by"), "upsert": (), "insert_ignore": ()}[rows.mode]
+    if rows.mode != "upsert":
+        ignored = (*ignored, "delete_when", "update_columns", "upsert_where", "unchanged_when")
+    for item in fields(Rows):
+        if item.name in ignored and (value := getattr(rows, item.name)):
+            rule = f"it has no meaning with mode={rows.mode!r}"
+            raise refused(shown_name(item), value, rule, "pass mode='upsert'")
+    if rows.update_columns is not None and not rows.update_columns:
+        rule = "without a column to update, an existing row stays as it is"
+        raise refused("update_columns", [], rule, "pass mode='insert_ignore', or leave it out for all columns")
+    unknown = [key for key in rows.keys if rows.columns is not None and key not in rows.columns]
+    if unknown:
+        raise refused("upsert_keys", unknown[0], "each is one of columns", f"add {unknown[0]!r} to columns={{...}}")
+
+
+def _check_late_rows(rows: Rows) -> None:
+    given = rows.late_rows
+    if given == "replace":
+        return
+    if rows.order_by is None:
+        raise _needs_order("upsert_late_rows", given)
+    if rows.mode == "insert_ignore":
+        rule = "with mode='insert_ignore' the existing row stays, newer or not"
+        raise refused("upsert_late_rows", given, rule, "leave it out, or pass mode='upsert'")
+    if rows.delete_when is not None:
+        rule = (
+            "a row that is deleted leaves no order behind, so with upsert_late_rows='keep_newer' a late row of its key "
+            "would bring it back"
+        )
+        remedy = (
+            "leave upsert_late_rows at 'replace' where the rows of a key come in their order; or keep the row and mark "
+            "it, with columns={..., 'deleted': \"op = 'd'\"}"
+        )
+        raise refused("delete_when", rows.delete_when, rule, remedy)
+
+
+def _check_unchanged(rows: Rows) -> None:
+    for name in rows.unchanged_when or ():
+        if name in rows.keys or (rows.columns is not None and name not in rows.columns):
+            rule = f"{name!r} must be one of columns, and not one of upsert_keys"
+            raise refused("unchanged_when", rows.unchanged_when, rule, f"leave {name!r} out of it")
+    if rows.unchanged_when and rows.late_rows == "keep_newer":
+        rule = "a row without a value keeps that of the change before it, which may still come late"
+        raise refused("unchanged_when", rows.unchanged_when, rule, "leave upsert_late_rows at 'replace'")
+    if rows.unchanged_when and rows.upsert_where is not None:
+        rule = "a row without a value updates the row in the table and nothing else, whatever upsert_where says"
+        raise refused("unchanged_when", rows.unchanged_when, rule, "leave upsert_where out")
+
+
+def _check_primary_key(rows: Rows) -> None:
+    given = rows.primary_key
+    if given and not rows.create_table:
+        raise refused("primary_key", given, "it is of a table that the sink creates", "pass create_table=True")
+    if given and rows.keys:
+        rule = "the upsert_keys are the primary key of a table that the sink creates"
+        raise refused("primary_key", given, rule, "leave it out")
+
+
+def _needs_order(name: str, given: str) -> ConfigurationError:
+    rule = "it needs an order of the rows with one key"
+    return refused(name, given, rule, f"pass upsert_order_by='event_time', or leave {name} out")
+
+
+# --- lanes ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -254,6 +433,9 @@ class Lane:
         rows: the table; None if the rows go to no table.
         source: the source of its rows.
         alone: True if topic and table are the keywords of the sink itself.
+
+    Raises:
+        ConfigurationError: records are to be omitted, and it is not known in time which.
     """
 
     index: int
@@ -261,6 +443,30 @@ class Lane:
     rows: Rows | None
     source: RowSource
     alone: bool = False
+
+    def __post_init__(self) -> None:
+        if self.records is not None and self.records.superseded != "send_first":
+            with self.naming():
+                self._check_superseded(self.records.superseded)
+
+    def _check_superseded(self, given: str) -> None:
+        rows = self.rows
+        if rows is not None and rows.mode == "insert_ignore":
+            rule = "with mode='insert_ignore' only the table tells which rows are left out, and it is asked after the "
+            remedy = (
+                "leave it out, and have readers keep the first record of each key; or drop the rows before the sink, "
+                "with dropDuplicatesWithinWatermark"
+            )
+            raise refused("upsert_superseded", given, f"{rule}records are sent", remedy)
+        if self.order_by is None and self.alone:
+            raise _needs_order("upsert_superseded", given)
+        if rows is None or self.order_by is None:
+            rule = "it needs a table with upsert_order_by that gets the same rows"
+            remedy = "give Records and Rows the same rows and where, or leave superseded out"
+            raise refused("upsert_superseded", given, rule, remedy)
+        if rows.unchanged_when:
+            rule = "with unchanged_when the last record of a key may lack a value that only a superseded record has"
+            raise refused("upsert_superseded", given, rule, "leave it at 'send_first'")
 
     @property
     def order_by(self) -> str | None:
@@ -277,20 +483,6 @@ class Lane:
             yield
 
 
-@contextmanager
-def named_as_in(*outputs: Records | Rows) -> Iterator[None]:
-    """Let a `ConfigurationError` name options as outputs do, and name the outputs."""
-    try:
-        yield
-    except ConfigurationError as error:
-        spelled = [_LONG_NAME.sub(lambda found: SHORTER[found[1]], text) for text in (error.option, error.rule)]
-        remedy = _LONG_NAME.sub(lambda found: SHORTER[found[1]], error.remedy)
-        where = " and ".join(map(str, outputs))
-        raise ConfigurationError(
-            option=f"{where}: {spelled[0]}", value=error.value, rule=spelled[1], remedy=remedy
-        ) from error
-
-
 def lanes_of(outputs: Sequence[Records | Rows]) -> tuple[Lane, ...]:
     """Group outputs with the same rows: the first topic of a source with its first table, and so on.
 
@@ -300,8 +492,6 @@ def lanes_of(outputs: Sequence[Records | Rows]) -> tuple[Lane, ...]:
     Raises:
         ConfigurationError: there are none, two are the same, or one needs an option that its lane does not have.
     """
-    if not outputs:
-        raise _refused_writes((), "there is no output", "pass writes=[Records('orders'), Rows('orders')]")
     _refuse_doubles(outputs)
     sources: dict[RowSource, tuple[list[Records], list[Rows]]] = {}
     for output in outputs:
@@ -314,109 +504,21 @@ def lanes_of(outputs: Sequence[Records | Rows]) -> tuple[Lane, ...]:
     # Tables in the user's order: a table that refers to another follows it.
     places = {id(output): place for place, output in enumerate(outputs)}
     pairs.sort(key=lambda pair: places[id(pair[2] or pair[1])])
-    lanes = tuple(Lane(index, records, rows, source) for index, (source, records, rows) in enumerate(pairs))
-    for lane in lanes:
-        _check_superseded(lane)
-    return lanes
+    return tuple(Lane(index, records, rows, source) for index, (source, records, rows) in enumerate(pairs))
 
 
 def _refuse_doubles(outputs: Sequence[Records | Rows]) -> None:
+    def refuse(rule: str, remedy: str) -> ConfigurationError:
+        return refused("writes", [str(output) for output in outputs], rule, remedy)
+
+    if not outputs:
+        raise refuse("there is no output", "pass writes=[Records('orders'), Rows('orders')]")
     tables = Counter(TableName.parse(output.table) for output in outputs if isinstance(output, Rows))
     for table, number in tables.items():
         if number > 1:
             rule = f"each table is written by one output, and {table} by {number}"
-            raise _refused_writes(outputs, rule, "put both into one, with columns={...} and where='a OR b'")
+            raise refuse(rule, "put both into one, with columns={...} and where='a OR b'")
     for place, output in enumerate(outputs):
         if output in outputs[:place]:
             rule = f"{output} stands there twice, so each row would go there twice"
-            raise _refused_writes(outputs, rule, "remove one of the two, or give it another where, key or value")
-
-
-def _check_superseded(lane: Lane) -> None:
-    if lane.records is None or lane.records.superseded == "send_first":
-        return
-    if lane.rows is not None and lane.order_by is not None:
-        with lane.naming():
-            unchanged = bool(lane.rows.unchanged_when)
-            check_superseded(lane.rows.mode, lane.order_by, lane.records.superseded, unchanged=unchanged)
-        return
-    with lane.naming():
-        raise ConfigurationError(
-            option="superseded",
-            value=lane.records.superseded,
-            rule="it needs a table with order_by that gets the same rows",
-            remedy="give Records and Rows the same rows and where, or leave superseded out",
-        )
-
-
-def _refused_writes(outputs: Sequence[Records | Rows], rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(option="writes", value=[str(output) for output in outputs], rule=rule, remedy=remedy)
-
-
-def check_formats(value_format: str, schema: str | None, name: str | None, strategy: str) -> None:
-    """Refuse schema options if the value has no schema.
-
-    Raises:
-        ConfigurationError: the value is neither Avro nor Protobuf.
-    """
-    given = {"value_schema": schema, "value_schema_name": name}
-    given["value_subject_name_strategy"] = None if strategy == "topic" else strategy
-    for option, value in given.items():
-        if value_format == "json" and value is not None:
-            rule = "it has no meaning with value_format='json'"
-            raise _contradiction(option, value, rule, "pass value_format='avro' or 'protobuf'")
-
-
-def _contradiction(option: str, value: object, rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)
-
-
-def check_primary_key(given: Sequence[str], *, create_table: bool, keys: Sequence[str]) -> None:
-    """Refuse a primary key that no table would get.
-
-    Raises:
-        ConfigurationError: the sink creates no table, or the primary key is that of the keys.
-    """
-    if given and not create_table:
-        raise _contradiction("primary_key", given, "it is of a table that the sink creates", "pass create_table=True")
-    if given and keys:
-        rule = "the upsert_keys are the primary key of a table that the sink creates"
-        raise _contradiction("primary_key", given, rule, "leave it out")
-
-
-def checked_columns(given: object, *, option: str = "columns") -> dict[str, str] | None:
-    """A copy of a mapping of target columns, or None."""
-    if given is None:
-        return None
-    texts = isinstance(given, Mapping) and all(
-        isinstance(text, str) and text.strip() for item in given.items() for text in item
-    )
-    if not isinstance(given, Mapping) or not given or not texts:
-        example = "columns={'order_id': 'order_id', 'total': 'price * quantity'}, or leave it out for all columns"
-        if option != "columns":
-            example = f"{option}={{'description': \"description = '__debezium_unavailable_value'\"}}"
-        rule = "it is a mapping of table columns to SQL expressions, neither of them empty"
-        raise _contradiction(option, given, rule, f"pass {example}")
-    return {name: ended(expression) for name, expression in given.items()}
-
-
-def checked_names(option: str, given: object) -> tuple[str, ...]:
-    """A list of distinct column names; a single text is a common mistake that would be read letter by letter."""
-    listed = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
-    names = tuple(given) if isinstance(given, Sequence) and listed else ()
-    good = listed and all(isinstance(name, str) and name for name in names) and len(set(names)) == len(names)
-    if not good:
-        raise _contradiction(option, given, "it is a list of distinct column names", f"pass {option}=['order_id']")
-    return names
-
-
-def ended(expression: str) -> str:
-    """An expression that can be followed by more SQL: a comment at its end would swallow it."""
-    return f"{expression}\n" if "--" in expression else expression
-
-
-def _end_expressions(output: Records | Rows, names: Sequence[str]) -> None:
-    for name in names:
-        given = getattr(output, name)
-        if given is not None:
-            object.__setattr__(output, name, ended(given))
+            raise refuse(rule, "remove one of the two, or give it another where, key or value")

@@ -8,33 +8,16 @@ from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.settings import nearest
-from spark_2pc_sink.options.text_checks import shown
+from spark_2pc_sink.options.settings import nearest, refused, shown
 
-#: Options of ``SchemaRegistryClient``.
-_CLIENT: Final = frozenset(
-    {
-        "url",
-        "basic.auth.user.info",
-        "bearer.auth.credentials.source",
-        "bearer.auth.token",
-        "bearer.auth.client.id",
-        "bearer.auth.client.secret",
-        "bearer.auth.scope",
-        "bearer.auth.issuer.endpoint.url",
-        "bearer.auth.logical.cluster",
-        "bearer.auth.identity.pool.id",
-        "ssl.ca.location",
-        "ssl.certificate.location",
-        "ssl.key.location",
-        "ssl.key.password",
-        "proxy",
-        "timeout",
-        "max.retries",
-        "retries.wait.ms",
-        "retries.max.wait.ms",
-    }
-)
+#: Options of ``SchemaRegistryClient``: texts and numbers.
+_TEXTS: Final = {
+    *("url", "proxy", "basic.auth.user.info", "bearer.auth.credentials.source", "bearer.auth.token"),
+    *("bearer.auth.client.id", "bearer.auth.client.secret", "bearer.auth.scope", "bearer.auth.issuer.endpoint.url"),
+    *("bearer.auth.logical.cluster", "bearer.auth.identity.pool.id", "ssl.ca.location", "ssl.certificate.location"),
+    *("ssl.key.location", "ssl.key.password"),
+}
+_NUMBERS: Final = {"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms"}
 #: Options of its serializers: (name, default).
 _SERIALIZERS: Final[Mapping[str, bool]] = {
     "auto.register.schemas": True,
@@ -73,23 +56,19 @@ class SchemaRegistryOptions:
             return given
         if not isinstance(given, Mapping):
             raise _refused("", "it is a mapping of properties", "pass schema_registry={'url': 'http://…:8081'}", given)
-        known = _CLIENT | set(_SERIALIZERS)
+        known = _TEXTS | _NUMBERS | set(_SERIALIZERS)
         for name in given:
             if name not in known:
-                raise _refused(
-                    str(name),
-                    "the schema registry's client has no such property",
-                    nearest(str(name), known),
-                    given[name],
-                )
+                rule = "the schema registry's client has no such property"
+                raise _refused(str(name), rule, nearest(str(name), known), given[name])
         flags = {name: _flag(name, given.get(name, default)) for name, default in _SERIALIZERS.items()}
-        if flags["use.latest.version"]:
-            # Requested as the client's own serializers do: the registered schema is used.
-            flags["auto.register.schemas"] = False
+        client = {name: _value(name, given[name]) for name in given if name not in _SERIALIZERS and name != "url"}
+        latest = flags["use.latest.version"]
         return cls(
-            client={**_BOUNDS, **{name: _value(name, given[name]) for name in given if name in _CLIENT}, **_url(given)},
-            register=flags["auto.register.schemas"],
-            latest=flags["use.latest.version"],
+            client={**_BOUNDS, **client, "url": _url(given)},
+            # As the client's own serializers do: the registered schema is used.
+            register=flags["auto.register.schemas"] and not latest,
+            latest=latest,
             normalize=flags["normalize.schemas"],
         )
 
@@ -105,25 +84,24 @@ class SchemaRegistryOptions:
         return hash((tuple(sorted(self.client.items())), self.register, self.latest, self.normalize))
 
 
-def _url(given: Mapping[str, Any]) -> dict[str, str]:
+def _url(given: Mapping[str, Any]) -> str:
     url = given.get("url")
     if not isinstance(url, str) or not all(part.strip().startswith(_SCHEMES) for part in url.split(",")):
         rule = "it is the address of the registry, http://… or https://…, or several with commas between"
         raise _refused("url", rule, "pass schema_registry={'url': 'http://registry:8081'}", url)
-    return {"url": url}
+    return url
 
 
 def _value(name: str, value: object) -> str | int:
-    numeric = name in _BOUNDS or name == "retries.wait.ms"
+    numeric = name in _NUMBERS
     if numeric and isinstance(value, str) and value.isdecimal():
         return int(value)
-    good = isinstance(value, int) and not isinstance(value, bool) and value >= 0 if numeric else isinstance(value, str)
-    if not good or value == "":
-        raise _refused(
-            name, "it is a number" if numeric else "it is a text", f"pass '{name}': …, or leave it out", value
-        )
-    assert isinstance(value, (str, int))
-    return value
+    if numeric and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if not numeric and isinstance(value, str) and value:
+        return value
+    rule = "it is a number" if numeric else "it is a text"
+    raise _refused(name, rule, f"pass '{name}': …, or leave it out", value)
 
 
 def _flag(name: str, value: object) -> bool:
@@ -141,4 +119,4 @@ def _without_login(url: str) -> str:
 
 def _refused(name: str, rule: str, remedy: str, value: object) -> ConfigurationError:
     option = f"schema_registry[{name!r}]" if name else "schema_registry"
-    return ConfigurationError(option=option, value=shown(name, value), rule=rule, remedy=remedy)
+    return refused(option, shown(name, value), rule, remedy)

@@ -1,27 +1,56 @@
-"""One option: its type, default, unit, bounds and the reason for them, as metadata of the dataclass field.
+"""One option: its type, default, unit, bounds and reason, as metadata of a dataclass field; and the checks of a value.
 
-A default without a reason can't be declared. The documentation's tables are generated from the same fields that the
-code reads, and a test compares the public signatures with them.
+Signatures, `help`, the page of the manual, TOML files, environment variables, the command line and error texts are made
+from these fields. A default without a reason cannot be declared.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
+import json
+import re
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import cache
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cache, wraps
+from inspect import Parameter, signature
+from pathlib import PurePath
 from types import SimpleNamespace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options import text_checks
 
-#: Replaces values in messages that may be secret.
-HIDDEN = text_checks.HIDDEN
+P = ParamSpec("P")
+R = TypeVar("R")
+
 #: The largest 32-bit integer: the type of most of Kafka's and PostgreSQL's integer settings.
-INT32_MAX = 2**31 - 1
-_KEY = "spark_2pc_sink.setting"
+INT32_MAX: Final = 2**31 - 1
+_KEY: Final = "spark_2pc_sink.setting"
+_HELP_WIDTH: Final = 100
+
+#: What a reader wants to do. Signatures, help and the page have the options in this order.
+CONNECT: Final = "Name the sink and connect it"
+TO_KAFKA: Final = "Choose what goes to Kafka"
+ENCODE: Final = "Encode with a schema registry"
+TO_POSTGRESQL: Final = "Choose what goes to PostgreSQL"
+KEYED: Final = "Update and delete rows"
+SEVERAL: Final = "Write several topics and tables"
+BAD_ROWS: Final = "Handle bad rows"
+OWN_CODE: Final = "Run your own code with a batch"
+TELL: Final = "Tell other tools"
+CONTINUE: Final = "Continue after a restart that needs a decision"
+STATE: Final = "Keep state and history"
+TUNE: Final = "Tune batches"
+LIMITS: Final = "Set time limits"
+GROUPS: Final = (
+    *(CONNECT, TO_KAFKA, ENCODE, TO_POSTGRESQL, KEYED, SEVERAL, BAD_ROWS, OWN_CODE, TELL, CONTINUE, STATE, TUNE),
+    *(LIMITS, "Connect", "Encrypt", "Log in", "Size and compress requests", "Limit waiting and retries"),
+)
+
+
+# --- declarations --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -29,43 +58,51 @@ class Setting:
     """Metadata of one option in addition to its type.
 
     Args:
-        why: what it does and why the default is what it is, one or two sentences.
+        why: what it does and why the default is what it is, one or two sentences. ``{keys}`` is the user's name of the
+            option ``keys``.
+        group: one of `GROUPS`; '' for an option that only one command or class has.
         unit: unit of a number: 'ms', 's', 'bytes', or '' for a count or a text.
         at_least: smallest value of a number, inclusive.
         at_most: largest value of a number, inclusive.
         properties: for Kafka options, the names under which users know it, the preferred one first.
         dotted: users know it by the field's name with dots, like the properties of a Kafka broker.
         given: the type that a user passes, if the field has another one.
+        parse: makes the field's value from the user's, which is not None, and its name. None: it is the same.
+        sink: for an option of an output, its name as a keyword of a sink with one topic and one table; '' for the same,
+            None for none.
+        how: whether it affects only how a sink works, so that two sinks that differ in it write the same.
+        store: whether the state store takes it, by the same name.
         secret: never shown in a repr or a message.
         since: first version of the package that has it.
     """
 
     why: str
+    group: str = ""
     unit: str = ""
     at_least: int | None = None
     at_most: int | None = None
     properties: tuple[str, ...] = ()
     dotted: bool = False
     given: str = ""
+    parse: Callable[[Any, str], Any] | None = None
+    sink: str | None = ""
+    how: bool = False
+    store: bool = False
     secret: bool = False
     since: str = "1.0.0"
 
 
-def setting(default: Any = MISSING, **about: Any) -> Any:
+def setting(default: Any = MISSING, why: str = "", **about: Any) -> Any:
     """A dataclass field that carries a :class:`Setting`; without ``default`` it is required."""
-    described = Setting(**about)
+    described = Setting(why, **about)
     return field(default=default, repr=not described.secret, metadata={_KEY: described})
 
 
-def milliseconds(default: int | None, *, at_most: int = INT32_MAX, at_least: int = 1, **about: Any) -> Any:
+def milliseconds(
+    default: int | None, why: str, *, at_most: int = INT32_MAX, at_least: int = 1, group: str = LIMITS, **about: Any
+) -> Any:
     """A :func:`setting` that is a duration; PostgreSQL's and Kafka's own maximum is an int32 of milliseconds."""
-    return setting(default, unit="ms", at_least=at_least, at_most=at_most, **about)
-
-
-def same_setting(options: type[Any], name: str) -> Any:
-    """A field like one of another class: an option that two classes share is declared once, there."""
-    [item] = (each for each in fields(options) if each.name == name)
-    return field(default=item.default, repr=item.repr, metadata=item.metadata)
+    return setting(default, why, unit="ms", at_least=at_least, at_most=at_most, group=group, **about)
 
 
 def setting_of(item: Field[Any]) -> Setting:
@@ -74,80 +111,122 @@ def setting_of(item: Field[Any]) -> Setting:
     return described
 
 
+def is_option(item: Field[Any]) -> bool:
+    """Whether a field is an option, and not a value made from others."""
+    return _KEY in item.metadata
+
+
+def renamed(item: Field[Any], name: str, **changes: Any) -> Field[Any]:
+    """The same option under another name; ``changes`` are of `Setting`, or ``type`` and ``default``."""
+    default, kind = changes.pop("default", item.default), changes.pop("type", item.type)
+    made: Field[Any] = field(default=default, metadata={_KEY: replace(setting_of(item), **changes)})
+    made.name, made.type = name, kind
+    return made
+
+
 def options_of(options: type[Any]) -> list[Field[Any]]:
-    """The fields of a class in documentation order: required ones, its own, then those of its base."""
-    own = options.__annotations__
-    # Sorting is stable: each of the three groups keeps the order of declaration.
-    return sorted(fields(options), key=lambda item: item.default is not MISSING and 1 + (item.name not in own))
+    """The options of a class as readers see them: required ones, its own, then by group."""
+    declared: Any = getattr(options, "declared", None)
+    found = [item for item in (fields(options) if declared is None else declared()) if is_option(item)]
+
+    def place(item: Field[Any]) -> int:
+        group = setting_of(item).group
+        return -1 if item.default is MISSING else GROUPS.index(group) + 1 if group else 0
+
+    # Sorting is stable: each group keeps the order of declaration.
+    return sorted(found, key=place)
+
+
+def kind_of(item: Field[Any]) -> str:
+    """The type that a user passes, in Python notation."""
+    return setting_of(item).given or str(item.type)
 
 
 def shown_name(item: Field[Any]) -> str:
-    """The user's name for this field."""
-    described = setting_of(item)
-    if described.dotted:
+    """The user's name for this field; for an output's, that of a sink with one topic and one table."""
+    about = setting_of(item)
+    if about.dotted:
         return item.name.replace("_", ".")
-    return described.properties[0] if described.properties else item.name
+    return about.properties[0] if about.properties else about.sink or item.name
 
 
-def check_settings(options: Any) -> None:
-    """Check every field of a dataclass instance against its own bounds, choices and annotated kind.
-
-    Raises:
-        ConfigurationError: the first field, in order of declaration, that breaks a rule.
-    """
-    kind: Any = type(options)
-    choices = _choices(kind)
+def parsed(options: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a class's fields, made from a user's; what is None stays None."""
+    made = dict(given)
     for item in fields(options):
-        _check_one(item, getattr(options, item.name), choices.get(item.name))
+        parse = setting_of(item).parse if is_option(item) else None
+        if parse is not None and made.get(item.name) is not None:
+            made[item.name] = parse(made[item.name], shown_name(item))
+    return made
 
 
-@cache
-def _choices(options: type[Any]) -> dict[str, tuple[str, ...]]:
-    """The values that a ``Literal`` in a field's annotation allows, by the field's name."""
-    names = {item.name for item in fields(options)}
-    hints: dict[str, Any] = {}
-    for base in reversed(options.__mro__):
-        # Only those of fields: Python 3.10 cannot resolve the ``_: KW_ONLY`` of a dataclass.
-        own = {name: hint for name, hint in vars(base).get("__annotations__", {}).items() if name in names}
-        holder: Any = SimpleNamespace(__annotations__=own)
-        hints |= get_type_hints(holder, vars(sys.modules[base.__module__]))
-    parts = {name: (hint, *get_args(hint)) for name, hint in hints.items()}
-    return {name: get_args(part) for name, found in parts.items() for part in found if get_origin(part) is Literal}
+def options_text(options: Iterable[Field[Any]]) -> str:
+    """The options by group, for a docstring."""
+    lines, group = [], ""
+    # Required ones come with those of their group.
+    for item in sorted(options, key=lambda item: GROUPS.index(setting_of(item).group)):
+        about = setting_of(item)
+        if about.group != group:
+            group = about.group
+            lines.append(f"**{group}**")
+        default = "required" if item.default is MISSING else f"default ``{item.default!r}``"
+        text = f"- ``{item.name}``, {default}: {about.why}."
+        lines.append(
+            textwrap.fill(text, _HELP_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        )
+    return "\n\n".join(lines)
 
 
-def _check_one(item: Field[Any], value: object, choices: tuple[str, ...] | None) -> None:
-    described, kind = setting_of(item), str(item.type)
-    if value is None and "None" in kind:
-        return
-    if kind.startswith("int"):
-        _check_number(item, described, value)
-    elif kind.startswith("bool") and not isinstance(value, bool):
-        raise refusal(item, value, "it is True or False", "pass one of the two")
-    elif choices is not None or kind.startswith("str"):
-        if not isinstance(value, str) or not value.strip():
-            raise refusal(item, value, "it is a text that is not empty", "pass a text, or leave the option out")
-        if choices is not None and value not in choices:
-            raise refusal(item, value, f"it is one of {', '.join(choices)}", nearest(value, choices))
+def with_options(options: type[Any]) -> Callable[[type[R]], type[R]]:
+    """Add all options, by group, to the docstring of the decorated class; `help` shows them."""
+
+    def documented(kind: type[R]) -> type[R]:
+        if kind.__doc__ is not None:  # python -OO removes docstrings
+            kind.__doc__ = f"{inspect.cleandoc(kind.__doc__)}\n\n{options_text(options_of(options))}\n"
+        return kind
+
+    return documented
 
 
-def _check_number(item: Field[Any], described: Setting, value: object) -> None:
-    # bool is a subclass of int, and 'request.timeout.ms': True is a mistake, not one millisecond.
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise refusal(item, value, "it is a whole number", f"pass a number{_in_unit(described)}")
-    if described.at_least is not None and value < described.at_least:
-        raise refusal(item, value, f"it is at least {described.at_least}{_in_unit(described)}", "raise it")
-    if described.at_most is not None and value > described.at_most:
-        raise refusal(item, value, f"it is at most {described.at_most}{_in_unit(described)}", "lower it")
+# --- values in messages --------------------------------------------------------------------------------------------
+
+#: Replaces values in messages that may be secret.
+HIDDEN: Final = "***"
+#: Substrings of names whose value is a secret, or may be: even if misspelt.
+_SECRET_NAME: Final = re.compile(
+    r"pas+w|pa?s+phr|se?cr?e?t|tok(en|n)|jaas|cred|auth|login|private|database|command|(api|access|ssl)[._]?key|user.?info|"
+    r"key.?(store|pass)|truststore|oauth|\bpem\b",
+    re.IGNORECASE,
+)
+_SECRET_VALUE: Final = re.compile(r"@|pas+.?w|secret|token|jaas|-----BEGIN|\S{33,}", re.IGNORECASE)
+_SHOWN_MAX: Final = 200
+_NO_TEXT: Final = re.compile("[\x00\ud800-\udfff]")
 
 
-def _in_unit(described: Setting) -> str:
-    return f" {described.unit}" if described.unit else ""
+def shown(name: str, value: object) -> object:
+    """A value for a message: unchanged, unless its name, perhaps misspelt, or the value itself looks like a secret."""
+    if value is None or isinstance(value, bool):
+        return value
+    if _SECRET_NAME.search(name):
+        return HIDDEN
+    if isinstance(value, Mapping):
+        return {key: shown(str(key), part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [shown(name, part) for part in value]
+    if isinstance(value, (int, float)):
+        return value
+    harmless = isinstance(value, str) and len(value) <= _SHOWN_MAX and not _SECRET_VALUE.search(value)
+    return value if harmless else HIDDEN
+
+
+def refused(option: str, value: object, rule: str, remedy: str) -> ConfigurationError:
+    """The error for an option whose value breaks a rule, or contradicts another option."""
+    return ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)
 
 
 def refusal(item: Field[Any], value: object, rule: str, remedy: str) -> ConfigurationError:
-    """A :class:`ConfigurationError` about one field, which never shows the value of a secret one."""
-    shown = HIDDEN if setting_of(item).secret else value
-    return ConfigurationError(option=shown_name(item), value=shown, rule=rule, remedy=remedy)
+    """The same, about one field; the value of a secret one is not shown."""
+    return refused(shown_name(item), HIDDEN if setting_of(item).secret else value, rule, remedy)
 
 
 def nearest(name: str, valid: Iterable[str], *, known_elsewhere: Mapping[str, str] | None = None) -> str:
@@ -168,3 +247,215 @@ def nearest(name: str, valid: Iterable[str], *, known_elsewhere: Mapping[str, st
 
 def _folded(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
+
+
+# --- checks --------------------------------------------------------------------------------------------------------
+
+
+def check_texts(option: str, value: object) -> None:
+    """Refuse texts that no database, broker or file name can contain, at any depth of a value.
+
+    Args:
+        option: the name for the error; for an entry of a mapping, its key is appended.
+        value: a text, a path, or mappings and lists of such; other types are accepted.
+
+    Raises:
+        ConfigurationError: a text contains NUL, or half of a surrogate pair, which is not a character.
+    """
+    if isinstance(value, PurePath):
+        value = str(value)
+    if isinstance(value, str):
+        if found := _NO_TEXT.search(value):
+            rule = f"character {found.start() + 1} of it is U+{ord(found[0]):04X}, which no text of PostgreSQL and "
+            remedy = "take it out, or write it as an escape of the language that the text is in"
+            raise refused(option, shown(option, value), f"{rule}Kafka has", remedy)
+    elif isinstance(value, Mapping):
+        for name, entry in value.items():
+            check_texts(option, name)
+            check_texts(f"{option}[{name!r}]", entry)
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            check_texts(option, entry)
+
+
+def check_settings(options: Any) -> None:
+    """Check every field of a dataclass instance against its own bounds, choices and annotated kind.
+
+    Raises:
+        ConfigurationError: the first field, in order of declaration, that breaks a rule.
+    """
+    kind: Any = type(options)
+    choices = _choices(kind)
+    for item in filter(is_option, fields(options)):
+        _check_one(item, getattr(options, item.name), choices.get(item.name))
+
+
+@cache
+def _choices(options: type[Any]) -> dict[str, tuple[str, ...]]:
+    """The values that a ``Literal`` in a field's annotation allows, by the field's name."""
+    names = {item.name for item in fields(options) if is_option(item)}
+    hints: dict[str, Any] = {}
+    for base in reversed(options.__mro__):
+        # Only those of fields: Python 3.10 cannot resolve the ``_: KW_ONLY`` of a dataclass.
+        own = {name: hint for name, hint in vars(base).get("__annotations__", {}).items() if name in names}
+        holder: Any = SimpleNamespace(__annotations__=own)
+        hints |= get_type_hints(holder, vars(sys.modules[base.__module__]))
+    parts = {name: (hint, *get_args(hint)) for name, hint in hints.items()}
+    return {name: get_args(part) for name, found in parts.items() for part in found if get_origin(part) is Literal}
+
+
+def _check_one(item: Field[Any], value: object, choices: tuple[str, ...] | None) -> None:
+    kind = str(item.type)
+    if value is None and "None" in kind:
+        return
+    if kind.startswith("int"):
+        _check_number(item, value)
+    elif kind.startswith("bool") and not isinstance(value, bool):
+        raise refusal(item, value, "it is True or False", "pass one of the two")
+    elif choices is not None or kind.startswith("str"):
+        if not isinstance(value, str) or not value.strip():
+            raise refusal(item, value, "it is a text that is not empty", "pass a text, or leave the option out")
+        if choices is not None and value not in choices:
+            raise refusal(item, value, f"it is one of {', '.join(choices)}", nearest(value, choices))
+
+
+def _check_number(item: Field[Any], value: object) -> None:
+    about = setting_of(item)
+    unit = f" {about.unit}" if about.unit else ""
+    # bool is a subclass of int, and 'request.timeout.ms': True is a mistake, not one millisecond.
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise refusal(item, value, "it is a whole number", f"pass a number{unit}")
+    if about.at_least is not None and value < about.at_least:
+        raise refusal(item, value, f"it is at least {about.at_least}{unit}", "raise it")
+    if about.at_most is not None and value > about.at_most:
+        raise refusal(item, value, f"it is at most {about.at_most}{unit}", "lower it")
+
+
+# --- keywords of a call --------------------------------------------------------------------------------------------
+
+#: Names used by Spark's JDBC source, PGStyx, Flink, Delta and others, letters and digits only.
+KNOWN_ELSEWHERE: Final = {
+    name: ours
+    for ours, names in {
+        "database": "url databaseurl dsn",
+        "table": "dbtable tablename",
+        "mode": "writemode outputmode",
+        "upsert_keys": "mergekeys upsertkeycolumns primarykey",
+        "upsert_order_by": "orderby",
+        "transactional_id": "transactionalidprefix txnappid",
+        "kafka": "bootstrapservers kafkabootstrapservers kafkaoptions",
+        "headers": "includeheaders",
+        "batch_attempts_max": "maxretries",
+        "statement_timeout_ms": "querytimeout",
+        "state_table": "commitlogtable",
+        "history_batches": "commitlogretentionepochs",
+        "create_table": "createtablecolumntypes",
+        "partition": "partitionby",
+        # An option of the sink, which decides in advance; for `recover` a person decides.
+        "decision": "acceptreplay",
+    }.items()
+    for name in names.split()
+}
+
+
+def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> None:
+    """Refuse calls that would be a Python ``TypeError``, before any value is used.
+
+    Args:
+        given: the keywords of a call. A required one that is None counts as missing.
+        known: the keywords that exist, and whether each is required.
+
+    Raises:
+        ConfigurationError: an unknown keyword (with the nearest that exists), a missing one, or an invalid text (see
+            `check_texts`).
+    """
+    for name in given:
+        if name not in known:
+            remedy = nearest(name, known, known_elsewhere=KNOWN_ELSEWHERE)
+            raise refused(name, shown(name, given[name]), "there is no such option", remedy)
+    for name, required in known.items():
+        if required and given.get(name) is None:
+            raise refused(name, None, "it is required", f"pass {name}=")
+    for name, value in given.items():
+        check_texts(name, value)
+
+
+def checks_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Let calls of a function with explicit keywords fail like `check_keywords`.
+
+    IDEs, type checkers and ``inspect.signature`` see the function's own signature.
+    """
+    parameters = signature(function).parameters
+    known = {name: item.default is Parameter.empty for name, item in parameters.items() if name != "self"}
+
+    @wraps(function)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        named = {name: value for name, value in zip(parameters, args, strict=False) if name in known}
+        check_keywords({**named, **given}, known)
+        return function(*args, **given)
+
+    return checked
+
+
+# --- values as texts -----------------------------------------------------------------------------------------------
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
+#: Parts of the types of options with more than a single value.
+_STRUCTURED: Final = ("Mapping[", "Sequence[", "list[", "tuple[")
+
+
+def as_text(name: str, raw: object, *, secret: bool = False) -> str:
+    """A text; numbers are not texts, so that a password of digits keeps its leading zeros."""
+    if isinstance(raw, str):
+        return raw
+    raise refused(name, HIDDEN if secret else raw, "it is a text", "put it in quotation marks")
+
+
+def as_number(name: str, raw: object) -> int:
+    """A whole number, or its decimal text."""
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and _NUMBER.fullmatch(raw.strip()):
+        # int() itself strips fewer kinds of blanks than strip() does.
+        return int(raw.strip())
+    raise refused(name, raw, "it is a whole number", "pass a number or its text")
+
+
+def as_boolean(name: str, raw: object, *, true: tuple[str, ...], false: tuple[str, ...]) -> bool:
+    """One of the texts in ``true`` or in ``false``, in any case."""
+    text = raw.strip().lower() if isinstance(raw, str) else None
+    if text in true or text in false:
+        return text in true
+    valid = ", ".join(repr(word) for word in (*true, *false))
+    raise refused(name, raw, f"it is one of {valid}", "pass one of them")
+
+
+def value_of_text(item: Field[Any], text: str) -> Any:
+    """The value of an option as a text: in an environment variable, on a command line, or as ``${NAME}`` in a file.
+
+    Args:
+        item: the option's declaration.
+        text: a number, ``true`` or ``false``, comma-separated names, or JSON for a mapping or tables. Any other text is
+            kept.
+
+    Raises:
+        ConfigurationError: the text is invalid. A secret is not shown.
+    """
+    kind = kind_of(item)
+    if kind.startswith("int"):
+        return as_number(item.name, text)
+    if kind.startswith("bool"):
+        return as_boolean(item.name, text, true=("true",), false=("false",))
+    if not any(word in kind for word in _STRUCTURED):
+        return text
+    mapping = kind.startswith("Mapping")
+    if "str]" in kind and not mapping and not text.lstrip().startswith("["):
+        return [name.strip() for name in text.split(",")]
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise refusal(item, shown(item.name, text), f"its text is JSON: {error}", "write JSON") from None
+    if isinstance(value, dict if mapping else list):
+        return value
+    rule, remedy = ("an object", '{"order_id": "id"}') if mapping else ("a list", '["order_id"]')
+    raise refusal(item, shown(item.name, text), f"its text is JSON, {rule}", f"write for example {remedy}")

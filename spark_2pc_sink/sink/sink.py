@@ -16,10 +16,8 @@ from jdbc_state.sink_log import FIELD, at_work_for, sink_log
 from spark_2pc_sink.causes import in_words
 from spark_2pc_sink.errors import BatchAttemptsExhaustedError, DualWriteError, LocalProtocolError
 from spark_2pc_sink.options import Records, Rows, SinkOptions, checks_keywords
-from spark_2pc_sink.options.environment import PREFIX, read_environment
-from spark_2pc_sink.options.reference_page import with_options
-from spark_2pc_sink.options.sourced_options import SourcedOptions
-from spark_2pc_sink.options.toml_file import read_toml_file
+from spark_2pc_sink.options.settings import with_options
+from spark_2pc_sink.options.sources import PREFIX, SourcedOptions, read_environment, read_toml_file
 from spark_2pc_sink.sink.check.check import check_sink
 from spark_2pc_sink.sink.check.executor_side import active_session
 from spark_2pc_sink.sink.check.findings import CheckReport
@@ -70,7 +68,7 @@ def _raising_once(method: Callable[P, R]) -> Callable[P, R]:
     return once
 
 
-@with_options
+@with_options(SinkOptions)
 class DualWriteSink:
     """Writes each micro-batch of a streaming query to Kafka and PostgreSQL, exactly once to both.
 
@@ -88,14 +86,18 @@ class DualWriteSink:
     _run: QueryRun | None
     _started_in: str | None
 
-    # The keywords, which a test compares with `SinkOptions`: types and defaults are spelled out here for readers.
     @checks_keywords
     def __init__(
         self,
         *,
+        # options: DualWriteSink (made from the declarations by `make reference-pages`)
         transactional_id: str,
         kafka: Mapping[str, str | int | Callable[[str], Any]],
         database: str,
+        database_password: Callable[[], str] | None = None,
+        password_command: str | None = None,
+        require_tls: bool = False,
+        accept_database: str | None = None,
         topic: str | None = None,
         key: str | None = None,
         value: str | None = None,
@@ -109,44 +111,39 @@ class DualWriteSink:
         schema_registry: Mapping[str, str | int | bool] | None = None,
         table: str | None = None,
         columns: Mapping[str, str] | None = None,
-        mode: Literal["append", "upsert", "insert_ignore"] = "append",
-        upsert_keys: list[str] | tuple[str, ...] = (),
-        upsert_order_by: str | None = None,
-        upsert_superseded: Literal["send_first", "leave_out"] = "send_first",
-        upsert_late_rows: Literal["replace", "keep_newer"] = "replace",
-        delete_when: str | None = None,
-        tombstones: bool = False,
-        update_columns: list[str] | tuple[str, ...] | None = None,
-        upsert_where: str | None = None,
-        unchanged_when: Mapping[str, str] | None = None,
         create_table: bool = False,
         primary_key: list[str] | tuple[str, ...] = (),
         schema_evolution: Literal["strict", "add_columns"] = "strict",
+        mode: Literal["append", "upsert", "insert_ignore"] = "append",
+        upsert_keys: list[str] | tuple[str, ...] = (),
+        upsert_order_by: str | None = None,
+        upsert_late_rows: Literal["replace", "keep_newer"] = "replace",
+        delete_when: str | None = None,
+        update_columns: list[str] | tuple[str, ...] | None = None,
+        upsert_where: str | None = None,
+        unchanged_when: Mapping[str, str] | None = None,
+        upsert_superseded: Literal["send_first", "leave_out"] = "send_first",
+        tombstones: bool = False,
         writes: Sequence[Records | Rows] = (),
-        batch_attempts_max: int = 3,
-        driver_port: int = 0,
-        driver_port_range: int = 16,
         bad_rows: Literal["fail", "dead_letter"] = "fail",
         max_bad_rows: float | str = 100,
         dead_letter_table: str | None = None,
         dead_letter_topic: str | None = None,
-        accept_replay: int | None = None,
         on_batch: Callable[[BatchReport], object] | None = None,
         on_decide: Callable[[Connection, DecidingBatch], object] | list[str] | tuple[str, ...] | None = None,
         openlineage_namespace: str | None = None,
-        query_name: str | None = None,
-        decision_margin_ms: int = 10_000,
-        database_password: Callable[[], str] | None = None,
-        password_command: str | None = None,
-        require_tls: bool = False,
-        accept_database: str | None = None,
         adopt: bool = False,
         accept_loss: str | None = None,
         reason: str | None = None,
+        accept_replay: int | None = None,
+        query_name: str | None = None,
         state_schema: str = "public",
         state_table: str = "kafka_transaction_state",
         history_table: str | None = None,
         history_batches: int = 1_000,
+        batch_attempts_max: int = 3,
+        driver_port: int = 0,
+        driver_port_range: int = 16,
         connect_timeout_s: int = 10,
         connect_deadline_ms: int = 30_000,
         claim_lock_timeout_ms: int = 2_000,
@@ -156,6 +153,8 @@ class DualWriteSink:
         idle_in_transaction_timeout_ms: int = 60_000,
         commit_timeout_ms: int = 60_000,
         settle_deadline_ms: int = 120_000,
+        decision_margin_ms: int = 10_000,
+        # end of options
     ) -> None:
         options = SinkOptions.parse(**{name: value for name, value in locals().items() if name != "self"})
         DualWriteSink.__setstate__(self, {"_options": options, "_started_in": None})
@@ -311,10 +310,12 @@ class DualWriteSink:
         self._calls = threading.Lock()
 
     def __repr__(self) -> str:
-        options = self._options
-        if options.writes:
-            return f"<DualWriteSink {options.transactional_id!r} writes={list(map(str, options.writes))}>"
-        return f"<DualWriteSink {options.transactional_id!r} topic={options.topic!r} table={options.table!r}>"
+        given = self._options.given()
+        outputs = {name: given[name] for name in ("topic", "table") if name in given}
+        if self._options.writes:
+            outputs["writes"] = list(map(str, self._options.writes))
+        told = " ".join(f"{name}={value!r}" for name, value in outputs.items())
+        return f"<DualWriteSink {self._options.transactional_id!r} {told}>"
 
     def _run_of(self, query: CallingQuery, batch: DataFrame) -> QueryRun:
         """The run of the query, which begins with its first batch: refuse unsafe configurations, then recover.

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.options.row_source import unquoted
+from spark_2pc_sink.options.sql_text import unquoted
 from spark_2pc_sink.verification.columns import Column, Paths, RecordColumn, TableShape
 
 Part: TypeAlias = Literal["key", "value"]

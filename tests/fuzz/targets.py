@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields
 from typing import Final
 
 import google_crc32c
@@ -17,9 +16,9 @@ from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import BatchRange, PreparedTxnState
 from spark_2pc_sink.metrics_server import MetricsAccess, Request, refusal
 from spark_2pc_sink.options.kafka import KafkaOptions
+from spark_2pc_sink.options.settings import options_of, value_of_text
 from spark_2pc_sink.options.sink import SinkOptions
 from spark_2pc_sink.options.sql_text import bare_statements, transaction_command
-from spark_2pc_sink.options.text_values import value_of_text
 from spark_2pc_sink.reference.config.listeners import Users
 from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_assignments
 from spark_2pc_sink.reference.groups.records import GroupValue, OffsetValue
@@ -200,7 +199,7 @@ def broker_properties(data: bytes) -> None:
 def option_texts(data: bytes) -> None:
     """Options of a sink as texts: numbers, switches, lists, JSON."""
     if data:
-        every = fields(SinkOptions)
+        every = options_of(SinkOptions)
         with suppress(ConfigurationError):
             value_of_text(every[data[0] % len(every)], data[1:].decode(errors="replace"))
 

@@ -69,7 +69,7 @@ class RowsWork:
         ):
             for partition, rows in self._records(cluster):
                 session.append(partition, rows)
-            topic_ids = {topic: cluster.topic_id(topic) for topic in (str(self._options.topic),)}
+            topic_ids = {topic: cluster.topic_id(topic) for topic in (self._options.topics[0],)}
             if not ticket.kafka_only:
                 self._copy(open_decision(), iter([_lines(self._early())]))
             receipts = session.flush()
@@ -118,12 +118,12 @@ class RowsWork:
             yield partition, Rows.of(keys, values, None)
 
     def _partitions(self, cluster: Cluster) -> list[TopicPartition]:
-        topic = str(self._options.topic)
+        topic = self._options.topics[0]
         return [TopicPartition(topic, number) for number in range(cluster.partition_counts([topic])[topic])]
 
     def _copy(self, connection: Connection, pieces: Iterator[bytes]) -> int:
         with driver_connection(connection).cursor() as cursor:
-            cursor.copy_expert(f"COPY {self._options.table} (id, payload) FROM STDIN", _Pieces(pieces))
+            cursor.copy_expert(f"COPY {self._options.given()['table']} (id, payload) FROM STDIN", _Pieces(pieces))
             written: int = cursor.rowcount
         return written
 

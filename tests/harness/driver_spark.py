@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink import DualWriteSink, run_until_stopped
-from spark_2pc_sink.options.output_tables import outputs_of_tables
+from spark_2pc_sink.options.sources import outputs_of_tables
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.sink.rows.table_writer import CopyReader
 from spark_2pc_sink.testing.spark import quick_java_options, start_spark

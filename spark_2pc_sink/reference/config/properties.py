@@ -23,10 +23,11 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
-from spark_2pc_sink.options.kafka_values import as_boolean, as_number
 from spark_2pc_sink.options.settings import (
     HIDDEN,
     INT32_MAX,
+    as_boolean,
+    as_number,
     check_settings,
     nearest,
     refusal,

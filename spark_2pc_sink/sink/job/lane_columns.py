@@ -13,7 +13,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.row_source import with_columns_for_star, with_fields_for_star
+from spark_2pc_sink.options.sql_text import with_columns_for_star, with_fields_for_star
 from spark_2pc_sink.sink.job.task_plan import LanePlan
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_expressions import true_sql, type_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from spark_2pc_sink.options import Lane, RowSource
-    from spark_2pc_sink.options.row_source import Explosion
+    from spark_2pc_sink.options.sql_text import Explosion
     from spark_2pc_sink.sink.job.table_loader import TableLoader
     from spark_2pc_sink.sink.job.task_plan import RowEncoderPlan
     from spark_2pc_sink.sink.records.record_expressions import RecordExpressions

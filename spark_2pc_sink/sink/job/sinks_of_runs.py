@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import make_url
@@ -17,6 +17,7 @@ from sqlalchemy import make_url
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.choices import Facts, HaltCause, HaltError
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import options_of, setting_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -26,22 +27,6 @@ if TYPE_CHECKING:
 
 #: Halt causes that the next batch sees if the function skipped a batch.
 _MISSING: Final = frozenset({HaltCause.GAP, HaltCause.NOT_THE_FIRST_BATCH, HaltCause.NOT_HANDED_OVER})
-#: Options that affect how a sink works, and not what it writes. The Kafka cluster is that of the state row, or refused.
-_HOW: Final = frozenset(
-    {
-        *(
-            "accept_database",
-            "accept_replay",
-            "adopt",
-            "batch_attempts_max",
-            "claim_deadline_ms",
-            "claim_lock_timeout_ms",
-        ),
-        *("commit_timeout_ms", "connect_deadline_ms", "connect_timeout_s", "create_table", "decision_margin_ms"),
-        *("driver_port", "driver_port_range", "history_batches", "history_table", "idle_in_transaction_timeout_ms"),
-        *("kafka", "lock_timeout_ms", "reason", "settle_deadline_ms", "statement_timeout_ms"),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -182,8 +167,9 @@ def what_is_written(options: SinkOptions) -> dict[str, object]:
 
     Functions are excluded: a sink created in every call has new ones, and no two of these are equal.
     """
-    given = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in _HOW}
-    written = {name: None if callable(value) else value for name, value in given.items()}
+    given = options.given()
+    names = [item.name for item in options_of(type(options)) if item.name in given and not setting_of(item).how]
+    written = {name: None if callable(given[name]) else given[name] for name in names}
     address = make_url(options.database)
     return written | {"database": f"{address.host}:{address.port}/{address.database}"}
 

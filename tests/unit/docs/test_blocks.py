@@ -15,8 +15,7 @@ from typing import Final
 
 import pytest
 
-from spark_2pc_sink.options.properties_file import read_properties_file
-from spark_2pc_sink.options.toml_file import read_toml_file
+from spark_2pc_sink.options.sources import read_properties_file, read_toml_file
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from tests.harness.page_blocks import PAGES, ROOT, Block, blocks
 from tests.harness.page_commands import check_command

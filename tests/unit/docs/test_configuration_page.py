@@ -9,9 +9,8 @@ import pytest
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.environment import read_environment
 from spark_2pc_sink.options.outputs import Records, Rows
-from spark_2pc_sink.options.toml_file import read_toml_file
+from spark_2pc_sink.options.sources import read_environment, read_toml_file
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "configuration.md").read_text()
 FILE, WRITES = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)

@@ -16,7 +16,7 @@ import pytest
 
 from spark_2pc_sink.logins.tokens import token_source
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.options.toml_file import read_toml_file
+from spark_2pc_sink.options.sources import read_toml_file
 
 PAGE = (Path(__file__).parents[3] / "docs" / "logins.md").read_text()
 EXPIRY_S = 4_102_444_800

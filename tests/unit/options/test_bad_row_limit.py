@@ -8,9 +8,8 @@ import pytest
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.bad_row_limit import BAD_ROWS_MAX, BadRowLimit
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.options.sink import SinkOptions
+from spark_2pc_sink.options.sink import BAD_ROWS_MAX, BadRowLimit, SinkOptions
 
 GIVEN: dict[str, Any] = {
     "transactional_id": "t",

@@ -43,7 +43,7 @@ def parse(**given: Any) -> SinkOptions:
         ),
         (
             {**IGNORE, "upsert_order_by": "lsn", "upsert_late_rows": "keep_newer"},
-            "upsert_late_rows=.*the row that is there stays",
+            "upsert_late_rows=.*the existing row stays",
         ),
         (
             {**IGNORE, "upsert_order_by": "lsn", "upsert_superseded": "leave_out"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,9 @@ import pytest
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.options.environment import read_environment
 from spark_2pc_sink.options.kafka import property_names
+from spark_2pc_sink.options.settings import options_of
+from spark_2pc_sink.options.sources import read_environment
 
 SIDES = {"SPARK_2PC_DATABASE": "postgresql://job@h/shop", "SPARK_2PC_KAFKA_BOOTSTRAP_SERVERS": "h:9092"}
 
@@ -48,7 +48,7 @@ def test_the_environment_is_the_call_with_the_same_keywords(monkeypatch: pytest.
 
 def test_every_option_and_property_has_a_variable() -> None:
     """And those that tell the tests of users where servers are get in nobody's way."""
-    names = [f"SPARK_2PC_{item.name.upper()}" for item in fields(SinkOptions)]
+    names = [f"SPARK_2PC_{item.name.upper()}" for item in options_of(SinkOptions)]
     names += [f"SPARK_2PC_KAFKA_{name.upper().replace('.', '_')}" for name in property_names()]
     for name in names:
         try:

@@ -7,9 +7,9 @@ from kafka.net import KafkaConnection
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.options.kafka_names import FIXED, KNOWN_ELSEWHERE, REFUSED
+from spark_2pc_sink.options.kafka import FIXED, KNOWN_ELSEWHERE, REFUSED
 from spark_2pc_sink.options.kafka_security import read_security
-from spark_2pc_sink.options.kafka_values import as_number
+from spark_2pc_sink.options.settings import as_number
 
 SASL: dict[str, object] = {
     "security.protocol": "SASL_SSL",

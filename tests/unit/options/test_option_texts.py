@@ -16,7 +16,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import KafkaOptions, Records, RecoveryOptions, Rows, SinkOptions
 from spark_2pc_sink.options.kafka import property_names
 from spark_2pc_sink.options.names import parse_identifier, quote_identifier
-from spark_2pc_sink.options.settings import setting_of
+from spark_2pc_sink.options.settings import kind_of, options_of
 from tests.unit.options.test_sink_options import REQUIRED, URL
 
 #: What is special to a URL, SQL, psycopg2, a shell, JSON, a regular expression, or a log.
@@ -25,11 +25,11 @@ TEXTS = st.text(st.sampled_from(SPECIAL), max_size=12) | st.text(max_size=12)
 
 
 def is_text(item: Any) -> bool:
-    kind = setting_of(item).given or str(item.type)
+    kind = kind_of(item)
     return "str" in kind and not kind.startswith("Callable") and item.name != "kafka"
 
 
-SINK_TEXTS = [item.name for item in fields(SinkOptions) if is_text(item)]
+SINK_TEXTS = [item.name for item in options_of(SinkOptions) if is_text(item)]
 RECOVERY_TEXTS = [item.name for item in fields(RecoveryOptions) if is_text(item)]
 
 
@@ -59,6 +59,8 @@ def refused_or_held(make: Any) -> None:
         return
     for item in fields(options):
         held(getattr(options, item.name))
+    if isinstance(options, SinkOptions):
+        held(options.given())
     assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own
 
 

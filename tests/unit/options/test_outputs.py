@@ -12,7 +12,7 @@ from spark_2pc_sink import Records, Rows
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RowSource, SinkOptions
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.options.row_source import Explosion, parse_rows, with_columns_for_star, with_fields_for_star
+from spark_2pc_sink.options.sql_text import Explosion, parse_rows, with_columns_for_star, with_fields_for_star
 
 REQUIRED: dict[str, Any] = {
     "transactional_id": "shop",

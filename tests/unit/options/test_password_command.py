@@ -11,7 +11,7 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import CommonOptions
-from spark_2pc_sink.options.password_command import PasswordCommand, PasswordCommandError
+from spark_2pc_sink.options.database import PasswordCommand, PasswordCommandError
 
 LIMIT_S = 30
 

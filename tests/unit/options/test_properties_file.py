@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.properties_file import read_properties_file
+from spark_2pc_sink.options.sources import read_properties_file
 
 
 def test_a_file_is_read_as_java_reads_it(tmp_path: Path) -> None:

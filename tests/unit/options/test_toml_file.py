@@ -12,7 +12,7 @@ from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.options.outputs import Records, Rows
-from spark_2pc_sink.options.toml_file import read_toml_file
+from spark_2pc_sink.options.sources import read_toml_file
 
 HEAD = 'transactional_id = "orders"\ndatabase = "postgresql://job@h/shop"\n'
 KAFKA = '[kafka]\nbootstrap.servers = "h:9092"\n'
@@ -71,7 +71,7 @@ def test_python_has_the_last_word(write: Write) -> None:
     called: list[Any] = []
     path = write(HEAD + 'table = "orders"\n' + KAFKA)
     options = options_of(DualWriteSink.from_toml(path, on_batch=called.append, table="other"))
-    assert (options.on_batch, options.table) == (called.append, "other")
+    assert (options.on_batch, options.given()["table"]) == (called.append, "other")
 
 
 @pytest.mark.parametrize(

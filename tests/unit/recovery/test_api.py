@@ -14,10 +14,10 @@ from jdbc_state.model import lost_commits_error
 from spark_2pc_sink import recover, status
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
 from spark_2pc_sink.options import RecoveryOptions, StatusOptions
-from spark_2pc_sink.options.reference_page import reference
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.transactions import TransactionTool
 from tests.unit.recovery.test_recovery import Sides
+from tools.reference_pages.options import reference
 
 SIDES: dict[str, Any] = {"kafka": {"bootstrap.servers": "h:9092"}, "database": "postgresql://h/d"}
 

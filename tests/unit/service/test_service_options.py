@@ -10,7 +10,7 @@ import pytest
 from spark_2pc_sink import AsyncDualWrite, DualWrite
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import ServiceOptions
-from spark_2pc_sink.options.reference_page import service_reference
+from tools.reference_pages.options import service_reference
 
 NEEDED: dict[str, Any] = {
     "transactional_id": "shop",

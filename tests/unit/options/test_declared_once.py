@@ -1,0 +1,184 @@
+"""An option is declared once: signatures, help, the page, files, variables, flags, layout and errors follow from it."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+import re
+from dataclasses import KW_ONLY, dataclass, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.cli.command_parser import CommandParser
+from spark_2pc_sink.cli.options import add_sink_options
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import CommonOptions, KafkaOptions, Rows, SinkOptions, sink, sources
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.options.outputs import RowShape
+from spark_2pc_sink.options.settings import GROUPS, TO_POSTGRESQL, TUNE, options_of, options_text, setting, setting_of
+from tools.reference_pages import options as pages
+
+NEEDED: dict[str, Any] = {
+    "transactional_id": "orders",
+    "kafka": {"bootstrap.servers": "h:9092"},
+    "database": "postgresql://h/d",
+    "table": "orders",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithMadeUp(SinkOptions):
+    """A sink with one more option, by its declaration alone."""
+
+    rows_per_moon_max: int = setting(7, "as many as a moon carries", group=TUNE, at_least=1, at_most=9)
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> Any:
+    [item] = [item for item in fields(WithMadeUp) if item.name == "rows_per_moon_max"]
+    monkeypatch.setattr(pages, "SinkOptions", WithMadeUp)
+    monkeypatch.setitem(sources._OPTIONS, item.name, item)
+    return item
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_new_option_is_in_the_signature_the_help_and_the_page() -> None:
+    source = "    # options: DualWriteSink (old)\n    # end of options\n"
+    signature = pages.with_signatures(source)
+    assert "    rows_per_moon_max: int = 7,\n" in signature
+    assert pages.with_signatures(signature) == signature
+    assert "- ``rows_per_moon_max``, default ``7``: as many as a moon carries." in options_text(options_of(WithMadeUp))
+    page = pages.options_page()
+    assert "#### `rows_per_moon_max`\n\n`int` (1 to 9), default `7`. Since 1.0.0.\n\nAs many as a moon carries." in page
+    assert re.search(rf"- {TUNE}: .*\[`rows_per_moon_max`\]\(#rows_per_moon_max\)", page)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_new_option_is_read_from_files_variables_and_flags(tmp_path: Path) -> None:
+    assert sources.read_environment({"SPARK_2PC_ROWS_PER_MOON_MAX": "8"}).options == {"rows_per_moon_max": 8}
+    (tmp_path / "sink.toml").write_text('rows_per_moon_max = "${N}"\n')
+    assert sources.read_toml_file(tmp_path / "sink.toml", {"N": "9"}).options == {"rows_per_moon_max": 9}
+    parser = CommandParser(prog="spark-2pc check")
+    add_sink_options(parser, WithMadeUp)
+    assert parser.parse_args(["--rows-per-moon-max", "5"]).rows_per_moon_max == "5"
+    assert "as many as a moon carries" in " ".join(parser.format_help().split())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rows_per_moon_max": 10}, "rows_per_moon_max=10: it is at most 9; lower it"),
+        ({"rows_per_moon_max": "7"}, "rows_per_moon_max='7': it is a whole number; pass a number"),
+        ({"rows_per_mon_max": 7}, "rows_per_mon_max=7: there is no such option; did you mean 'rows_per_moon_max'?"),
+    ],
+)
+def test_errors_about_a_new_option_name_it(given: dict[str, Any], said: str) -> None:
+    assert WithMadeUp.parse(**NEEDED, rows_per_moon_max=9).rows_per_moon_max == 9
+    with pytest.raises(ConfigurationError) as raised:
+        WithMadeUp.parse(**NEEDED, **given)
+    assert str(raised.value) == said
+
+
+def test_an_option_of_tables_is_one_of_the_sink_and_of_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one declaration in what `Rows` and a layout share."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Shape(RowShape):
+        colour: str | None = setting(None, "the colour of the table", group=TO_POSTGRESQL)
+
+    @dataclass(frozen=True)
+    class Painted(Shape, Rows):
+        table: str = setting(why="'table' or 'schema.table'", group=TO_POSTGRESQL)
+        _: KW_ONLY
+
+    @dataclass(frozen=True, kw_only=True)
+    class Layout(Shape, SinkLayout):
+        pass
+
+    flat = {name: (Painted if kind is Rows else kind, item) for name, (kind, item) in sink._FLAT.items()}
+    [item] = [item for item in fields(Painted) if item.name == "colour"]
+    monkeypatch.setattr(sink, "Rows", Painted)
+    monkeypatch.setattr(sink, "_FLAT", {**flat, "colour": (Painted, item)})
+    monkeypatch.setattr(sink, "SinkLayout", Layout)
+    options = SinkOptions.parse(**NEEDED, colour="blue")
+    assert "colour" in [each.name for each in options_of(SinkOptions)]
+    assert options.layout.as_json()["colour"] == "blue"
+    assert Layout.parse(options.layout.as_json()) == options.layout
+
+
+# --- what is there now ---------------------------------------------------------------------------------------------
+
+
+def rows(options: type[Any]) -> dict[str, pages.OptionRow]:
+    return {row.names[0]: row for row in pages.reference(options)}
+
+
+def test_the_signature_of_the_sink_is_the_declaration() -> None:
+    """Names, order, types and defaults; types can be evaluated, as programs that build a form do."""
+    signature = inspect.signature(DualWriteSink).parameters.values()
+    shown = [
+        (item.name, item.annotation, None if item.default is item.empty else repr(item.default)) for item in signature
+    ]
+    assert shown == [(row.names[0], row.type, row.default) for row in pages.reference(SinkOptions)]
+    assert {item.kind for item in signature} == {inspect.Parameter.KEYWORD_ONLY}
+    assert get_type_hints(DualWriteSink.__init__)["batch_attempts_max"] is int
+
+
+def test_a_row_is_what_a_reader_needs() -> None:
+    kafka, sink_rows = rows(KafkaOptions), rows(SinkOptions)
+    assert kafka["bootstrap.servers"].names == ("bootstrap.servers", "metadata.broker.list")
+    assert kafka["bootstrap.servers"].default is None
+    assert kafka["ssl.endpoint.identification.algorithm"].default == "'https'"
+    assert (kafka["request.timeout.ms"].default, kafka["request.timeout.ms"].range) == ("30000", "1 to 86400000 ms")
+    assert sink_rows["topic"].entry("####") == (
+        "#### `topic`\n\n`str | None`, default `None`. Since 1.0.0.\n\n"
+        "Where rows go; a column named topic overrides it row by row."
+    )
+    assert sink_rows["database"].entry("###", "Rows.").startswith("### `Rows.database`\n\n`str`, required. Since ")
+    assert "by upsert_order_by, than" in sink_rows["upsert_late_rows"].why
+    assert "by order_by, than" in rows(Rows)["late_rows"].why
+
+
+def test_options_come_by_group_and_required_ones_first() -> None:
+    names = list(rows(SinkOptions))
+    assert names[:4] == ["transactional_id", "kafka", "database", "database_password"]
+    assert set(names) > set(rows(CommonOptions))
+    for options in (SinkOptions, KafkaOptions):
+        assert all(setting_of(item).group in GROUPS for item in options_of(options))
+
+
+def test_the_page_has_one_entry_for_each_option_with_an_anchor_and_no_table() -> None:
+    """A reader of a narrow screen sees its meaning; links to the entry keep to it."""
+    page = pages.options_page()
+    entries = [match[1] for match in re.finditer(r"^###+ `([^`]+)`", page, re.MULTILINE)]
+    assert len(set(entries)) == len(entries)
+    assert {*rows(SinkOptions), *rows(KafkaOptions), "Records.where", "Rows.keys", "recover.dry_run"} <= set(entries)
+    headings = re.findall(r"^###+ (.*)$", page, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", page)) <= anchors
+    assert [line for line in page.splitlines() if line.startswith("|")] == []
+    assert not re.search(r"[^\\]<|{\w+}", page), "HTML, or a placeholder"
+
+
+def test_help_names_all_options_by_the_groups_of_the_page() -> None:
+    shown, page = pydoc.plain(pydoc.render_doc(DualWriteSink)), pages.options_page()
+    for title in {row.group for row in pages.reference(SinkOptions)}:
+        section = shown.partition(f"**{title}**")[2].partition("**")[0]
+        named = [row.names[0] for row in pages.reference(SinkOptions) if row.group == title]
+        assert sorted(re.findall(r"- ``(\w+)``", section)) == sorted(named)
+        assert f"### {title}\n" in page
+
+
+@pytest.mark.parametrize("kind", [KafkaOptions, CommonOptions, SinkOptions])
+def test_a_number_of_time_or_size_has_one_unit_which_its_name_says(kind: type[Any]) -> None:
+    """So a variable, a flag and a line of a file mean what the keyword means; each has a reason and bounds."""
+    for item in options_of(kind):
+        about = setting_of(item)
+        assert len(about.why) > 20, item.name
+        assert {"ms": "_ms", "s": "_s", "bytes": "bytes", "": ""}[about.unit] in item.name
+        assert bool(about.unit) or not re.search(r"_m?s$", item.name), item.name
+        if str(item.type).startswith("int"):
+            assert None not in (about.at_least, about.at_most), item.name

@@ -15,7 +15,7 @@ from typing import Final
 
 from spark_2pc_sink.options.database import has_secret, without_secrets
 from spark_2pc_sink.options.kafka_security import SecurityOptions
-from spark_2pc_sink.options.settings import setting_of
+from spark_2pc_sink.options.settings import setting_of, shown_name
 from spark_2pc_sink.options.sources import (
     BOOTSTRAP_SERVER,
     COMMAND_CONFIG,
@@ -40,10 +40,12 @@ ENVIRONMENT: Final = {
 BOOTSTRAP: Final = "bootstrap.servers"
 #: Accepted names; the second is librdkafka's.
 BOOTSTRAP_NAMES: Final = frozenset({BOOTSTRAP, "metadata.broker.list"})
-_SECRETS: Final = frozenset(
-    ["sasl.jaas.config"]
-    + [name for item in fields(SecurityOptions) if setting_of(item).secret for name in setting_of(item).properties]
-)
+_SECRETS: Final = {
+    name
+    for item in fields(SecurityOptions)
+    if setting_of(item).secret
+    for name in setting_of(item).properties or (shown_name(item),)
+} | {"sasl.jaas.config"}
 
 
 def file_of(given: argparse.Namespace) -> SourcedOptions:

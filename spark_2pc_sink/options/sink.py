@@ -276,13 +276,13 @@ class SinkOptions(CommonOptions):
         if given is not None and not callable(given):
             rule = "it is a function of one argument, the BatchReport"
             raise refused("on_batch", given, rule, "pass on_batch=lambda report: print(report)")
-        given = self.on_decide
-        if given is None or callable(given):
+        told: Any = self.on_decide
+        if told is None or callable(told):
             return
-        if not (isinstance(given, tuple) and given and all(isinstance(text, str) and text.strip() for text in given)):
+        if not (isinstance(told, tuple) and told and all(isinstance(text, str) and text.strip() for text in told)):
             rule = "it is a function of two arguments, the connection and the DecidingBatch, or a list of SQL texts"
-            raise refused("on_decide", given, rule, "pass on_decide=['INSERT INTO audit VALUES (:batch_id)']")
-        for text in given:
+            raise refused("on_decide", told, rule, "pass on_decide=['INSERT INTO audit VALUES (:batch_id)']")
+        for text in told:
             if command := transaction_command(text):
                 rule = f"{command.upper()} would end the transaction that decides, which is the sink's to end"
                 raise refused("on_decide", text, rule, "leave it out")

@@ -40,7 +40,6 @@ _EVERY_SINK: Final = "every sink"
 @checks_keywords
 def recover(  # noqa: D417 - the options are described where they are declared
     *,
-    # options: recover (made from the declarations by `make reference-pages`)
     transactional_id: str,
     kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,
@@ -70,7 +69,6 @@ def recover(  # noqa: D417 - the options are described where they are declared
     idle_in_transaction_timeout_ms: int = 60_000,
     commit_timeout_ms: int = 60_000,
     settle_deadline_ms: int = 120_000,
-    # end of options
 ) -> RecoveryReport:
     """Settle what a crashed job left, as the sink does before its first batch of a run. It is safe to run twice.
 
@@ -132,7 +130,6 @@ def status(  # noqa: D417 - as above
     kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,
     transactional_id: str | None = None,
-    # options: status (made from the declarations by `make reference-pages`)
     match: str | None = None,
     timeout_s: int = 10,
     database_password: Callable[[], str] | None = None,
@@ -142,7 +139,6 @@ def status(  # noqa: D417 - as above
     state_table: str = "kafka_transaction_state",
     history_table: str | None = None,
     history_batches: int = 1_000,
-    # end of options
 ) -> StatusReport:
     """Look at both sides of one sink, or of every sink that has or had a state row; nothing is claimed or changed.
 

@@ -111,7 +111,6 @@ def history(  # noqa: D417 - the options are described where they are declared
     since: datetime | None = None,
     batches: bool = True,
     actions: bool = True,
-    # options: history (made from the declarations by `make reference-pages`)
     database_password: Callable[[], str] | None = None,
     password_command: str | None = None,
     require_tls: bool = False,
@@ -122,7 +121,6 @@ def history(  # noqa: D417 - the options are described where they are declared
     connect_timeout_s: int = 10,
     lock_timeout_ms: int = 30_000,
     statement_timeout_ms: int = 600_000,
-    # end of options
 ) -> HistoryReport:
     """The batches of one sink, or of all, and who did what to it, when and why; nothing is claimed or changed.
 

@@ -36,7 +36,6 @@ class ServiceBase:
     def __init__(
         self,
         *,
-        # options: DualWrite (made from the declarations by `make reference-pages`)
         transactional_id: str,
         kafka: Mapping[str, str | int | Callable[[str], Any]],
         database: str,
@@ -62,7 +61,6 @@ class ServiceBase:
         idle_in_transaction_timeout_ms: int = 60_000,
         commit_timeout_ms: int = 60_000,
         settle_deadline_ms: int = 120_000,
-        # end of options
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
         self._service = Service(ServiceOptions.parse(**given))

@@ -90,7 +90,6 @@ class DualWriteSink:
     def __init__(
         self,
         *,
-        # options: DualWriteSink (made from the declarations by `make reference-pages`)
         transactional_id: str,
         kafka: Mapping[str, str | int | Callable[[str], Any]],
         database: str,
@@ -154,7 +153,6 @@ class DualWriteSink:
         commit_timeout_ms: int = 60_000,
         settle_deadline_ms: int = 120_000,
         decision_margin_ms: int = 10_000,
-        # end of options
     ) -> None:
         options = SinkOptions.parse(**{name: value for name, value in locals().items() if name != "self"})
         DualWriteSink.__setstate__(self, {"_options": options, "_started_in": None})
@@ -311,10 +309,9 @@ class DualWriteSink:
 
     def __repr__(self) -> str:
         given = self._options.given()
-        outputs = {name: given[name] for name in ("topic", "table") if name in given}
+        told = " ".join(f"{name}={given[name]!r}" for name in ("topic", "table") if name in given)
         if self._options.writes:
-            outputs["writes"] = list(map(str, self._options.writes))
-        told = " ".join(f"{name}={value!r}" for name, value in outputs.items())
+            told = f"writes={list(map(str, self._options.writes))}"
         return f"<DualWriteSink {self._options.transactional_id!r} {told}>"
 
     def _run_of(self, query: CallingQuery, batch: DataFrame) -> QueryRun:

@@ -44,7 +44,6 @@ def verify(  # noqa: D417 - the options are described where they are declared
     progress: Callable[[str, int, int], None] | None = None,
     differences_max: int = 10,
     wait_ms: int = 10_000,
-    # options: verify (made from the declarations by `make reference-pages`)
     database_password: Callable[[], str] | None = None,
     password_command: str | None = None,
     require_tls: bool = False,
@@ -56,7 +55,6 @@ def verify(  # noqa: D417 - the options are described where they are declared
     connect_deadline_ms: int = 30_000,
     lock_timeout_ms: int = 30_000,
     statement_timeout_ms: int = 600_000,
-    # end of options
 ) -> VerifyReport:
     """Compare what read_committed consumers see with the table; nothing is claimed or changed.
 

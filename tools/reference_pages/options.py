@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass
+from functools import partial
 from typing import Any, Final
 
 from spark_2pc_sink.options import (
@@ -200,34 +201,54 @@ def _sentence(text: str) -> str:
 # --- signatures ----------------------------------------------------------------------------------------------------
 
 
-def _named(*names: str) -> list[Field[Any]]:
-    return [item for item in options_of(CommonOptions) if item.name in names]
+def _read(*more: str) -> list[Field[Any]]:
+    """Options of a call that only reads the database."""
+    return [item for item in options_of(CommonOptions) if item.name in (*READER_OPTIONS, *more)]
 
 
-#: The options of each public call that are written into its signature.
-_CALLS: Final[Mapping[str, Callable[[], list[Field[Any]]]]] = {
-    "DualWriteSink": lambda: options_of(SinkOptions),
-    "DualWrite": lambda: [item for item in options_of(ServiceOptions) if setting_of(item).group != CONTINUE],
-    "recover": lambda: options_of(RecoveryOptions),
-    "status": lambda: [*options_of(StatusOptions), *_named(*READER_OPTIONS)],
-    "history": lambda: _named(*READER_OPTIONS, "connect_timeout_s", "lock_timeout_ms", "statement_timeout_ms"),
-    "verify": lambda: _named(
-        *READER_OPTIONS, "connect_timeout_s", "connect_deadline_ms", "lock_timeout_ms", "statement_timeout_ms"
-    ),
+#: Each public call: its function, the line after which its options are written, and these.
+_CALLS: Final[Mapping[str, Sequence[tuple[str, str, Callable[[], list[Field[Any]]]]]]] = {
+    "spark_2pc_sink/sink/sink.py": [("__init__", "*,", lambda: options_of(SinkOptions))],
+    "spark_2pc_sink/service/service_base.py": [
+        ("__init__", "*,", lambda: [item for item in options_of(ServiceOptions) if setting_of(item).group != CONTINUE])
+    ],
+    "spark_2pc_sink/recovery/api.py": [
+        ("recover", "*,", lambda: options_of(RecoveryOptions)),
+        ("status", "transactional_id: str | None = None,", lambda: [*options_of(StatusOptions), *_read()]),
+    ],
+    "spark_2pc_sink/recovery/history.py": [
+        (
+            "history",
+            "actions: bool = True,",
+            lambda: _read("connect_timeout_s", "lock_timeout_ms", "statement_timeout_ms"),
+        )
+    ],
+    "spark_2pc_sink/verification/api.py": [
+        (
+            "verify",
+            "wait_ms: int = 10_000,",
+            lambda: _read("connect_timeout_s", "connect_deadline_ms", "lock_timeout_ms", "statement_timeout_ms"),
+        )
+    ],
 }
-_REGION: Final = re.compile(r"(?P<indent> +)# options: (?P<call>\w+) .*\n(?:.*\n)*?(?P=indent)# end of options\n")
-_MARK: Final = "made from the declarations by `make reference-pages`"
 
 
-def with_signatures(source: str) -> str:
-    """A source file with its signatures as the declarations have them."""
-    return _REGION.sub(_region, source)
+def with_signatures(path: str, source: str) -> str:
+    """A source file with the signatures of its public calls as the declarations have them."""
+    for function, line, options in _CALLS[path]:
+        after = rf"\bdef {function}\((?:.*\n)*?(?P<indent> +){re.escape(line)}\n"
+        region = re.compile(rf"(?P<head>{after})(?:.*\n)*?(?P<end> *\) ->)")
+        made = region.subn(partial(_signature, options()), source, count=1)
+        if not made[1]:
+            message = f"{path} has no {function} with the line {line}"
+            raise ValueError(message)
+        source = made[0]
+    return source
 
 
-def _region(found: re.Match[str]) -> str:
-    indent, call = found["indent"], found["call"]
-    lines = [f"# options: {call} ({_MARK})", *map(_parameter, _CALLS[call]()), "# end of options"]
-    return "".join(f"{indent}{line}\n" for line in lines)
+def _signature(options: Iterable[Field[Any]], found: re.Match[str]) -> str:
+    lines = "".join(f"{found['indent']}{_parameter(item)}\n" for item in options)
+    return f"{found['head']}{lines}{found['end']}"
 
 
 def _parameter(item: Field[Any]) -> str:
@@ -243,7 +264,4 @@ def _parameter(item: Field[Any]) -> str:
 
 
 #: The files with a signature: from the root.
-SIGNATURES: Final = {
-    f"spark_2pc_sink/{name}.py": with_signatures
-    for name in ("sink/sink", "service/service_base", "recovery/api", "recovery/history", "verification/api")
-}
+SIGNATURES: Final = {path: partial(with_signatures, path) for path in _CALLS}

@@ -31,7 +31,8 @@ def options(*words: str) -> SinkOptions:
 def test_every_option_is_a_flag(file: Path) -> None:
     """Beside the file, by position or by flag; and with the environment where both say nothing."""
     found = options(str(file), "--topic", "t", "--upsert-keys", "a,b", "--mode", "upsert", "--create-table", "true")
-    assert (found.topic, found.upsert_keys, found.create_table) == ("t", ("a", "b"), True)
+    names = ("topic", "upsert_keys", "create_table")
+    assert [found.given()[name] for name in names] == ["t", ("a", "b"), True]
     assert options("--config", str(file), "--history-batches", "7").history_batches == 7
     writes = '[{"kind": "records", "topic": "t"}, {"kind": "rows", "table": "t"}]'
     file.write_text(file.read_text().replace('table = "orders"\n', ""))

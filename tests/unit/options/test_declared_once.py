@@ -46,10 +46,17 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.usefixtures("made_up")
 def test_a_new_option_is_in_the_signature_the_help_and_the_page() -> None:
-    source = "    # options: DualWriteSink (old)\n    # end of options\n"
-    signature = pages.with_signatures(source)
+    path = "spark_2pc_sink/sink/sink.py"
+    signature = pages.with_signatures(
+        path, "def __init__(\n    *,\n    old: int = 3,\n) -> None:\n    other(\n    *,\n"
+    )
+    assert "    *,\n    transactional_id: str,\n" in signature
     assert "    rows_per_moon_max: int = 7,\n" in signature
-    assert pages.with_signatures(signature) == signature
+    assert signature.endswith("\n) -> None:\n    other(\n    *,\n")
+    assert "old" not in signature
+    assert pages.with_signatures(path, signature) == signature
+    with pytest.raises(ValueError, match="has no __init__ with the line"):
+        pages.with_signatures(path, "")
     assert "- ``rows_per_moon_max``, default ``7``: as many as a moon carries." in options_text(options_of(WithMadeUp))
     page = pages.options_page()
     assert "#### `rows_per_moon_max`\n\n`int` (1 to 9), default `7`. Since 1.0.0.\n\nAs many as a moon carries." in page

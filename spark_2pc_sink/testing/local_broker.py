@@ -182,7 +182,7 @@ def create_topic(
     admin = _admin(bootstrap)
     topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
     admin.create_topics([topic])[name].result(_REQUEST_DEADLINE_S)
-    wait_for_leaders(bootstrap, name)
+    _wait_for_leaders(admin, name)
 
 
 def wait_for_leaders(bootstrap: str, topic: str) -> None:
@@ -191,8 +191,10 @@ def wait_for_leaders(bootstrap: str, topic: str) -> None:
     Raises:
         ServerError: it knew of none within ten seconds.
     """
-    admin = _admin(bootstrap)
+    _wait_for_leaders(_admin(bootstrap), topic)
 
+
+def _wait_for_leaders(admin: AdminClient, topic: str) -> None:
     def found() -> bool:
         # Requesting one topic by name returns an answer even if it does not exist: with an error.
         return has_leaders(admin.list_topics(topic, timeout=_REQUEST_DEADLINE_S), topic)

@@ -23,6 +23,9 @@ _NO_LEADER_YET = frozenset(
     }
 )
 _MESSAGES_MAX = 10_000
+_POLL_S = 0.2
+#: How long a broker holds back the answer that tells the end of a partition; 500 ms unless set.
+_FETCH_WAIT_MS = 10
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ def read_topic(
             "isolation.level": isolation,
             "enable.auto.commit": False,
             "enable.partition.eof": True,  # the end is reached also where its last offsets are no records
+            "fetch.wait.max.ms": _FETCH_WAIT_MS,
             "check.crcs": True,
         }
     )
@@ -118,7 +122,7 @@ def _read(
     while unfinished:
         if time.monotonic() > begun_s + deadline_s:
             raise DeadlineError(f"{topic}: partitions {sorted(unfinished)} not read to {ends} within {deadline_s} s")
-        for message in consumer.consume(_MESSAGES_MAX, timeout=0.2):
+        for message in _arrived(consumer):
             error, partition, offset = message.error(), message.partition(), message.offset()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
                 raise KafkaException(error)
@@ -129,6 +133,15 @@ def _read(
             if offset >= ends[partition] - (error is None):
                 unfinished.discard(partition)
     return records
+
+
+def _arrived(consumer: Consumer) -> list[Message]:
+    """The first message or end of a partition that arrives, and those that have arrived with it.
+
+    `Consumer.consume` alone waits for as many messages as it may return.
+    """
+    first = consumer.poll(_POLL_S)
+    return [] if first is None else [first, *consumer.consume(_MESSAGES_MAX, timeout=0)]
 
 
 def _record(message: Message, topic: str, partition: int, offset: int) -> TopicRecord:

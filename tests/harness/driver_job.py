@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+from kafka.protocol.producer import InitProducerIdRequest
 
+from spark_2pc_sink import RecoveryReport, recover
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.testing import DeadlineError, assert_same_multiset, read_topic, wait_until
+from tests.conformance.raw_client import RawClient
 from tests.harness.driver_config import KILL, STOP, DriverConfig, Fault, Row, batch_file
 from tests.harness.driver_process import DRIVER_DEADLINE_S, DriverProcess, Nursery, Outcome
 from tests.harness.providers import Broker
@@ -60,10 +63,17 @@ def make_rows(batch: int, count: int) -> list[Row]:
 def terminate(broker: Broker, transactional_id: str) -> None:
     """Do what an operator's force-terminate does, and any application with the same id: InitProducerId.
 
-    By librdkafka: it aborts an open transaction, and takes the id over.
+    It aborts an open transaction, and takes the id over. By a request: librdkafka takes half a second for it.
     """
-    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": transactional_id}
-    Producer(settings).init_transactions(DRIVER_DEADLINE_S)
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id, transaction_timeout_ms=LONG_MS, producer_id=-1, producer_epoch=-1
+    )
+    with RawClient(broker.bootstrap) as client:
+        wait_until(
+            lambda: client.call(request, 4).error_code == Code.NONE,
+            deadline_s=DRIVER_DEADLINE_S,
+            what=f"{transactional_id} to be taken over",
+        )
 
 
 @dataclass
@@ -260,6 +270,20 @@ class Job:
             journal="", input=str(self.folder / "input"), checkpoint="", query_id="", batches=self.batches, sink={}
         )
         return {batch: config.rows(batch) for batch in range(self.batches)}
+
+    def rows(self, *, but: Container[int] = ()) -> list[Row]:
+        """All rows of the input as it is now, without those of some batches."""
+        return [row for batch, rows in self.input().items() if batch not in but for row in rows]
+
+    @property
+    def sides(self) -> dict[str, Any]:
+        """What every command takes, in Python."""
+        kafka = {"bootstrap.servers": self.broker.bootstrap}
+        return {"transactional_id": self.transactional_id, "kafka": kafka, "database": self.database}
+
+    def recover(self, **options: Any) -> RecoveryReport:
+        """Settle the sink, without waiting for a driver that was killed."""
+        return recover(**self.sides, take_over=True, **options)
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Run one statement in a session of its own, with psycopg2 alone."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+from pyarrow import parquet
 from pyspark.errors import StreamingQueryException
 
 from spark_2pc_sink import DualWriteSink
@@ -29,6 +31,17 @@ def start_query(stream: DataFrame, sink: Any, checkpoint: Path | str, *, follow:
     """Start a query that ends when it has handed over what is there now, or that follows what comes."""
     writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
     return (writer if follow else writer.trigger(availableNow=True)).start()
+
+
+_arrow_schemas: dict[str, pa.Schema] = {}
+
+
+def arrow_schema(spark: SparkSession, schema: StructType) -> pa.Schema:
+    """How Arrow has the rows of a schema; Spark is asked once for each."""
+    name = schema.json()
+    if name not in _arrow_schemas:
+        _arrow_schemas[name] = spark.createDataFrame([], schema).toArrow().schema
+    return _arrow_schemas[name]
 
 
 @dataclass
@@ -52,14 +65,25 @@ class FileStream:
         return self.directory / "checkpoint"
 
     def add(self, rows: list[tuple[Any, ...]], *, partitions: int = 1) -> None:
-        """Add one file, which becomes one batch."""
+        """Add the rows of one batch, in as many files as it has partitions."""
         target = self.directory / "input"
-        staged = self.directory / f"staged-{self.files}"
-        self.spark.createDataFrame(rows, self.schema).coalesce(partitions).write.parquet(str(staged))
         target.mkdir(exist_ok=True)
-        for part in staged.glob("part-*.parquet"):
-            part.rename(target / f"{self.files:06d}-{part.name}")
+        schema = arrow_schema(self.spark, self.schema)
+        share = -(-len(rows) // partitions) or 1
+        for part in range(partitions):
+            values = rows[part * share : (part + 1) * share]
+            columns = zip(*values, strict=True) if values else ((),) * len(schema)
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+            # A hidden file is none of the stream's until it is complete.
+            unfinished = target / f".{self.files:06d}"
+            parquet.write_table(pa.table(arrays, schema=schema), unfinished)
+            unfinished.rename(target / f"{self.files:06d}-{part}.parquet")
         self.files += 1
+
+    def forget(self, batch: int) -> None:
+        """Take from the checkpoint that Spark has seen the batch end: it comes again."""
+        for name in (f"{batch}", f".{batch}.crc"):
+            (self.checkpoint / "commits" / name).unlink()
 
     def frame(self, *, files_per_batch: int = 1) -> DataFrame:
         """The stream."""
@@ -106,16 +130,10 @@ class _Recorder:
 def sink_options(
     *, broker: Any, database: str, transactional_id: str, topic: str | None, **options: Any
 ) -> dict[str, Any]:
-    """Options of a sink as a user writes them."""
-    return {
-        "transactional_id": transactional_id,
-        "kafka": {"bootstrap.servers": broker.bootstrap},
-        "database": database,
-        "topic": topic,
-        "table": "public.target",
-        "create_table": True,
-        **options,
-    }
+    """Options of a sink as a user writes them: of one topic and one table, or with ``writes``."""
+    one = {} if "writes" in options else {"topic": topic, "table": "public.target", "create_table": True}
+    kafka = {"bootstrap.servers": broker.bootstrap}
+    return {"transactional_id": transactional_id, "kafka": kafka, "database": database, **one, **options}
 
 
 def make_sink(**options: Any) -> DualWriteSink:

@@ -40,7 +40,6 @@ _KAFKAS: Final = ("3.3.2", "3.9.1", "4.0.0", "4.1.1", "4.2.0", "4.3.0", "4.4.0")
 _WITHOUT_TWO_PHASE_COMMIT: Final = tuple(
     f"tests/integration/writer/{test}"
     for test in (
-        "test_transactions.py::test_a_prepared_transaction_is_completed_by_its_own_writer",
         "test_transactions.py::test_two_phase_commit_is_what_the_coordinator_stored",
         "test_transactions.py::test_a_new_client_completes_what_an_old_one_prepared",
         "test_transactions.py::test_released_brokers_do_not_keep_prepared_transactions",

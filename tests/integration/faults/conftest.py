@@ -81,16 +81,16 @@ def make_job(
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `spark-2pc` against a job's sides; returns its exit code and all that it printed.
+    """Runs `spark-2pc` against a job's sides, perhaps by another URL; its exit code and all that it printed.
 
     The URL, which has a password, is in the environment.
     """
 
-    def call(job: Job, command: str, *options: str) -> tuple[int, str]:
+    def call(job: Job, command: str, *options: str, named: bool = True, database: str = "") -> tuple[int, str]:
         capsys.readouterr()
-        monkeypatch.setenv("SPARK_2PC_DATABASE", job.database)
-        sides = ("--bootstrap-server", job.broker.bootstrap)
-        code = cli.main([command, *sides, "--transactional-id", job.transactional_id, *options])
+        monkeypatch.setenv("SPARK_2PC_DATABASE", database or job.database)
+        one = ("--transactional-id", job.transactional_id) if named else ()
+        code = cli.main([command, "--bootstrap-server", job.broker.bootstrap, *one, *options])
         out, err = capsys.readouterr()
         return code, out + err
 

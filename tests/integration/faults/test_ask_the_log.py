@@ -5,11 +5,9 @@ Each case begins with a decided row whose driver is dead, and somebody who has u
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from spark_2pc_sink import OperatorDecision, recover
+from spark_2pc_sink import OperatorDecision
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.testing import read_topic
@@ -27,21 +25,6 @@ def commit_as_somebody_else(job: Job) -> None:
     assert producer is not None
     with job.coordinator() as client:
         assert client.end(producer, commit=True).code == 0
-
-
-@pytest.mark.parametrize("others", [1, 2], ids=["used once since", "used twice since"])
-def test_committed_and_replaced(others: int, kafka_each_version: Broker, make_job: MakeJob) -> None:
-    """B6, B7, B28: committed by someone, then the coordinator's state was replaced: the marker is COMMIT."""
-    job = make_job(kafka_each_version)
-    job.kill_at("step:DECIDE", batch=BATCH)
-    commit_as_somebody_else(job)
-    for _ in range(others):
-        job.terminate()
-    restarted = job.run()
-    assert "noted" in restarted.actions
-    assert "is COMMIT" in restarted.actions
-    assert restarted.placements[0] == (BATCH, "SKIP")
-    job.check()
 
 
 @pytest.mark.parametrize("others", [1, 2], ids=["used once since", "used twice since"])
@@ -97,13 +80,12 @@ def test_the_log_is_deleted(decision: OperatorDecision, kafka_any_version: Broke
         assert "--drop" in refused.text
     assert job.describe() == described
     assert job.state("status", "prepared_transaction_state", "settled", "batch_id") == row
-    sides: dict[str, Any] = {name: job.sink()[name] for name in ("transactional_id", "kafka", "database")}
-    recover(decision=decision, batch=BATCH, take_over=True, **sides)
+    job.recover(decision=decision, batch=BATCH)
     restarted = job.run()
     sent_again = decision is OperatorDecision.ACCEPT_REPLAY
     assert restarted.placements[0] == (BATCH, "RESEND" if sent_again else "SKIP")
     # The topic's first batch was deleted with the log.
     first_kept = BATCH if sent_again else BATCH + 1
     rows = {batch: rows if batch >= first_kept else [] for batch, rows in job.input().items()}
-    job.check(rows, table=[row for rows in job.input().values() for row in rows])
+    job.check(rows, table=job.rows())
     assert read_topic(job.broker.bootstrap, job.topic)

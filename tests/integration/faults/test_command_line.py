@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from spark_2pc_sink import cli, recover
+from spark_2pc_sink import recover
 from spark_2pc_sink.cli import exits
-from spark_2pc_sink.errors import HaltCause, TakeOverRefusedError
-from tests.harness.driver_job import Job, make_rows
+from spark_2pc_sink.errors import TakeOverRefusedError
+from tests.harness.driver_job import Job
 from tests.harness.json_contract import read_output
 from tests.harness.providers import Broker
-from tests.integration.faults.conftest import MakeJob
+from tests.integration.faults.conftest import MakeJob, Run
 
 BATCH = 1
 ROW = ("status", "prepared_transaction_state", "settled", "batch_id", "generation", "claimed_at", "settled_at")
-
-Run = Callable[..., tuple[int, str]]
-
-
-def words(job: Job, command: str, *options: str, named: bool = True) -> list[str]:
-    """The command line for this job; its database is in the environment, as its URL has a password."""
-    one = ("--transactional-id", job.transactional_id) if named else ()
-    return [command, *one, "--kafka", f"bootstrap.servers={job.broker.bootstrap}", *options]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs the command line in this process; returns its exit code and all that it printed."""
-
-    def call(job: Job, command: str, *options: str, named: bool = True) -> tuple[int, str]:
-        monkeypatch.setenv("SPARK_2PC_DATABASE", job.database)
-        capsys.readouterr()
-        code = cli.main(words(job, command, *options, named=named))
-        out, err = capsys.readouterr()
-        return code, out + err
-
-    return call
 
 
 @pytest.fixture
@@ -79,18 +53,6 @@ def test_recover_goes_ahead_where_the_driver_is_dead(decided: Job, run: Run) -> 
     decided.check()
 
 
-def test_recover_settles_an_old_row(decided: Job, run: Run) -> None:
-    """B6, B27: nobody has touched it for an hour: no --take-over is needed."""
-    decided.sql("UPDATE kafka_transaction_state SET claimed_at = claimed_at - interval '1 hour'")
-    decided.sql("UPDATE kafka_transaction_state SET decided_at = decided_at - interval '1 hour', settled_at = NULL")
-    code, text = run(decided, "recover")
-    assert code == exits.EXIT_SETTLED
-    assert "committed" in text
-    assert run(decided, "status")[0] == exits.EXIT_SETTLED
-    decided.run()
-    decided.check()
-
-
 def test_json(decided: Job, run: Run) -> None:
     """Both commands print an object of the documented form, with the same fields of a sink, whatever they found."""
     code, text = run(decided, "status", "--json", named=False)
@@ -115,24 +77,9 @@ def test_an_owed_batch_stays_in_doubt_until_it_is_sent_or_dropped(decided: Job, 
     assert decided.state("status") == ("owed",)
     assert run(decided, "recover", "--take-over", "--drop", "--reason", "given up")[0] == exits.EXIT_SETTLED
     assert run(decided, "status")[0] == exits.EXIT_SETTLED
-    table = [row for rows in decided.input().values() for row in rows]
+    table = decided.rows()
     decided.run()
     decided.check({BATCH: []}, table=table)
-
-
-def test_a_replay_that_is_accepted(decided: Job, run: Run) -> None:
-    """A7, B28: still in doubt, because Kafka has it only when the job has sent it; then settled."""
-    table = [row for rows in decided.input().values() for row in rows]
-    decided.terminate()
-    changed = make_rows(BATCH, 19)
-    decided.write_batch(BATCH, changed)
-    assert decided.fail().cause == HaltCause.RESEND_DIFFERS
-    code, text = run(decided, "recover", "--take-over", "--accept-replay", "--reason", "corrected")
-    assert code == exits.EXIT_IN_DOUBT
-    assert "as decided by the operator" in text
-    decided.run()
-    decided.check({BATCH: changed}, table=table)
-    assert run(decided, "status")[0] == exits.EXIT_SETTLED
 
 
 def test_recover_stops_a_job_that_runs(kafka_any_version: Broker, make_job: MakeJob, run: Run) -> None:
@@ -160,42 +107,15 @@ def test_recover_in_python_asks_first_too(kafka_without_2pc: Broker, make_job: M
     job = make_job(kafka_without_2pc)
     running = job.stop_at("step:PREPARE", batch=BATCH)
     before = sides(job)
-    both: dict[str, Any] = {name: job.sink()[name] for name in ("transactional_id", "kafka", "database")}
     with pytest.raises(TakeOverRefusedError, match=r"pid .* from .*; claim 1 is of ") as refused:
-        recover(**both)
+        recover(**job.sides)
     assert "take_over=True" in refused.value.remedies[-1]
     assert refused.value.report.driver.alive
     assert sides(job) == before
-    assert [action.kind for action in recover(take_over=True, **both).actions] == ["abort"]
+    assert [action.kind for action in job.recover().actions] == ["abort"]
     job.superseded(running)
     job.run()
     job.check()
-
-
-def test_a_halt_names_both_sides(kafka_without_2pc: Broker, make_job: MakeJob, run: Run) -> None:
-    """C5: 3, the sides, and what settles it; nothing was changed in Kafka."""
-    job = make_job(kafka_without_2pc)
-    job.run()
-    job.sql("UPDATE kafka_transaction_state SET settled = '1:1', prepared_transaction_state = '1:0'")
-    described = job.describe()
-    code, text = run(job, "recover", "--take-over")
-    assert code == exits.EXIT_IN_DOUBT
-    assert "the database is behind Kafka" in text
-    assert "database: batch 3, done 1:0, settled at 1:1" in text
-    assert "Kafka:    CompleteCommit" in text
-    assert job.describe() == described
-
-
-def test_nothing_there_yet(kafka_without_2pc: Broker, make_job: MakeJob, run: Run) -> None:
-    """A database that no sink has used, or a name that was mistyped: it is said, and no row or table is made."""
-    job = make_job(kafka_without_2pc)
-    code, text = run(job, "status", named=False)
-    assert (code, text.splitlines()[0]) == (exits.EXIT_NOT_KNOWN, "0 sinks")
-    assert "there is no table public.kafka_transaction_state" in text
-    code, text = run(job, "recover", "--take-over")
-    assert code == exits.EXIT_NOT_KNOWN
-    assert "NOT KNOWN" in text
-    assert job.sql("SELECT to_regclass('kafka_transaction_state')") == [(None,)]
 
 
 def test_what_cannot_be_reached(decided: Job, run: Run) -> None:
@@ -205,13 +125,3 @@ def test_what_cannot_be_reached(decided: Job, run: Run) -> None:
     code, text = run(decided, "status", "--kafka", "bootstrap.server=x:1")
     assert code == exits.EXIT_USAGE
     assert "bootstrap.servers" in text
-
-
-def test_as_a_program(decided: Job) -> None:
-    """The exit code is the process's, and errors go to stderr."""
-    program = [sys.executable, "-m", "spark_2pc_sink.cli"]
-    environment = {**os.environ, "SPARK_2PC_DATABASE": decided.database}
-    command = [*program, *words(decided, "status")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
-    assert (done.returncode, done.stderr) == (3, "")
-    assert done.stdout.startswith(f"{decided.transactional_id}: IN DOUBT")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_2pc_sink import PreparedTxnState, recover
+from spark_2pc_sink import PreparedTxnState
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch
@@ -43,12 +43,7 @@ def prepared_pair(job: Job) -> ProducerIdAndEpoch:
 
 
 def settle(job: Job) -> tuple[Action, ...]:
-    report = recover(
-        transactional_id=job.transactional_id,
-        kafka={"bootstrap.servers": job.broker.bootstrap},
-        database=job.database,
-        take_over=True,
-    )
+    report = job.recover()
     assert report.settled
     return report.actions
 
@@ -88,18 +83,6 @@ def test_each_recovery_that_dies_half_way_fences_the_one_before(decided: Job) ->
     decided.check()
 
 
-def test_what_was_not_decided_is_aborted_although_it_could_be_kept(
-    reference: ReferenceCoordinator, make_job: MakeJob
-) -> None:
-    job = make_job(reference)
-    job.kill_at("step:PREPARE", batch=1)
-    (action,) = settle(job)
-    assert action.kind == "abort"
-    assert job.state("status", "batch_id") == ("done", 0)
-    job.run()
-    job.check()
-
-
 def test_a_kept_transaction_survives_a_crash_of_the_coordinator(decided: Job, reference: ReferenceCoordinator) -> None:
     """The next pair is in the log (TransactionLogValue, tags 1 and 3), so a restart does not hand it out again."""
     pair = prepared_pair(decided)
@@ -122,15 +105,7 @@ def test_row_and_history_are_lost_where_prepared_transactions_are_kept(decided: 
     for _ in range(2):
         assert decided.fail(adopt=True).cause == HaltCause.OPEN_TRANSACTION
     assert (decided.describe().state, decided.describe().producer) == ("Ongoing", pair)
-    report = recover(
-        transactional_id=decided.transactional_id,
-        kafka={"bootstrap.servers": decided.broker.bootstrap},
-        database=decided.database,
-        take_over=True,
-        adopt=True,
-        open_transaction="commit",
-        batch=1,
-    )
+    report = decided.recover(adopt=True, open_transaction="commit", batch=1)
     assert report.settled
     assert decided.run().placements[0] == (1, "SKIP")
     decided.check()

@@ -65,33 +65,10 @@ def test_killed_where_nothing_is_decided_and_where_all_is(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("step", [step for step in Step if step is not Step.RECOVER], ids=lambda step: step.name)
-def test_killed_after_each_step(step: Step, kafka_any_version: Broker, make_job: MakeJob, topic: MakeTopic) -> None:
-    """A1, A15, A26: on transaction.version 0, 1 and 2; below 2 the partitions of the letters are added too."""
-    job, options = job_with(make_job, kafka_any_version, topic(partitions=2, broker=kafka_any_version))
-    kill(job, step, options)
-    job.run(**options)
-    check(job, options)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["copy", "commit", "end", "acknowledged"])
 def test_killed_between_steps(place: str, kafka: Broker, make_job: MakeJob, topic: MakeTopic) -> None:
     """A1, A26: also between the acknowledgements of records and of letters."""
     job, options = job_with(make_job, kafka, topic(partitions=2, broker=kafka))
     job.kill_at(place, batch=BATCH, nth={"copy": 2, "acknowledged": 7}.get(place, 1), **options)
-    job.run(**options)
-    check(job, options)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.timeout(600)
-def test_killed_again_and_again_with_spark(kafka_without_2pc: Broker, make_job: MakeJob, topic: MakeTopic) -> None:
-    """A1, A26, D2: the real search finds the bad rows, in each start but that of the resend."""
-    job, options = job_with(make_job, kafka_without_2pc, topic(partitions=2, broker=kafka_without_2pc), spark=True)
-    for step in (Step.PRODUCE, Step.DECIDE):  # rows are copied before PRODUCE: it is reached with the letters first
-        job.kill_at(f"step:{step.name}", batch=BATCH, **options)
-    job.terminate()
     job.run(**options)
     check(job, options)

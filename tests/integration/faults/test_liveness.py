@@ -7,35 +7,16 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_job import LARGE_INPUT, Job
 from tests.harness.json_contract import read_output
 from tests.harness.providers import Broker
-from tests.integration.faults.conftest import MakeJob
+from tests.integration.faults.conftest import MakeJob, Run
 
 BATCH = 1
 ROW = ("status", "prepared_transaction_state", "settled", "batch_id", "generation")
 OLD = "UPDATE kafka_transaction_state SET {} = {} - interval '1 hour' WHERE {} IS NOT NULL"
-
-Run = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs the command line in this process; returns its exit code and all that it printed."""
-
-    def call(job: Job, command: str, *options: str, database: str | None = None) -> tuple[int, str]:
-        capsys.readouterr()
-        # In the environment, as it has a password.
-        monkeypatch.setenv("SPARK_2PC_DATABASE", database or job.database)
-        words = [command, "--transactional-id", job.transactional_id]
-        code = cli.main([*words, "--kafka", f"bootstrap.servers={job.broker.bootstrap}", *options])
-        out, err = capsys.readouterr()
-        return code, out + err
-
-    return call
 
 
 def age(job: Job) -> None:
@@ -57,7 +38,7 @@ def test_a_driver_in_a_long_batch_is_left_alone(
     assert code == exits.EXIT_IN_DOUBT
     assert "its driver lives (pid " in text
     assert "from 127.0.0.1, role postgres; claim 1 is of " in text
-    assert f"spark-2pc recover --transactional-id {job.transactional_id} --kafka bootstrap.servers=" in text
+    assert f"spark-2pc recover --transactional-id {job.transactional_id} " in text
     assert " --take-over  # stops that driver" in text
     assert (job.state(*ROW), job.describe()) == before
     driver.go_on()
@@ -117,8 +98,9 @@ def test_behind_a_pooler_the_age_of_the_row_decides(
     job.check()
 
 
-@pytest.mark.parametrize("mode", ["session", "transaction"])
-@pytest.mark.parametrize("upsert", [False, True], ids=["append", "upsert"])
+@pytest.mark.parametrize(
+    ("mode", "upsert"), [("session", False), ("transaction", True)], ids=["session-append", "transaction-upsert"]
+)
 def test_a_job_works_behind_a_pooler(
     kafka_without_2pc: Broker, make_job: MakeJob, database: str, pooled: Callable[..., str], mode: str, upsert: bool
 ) -> None:

@@ -50,9 +50,14 @@ WAYS: dict[str, Callable[[Job, Run], None]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "place", ["step:DECIDE", pytest.param("step:PREPARE", marks=pytest.mark.thorough), "step:COMPLETE"]
+    ("place", "way"),
+    [
+        *(("step:DECIDE", way) for way in WAYS),
+        ("step:COMPLETE", "restart"),
+        *(pytest.param("step:COMPLETE", way, marks=pytest.mark.thorough) for way in WAYS if way != "restart"),
+        *(pytest.param("step:PREPARE", way, marks=pytest.mark.thorough) for way in WAYS),
+    ],
 )
 def test_a_row_that_is_lost_is_made_again(
     place: str, way: str, kafka_any_version: Broker, make_job: MakeJob, run: Run

@@ -5,13 +5,11 @@ The batch in question is always the second one. Each test ends with both sides c
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from spark_2pc_sink import OperatorDecision, recover
+from spark_2pc_sink import OperatorDecision
 from spark_2pc_sink.errors import HaltCause
 from tests.harness.damage import delete_topic, remake_topic
 from tests.harness.driver_job import Job
@@ -36,27 +34,17 @@ def topic_id(job: Job) -> str:
     return str(described.result(30).topic_id).translate(str.maketrans("+/", "-_"))
 
 
-def sides_of(job: Job) -> dict[str, Any]:
-    """Arguments of `recover`; nobody waits for a driver that was killed."""
-    return {
-        "transactional_id": job.transactional_id,
-        "kafka": {"bootstrap.servers": job.broker.bootstrap},
-        "database": job.database,
-        "take_over": True,
-    }
-
-
 def check_behind(job: Job, *, dropped: bool) -> None:
     """The table has everything; the topic what came after it was made anew, the batch too unless it was given up."""
     first_kept = BATCH + 1 if dropped else BATCH
     kept = {batch: rows if batch >= first_kept else [] for batch, rows in job.input().items()}
-    job.check(kept, table=[row for rows in job.input().values() for row in rows])
+    job.check(kept, table=job.rows())
 
 
 def settle(job: Job, decision: OperatorDecision) -> None:
     """What the refusal says: a person decides, and the job goes on."""
     dropped = decision is OperatorDecision.DROP
-    report = recover(decision=decision, batch=BATCH, **sides_of(job))
+    report = job.recover(decision=decision, batch=BATCH)
     assert report.settled is dropped
     assert job.state("status", "batch_id") == ("done" if dropped else "owed", BATCH)
     assert job.run().placements[0] == (BATCH, "SKIP" if dropped else "RESEND")
@@ -83,7 +71,7 @@ def test_the_topic_is_made_anew_behind_a_driver_that_died(
     for text in (job.topic, old, "batch 1", "offsets", "--accept-replay", "--drop"):
         assert text in outcome.text, outcome.text
     with halts(HaltCause.TOPIC_REMADE, match="was deleted and created again"):
-        recover(**sides_of(job))
+        job.recover()
     assert job.state("status", "batch_id") == ("decided", BATCH)
     assert job.describe() == described
     settle(job, decision)
@@ -91,7 +79,11 @@ def test_the_topic_is_made_anew_behind_a_driver_that_died(
 
 @DECISIONS
 @pytest.mark.parametrize(
-    "place", ["step:PREPARE", "step:DECIDE", pytest.param("end", marks=pytest.mark.thorough), "step:COMPLETE"]
+    "place",
+    [
+        "step:DECIDE",
+        *(pytest.param(place, marks=pytest.mark.thorough) for place in ("step:PREPARE", "end", "step:COMPLETE")),
+    ],
 )
 def test_the_topic_is_made_anew_under_a_driver_that_lives(
     place: str, decision: OperatorDecision, kafka_without_2pc: Broker, make_job: MakeJob
@@ -107,23 +99,12 @@ def test_the_topic_is_made_anew_under_a_driver_that_lives(
     settle(job, decision)
 
 
-def test_the_topic_is_made_anew_before_the_decision_of_a_driver_that_died(
-    kafka_any_version: Broker, make_job: MakeJob
-) -> None:
-    """B18: nothing was decided, so the batch goes to the new topic as a whole."""
-    job = make_job(kafka_any_version)
-    job.kill_at("step:PREPARE", batch=BATCH)
-    remake_topic(job)
-    job.run()
-    check_behind(job, dropped=False)
-
-
 def test_the_topic_is_made_anew_behind_a_batch_that_is_done(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """B18: readers could have it; what its topic loses later is the history of the topic, and nothing is in doubt."""
     job = make_job(kafka_any_version)
     job.kill_at("step:NOTE", batch=BATCH)
     remake_topic(job)
-    assert recover(**sides_of(job)).settled
+    assert job.recover().settled
     assert job.run().placements[0] == (BATCH, "SKIP")
     check_behind(job, dropped=True)
 
@@ -153,16 +134,6 @@ def test_the_log_begins_behind_records_that_no_reader_has_seen(kafka_any_version
     settle(job, OperatorDecision.ACCEPT_REPLAY)
 
 
-def test_the_log_begins_behind_records_that_were_committed(kafka_any_version: Broker, make_job: MakeJob) -> None:
-    """B18: once they are committed it is retention, as with any record."""
-    job = make_job(kafka_any_version)
-    job.kill_at("step:COMPLETE", batch=BATCH)
-    delete_records(job)
-    assert recover(**sides_of(job)).settled
-    job.run()
-    check_behind(job, dropped=True)
-
-
 def delete_records(job: Job) -> None:
     """Delete everything that the partitions of the batch in doubt have."""
     (offsets,) = job.state("kafka_offsets")
@@ -190,7 +161,7 @@ def test_the_topic_is_deleted_while_a_batch_is_in_doubt(
     assert f"topic '{job.topic}' was deleted" in outcome.text
     assert f"create topic {job.topic} again before the job starts" in outcome.text
     with halts(HaltCause.TOPIC_REMADE):
-        recover(**sides_of(job))
+        job.recover()
     assert job.state("status", "batch_id") == ("decided", BATCH)
     job.broker.create_topic(job.topic, partitions=3)
     settle(job, decision)
@@ -207,9 +178,9 @@ def test_the_topic_is_deleted_and_nothing_tells_how_the_batch_ended(
     job.terminate()
     delete_topic(job)
     with halts(HaltCause.OUTCOME_LOST, match=f"{job.topic}-0 cannot be read: .*UNKNOWN_TOPIC"):
-        recover(**sides_of(job))
+        job.recover()
     assert job.state("status", "batch_id") == ("decided", BATCH)
-    report = recover(decision=decision, batch=BATCH, **sides_of(job))
+    report = job.recover(decision=decision, batch=BATCH)
     dropped = decision is OperatorDecision.DROP
     assert report.settled is dropped
     assert job.state("status", "batch_id") == ("done" if dropped else "owed", BATCH)

@@ -35,7 +35,9 @@ def refused(job: Job, error: str, *texts: str, **sink: object) -> None:
 # --- whose row it is -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["step:PREPARE", "copy", "commit", "end"])
+@pytest.mark.parametrize(
+    "place", ["copy", *(pytest.param(place, marks=pytest.mark.thorough) for place in ("step:PREPARE", "commit", "end"))]
+)
 def test_another_query_does_not_harm_the_one_that_runs(
     place: str, kafka_without_2pc: Broker, make_job: MakeJob
 ) -> None:
@@ -57,18 +59,6 @@ def test_another_query_does_not_harm_the_one_that_runs(
     job.finished(healthy)
     assert len(healthy.recoveries) == 1
     assert {event["attempts"] for event in healthy.events("batch")} == {1}
-    job.check()
-
-
-def test_another_cluster(kafka: Broker, kafka_without_2pc: Broker, make_job: MakeJob) -> None:
-    """D6: pairs of another cluster mean other transactions. A decided row is not even adopted."""
-    job = make_job(kafka)
-    job.kill_at("step:DECIDE", batch=BATCH)
-    kafka_without_2pc.create_topic(job.topic, partitions=3)
-    moved = {"kafka": {"bootstrap.servers": kafka_without_2pc.bootstrap}}
-    refused(job, "ClaimRefusedError", "Kafka cluster", **moved)
-    refused(job, "ClaimRefusedError", "is not settled", adopt=True, **moved)
-    job.run()
     job.check()
 
 
@@ -114,21 +104,6 @@ def test_the_state_row_is_lost(kafka_any_version: Broker, make_job: MakeJob) -> 
     job.check()
 
 
-def test_the_state_row_is_lost_behind_a_batch_that_both_sides_have(
-    kafka_any_version: Broker, make_job: MakeJob
-) -> None:
-    """C5: Spark replays that batch. Named, it is skipped and not written twice."""
-    job = make_job(kafka_any_version)
-    job.kill_at("step:NOTE", batch=BATCH)
-    job.sql("DELETE FROM kafka_transaction_state")
-    job.sql("DELETE FROM kafka_transaction_state_history")
-    outcome = job.fail(adopt=True)
-    assert outcome.cause == HaltCause.DATABASE_BEHIND
-    assert "accept_loss='0..1'" in outcome.text
-    assert job.run(adopt=True, accept_loss="0..1").placements[0] == (BATCH, "SKIP")
-    job.check()
-
-
 def test_the_checkpoint_is_wiped(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """A8: a new query with batch 0 again. Refused by name of the remedy; adopted, its batches are new ones."""
     job = make_job(kafka_any_version)
@@ -137,11 +112,11 @@ def test_the_checkpoint_is_wiped(kafka_any_version: Broker, make_job: MakeJob) -
     job.checkpoint.mkdir()
     job.query_id = "query-2"
     refused(job, "ClaimRefusedError", ADOPT)
-    before = job.input()
-    for batch in before:
+    written = job.rows()
+    for batch in job.input():
         job.write_batch(batch, make_rows(batch + 10, 20))
     job.run(adopt=True)
-    job.check({0: [row for rows in before.values() for row in rows] + make_rows(10, 20)})
+    job.check({0: written + make_rows(10, 20)})
 
 
 def test_a_full_refresh_of_a_named_query(kafka_any_version: Broker, make_job: MakeJob) -> None:
@@ -179,14 +154,6 @@ def test_a_gap_between_the_batches(kafka_any_version: Broker, make_job: MakeJob)
     job.check({BATCH: []})
 
 
-def test_a_first_batch_that_is_not_the_first(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
-    """A8, C5: an empty database and an old checkpoint."""
-    job = make_job(kafka_without_2pc)
-    (job.checkpoint / "0").touch()
-    outcome = job.fail()
-    assert outcome.cause == HaltCause.NOT_THE_FIRST_BATCH
-
-
 def restore_a_backup(job: Job, place: str) -> None:
     """Batches 0 to 3 in Kafka, and a database as it was at ``place`` of the first one."""
     job.kill_at(place, batch=0)
@@ -206,8 +173,7 @@ def add_a_batch(job: Job) -> None:
 
 def check_without(job: Job, lost: range) -> None:
     """Kafka has every batch once, and the table all but those that were named as lost."""
-    rows = job.input()
-    job.check(table=[row for batch, given in rows.items() if batch not in lost for row in given])
+    job.check(table=job.rows(but=lost))
 
 
 @pytest.mark.parametrize("place", ["step:NOTE", "step:DECIDE"])
@@ -232,16 +198,6 @@ def test_the_database_is_restored_from_a_backup(place: str, kafka_any_version: B
     outcome = job.fail(adopt=True, accept_loss="2..3")
     assert (outcome.error, "begins with batch 1" in outcome.text) == ("ConfigurationError", True)
     assert job.run(adopt=True, accept_loss="1..3").placements == [(4, "RUN")]
-    check_without(job, range(1, 4))
-
-
-def test_a_replay_of_the_last_batch_that_was_lost_is_skipped(kafka_any_version: Broker, make_job: MakeJob) -> None:
-    """C5: Spark does not know that the last one is done, and Kafka has it: nothing is sent twice."""
-    job = make_job(kafka_any_version)
-    restore_a_backup(job, "step:NOTE")
-    (job.checkpoint / "3").unlink()
-    assert job.fail().cause == HaltCause.DATABASE_BEHIND
-    assert job.run(adopt=True, accept_loss="1..3").placements == [(3, "SKIP")]
     check_without(job, range(1, 4))
 
 

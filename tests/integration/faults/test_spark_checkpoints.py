@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.testing import read_topic
-from tests.harness.driver_job import Job, make_rows
+from tests.harness.driver_job import Job
 from tests.harness.driver_spark import start_query
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
@@ -59,20 +57,3 @@ def test_replay_of_a_batch_that_is_done(spark: SparkSession, kafka_without_2pc: 
     assert read_topic(job.broker.bootstrap, job.topic, isolation="read_uncommitted") == everything
     assert job.state("status", "batch_id", "prepared_transaction_state", "settled") == row
     job.check()
-
-
-@pytest.mark.thorough  # test_refusals.py wipes one without Spark
-def test_the_checkpoint_is_wiped(spark: SparkSession, kafka: Broker, make_job: MakeJob) -> None:
-    """A8: the query has a new id and begins with batch 0: refused, naming adopt, until the user says so."""
-    job = make_job(kafka, sizes=(30, 30), spark=True)
-    run_query(spark, job)
-    shutil.rmtree(job.checkpoint)
-    for _ in range(2):
-        with pytest.raises(StreamingQueryException, match=r"ClaimRefusedError[\s\S]*adopt=True"):
-            run_query(spark, job)
-    job.check()
-    before = job.input()
-    for batch in before:
-        job.write_batch(batch, make_rows(batch + 10, 30))
-    run_query(spark, job, adopt=True)
-    job.check({0: [row for rows in before.values() for row in rows] + make_rows(10, 30)})

@@ -39,7 +39,7 @@ def terminated_at(job: Job, step: Step, batch: int) -> DriverProcess:
 @pytest.mark.parametrize(
     "steps",
     [
-        pytest.param((Step.PREPARE, Step.DECIDE), id="around_the_decision"),
+        pytest.param((Step.DECIDE,), id="decided"),
         pytest.param(STEPS, id="each", marks=pytest.mark.thorough),
     ],
 )

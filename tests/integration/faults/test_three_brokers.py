@@ -147,19 +147,6 @@ def test_a_leader_dies_with_records_that_nobody_else_has(cluster: KafkaCluster, 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("place", ["step:PREPARE", "end"])
-def test_the_coordinator_dies_before_the_end_of_transaction(
-    place: str, cluster: KafkaCluster, make_job: MakeJob
-) -> None:
-    """B4, B14: prepared, and prepared and decided; another broker takes the transaction over and commits it."""
-    job = make(make_job, cluster)
-    driver = job.stop_at(place, batch=BATCH)
-    cluster.coordinator().kill()
-    driver.go_on()
-    finished_at_once(job, driver)
-
-
-@pytest.mark.thorough
 def test_the_coordinator_dies_with_the_answer_to_end_txn(cluster: KafkaCluster, make_job: MakeJob) -> None:
     """B4, B6, B14: the transaction is committed, and the next coordinator says so when it is asked again."""
     job = make(make_job, cluster)
@@ -168,15 +155,6 @@ def test_the_coordinator_dies_with_the_answer_to_end_txn(cluster: KafkaCluster, 
         node = cluster.coordinator()
         lose_answer_and_kill(driver, proxies[node.node_id], node, END_TXN)
         finished_at_once(job, driver)
-
-
-@pytest.mark.thorough
-def test_the_coordinator_dies_with_a_commit_that_nobody_else_has(cluster: KafkaCluster, make_job: MakeJob) -> None:
-    """B4, B14: the coordinator has noted the end in its own log only; the next one shows the transaction as open."""
-    job = make(make_job, cluster)
-    driver = job.stop_at("end", batch=BATCH)
-    append_alone_and_kill(cluster, driver, cluster.coordinator(), TRANSACTION_STATE)
-    finished_at_once(job, driver)
 
 
 def test_driver_and_coordinator_die_together(cluster: KafkaCluster, make_job: MakeJob) -> None:

@@ -152,7 +152,7 @@ def test_stopped_before_init_producer_id_that_aborts_a_decided_transaction(
     job.check()
 
 
-@pytest.mark.parametrize("reached", ["BEGIN", "PRODUCE"])
+@pytest.mark.parametrize("reached", [pytest.param("BEGIN", marks=pytest.mark.thorough), "PRODUCE"])
 def test_a_task_that_outlives_its_driver(reached: str, kafka_any_version: Broker, make_job: MakeJob) -> None:
     """A4, B5, B12: a dead driver's task still has its pair, and has not sent anything yet.
 

@@ -60,15 +60,6 @@ def test_a_row_is_removed_and_its_key_may_come_again(database: str) -> None:
     assert table(database) == [(1, "again"), (2, "b"), (3, "c")]
 
 
-def test_the_last_event_of_a_key_decides(database: str) -> None:
-    """A deletion may win against other events of its batch, or lose."""
-    plan = keyed(database)
-    put(database, plan, (1, "a", 1, KEEP), (2, "b", 1, KEEP))
-    done = put(database, plan, (1, "A", 3, KEEP), (1, "", 2, GONE), (2, "B", 2, KEEP), (2, "", 3, GONE))
-    assert done == WrittenRows(given=4, written=1, deleted=1, left_out=2)
-    assert table(database) == [(1, "A")]
-
-
 @pytest.mark.parametrize("order", [None, 5])
 def test_a_deletion_and_a_row_that_nothing_tells_apart_are_refused(database: str, order: int | None) -> None:
     plan = keyed(database, order=None if order is None else LONG)

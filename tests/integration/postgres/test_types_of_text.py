@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, UnstorableValueError
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
+from tests.harness.providers import Database
 from tests.integration.postgres.database_tables import append, plan_of, rows, run, stream, transaction, write_by_key
 
 TEXT, LONG = t.StringType(), t.LongType()
@@ -84,40 +87,46 @@ def put(url: str, plan: ColumnPlan, *values: tuple[Any, ...]) -> None:
             append(connection, plan, [rows_of(plan, row) for row in values])
 
 
-@pytest.mark.parametrize("keys", [[], ["id"]], ids=["append", "upsert"])
+@pytest.fixture(scope="module")
+def types(postgres: Database) -> Iterator[str]:
+    """A database with `TYPES`."""
+    name = f"types_{secrets.token_hex(4)}"
+    url = postgres.create_database(name)
+    run(url, *TYPES)
+    yield url
+    postgres.drop_database(name)
+
+
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.containers) for kind in IN_IMAGE)])
-def test_text_goes_into_a_column_and_an_array(database: str, kind: str, keys: list[str]) -> None:
+def test_text_goes_into_a_column_and_an_array(types: str, kind: str) -> None:
     """With rows that delete, whose other values are null; a text that the type does not take refuses its row."""
     sql, value, other, wrong = {**KINDS, **IN_IMAGE}[kind]
-    extensions = [f"CREATE EXTENSION {kind}"] if kind in IN_IMAGE and kind != "xml" else []
-    run(
-        database,
-        *extensions,
-        *TYPES,
-        f'CREATE TABLE orders (id bigint PRIMARY KEY, "the x" {sql}, xs {sql}[], literal {sql}[], n int NOT NULL)',
-    )
+    if kind in IN_IMAGE and kind != "xml":
+        run(types, f"CREATE EXTENSION IF NOT EXISTS {kind}")
     fields = {"id": LONG, "the x": TEXT, "xs": t.ArrayType(TEXT), "literal": TEXT, "n": t.IntegerType()}
-    plan = plan_of(database, fields, keys=keys, deletes=bool(keys))
-    more = (False,) if keys else ()
-    put(database, plan, (1, value, [value, other], "{}", 1, *more), (2, other, [], None, 2, *more))
-    if keys:
-        put(database, plan, (1, other, None, None, 3, False), (2, None, None, None, None, True))
-    found = rows(database, 'SELECT id, concat("the x"), concat(xs), concat(literal), n FROM orders ORDER BY id')
-    [(both,)] = rows(database, f"SELECT concat(ARRAY[$${value}$$, $${other}$$]::{sql}[])")
-    assert found == ([(1, other, "", "", 3)] if keys else [(1, value, both, "{}", 1), (2, other, "{}", "", 2)])
-    for bad in ((3, wrong, None, None), (3, value, [value, wrong], None), (3, value, None, "{{")):
-        with pytest.raises((ConstraintError, UnstorableValueError)):
-            put(database, plan, (*bad, 1, *more))
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - KEYLESS))
-def test_text_is_a_key(database: str, kind: str) -> None:
-    sql, value, other, _ = KINDS[kind]
-    run(database, *TYPES, f'CREATE TABLE orders ("the x" {sql} PRIMARY KEY, id bigint)')
-    plan = plan_of(database, {"the x": TEXT, "id": LONG}, keys=["the x"], order=LONG, deletes=True)
-    put(database, plan, (value, 1, 1, False), (value, 2, 2, False), (other, 3, 1, False))
-    put(database, plan, (value, 4, 3, False), (other, None, 1, True))
-    assert rows(database, 'SELECT concat("the x"), id FROM orders') == [(value, 4)]
+    [(both,)] = rows(types, f"SELECT concat(ARRAY[$${value}$$, $${other}$$]::{sql}[])")
+    for keys in ([], ["id"]):
+        run(
+            types,
+            "DROP TABLE IF EXISTS orders",
+            f'CREATE TABLE orders (id bigint PRIMARY KEY, "the x" {sql}, xs {sql}[], literal {sql}[], n int NOT NULL)',
+        )
+        plan = plan_of(types, fields, keys=keys, deletes=bool(keys))
+        more = (False,) if keys else ()
+        put(types, plan, (1, value, [value, other], "{}", 1, *more), (2, other, [], None, 2, *more))
+        if keys:
+            put(types, plan, (1, other, None, None, 3, False), (2, None, None, None, None, True))
+        found = rows(types, 'SELECT id, concat("the x"), concat(xs), concat(literal), n FROM orders ORDER BY id')
+        assert found == ([(1, other, "", "", 3)] if keys else [(1, value, both, "{}", 1), (2, other, "{}", "", 2)])
+        for bad in ((3, wrong, None, None), (3, value, [value, wrong], None), (3, value, None, "{{")):
+            with pytest.raises((ConstraintError, UnstorableValueError)):
+                put(types, plan, (*bad, 1, *more))
+    if kind not in KEYLESS | IN_IMAGE.keys():
+        run(types, "DROP TABLE orders", f'CREATE TABLE orders ("the x" {sql} PRIMARY KEY, id bigint)')
+        plan = plan_of(types, {"the x": TEXT, "id": LONG}, keys=["the x"], order=LONG, deletes=True)
+        put(types, plan, (value, 1, 1, False), (value, 2, 2, False), (other, 3, 1, False))
+        put(types, plan, (value, 4, 3, False), (other, None, 1, True))
+        assert rows(types, 'SELECT concat("the x"), id FROM orders') == [(value, 4)]
 
 
 @pytest.mark.parametrize(
@@ -132,10 +141,11 @@ def test_text_is_a_key(database: str, kind: str) -> None:
     ],
 )
 def test_a_column_that_cannot_hold_a_value_is_altered_as_the_remedy_says(
-    database: str, sql: str, value: str, spark_type: t.DataType
+    types: str, sql: str, value: str, spark_type: t.DataType
 ) -> None:
-    run(database, *TYPES, f'CREATE TABLE orders ("the x" {sql})', f"INSERT INTO orders VALUES ('{value}')")
+    run(types, "DROP TABLE IF EXISTS orders", f'CREATE TABLE orders ("the x" {sql})')
+    run(types, f"INSERT INTO orders VALUES ('{value}')")
     with pytest.raises(ConfigurationError) as caught:
-        plan_of(database, {"the x": spark_type})
-    run(database, caught.value.remedy[caught.value.remedy.index("ALTER TABLE") :])
-    assert plan_of(database, {"the x": spark_type}).names == ("the x",)
+        plan_of(types, {"the x": spark_type})
+    run(types, caught.value.remedy[caught.value.remedy.index("ALTER TABLE") :])
+    assert plan_of(types, {"the x": spark_type}).names == ("the x",)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink import DualWriteSink, VerifyReport, verify
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
 from tests.harness.streams import make_sink
 from tests.integration.postgres import database_tables
@@ -44,10 +44,20 @@ class Target:
     transactional_id: str
     topic: str
 
-    def sink(self, **options: Any) -> DualWriteSink:
-        """A sink with the test's own options."""
+    @property
+    def sides(self) -> dict[str, Any]:
+        """What every command takes."""
+        kafka = {"bootstrap.servers": self.broker.bootstrap}
+        return {"transactional_id": self.transactional_id, "kafka": kafka, "database": self.database}
+
+    def sink(self, **changes: Any) -> DualWriteSink:
+        """The test's sink, with changes of its options; of several topics and tables if ``writes`` is one."""
         sides = {name: getattr(self, name) for name in ("broker", "database", "transactional_id", "topic")}
-        return make_sink(**{**sides, **options})
+        return make_sink(**{**sides, **changes})
+
+    def verify(self, **options: Any) -> VerifyReport:
+        """What verify says of both sides."""
+        return verify(**self.sides, **options)
 
     def records(self) -> list[TopicRecord]:
         """What a reader of committed records sees."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from spark_2pc_sink import BatchReport, VerifyReport, verify
+from spark_2pc_sink import BatchReport
 from spark_2pc_sink.testing import TopicRecord
 from tests.harness.streams import session_settings
 from tests.integration.postgres import database_tables
@@ -55,17 +55,8 @@ def test_awkward_names_and_values(spark: SparkSession, stream: FileStream, targe
     assert rows == [(*row, instant(row[0])) for row in expected]
     values = sorted(map(said, target.records()))
     assert values == [(number, None if name is None else name.encode(), *rest) for number, name, *rest in rows]
-    report = verified(target)
+    report = target.verify()
     assert report.verdict == "same", report.differences
-
-
-def verified(target: Target, **options: Any) -> VerifyReport:
-    return verify(
-        transactional_id=target.transactional_id,
-        kafka={"bootstrap.servers": target.broker.bootstrap},
-        database=target.database,
-        **options,
-    )
 
 
 TYPES = """
@@ -105,7 +96,9 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert", "insert_ignore"])
+@pytest.mark.parametrize(
+    "mode", ["upsert", *(pytest.param(mode, marks=pytest.mark.thorough) for mode in ("append", "insert_ignore"))]
+)
 def test_types_that_spark_does_not_have(spark: SparkSession, stream: FileStream, target: Target, mode: str) -> None:
     """Text and intervals go into a table that is there; a text that a type refuses is a dead letter."""
     database_tables.run(target.database, TYPES)
@@ -143,13 +136,13 @@ def test_types_that_spark_does_not_have(spark: SparkSession, stream: FileStream,
     assert sorted(json.loads(record.value or b"")["id"] for record in target.records()) == [1, 2, *good]
     letters = target.rows("row->>'id', sqlstate", "kafka_transaction_state_dead_letters ORDER BY 1")
     assert letters == [("300", "22P02"), ("99", "22P02")]
-    report = verified(target)
+    report = target.verify()
     assert report.verdict == "same", str(report)
     assert [part.what for part in report.not_checked] == ["column terms"]
     changed = dict(zip(good, CHANGES.items(), strict=True))
     for number, (column, value) in changed.items():
         database_tables.run(target.database, f"UPDATE target SET {column} = {value} WHERE id = {number}")
     found_by = {
-        each.key: each.text.split(" is ")[0] for each in verified(target, keys=["id"], differences_max=20).differences
+        each.key: each.text.split(" is ")[0] for each in target.verify(keys=["id"], differences_max=20).differences
     }
     assert found_by == {f"id={number}": column.strip('"') for number, (column, _) in changed.items()}

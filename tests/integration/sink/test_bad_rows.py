@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pytest
 import sqlalchemy
 from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
-from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError
+from spark_2pc_sink.errors import TooManyBadRowsError
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import Attempt
@@ -197,35 +195,12 @@ def test_a_replay_ends_in_the_same_split(sides: Sides) -> None:
     assert sides.ids() == [2]
     sides.execute("ALTER TABLE target DROP CONSTRAINT target_name_check")
     # As if the job had been killed before Spark recorded the batch.
-    (sides.stream.checkpoint / "commits" / "0").unlink()
-    (sides.stream.checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    sides.stream.forget(0)
     sides.stream.add([(3, "bad", 1, 1)])
     sides.run()
     assert [report.placement for report in sides.reports] == [Placement.RUN, Placement.SKIP, Placement.RUN]
     assert sides.letters() == {1: (1, "23514"), 2: (1, "23505")}
     assert sides.ids() == [2, 3]
-
-
-def test_rows_that_differ_each_time_they_are_read_are_named(sides: Sides) -> None:
-    """Once, and not after three attempts."""
-    sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, made text, amount int CHECK (amount > 0))")
-    sides.stream.add([(1, "bad", -1, 1), (2, "good", 1, 1)])
-    made = F.udf(lambda _: str(uuid4()))("id").alias("made")
-    with pytest.raises(ConfigurationError, match=r"other rows each time .* violates check .* write the results"):
-        sides.run(sides.stream.frame().select("id", made, "amount"))
-    assert (sides.letters(), sides.ids()) == ({}, [])
-
-
-@pytest.mark.thorough
-def test_a_batch_of_bad_rows_alone_is_done(sides: Sides) -> None:
-    """Nothing is left for either side."""
-    sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int, parent int CHECK (parent > 1))")
-    sides.stream.add([(1, "bad", 1, 1), (2, "bad", 1, 1)])
-    sides.stream.add([(3, "good", 1, 2)])
-    sides.run()
-    assert sides.letters() == {1: (1, "23514"), 2: (1, "23514")}
-    assert sides.ids() == [3]
-    assert [report.bad_rows for report in sides.reports] == [2, 0]
 
 
 def test_more_bad_rows_than_allowed_fail_the_batch(sides: Sides) -> None:
@@ -239,23 +214,6 @@ def test_more_bad_rows_than_allowed_fail_the_batch(sides: Sides) -> None:
     assert (sides.ids(), sides.letters()) == ([], {})
     sides.run(max_bad_rows=11)
     assert len(sides.letters()) == 11
-
-
-@pytest.mark.thorough
-def test_a_dead_letter_table_that_takes_none_fails_the_batch(sides: Sides) -> None:
-    """As without one: the rows are on no side."""
-    sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int CHECK (amount > 0), parent int)")
-    sides.execute("CREATE TABLE kafka_transaction_state_dead_letters (id bigint)")
-    sides.stream.add([(1, "n", 1, 1)])
-    with pytest.raises(ConfigurationError, match="no column transactional_id"):
-        sides.run()
-    sides.execute("DROP TABLE kafka_transaction_state_dead_letters")
-    sides.run()
-    sides.execute("ALTER TABLE kafka_transaction_state_dead_letters ADD CHECK (batch_id <> 1)")
-    sides.stream.add([(2, "n", 1, 1), (3, "n", -1, 1)])
-    with pytest.raises(Exception, match="violates check constraint"):
-        sides.run()
-    assert sides.ids() == [1]
 
 
 def end_after_the_decision(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,22 +235,6 @@ def end_after_the_decision(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.undo()
     kafka = {"bootstrap.servers": sides.options["kafka"]["bootstrap.servers"]}
     Producer({**kafka, "transactional.id": sides.options["transactional_id"]}).init_transactions(30)
-
-
-@pytest.mark.thorough  # test_dead_letter_topic.py does it with the letters in a topic too
-def test_a_resend_ends_in_the_split_that_was_decided(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A26, D2: the driver was killed between the decision and Kafka's commit, and Kafka has aborted what it had."""
-    sides.execute(
-        "CREATE TABLE target (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), amount int, parent int)"
-    )
-    sides.stream.add([(1, "bad", 1, 1), (2, "good", 1, 1), (2, "good", 1, 1), (3, "good", 1, 1)])
-    end_after_the_decision(sides, monkeypatch)
-    assert sides.records() == []
-    sides.execute("ALTER TABLE target DROP CONSTRAINT target_name_check")
-    sides.run()
-    assert [report.placement for report in sides.reports] == [Placement.RESEND]
-    assert sides.letters() == {1: (1, "23514"), 2: (1, "23505")}
-    assert sides.ids() == [2, 3]
 
 
 @pytest.mark.thorough

@@ -22,12 +22,6 @@ from tests.integration.sink.targets import Target, rows_of
 STEPS = [step.name.lower() for step in Step if step is not Step.RECOVER]
 
 
-def forget_last_batch(stream: FileStream, batch: int) -> None:
-    """Take from the checkpoint that Spark has seen the batch end: it comes again."""
-    for name in (f"{batch}", f".{batch}.crc"):
-        (stream.checkpoint / "commits" / name).unlink()
-
-
 def test_a_report_says_what_both_sides_have(
     stream: FileStream, target: Target, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -74,7 +68,7 @@ def test_a_report_tells_a_replay_and_a_resend_from_a_batch(
 
     monkeypatch.setattr(step_observer, "reached", abort_once)
     stream.run(target.sink(key="id", on_batch=reports.append))
-    forget_last_batch(stream, 0)
+    stream.forget(0)
     stream.run(target.sink(key="id", on_batch=reports.append))
     resent, skipped = reports
     assert (resent.placement, resent.attempts, resent.row_count, resent.record_count) == (Placement.RUN, 2, 500, 500)

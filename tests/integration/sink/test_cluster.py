@@ -41,7 +41,6 @@ class Brought:
     """What an author has made to bring to executors."""
 
     dependencies: Path
-    everything: Path
     package: Path
 
 
@@ -53,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="module")
 def brought(tmp_path_factory: pytest.TempPathFactory) -> Brought:
-    """The archives and the zip of the page; without a second PySpark."""
+    """The archive of dependencies and the zip of the page; without a second PySpark."""
     try:
         dependencies = other_python(EXECUTOR)
     except CapabilityError as error:
@@ -65,13 +64,8 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Brought:
     wheel_command = ("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(sources))
     run(sys.executable, "-m", "pip", *wheel_command)
     (wheel,) = folder.glob("spark_2pc_sink-*.whl")
-    environment = folder / "environment"
-    shutil.copytree(dependencies, environment, symlinks=True)
-    # -I: pip would take a package on PYTHONPATH for one that is installed.
-    run(str(environment / "bin" / "python"), "-I", "-m", "pip", "install", "--quiet", "--no-deps", str(wheel))
     return Brought(
         dependencies=archive(dependencies, folder / "dependencies.tar.gz"),
-        everything=archive(environment, folder / "environment.tar.gz"),
         package=wheel.rename(folder / "spark_2pc_sink.zip"),
     )
 
@@ -114,11 +108,6 @@ def drive(
         check=False,
     )
     return done.stderr if done.returncode else ""
-
-
-def test_an_environment_in_an_archive(one_batch: OneBatch, cluster: SparkCluster, brought: Brought) -> None:
-    assert drive(one_batch, cluster, brought.everything) == ""
-    one_batch.assert_all_there(ROWS)
 
 
 def test_the_package_as_a_file_and_its_dependencies_in_the_python(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy
 
-from spark_2pc_sink import Rows, VerifyReport, verify
+from spark_2pc_sink import VerifyReport, verify
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.sink.records.record_side import canonical_json
 from spark_2pc_sink.testing import TopicRecord, read_topic
@@ -67,8 +67,7 @@ def test_the_topic_has_what_the_table_has(sides: Sides, letters: str) -> None:
     noted = "SELECT record_count, (SELECT count(*) FROM jsonb_object_keys(topic_ids::jsonb)) FROM "
     assert sides.rows(f"{noted} kafka_transaction_state_history WHERE batch_id = 0") == [(4, 2)]
     # As if the job had been killed before Spark recorded the batch.
-    (sides.stream.checkpoint / "commits" / "0").unlink()
-    (sides.stream.checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    sides.stream.forget(0)
     sides.execute("ALTER TABLE target DROP CONSTRAINT target_name_check")
     sides.run()
     assert sides.reports[1].placement is Placement.SKIP
@@ -89,20 +88,6 @@ def test_a_resend_sends_the_letters_again(sides: Sides, letters: str, monkeypatc
 
 
 @pytest.mark.thorough
-def test_a_batch_of_letters_alone_is_a_kafka_transaction(sides: Sides, letters: str) -> None:
-    """Also of a sink that has no other topic."""
-    sides.execute(TABLE)
-    options = {name: value for name, value in sides.options.items() if name not in {"topic", "table", "key"}}
-    sides.options = {**options, "writes": [Rows("target")]}
-    del sides.options["create_table"]
-    sides.stream.add([(1, "bad", 1, 1)])
-    sides.stream.add([(2, "good", 1, 1)])
-    sides.run()
-    assert len(compare(sides, letters)) == 1
-    assert [(report.record_count, report.row_count) for report in sides.reports] == [(1, 0), (0, 1)]
-
-
-@pytest.mark.thorough
 def test_a_row_that_names_the_topic_of_dead_letters_is_bad(sides: Sides, letters: str) -> None:
     """It is told there, and is no record beside the letters."""
     sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int, parent int)")
@@ -112,21 +97,6 @@ def test_a_row_that_names_the_topic_of_dead_letters_is_bad(sides: Sides, letters
     [letter] = compare(sides, letters)
     assert "dead letters go there, and nothing else" in letter["reason"]
     assert sides.ids() == [2]
-
-
-@pytest.mark.thorough
-def test_a_letter_that_is_too_large_names_the_table(sides: Sides, topic: MakeTopic) -> None:
-    """The row is there."""
-    sides.execute(TABLE)
-    letters = sides.options["dead_letter_topic"] = topic(partitions=1, config={"max.message.bytes": "33000"})
-    sides.stream.add([(1, "bad", 1, 1), (2, "x" * 40_000, 1, 1)])
-    sides.run(columns={"id": "id", "name": "name"})
-    told = [json.loads(record.value or b"") for record in read(sides, letters)]
-    left_out = [letter for letter in told if letter["row"] is None]
-    assert [letter["row_left_out"] for letter in left_out] == [
-        'the row is in table "public"."kafka_transaction_state_dead_letters"'
-    ]
-    assert len(told) == 2
 
 
 def test_the_json_of_a_row_is_in_the_form_of_jsonb(database: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_2pc_sink import BatchReport, DualWriteSink, verify
+from spark_2pc_sink import BatchReport, DualWriteSink
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
@@ -55,11 +54,7 @@ def check(target: Target, records: int = len(FIRST) + len(SECOND)) -> None:
     assert_same_multiset(target.rows(), LEFT, what="rows")
     values = [(value["id"], value.get("name"), value.get("amount")) for value in last_values(target, records).values()]
     assert_same_multiset(values, LEFT, what="last records")
-    report = verify(
-        transactional_id=target.transactional_id,
-        kafka={"bootstrap.servers": target.broker.bootstrap},
-        database=target.database,
-    )
+    report = target.verify()
     assert report.verdict == "same", report.differences
 
 
@@ -71,14 +66,6 @@ def test_a_deleted_row_is_on_neither_side(stream: FileStream, target: Target, su
     check(target, len(FIRST) + (len(SECOND) if superseded == "send_first" else 4))
     last = reports[-1]
     assert (last.row_count, last.rows_deleted, last.rows_left_out) == (6, 1, 2)
-
-
-def test_a_batch_of_deletions_that_comes_again_is_skipped(stream: FileStream, target: Target) -> None:
-    add(stream, FIRST, SECOND)
-    stream.run(sink(target))
-    shutil.rmtree(stream.checkpoint / "commits")
-    stream.run(sink(target))
-    check(target)
 
 
 def test_deletions_that_kafka_is_owed_are_sent_again(

@@ -62,7 +62,7 @@ def run(options: dict[str, Any], folder: Path, *level: str) -> list[str]:
     ("failure", "level", "error", "said"),
     [
         ("bad row", (), "UnstorableValueError", "cannot be stored"),
-        pytest.param("bad row", ("INFO",), "UnstorableValueError", "cannot be stored", marks=pytest.mark.slow),
+        pytest.param("bad row", ("INFO",), "UnstorableValueError", "cannot be stored", marks=pytest.mark.thorough),
         pytest.param(
             "Kafka down",
             (),
@@ -70,7 +70,9 @@ def run(options: dict[str, Any], folder: Path, *level: str) -> list[str]:
             "ECONNREFUSED at 127.0.0.1:1. Start the brokers",
             marks=pytest.mark.slow,
         ),
-        pytest.param("password", (), "DatabaseRefusedError", "password authentication failed", marks=pytest.mark.slow),
+        pytest.param(
+            "password", (), "DatabaseRefusedError", "password authentication failed", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_the_error_of_a_job_is_not_buried(

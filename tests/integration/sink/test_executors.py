@@ -26,7 +26,9 @@ DEADLINE_S = 350
 
 
 @pytest.mark.parametrize("key", ["id", pytest.param(None, marks=pytest.mark.thorough)], ids=["keyed", "unkeyed"])
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+@pytest.mark.parametrize(
+    "encrypted", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["plain", "encrypted"]
+)
 def test_executors_send_to_the_driver(one_batch: OneBatch, key: str | None, encrypted: bool) -> None:
     """By a connection that is encrypted where Spark's own are."""
     stdout, _ = one_batch.run(

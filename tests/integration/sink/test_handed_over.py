@@ -59,15 +59,6 @@ def test_batches_without_rows_need_not_be_handed_over(stream: FileStream, target
     target.check(kept + more)
 
 
-def test_empty_batches_that_are_handed_over_leave_no_gap(stream: FileStream, target: Target) -> None:
-    """A16: the remedy that the halt names: the sink takes them, over restarts too."""
-    kept = fill(stream, "nfne")
-    stream.run(target.sink(), stream.frame().filter("id >= 0"))
-    stream.add(more := rows_of(4, 5))
-    stream.run(target.sink(), stream.frame().filter("id >= 0"))
-    target.check(kept + more)
-
-
 def skip_without_a_look(sink: DualWriteSink, batch: DataFrame, batch_id: int) -> None:
     """Spark's progress says for such a batch that no row was read, which nobody did."""
     if batch_id != 1:

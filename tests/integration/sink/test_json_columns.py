@@ -86,13 +86,7 @@ def test_the_values_are_spark_s_also_when_they_are_sent_again(
     def sink() -> DualWriteSink:
         if not several:
             return target.sink(key="id", bad_rows="dead_letter", **UPSERT)
-        return DualWriteSink(
-            transactional_id=target.transactional_id,
-            kafka={"bootstrap.servers": target.broker.bootstrap},
-            database=target.database,
-            writes=[Records(target.topic, key="id"), *OUTPUTS],
-            bad_rows="dead_letter",
-        )
+        return target.sink(writes=[Records(target.topic, key="id"), *OUTPUTS], bad_rows="dead_letter")
 
     stream.add(ROWS)
     made = with_columns(spark.createDataFrame([row for row in ROWS if row[2] != 7], stream.schema))

@@ -35,7 +35,7 @@ def sql(*names: str) -> str:
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", [pytest.param("append", marks=pytest.mark.thorough), "upsert"])
 def test_every_name_is_odd(
     mode: str,
     spark: SparkSession,
@@ -118,7 +118,13 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(mode, marks=() if mode in ("append", "newest", "lacking") else pytest.mark.thorough)
+        for mode in MODES
+    ],
+)
 def test_columns_with_the_names_of_our_own(
     mode: str,
     spark: SparkSession,

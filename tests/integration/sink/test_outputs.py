@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows, VerifyReport, verify
+from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
@@ -79,18 +79,7 @@ class Shop:
         ]
 
     def sink(self, writes: list[Records | Rows] | None = None, **options: Any) -> DualWriteSink:
-        return DualWriteSink(
-            transactional_id=self.transactional_id,
-            kafka={"bootstrap.servers": self.broker.bootstrap},
-            database=self.database,
-            writes=self.writes() if writes is None else writes,
-            **options,
-        )
-
-    def verify(self) -> VerifyReport:
-        """What verify says, of all that the sink has noted."""
-        kafka = {"bootstrap.servers": self.broker.bootstrap}
-        return verify(transactional_id=self.transactional_id, kafka=kafka, database=self.database)
+        return self.target.sink(writes=self.writes() if writes is None else writes, **options)
 
     def values(self, topic: int) -> list[Any]:
         """What an independent reader of committed records finds."""
@@ -132,7 +121,6 @@ def orders(spark: SparkSession, tmp_path: Path) -> FileStream:
     return FileStream(spark, tmp_path, _parse_datatype_string(SCHEMA))  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("written_by")
 def test_one_decision_writes_all(orders: FileStream, shop: Shop) -> None:
     """However a batch is shared out; one table refers to another, whose rows have to come first."""
     reports: list[BatchReport] = []
@@ -150,7 +138,7 @@ def test_one_decision_writes_all(orders: FileStream, shop: Shop) -> None:
     assert (report.row_count, report.record_count) == (160 + lines, 160 + lines)
     decided = shop.rows("SELECT row_count, record_count FROM kafka_transaction_state")
     assert decided == [(160 + lines, 160 + lines)]
-    verified = shop.verify()
+    verified = shop.target.verify()
     assert (verified.verdict, verified.counts, verified.records) == ("same", {}, 160 + lines), str(verified)
     assert [batch.digest_same for batch in verified.batches] == [True]
     rows = [(table.table, table.topics, table.rows) for table in verified.tables]
@@ -163,7 +151,7 @@ def test_one_decision_writes_all(orders: FileStream, shop: Shop) -> None:
         "INSERT INTO paid_orders VALUES (99, 'no record of it')",
     ):
         database_tables.run(shop.database, change)
-    verified = shop.verify()
+    verified = shop.target.verify()
     assert {(found.kind, found.table, found.topic) for found in verified.differences} == {
         ("missing_in_table", "order_lines", shop.topics[1]),
         ("differing", "orders", shop.topics[0]),
@@ -227,24 +215,13 @@ def test_tables_alone_are_decided_in_the_database(orders: FileStream, shop: Shop
     assert figures["outputs"] == {"Rows('orders')": 60, "Rows('paid_orders')": 20}
     assert (figures["record_bytes"], figures["seconds"] > 0) == (0, True)
     assert "produce" in figures["step_seconds"]
-    (orders.checkpoint / "commits" / "0").unlink()
-    (orders.checkpoint / "commits" / ".0.crc").unlink()
+    orders.forget(0)
     orders.run(shop.sink(writes, on_batch=reports.append))
     assert [report.placement for report in reports] == [Placement.RUN, Placement.SKIP]
     assert len(shop.rows("SELECT * FROM paid_orders")) == 20
-    (orders.checkpoint / "commits" / "0").unlink()
-    (orders.checkpoint / "commits" / ".0.crc").unlink()
+    orders.forget(0)
     with halts(HaltCause.REPLAY_DIFFERS):
         orders.run(shop.sink(writes), orders.frame().withColumn("name", F.upper("name")))
-
-
-def test_topics_alone(orders: FileStream, shop: Shop) -> None:
-    orders.add(orders_of(0))
-    orders.run(shop.sink([output for output in shop.writes() if isinstance(output, Records)]))
-    assert (len(shop.values(0)), len(shop.values(2))) == (60, 20)
-    assert shop.rows("SELECT count(*) FROM orders") == [(0,)]
-    [(status, rows, records)] = shop.rows("SELECT status, row_count, record_count FROM kafka_transaction_state")
-    assert (status, rows, records) == ("done", 0, 80 + len(shop.values(1)))
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_2pc_sink.causes import causes
-from spark_2pc_sink.errors import AuthorizationError, TlsRefusedError
+from spark_2pc_sink.errors import TlsRefusedError
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.sink.job.spark_batch import SparkBatch
 from tests.conftest import or_skip
-from tests.harness.secure_kafka import PLAIN_USER, SecureKafka, plain_login
+from tests.harness.secure_kafka import SecureKafka, plain_login
 from tests.harness.streams import FileStream
-from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import SCHEMA, Target, rows_of
 
 if TYPE_CHECKING:
@@ -40,21 +38,6 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Without Spark's own, which shows each error of a function that it calls."""
     found = [record for record in caplog.records if record.levelno >= logging.WARNING]
     return [record.getMessage() for record in found if not record.name.startswith("py4j")]
-
-
-@pytest.mark.thorough
-def test_a_password_that_is_refused_ends_the_query(
-    spark: SparkSession, secure: SecureKafka, tmp_path: Path, database: str, transactional_id: str
-) -> None:
-    """Nothing is written, and the password is not told."""
-    stream, target = FileStream(spark, tmp_path, SCHEMA), Target(secure.broker, database, transactional_id, "t")
-    stream.add(rows_of(0))
-    began_s = time.monotonic()
-    with pytest.raises(AuthorizationError, match=f"the login of user '{PLAIN_USER}' with PLAIN") as caught:
-        stream.run(target.sink(kafka=secure.properties("SASL_SSL", **plain_login(sasl_password="wr0ng"))))
-    assert time.monotonic() - began_s < AT_ONCE_S
-    assert not [each for each in causes(caught.value) if "wr0ng" in f"{each}{each!r}"]
-    assert database_tables.rows(database, "SELECT relname FROM pg_class WHERE relname = 'target'") == []
 
 
 @pytest.mark.thorough

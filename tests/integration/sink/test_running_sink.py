@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from spark_2pc_sink import recover
@@ -16,11 +14,7 @@ from tests.integration.sink.targets import Target, rows_of
 
 def test_a_query_is_seen_while_it_runs(stream: FileStream, target: Target) -> None:
     """D10: and no longer, although its process goes on; then nobody has to say take_over."""
-    sides: dict[str, Any] = {
-        "transactional_id": target.transactional_id,
-        "kafka": {"bootstrap.servers": target.broker.bootstrap},
-        "database": target.database,
-    }
+    sides = target.sides
     seen = []
 
     def look(_: object) -> None:
@@ -51,7 +45,10 @@ VIEW = (
 
 @pytest.mark.parametrize(
     ("statements", "said"),
-    [(VIEW, "it is a view"), (("ALTER TABLE target SET UNLOGGED",), "is unlogged")],
+    [
+        (VIEW, "it is a view"),
+        pytest.param(("ALTER TABLE target SET UNLOGGED",), "is unlogged", marks=pytest.mark.thorough),
+    ],
     ids=["a view in its place", "unlogged"],
 )
 def test_a_table_that_is_none_any_more_ends_the_query(

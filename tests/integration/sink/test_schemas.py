@@ -28,7 +28,6 @@ from spark_2pc_sink.errors import ConfigurationError, SchemaRegistryError, Unsto
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
 from spark_2pc_sink.serialisation.registry import Registry
 from spark_2pc_sink.testing import assert_same_multiset
-from spark_2pc_sink.verification.api import verify
 from tests.harness.streams import FileStream
 from tests.integration.postgres.database_tables import run as execute
 from tests.integration.sink.targets import Target
@@ -142,19 +141,14 @@ def test_verify_reads_them(
     """Both sides are the same; a row that someone changes differs, and is named; without a registry nothing is said."""
     registry = {"url": schema_registry.url}
     stream.run(target.sink(value_format=value_format, schema_registry=registry, key="id"))
-    asked: dict[str, Any] = {
-        "transactional_id": target.transactional_id,
-        "kafka": {"bootstrap.servers": target.broker.bootstrap},
-        "database": target.database,
-    }
-    report = verify(**asked, schema_registry=registry)
+    report = target.verify(schema_registry=registry)
     assert (report.verdict, report.rows) == ("same", len(ROWS)), str(report)
     assert set(report.columns) == set(SCHEMA.fieldNames())
     execute(target.database, "UPDATE target SET at = at + interval '1 microsecond' WHERE id = 7")
-    changed = verify(**asked, schema_registry=registry)
+    changed = target.verify(schema_registry=registry)
     assert changed.verdict == "different"
     assert changed.counts == {"missing_in_table": 1, "missing_in_kafka": 1}, str(changed)
-    without = verify(**asked)
+    without = target.verify()
     assert without.verdict == "inconclusive"
     assert "fix: pass --schema-registry URL" in str(without)
 

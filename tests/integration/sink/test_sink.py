@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, UnstorableValueError
+from spark_2pc_sink.errors import ConfigurationError, UnstorableValueError
 from spark_2pc_sink.sink.job import batch_size, spark_batch
 from spark_2pc_sink.sink.job.batch_size import FIRST_ROWS_MAX, SMALL_ROWS_MAX
 from spark_2pc_sink.sink.job.encode_task import encode
-from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.harness.streams import FileStream
 from tests.integration.sink.targets import SCHEMA, Row, Target, record_rows, rows_of
@@ -42,17 +41,6 @@ def test_append_on_each_transaction_version(
     target.check(rows)
     state = target.rows("status, batch_id, row_count", "kafka_transaction_state")
     assert state == [("done", 2, 0)]
-
-
-def test_append_with_two_phase_commit_granted(
-    stream: FileStream, target: Target, caplog: pytest.LogCaptureFixture
-) -> None:
-    """KIP-939: asked for where the broker grants it, and said so at the start."""
-    caplog.set_level(logging.INFO, "spark_2pc_sink")
-    stream.add(rows_of(0))
-    stream.run(target.sink(key="id"))
-    target.check(rows_of(0))
-    assert "never time out" in caplog.text
 
 
 def test_a_normal_start_and_restart_log_no_warning(
@@ -122,20 +110,6 @@ def test_the_driver_tries_a_first_batch_that_comes_straight_from_the_source(
 
 
 @pytest.mark.first_batch_tried
-def test_a_first_batch_with_more_rows_than_are_tried_is_shared_out_in_the_same_transaction(
-    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_size, "SMALL_S_MAX", 60)
-    monkeypatch.setattr(spark_batch, "encode", None)
-    rows: list[Row] = [(n, "x", n) for n in range(FIRST_ROWS_MAX + 1)]
-    stream.add(rows)
-    stream.run(target.sink(key="id"))
-    target.check(rows)
-    everything = read_topic(target.broker.bootstrap, target.topic, isolation="read_uncommitted")
-    assert len(everything) == len(rows), "a transaction was aborted"
-
-
-@pytest.mark.first_batch_tried
 def test_rows_that_cannot_be_collected_are_shared_out(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,37 +174,6 @@ def test_records_are_where_and_what_a_java_producer_would_write(
     again = [record for record in target.records() if record.value == b"again"]
     assert len(again) == len(expected)
     assert {record.key: record.partition for record in again} == by_key
-
-
-def test_upsert_keeps_the_last_row_of_each_key(stream: FileStream, target: Target) -> None:
-    """C9: with upsert_order_by the greatest wins in the table, and Kafka gets every record."""
-    first = [(n % 50, f"first-{n}", n) for n in range(200)]
-    second = [(n, f"second-{n}", n + 1_000) for n in range(25)]
-    stream.add(first)
-    stream.add(second)
-    sink = target.sink(
-        key="id",
-        mode="upsert",
-        upsert_keys=["id"],
-        upsert_order_by="amount",
-    )
-    stream.run(sink)
-    assert_same_multiset(record_rows(target.records()), first + second, what="records")
-    last = {row[0]: row for row in first} | {row[0]: row for row in second}
-    assert_same_multiset(target.rows(), list(last.values()), what="rows")
-
-
-def test_upsert_refuses_a_key_twice_in_a_batch(stream: FileStream, target: Target) -> None:
-    """C9: refused with the keys named, and nothing of the batch is on either side."""
-    stream.add([(7, "one", 1), (7, "two", 2), (8, "three", 3)])
-    sink = target.sink(
-        key="id",
-        mode="upsert",
-        upsert_keys=["id"],
-    )
-    with pytest.raises(DuplicateKeyError, match=r"id.*7"):
-        stream.run(sink)
-    target.check([])
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -301,18 +244,6 @@ def test_an_unknown_topic_below_transaction_version_two(stream: FileStream, targ
     assert target_of_each_version.rows("count(*)") == [(0,)]
 
 
-@pytest.mark.parametrize("column", ["id", "amount / 3D AS third"], ids=["built by the sink", "left to Spark"])
-def test_the_value_is_the_json_of_the_row(spark: SparkSession, stream: FileStream, target: Target, column: str) -> None:
-    """By default it is to_json(struct(*)), whoever makes it, to the byte."""
-    selected = [column, 'name AS `na"me`', "CAST(amount AS DECIMAL(9, 3)) AS exact", "timestamp_micros(id) AS at"]
-    stream.add(rows_of(0))
-    stream.run(target.sink(create_table=True, table="json_rows"), stream.frame().selectExpr(*selected))
-    frame = spark.createDataFrame(rows_of(0), SCHEMA).selectExpr(*selected)
-    made = [row.value.encode() for row in frame.selectExpr("to_json(struct(*)) AS value").collect()]
-    assert_same_multiset([record.value for record in target.records()], made, what="values")
-    assert len(target.rows("at", "json_rows")) == len(made)
-
-
 def test_a_comment_at_the_end_of_an_expression(stream: FileStream, target: Target) -> None:
     """It is not taken for one over what the sink puts behind it: headers and keys that are texts were lost by that."""
     stream.add([(1, "one", 0)])
@@ -331,20 +262,6 @@ def test_a_comment_at_the_end_of_an_expression(stream: FileStream, target: Targe
     assert (record.key, record.value, record.partition) == (b"one", b"v1", 1)
     assert record.headers == (("h", b"one"),)
     assert target.rows() == [(1, "ONE", 0)]
-
-
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_columns_of_any_name(stream: FileStream, target: Target, mode: str) -> None:
-    """In a table that the sink makes."""
-    names = ["50%", "%s", "%(x)s", "a.b", "c`d", "e f", ":g", 'h"i', "order", "Über"]
-    stream.add([(1, "one", 0)])
-    selected = (f"concat('{number}', name) AS {quoted(name)}" for number, name in enumerate(names))
-    frame = stream.frame().selectExpr("id", *selected)
-    keys = {"upsert_keys": ["id", "50%"]} if mode == "upsert" else {}
-    stream.run(target.sink(mode=mode, key="`a.b`", **keys), frame)
-    row = {"id": 1, **{name: f"{number}one" for number, name in enumerate(names)}}
-    assert [json.loads(record.value or b"") for record in target.records()] == [row]
-    assert target.rows("to_jsonb(target)") == [(row,)]
 
 
 @pytest.mark.parametrize(
@@ -379,9 +296,7 @@ def test_the_current_time_of_the_stream_is_the_same_in_a_replay(stream: FileStre
     sent = [json.loads(record.value or b"") for record in target.records()]
     assert_same_multiset([(row["id"], row["at"]) for row in sent], stored, what="times")
 
-    commits = stream.checkpoint / "commits"
-    (commits / "0").unlink()
-    (commits / ".0.crc").unlink()
+    stream.forget(0)
     replayed: list[tuple[int, int]] = []
 
     def note(batch: DataFrame, batch_id: int) -> None:

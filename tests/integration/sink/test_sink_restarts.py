@@ -12,10 +12,7 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause
-from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import assert_same_multiset
-from tests.harness.driver_job import terminate
 from tests.harness.halts import halts
 from tests.harness.streams import FileStream
 from tests.integration.postgres import database_tables
@@ -34,47 +31,6 @@ def test_a_restart_goes_on_where_the_query_was(stream: FileStream, target: Targe
     target.check(rows_of(0) + rows_of(1))
 
 
-def test_the_same_sink_object_serves_a_restarted_query(stream: FileStream, target: Target) -> None:
-    """A claim belongs to one run: the same object claims again for the next."""
-    sink = target.sink(key="id")
-    stream.add(rows_of(0))
-    stream.run(sink)
-    stream.add(rows_of(1))
-    stream.run(sink)
-    target.check(rows_of(0) + rows_of(1))
-    assert target.rows("generation", "kafka_transaction_state") == [(2,)]
-
-
-def test_a_replayed_batch_is_a_no_op(stream: FileStream, target: Target) -> None:
-    """A1: the last commit-log file of the checkpoint is lost, and Spark replays the batch."""
-    stream.add(rows_of(0))
-    stream.add(rows_of(1))
-    stream.run(target.sink(key="id"))
-    commits = stream.checkpoint / "commits"
-    (commits / "1").unlink()
-    (commits / ".1.crc").unlink()
-    stream.run(target.sink(key="id"))
-    target.check(rows_of(0) + rows_of(1))
-
-
-def test_an_owed_batch_is_sent_again_with_the_same_values(
-    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """B7: the table has the rows, Kafka has lost the transaction; the digest says that the records are the same."""
-    steps: list[Step] = []
-
-    def note(step: Step) -> None:
-        if step is Step.DECIDE and step not in steps:
-            terminate(target.broker, target.transactional_id)
-        steps.append(step)
-
-    stream.add(rows_of(0))
-    monkeypatch.setattr(step_observer, "reached", note)
-    stream.run(target.sink(key="id"))
-    assert steps.count(Step.PRODUCE) == 2
-    target.check(rows_of(0))
-
-
 def test_a_wiped_checkpoint_is_refused_until_adopted(stream: FileStream, target: Target) -> None:
     """A8: a new query id would replay everything; never skipped silently, never written twice silently."""
     stream.add(rows_of(0))
@@ -85,18 +41,6 @@ def test_a_wiped_checkpoint_is_refused_until_adopted(stream: FileStream, target:
     target.check(rows_of(0))
     stream.run(target.sink(key="id", adopt=True))
     assert_same_multiset(record_rows(target.records()), rows_of(0) * 2, what="adopted: sent again")
-
-
-def test_a_gap_in_the_batch_ids_is_refused(stream: FileStream, target: Target) -> None:
-    """C5, D8: the state row is older than the checkpoint (a restored database)."""
-    for batch in range(2):
-        stream.add(rows_of(batch))
-    stream.run(target.sink(key="id"))
-    database_tables.run(target.database, "UPDATE kafka_transaction_state SET batch_id = 0")
-    stream.add(rows_of(2))
-    with halts(HaltCause.GAP):
-        stream.run(target.sink(key="id"))
-    target.check(rows_of(0) + rows_of(1))
 
 
 def test_a_checkpoint_that_was_set_back_by_a_batch_is_refused(stream: FileStream, target: Target) -> None:
@@ -153,9 +97,7 @@ def test_a_stateful_replay_still_advances_its_state(spark: SparkSession, stream:
     counted: Callable[[], Any] = lambda: stream.frame().groupBy("name").agg(F.count("*").alias("total"))  # noqa: E731
     stream.add([(1, "a", 0), (2, "a", 0), (3, "b", 0)])
     _run_update(stream, target.sink(**options), counted())
-    commits = stream.checkpoint / "commits"
-    (commits / "0").unlink()
-    (commits / ".0.crc").unlink()
+    stream.forget(0)
     stream.add([(4, "a", 0)])
     _run_update(stream, target.sink(**options), counted())
     assert_same_multiset(target.rows("name, total"), [("a", 3), ("b", 1)], what="running counts")

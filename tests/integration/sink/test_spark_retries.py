@@ -21,7 +21,7 @@ UPSERT: dict[str, Any] = {"mode": "upsert", "upsert_keys": ["id"], "upsert_order
     ("scenario", "options"),
     [
         ("streaming", {}),
-        ("sent", {}),
+        pytest.param("sent", {}, marks=pytest.mark.thorough),
         pytest.param("streaming", UPSERT, marks=pytest.mark.thorough),
     ],
     ids=["while it streams", "after its end", "ordered, while it streams"],

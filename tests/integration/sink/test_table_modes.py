@@ -43,10 +43,7 @@ EVERY_ROW = LEFT["appended"]
 def sink_of_all_modes(target: Target, reports: list[BatchReport]) -> DualWriteSink:
     """One topic, and a table of each mode, each made by the sink."""
     keyed: dict[str, Any] = {"keys": ["id"], "create_table": True}
-    return DualWriteSink(
-        transactional_id=target.transactional_id,
-        kafka={"bootstrap.servers": target.broker.bootstrap},
-        database=target.database,
+    return target.sink(
         on_batch=reports.append,
         writes=[
             Records(target.topic, key="id"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, wait_until
@@ -115,7 +115,6 @@ def test_keys_of_several_columns_and_an_order_that_no_column_has(
     assert_same_multiset(last_rows(committed(target, sent)), kept, what="last records")
 
 
-@pytest.mark.usefixtures("written_by")
 @EITHER
 def test_a_replay_is_known_by_the_records_that_were_sent(stream: FileStream, target: Target, superseded: str) -> None:
     """A1, A7, C9: the same batch comes again and is skipped; the state row counts what each side has."""
@@ -130,8 +129,7 @@ def test_a_replay_is_known_by_the_records_that_were_sent(stream: FileStream, tar
     assert target.rows("row_count, record_count", "kafka_transaction_state") == [(len(rows), sent)]
 
 
-@pytest.mark.usefixtures("written_by")
-@SUPERSEDED
+@EITHER
 def test_an_owed_batch_is_sent_again_in_the_same_order(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, superseded: str
 ) -> None:
@@ -149,15 +147,6 @@ def test_an_owed_batch_is_sent_again_in_the_same_order(
     stream.run(target.sink(**UPSERT, upsert_superseded=superseded), stream.frame(files_per_batch=PARTS))
     assert steps.count(Step.PRODUCE) == 2
     check(target, [rows], superseded)
-
-
-@EITHER
-def test_a_tie_is_refused_whatever_becomes_of_the_others(stream: FileStream, target: Target, superseded: str) -> None:
-    """C9: nobody chooses between two rows with the same greatest order."""
-    stream.add([(7, "old", 1), (7, "one", 2), (7, "two", 2), (8, "alone", 3)])
-    with pytest.raises(DuplicateKeyError, match=r"same greatest value of upsert_order_by, with id=7"):
-        stream.run(target.sink(**UPSERT, upsert_superseded=superseded))
-    target.check([])
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from sqlalchemy import make_url
 
-from jdbc_state import ActionLine, Actor, SqlStateStore, StateStore
+from jdbc_state import ActionLine, SqlStateStore, StateStore
 from jdbc_state.actions import ACTION_OF, ACTIONS, FORCE_TERMINATE, ROUTINE
 from jdbc_state.model import legal_before
 from spark_2pc_sink.errors import ClaimRefusedError, StateStoreError, SupersededError
-from tests.harness.providers import Database
+from tests.integration.state.conftest import ALICE, Make
 from tests.integration.state.state_stores import (
     CLUSTER,
     ID,
@@ -24,41 +23,10 @@ from tests.integration.state.state_stores import (
     decide,
     execute,
     reach,
-    settings,
     sql_store,
 )
-from tests.unit.fakes.memory_store import MemoryStateStore
 
-BOTH = ["memory", pytest.param("postgres", marks=pytest.mark.postgres)]
-ALICE = Actor(os_user="alice", host="desk", program="spark-2pc recover", reason="the disk of broker 2 is gone")
 LAYOUT = {"topic": "orders", "table": "public.orders", "mode": "append", "columns": {"id": "order_id"}, "key": None}
-
-Make = Callable[..., StateStore]
-
-
-@pytest.fixture(scope="module")
-def shared_database(postgres: Database) -> Iterator[str]:
-    """One database for the module; each test has a schema of its own."""
-    name = f"actions_{secrets.token_hex(4)}"
-    yield postgres.create_database(name)
-    postgres.drop_database(name)
-
-
-@pytest.fixture(params=BOTH)
-def make(request: pytest.FixtureRequest) -> Make:
-    """A function that makes an empty store, whose tables exist."""
-
-    def made(keep: int = 1_000, actor: Actor = ALICE) -> StateStore:
-        if request.param == "memory":
-            store: StateStore = MemoryStateStore(history_batches=keep, actor=actor)
-        else:
-            names = settings(state_schema=f"test_{secrets.token_hex(4)}", history_batches=keep)
-            store = SqlStateStore(request.getfixturevalue("shared_database"), names, actor=actor)
-        store.prepare_schema()
-        request.addfinalizer(store.close)
-        return store
-
-    return made
 
 
 def told(store: StateStore, transactional_id: str | None = ID) -> list[ActionLine]:

@@ -10,26 +10,19 @@ from typing import Any, Final
 import pytest
 
 from jdbc_state import Decision, SqlStateStore, StateStore, ddl
+from tests.integration.state.conftest import Make
 from tests.integration.state.state_stores import ID, claim, decide, execute, reach, settings, sql_store
 from tests.integration.state.test_versions import role
-from tests.unit.fakes.memory_store import MemoryStateStore
 
 FIGURES: Final = {"record_bytes": 812, "step_seconds": {"produce": 0.8}}
 HISTORY: Final = "kafka_transaction_state_history"
 LOSE: Final = f"ALTER TABLE {HISTORY} DROP COLUMN figures"
 
 
-@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
-def store(request: pytest.FixtureRequest) -> Iterator[StateStore]:
+@pytest.fixture
+def store(make: Make) -> StateStore:
     """An empty store, whose tables exist."""
-    made: StateStore
-    if request.param == "memory":
-        made = MemoryStateStore()
-    else:
-        made = SqlStateStore(request.getfixturevalue("database"), settings())
-    made.prepare_schema()
-    yield made
-    made.close()
+    return make()
 
 
 def figures(store: StateStore) -> list[Any]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -15,36 +12,8 @@ from jdbc_state.errors import CommitsLostError
 from jdbc_state.history import EVENTS
 from jdbc_state.model import STATUSES
 from spark_2pc_sink.errors import ClaimRefusedError, SupersededError
-from tests.harness.providers import Database
-from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, reach, settings, sql_store
-from tests.unit.fakes.memory_store import MemoryStateStore
-
-BOTH = ["memory", pytest.param("postgres", marks=pytest.mark.postgres)]
-
-
-@pytest.fixture(scope="module")
-def shared_database(postgres: Database) -> Iterator[str]:
-    """One database for the module; each test has a schema of its own."""
-    name = f"history_{secrets.token_hex(4)}"
-    yield postgres.create_database(name)
-    postgres.drop_database(name)
-
-
-@pytest.fixture(params=BOTH)
-def make(request: pytest.FixtureRequest) -> Any:
-    """A function that makes an empty store, whose tables exist."""
-
-    def made(keep: int = 1_000) -> StateStore:
-        if request.param == "memory":
-            store: StateStore = MemoryStateStore(history_batches=keep)
-        else:
-            names = settings(state_schema=f"test_{secrets.token_hex(4)}", history_batches=keep)
-            store = SqlStateStore(request.getfixturevalue("shared_database"), names)
-        store.prepare_schema()
-        request.addfinalizer(store.close)
-        return store
-
-    return made
+from tests.integration.state.conftest import Make
+from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, reach, sql_store
 
 
 def lines(store: StateStore, transactional_id: str = ID) -> list[tuple[str, int, int | None, str, str]]:
@@ -64,7 +33,7 @@ def in_step(store: StateStore, row: StateRow | None) -> StateRow:
     return row
 
 
-def test_every_change_of_the_row_is_in_its_line(make: Any) -> None:
+def test_every_change_of_the_row_is_in_its_line(make: Make) -> None:
     """C13: a claim, a decision, what became of it, a resend, a batch without records, and what a person decided."""
     store = make()
     row = in_step(store, claim(store))
@@ -91,7 +60,7 @@ def test_every_change_of_the_row_is_in_its_line(make: Any) -> None:
     assert {event for event, *_ in lines(store)} < EVENTS.keys()
 
 
-def test_what_changes_no_row_writes_no_line(make: Any) -> None:
+def test_what_changes_no_row_writes_no_line(make: Make) -> None:
     """D1, C13: an overtaken driver, and one beside another decision than it has seen."""
     store = make()
     row = claim(store)
@@ -111,7 +80,7 @@ def test_what_changes_no_row_writes_no_line(make: Any) -> None:
     assert lines(store) == before
 
 
-def test_a_repeat_of_an_empty_batch_takes_no_second_line(make: Any) -> None:
+def test_a_repeat_of_an_empty_batch_takes_no_second_line(make: Make) -> None:
     """C1, C13: the answer to the first was lost."""
     store = make()
     row = claim(store)
@@ -121,7 +90,7 @@ def test_a_repeat_of_an_empty_batch_takes_no_second_line(make: Any) -> None:
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(1, [24]), (2, [23, 24]), (20, list(range(5, 25)))])
-def test_the_last_lines_are_kept(make: Any, keep: int, kept: list[int]) -> None:
+def test_the_last_lines_are_kept(make: Make, keep: int, kept: list[int]) -> None:
     """A11: bounded, for each sink by itself, and the newest is always there."""
     store = make(keep)
     row, other = claim(store), claim(store, "other")
@@ -139,7 +108,7 @@ def test_the_last_lines_are_kept(make: Any, keep: int, kept: list[int]) -> None:
     assert [number for _, number, *_ in lines(store, "other")][-1] == 1
 
 
-def test_without_history_none_is_written(make: Any) -> None:
+def test_without_history_none_is_written(make: Make) -> None:
     store = make(0)
     row = claim(store)
     decide(store, row)
@@ -150,7 +119,7 @@ def test_without_history_none_is_written(make: Any) -> None:
     assert read.decision == 1
 
 
-def test_a_line_that_is_gone_is_written_with_the_next_note(make: Any) -> None:
+def test_a_line_that_is_gone_is_written_with_the_next_note(make: Make) -> None:
     """C13: a person has tidied up."""
     store = make()
     row = claim(store)
@@ -159,12 +128,12 @@ def test_a_line_that_is_gone_is_written_with_the_next_note(make: Any) -> None:
         with store.database.requests("test", lock_timeout_ms=1_000) as connection:
             connection.execute(store._tables.history.delete())
     else:
-        store._lines.clear()
+        store._lines.clear()  # type: ignore[attr-defined]
     store.mark_done(ID, row.generation, "5:1")
     assert lines(store) == [("noted", 1, 0, "done", "5:0")]
 
 
-def test_the_lines_of_all_sinks_come_by_their_last_change(make: Any) -> None:
+def test_the_lines_of_all_sinks_come_by_their_last_change(make: Make) -> None:
     """D2: so that what happened last in a table of many sinks is found by one question."""
     store = make()
     first, second = claim(store, "first"), claim(store, "second")
@@ -188,7 +157,7 @@ def lose(store: StateStore, transactional_id: str = ID) -> None:
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_a_lost_row_is_made_again_from_its_newest_line(make: Any, status: str) -> None:
+def test_a_lost_row_is_made_again_from_its_newest_line(make: Make, status: str) -> None:
     """C13: the row was deleted; whatever it said, the claim that finds it gone says the same."""
     store = make()
     reach(store, status)
@@ -203,13 +172,13 @@ def test_a_lost_row_is_made_again_from_its_newest_line(make: Any, status: str) -
     assert (store.read_lost(), claim(store).rebuilt_from) == ([], None)
 
 
-def test_a_row_that_is_new_is_not_made_again(make: Any) -> None:
+def test_a_row_that_is_new_is_not_made_again(make: Make) -> None:
     store = make()
     assert claim(store).rebuilt_from is None
     assert claim(store, "other").rebuilt_from is None
 
 
-def test_the_claims_before_the_loss_stay_defeated(make: Any) -> None:
+def test_the_claims_before_the_loss_stay_defeated(make: Make) -> None:
     """C2, C13: an older driver holds a generation that the row made again must not come to."""
     store = make()
     row = reach(store, "done")
@@ -227,7 +196,7 @@ def test_the_claims_before_the_loss_stay_defeated(make: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [{"query_id": "query-2"}, {"cluster_id": "cluster-b"}])
-def test_a_lost_row_still_belongs_to_its_query_and_cluster(make: Any, change: dict[str, str]) -> None:
+def test_a_lost_row_still_belongs_to_its_query_and_cluster(make: Make, change: dict[str, str]) -> None:
     """A10, D6: losing the row is no way round the question whose it is."""
     store = make()
     row = reach(store, "done")
@@ -240,7 +209,7 @@ def test_a_lost_row_still_belongs_to_its_query_and_cluster(make: Any, change: di
     assert (adopted.batch_id, adopted.status) == ((None, "done") if "query_id" in change else (0, "none"))
 
 
-def test_a_decided_row_that_is_lost_is_not_adopted_from_another_cluster(make: Any) -> None:
+def test_a_decided_row_that_is_lost_is_not_adopted_from_another_cluster(make: Make) -> None:
     """D6: as where the row is there."""
     store = make()
     reach(store, "decided")
@@ -249,7 +218,7 @@ def test_a_decided_row_that_is_lost_is_not_adopted_from_another_cluster(make: An
         claim(store, cluster_id="cluster-b", adopt=True)
 
 
-def test_lost_rows_are_listed_by_their_ids(make: Any) -> None:
+def test_lost_rows_are_listed_by_their_ids(make: Make) -> None:
     store = make()
     for name in ("b", "a", "c"):
         reach(store, "done", name)

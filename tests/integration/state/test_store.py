@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -23,7 +22,7 @@ from spark_2pc_sink.errors import (
     StateStoreError,
     SupersededError,
 )
-from tests.harness.providers import Database
+from tests.integration.state.conftest import Make
 from tests.integration.state.state_stores import (
     ARGUMENTS,
     CLUSTER,
@@ -36,38 +35,17 @@ from tests.integration.state.state_stores import (
     claim,
     decide,
     reach,
-    settings,
     sql_store,
 )
 from tests.unit.fakes.memory_store import MemoryStateStore
 
-BOTH = ["memory", pytest.param("postgres", marks=pytest.mark.postgres)]
 OPERATIONS = ["decide", *ARGUMENTS]
 
 
-@pytest.fixture(scope="module")
-def shared_database(postgres: Database) -> Iterator[str]:
-    """One database for the module: a schema of its own is enough for each test, and made ten times faster."""
-    name = f"state_{secrets.token_hex(4)}"
-    yield postgres.create_database(name)
-    postgres.drop_database(name)
-
-
-@pytest.fixture(params=BOTH)
-def unprepared(request: pytest.FixtureRequest) -> StateStore:
-    """A store whose tables do not exist."""
-    if request.param == "memory":
-        return MemoryStateStore()
-    schema = f"test_{secrets.token_hex(4)}"
-    return SqlStateStore(request.getfixturevalue("shared_database"), settings(state_schema=schema))
-
-
 @pytest.fixture
-def store(unprepared: StateStore) -> Iterator[StateStore]:
+def store(make: Make) -> StateStore:
     """An empty store whose tables exist."""
-    unprepared.prepare_schema()
-    yield unprepared
-    unprepared.close()
+    return make()
 
 
 def read(store: StateStore, transactional_id: str = ID) -> StateRow:
@@ -79,15 +57,16 @@ def read(store: StateStore, transactional_id: str = ID) -> StateRow:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def test_reading_needs_no_table(unprepared: StateStore) -> None:
+def test_reading_needs_no_table(unprepared: Make) -> None:
     """D2: `status` on a fresh database says that nothing is known, it does not fail."""
-    assert unprepared.read(ID) is None
-    assert unprepared.read_all() == []
+    store = unprepared()
+    assert store.read(ID) is None
+    assert store.read_all() == []
 
 
-def test_claiming_needs_the_table(unprepared: StateStore) -> None:
+def test_claiming_needs_the_table(unprepared: Make) -> None:
     with pytest.raises(StateStoreError) as raised:
-        claim(unprepared)
+        claim(unprepared())
     assert (raised.value.sqlstate, raised.value.retriable) == ("42P01", False)
 
 

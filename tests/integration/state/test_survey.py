@@ -12,8 +12,6 @@ from jdbc_state.errors import StateStoreError
 from jdbc_state.survey import UnreadableRow
 from tests.integration.state.state_stores import admin, claim, execute, reach, settings, sql_store
 
-CHANGE = "UPDATE kafka_transaction_state SET {} WHERE transactional_id = 'bad'"
-
 
 def test_every_sink_is_read_over_one_connection(database: str) -> None:
     """Rows, rows that are lost, and who lives."""
@@ -42,32 +40,32 @@ def test_every_sink_is_read_over_one_connection(database: str) -> None:
         assert looking.survey("nobody").rows == ()
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "problem"),
-    [
-        ("kafka_offsets", [1, 2], 'kafka_offsets [1, 2] is no object of "topic-partition": [first, last]'),
-        ("kafka_offsets", {"t-0": [1]}, "kafka_offsets {'t-0': [1]} is no object of"),
-        ("kafka_offsets", {"t-0": [1, "2"]}, "is no object of"),
-        ("kafka_offsets", {"t-0": 7}, "is no object of"),
-        ("kafka_offsets", {"t" * 100: 7}, f"kafka_offsets {{'{'t' * 78}… is no"),
-        ("topic_ids", ["t"], 'topic_ids [\'t\'] is no object of "topic": "id"'),
-        ("topic_ids", {"t": 1}, "topic_ids {'t': 1} is no object of"),
-    ],
+#: What a column has, and what is said of it.
+UNREADABLE: tuple[tuple[str, object, str], ...] = (
+    ("kafka_offsets", [1, 2], 'kafka_offsets [1, 2] is no object of "topic-partition": [first, last]'),
+    ("kafka_offsets", {"t-0": [1]}, "kafka_offsets {'t-0': [1]} is no object of"),
+    ("kafka_offsets", {"t-0": [1, "2"]}, "is no object of"),
+    ("kafka_offsets", {"t-0": 7}, "is no object of"),
+    ("kafka_offsets", {"t" * 100: 7}, f"kafka_offsets {{'{'t' * 78}… is no"),
+    ("topic_ids", ["t"], 'topic_ids [\'t\'] is no object of "topic": "id"'),
+    ("topic_ids", {"t": 1}, "topic_ids {'t': 1} is no object of"),
 )
-def test_a_row_that_cannot_be_understood_hides_no_other(
-    database: str, column: str, value: object, problem: str
-) -> None:
+
+
+def test_a_row_that_cannot_be_understood_hides_no_other(database: str) -> None:
     """Made by hand, or by a later version."""
     with sql_store(database) as store:
-        reach(store, "done", "bad")
         reach(store, "done", "good")
-        execute(database, CHANGE.format(f"{column} = CAST(:value AS jsonb)"), value=json.dumps(value))
+        for number, (column, value, _) in enumerate(UNREADABLE):
+            reach(store, "done", f"bad {number}")
+            change = f"{column} = CAST(:value AS jsonb) WHERE transactional_id = 'bad {number}'"
+            execute(database, f"UPDATE kafka_transaction_state SET {change}", value=json.dumps(value))
         found = store.survey()
-        assert [row.transactional_id for row in found.rows] == ["good"]
-        [bad] = found.unreadable
+    assert [row.transactional_id for row in found.rows] == ["good"]
+    assert len(found.unreadable) == len(UNREADABLE)
+    for number, (bad, (_, _, problem)) in enumerate(zip(found.unreadable, UNREADABLE, strict=True)):
         assert isinstance(bad, UnreadableRow)
-        assert bad.transactional_id == "bad"
-        assert problem in bad.problem
+        assert (bad.transactional_id, problem in bad.problem) == (f"bad {number}", True)
 
 
 def test_where_the_tables_are_not(database: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from spark_2pc_sink.testing import CapabilityError, KafkaBroker, ServerError, kafka_request, read_topic
@@ -50,26 +50,9 @@ def test_survives_kill_and_pause_on_the_same_address(start_kafka: StartKafka, to
     assert {b"before", b"after"} <= set(values(broker.bootstrap, name))
 
 
-def test_has_the_transaction_version_that_was_asked_for(kafka_each_version: Broker) -> None:
-    from kafka.admin import KafkaAdminClient  # noqa: PLC0415 - this test alone reads features, confluent-kafka cannot
-
-    admin = KafkaAdminClient(bootstrap_servers=kafka_each_version.bootstrap)
-    try:
-        features = admin.describe_features()
-    finally:
-        admin.close()
-    # A feature at level 0 is not among the finalized ones (KIP-584).
-    assert features["transaction.version"].get("finalized", (0, 0))[1] == kafka_each_version.transaction_version
-
-
 def test_grants_two_phase_commit_only_where_asked_for(kafka: Broker, kafka_without_2pc: Broker) -> None:
     name = "transaction.two.phase.commit.enable"
     assert (broker_config(kafka)[name], broker_config(kafka_without_2pc)[name]) == ("true", "false")
-
-
-def test_creates_no_topic_by_itself(kafka: Broker) -> None:
-    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
-        read_topic(kafka.bootstrap, "nobody_made_this")
 
 
 def test_proxy_stands_between_client_and_broker(kafka: Broker, topic: MakeTopic) -> None:

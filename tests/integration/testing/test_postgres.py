@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from spark_2pc_sink.testing import CapabilityError, PostgresServer, ServerError, postgres_query
+from spark_2pc_sink.testing import CapabilityError, PostgresServer, ServerError
 from spark_2pc_sink.testing.postgres import BINARIES_VARIABLE, find_binaries
 from tests.harness.providers import Database
 
@@ -32,11 +32,6 @@ def connected(url: str) -> Iterator[Connection]:
 def scalar(url: str, query: str) -> object:
     with connected(url) as connection:
         return connection.execute(text(query)).scalar()
-
-
-def test_a_database_of_ones_own_is_empty(database: str) -> None:
-    assert scalar(database, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
-    assert scalar(database, "SELECT current_setting('server_encoding')") == "UTF8"
 
 
 def test_settings_are_taken(start_postgres: StartPostgres) -> None:
@@ -68,18 +63,6 @@ def test_paused_answers_nobody(start_postgres: StartPostgres) -> None:
         scalar(server.url, "SELECT 1")
     server.resume()
     assert scalar(server.url, "SELECT 1") == 1
-
-
-def test_answer_to_commit_is_lost_and_the_commit_is_not(postgres: Database, database: str) -> None:
-    """The fault behind C1: the client sees an error, the server has committed."""
-    with postgres.proxy() as proxy:
-        url = make_url(database)
-        through = postgres.database_url(str(url.database), port=proxy.port)
-        proxy.lose_answer(postgres_query("COMMIT"))
-        with pytest.raises(OperationalError), connected(through) as connection:
-            connection.execute(text("CREATE TABLE t AS SELECT 7 AS a"))
-        assert proxy.answers_lost == 1
-    assert scalar(database, "SELECT a FROM t") == 7
 
 
 def test_says_what_is_wrong_when_it_does_not_start() -> None:

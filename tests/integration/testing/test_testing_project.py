@@ -74,16 +74,6 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.kafka
 @pytest.mark.postgres
 @pytest.mark.spark
-@pytest.mark.thorough
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", [step.name for step in Step])
-def test_its_test_kills_the_job_and_finds_both_sides_the_same(project: Path, step: str) -> None:
-    run_pytest(project, ROOT, "-k", f"[{step}]")
-
-
-@pytest.mark.kafka
-@pytest.mark.postgres
-@pytest.mark.spark
 @pytest.mark.slow
 def test_the_project_and_the_plugin_work_from_the_wheel(project: Path, tmp_path: Path) -> None:
     """Pytest finds it by its entry point, and the servers have all of their files. Killed at one step of all."""
@@ -104,23 +94,3 @@ def test_the_project_and_the_plugin_work_from_the_wheel(project: Path, tmp_path:
     killed = f"[{Step.DECIDE.name}]"
     said = run_pytest(project, wheel, "-p", "spark-2pc-sink", "-k", f"test_first or {killed}", plugin=False)
     assert "2 passed" in said
-
-
-@pytest.mark.kafka
-@pytest.mark.postgres
-@pytest.mark.spark
-@pytest.mark.thorough
-@pytest.mark.timeout(1_800)
-def test_the_project_s_tests_pass_in_an_environment_of_their_own(project: Path, tmp_path: Path) -> None:
-    """From the wheel and its dependencies alone, at each step, with no variable of this repository."""
-    pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(tmp_path), str(source_in(tmp_path)))
-    (wheel,) = tmp_path.glob("*.whl")
-    run(sys.executable, "-m", "venv", str(tmp_path / "venv"), folder=tmp_path, environment=os.environ)
-    python = str(tmp_path / "venv/bin/python")
-    pip("install", f"{wheel}[testing]", "pytest", python=python)
-    inherited = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
-    run(
-        *(python, "-W", "error", "-m", "pytest", "-W", "error", "-q"),
-        folder=project,
-        environment={**inherited, "PATH": "/usr/bin:/bin"},
-    )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import FencedError, KafkaError, KafkaTimeoutError, OutcomeUnknownError
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.log_reader import Marker
@@ -18,11 +18,10 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import TransactionalWriter, WriterState
 from spark_2pc_sink.testing import ReferenceCoordinator, kafka_request, wait_until
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic, StartKafka
 from tests.harness.later import later
 from tests.harness.providers import Broker
-from tests.integration.writer.writers import DEADLINE_S, committed, kafka_for, options_for, session_of, table_of, values
+from tests.integration.writer.writers import DEADLINE_S, committed, kafka_for, table_of, values
 
 EXPECTED = sorted(f"value-{number}" for number in range(20_000))
 
@@ -230,26 +229,6 @@ def test_a_transaction_that_timed_out_cannot_be_committed(
         )
         assert marker is Marker.ABORT
         assert committed(broker.bootstrap, name, transactional_id) == []
-
-
-def test_records_of_a_timed_out_transaction_are_fenced(
-    start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
-) -> None:
-    broker = start_kafka(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"})
-    name = topic(broker=broker, partitions=1)
-    options = options_for(broker.bootstrap, transaction_timeout_ms=1_000)
-    with Cluster(options) as cluster:
-        client = TransactionClient(cluster, transactional_id, options)
-        producer = client.usable_producer().producer
-        session = session_of(cluster, client, producer)
-        table = table_of(10)
-        rows = Rows.of(table["key"], table["value"], None)
-        session.append(TopicPartition(name, 0), rows)
-        session.flush()
-        wait_until(lambda: client.describe().state == "CompleteAbort", deadline_s=DEADLINE_S, what="the broker's abort")
-        session.append(TopicPartition(name, 0), rows)
-        with pytest.raises(FencedError):
-            session.flush()
 
 
 def test_a_two_phase_transaction_does_not_time_out(

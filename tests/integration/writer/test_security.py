@@ -181,15 +181,6 @@ def test_a_connection_that_is_reset_in_the_handshake_is_made_again(kafka: Secure
             cluster.features()
 
 
-def test_a_writer_tells_the_same(kafka: SecureKafka, transactional_id: str) -> None:
-    properties = kafka.properties("SSL")
-    with (
-        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer,
-        pytest.raises(TlsRefusedError, match="wants a certificate of the client"),
-    ):
-        writer.init_transactions()
-
-
 @pytest.mark.parametrize(
     "words",
     [

@@ -154,23 +154,6 @@ def test_a_new_client_completes_what_an_old_one_prepared(
         assert values(committed(kafka.bootstrap, name, second)) == sorted(expected)
 
 
-def test_a_prepared_transaction_is_completed_by_its_own_writer(
-    kafka: Broker, topic: MakeTopic, transactional_id: str
-) -> None:
-    name = topic()
-    with TransactionalWriter(
-        transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap), topic=name, two_phase_commit=True
-    ) as writer:
-        writer.init_transactions()
-        writer.begin_transaction()
-        writer.append(table_of(10))
-        state = writer.prepare_transaction()
-        with pytest.raises(LocalProtocolError):
-            writer.append(table_of(1))
-        writer.complete_transaction(state)
-        assert len(committed(kafka.bootstrap, name, writer)) == 10
-
-
 def test_released_brokers_do_not_keep_prepared_transactions(
     kafka_as_released: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
@@ -268,22 +251,6 @@ def test_a_second_writer_fences_the_first(kafka_each_version: Broker, topic: Mak
         second.commit_transaction()
         found = values(committed(kafka_each_version.bootstrap, name, second))
     assert found == sorted(f"second-{number}" for number in range(10))
-
-
-def test_a_fenced_writer_cannot_produce(kafka: Broker, topic: MakeTopic, transactional_id: str) -> None:
-    name = topic(partitions=1)
-    properties = kafka_for(kafka.bootstrap)
-    with (
-        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as first,
-        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as second,
-    ):
-        first.init_transactions()
-        first.begin_transaction()
-        second.init_transactions()
-        first.append(table_of(10))
-        with pytest.raises(FencedError):
-            first.flush()
-        assert committed(kafka.bootstrap, name, second) == []
 
 
 def test_tasks_share_a_transaction_that_somebody_else_ends(
@@ -393,12 +360,6 @@ def test_the_log_remembers_how_a_transaction_ended(
             wait_until(partial(is_settled, look), deadline_s=DEADLINE_S, what="the end marker")
             assert look() is (Marker.COMMIT if outcome else Marker.ABORT)
         assert marker_of(writer._client, TopicPartition(name, 0), 10_000, writer.producer) is Marker.MISSING
-
-
-def test_an_id_that_nobody_used_is_unknown(kafka: Broker, transactional_id: str) -> None:
-    with Cluster(options_for(kafka.bootstrap)) as cluster:
-        described = TransactionClient(cluster, transactional_id, cluster.options).describe()
-    assert (described.state, described.producer) == ("Unknown", None)
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,52 @@
+"""What tests of the state stores share: one database for a file, and empty stores of both kinds."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jdbc_state import Actor, SqlStateStore, StateStore
+from tests.harness.providers import Database
+from tests.integration.state.state_stores import settings
+from tests.unit.fakes.memory_store import MemoryStateStore
+
+ALICE = Actor(os_user="alice", host="desk", program="spark-2pc recover", reason="the disk of broker 2 is gone")
+
+Make = Callable[..., StateStore]
+
+
+@pytest.fixture(scope="module")
+def shared_database(postgres: Database) -> Iterator[str]:
+    """One database for the module: a schema of its own is enough for each test, and made ten times faster."""
+    name = f"state_{secrets.token_hex(4)}"
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
+def unprepared(request: pytest.FixtureRequest) -> Make:
+    """A function that makes a store whose tables do not exist."""
+
+    def made(keep: int = 1_000, actor: Actor = ALICE) -> StateStore:
+        if request.param == "memory":
+            return MemoryStateStore(history_batches=keep, actor=actor)
+        names = settings(state_schema=f"test_{secrets.token_hex(4)}", history_batches=keep)
+        store = SqlStateStore(request.getfixturevalue("shared_database"), names, actor=actor)
+        request.addfinalizer(store.close)
+        return store
+
+    return made
+
+
+@pytest.fixture
+def make(unprepared: Make) -> Make:
+    """A function that makes an empty store whose tables exist."""
+
+    def made(keep: int = 1_000, actor: Actor = ALICE) -> StateStore:
+        store = unprepared(keep, actor)
+        store.prepare_schema()
+        return store
+
+    return made

@@ -9,7 +9,7 @@ from typing import Any
 from kafka.protocol import admin, metadata
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
 from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
 from spark_2pc_sink.reference.handlers.features import FeatureHandlers
@@ -25,21 +25,6 @@ _RESPONSES = {
     for name, found in vars(module).items()
     if name.endswith("Response") and hasattr(found, "API_KEY")
 }
-
-
-class Denying:
-    """An access that refuses some operations, on every resource or on those of one kind or name."""
-
-    def __init__(self, *operations: Operation, resource: Resource | None = None, name: str | None = None) -> None:
-        self._operations = operations
-        self._resource = resource
-        self._name = name
-
-    def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
-        return not (operation in self._operations and self._resource in {None, resource} and self._name in {None, name})
-
-    def allows_any(self, operation: Operation, resource: Resource) -> bool:
-        return not (operation in self._operations and self._resource in {None, resource})
 
 
 class ClusterNode:

@@ -1,25 +1,40 @@
-"""ACLs for tests: everything is allowed but what is listed."""
+"""ACLs for tests, each given by one rule."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_2pc_sink.reference.coordinator.events import Operation, Resource
 
 
 @dataclass(frozen=True)
-class Denied:
-    """Everything is allowed but these (operation, resource, name); a name of '*' denies the operation for all."""
+class AccessBy:
+    """What the rule allows; for any resource of a kind it is asked with the name '*'."""
 
-    rules: frozenset[tuple[Operation, Resource, str]]
+    rule: Callable[[Operation, Resource, str], bool]
 
     def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
-        return not {(operation, resource, name), (operation, resource, "*")} & self.rules
+        return self.rule(operation, resource, name)
 
     def allows_any(self, operation: Operation, resource: Resource) -> bool:
-        return (operation, resource, "*") not in self.rules
+        return self.rule(operation, resource, "*")
 
 
-def denied(*rules: tuple[Operation, Resource, str]) -> Denied:
-    """Access without these."""
-    return Denied(frozenset(rules))
+def denied(*rules: tuple[Operation, Resource, str]) -> AccessBy:
+    """Everything is allowed but these; a name of '*' denies the operation for all."""
+    return AccessBy(lambda operation, kind, name: not {(operation, kind, name), (operation, kind, "*")} & {*rules})
+
+
+def denying(*operations: Operation, resource: Resource | None = None, name: str | None = None) -> AccessBy:
+    """Everything is allowed but some operations, on every resource or on those of one kind or name."""
+    return AccessBy(
+        lambda operation, kind, named: (
+            not (operation in operations and resource in {None, kind} and name in {None, named})
+        )
+    )
+
+
+def on_kinds(*kinds: Resource) -> AccessBy:
+    """Everything is allowed on resources of these kinds alone."""
+    return AccessBy(lambda _operation, kind, _name: kind in kinds)

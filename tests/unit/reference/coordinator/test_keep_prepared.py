@@ -49,7 +49,6 @@ def done(pair: tuple[int, int]) -> EndTxnReply:
 
 
 FENCED = EndTxnReply(Code.PRODUCER_FENCED)
-UNKNOWN = EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING)
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from tests.unit.reference.coordinator.access import on_kinds
 from tests.unit.reference.groups import messages
 from tests.unit.reference.groups.group_rig import GroupRig, running_groups
 
@@ -175,19 +175,6 @@ async def test_deleting() -> None:
         assert "g" not in rig.restarted().service.store.groups
 
 
-class Nobody:
-    """ACLs that allow nothing but what is named."""
-
-    def __init__(self, *allowed: Operation) -> None:
-        self._allowed = allowed
-
-    def allows(self, operation: Operation, _resource: Resource, _name: str) -> bool:
-        return operation in self._allowed
-
-    def allows_any(self, operation: Operation, _resource: Resource) -> bool:
-        return operation in self._allowed
-
-
 @pytest.mark.parametrize(
     ("api", "version", "fields"),
     [
@@ -202,7 +189,7 @@ async def test_without_an_acl_on_the_group(api: str, version: int, fields: dict[
     async with running_groups() as rig:
         await stable(rig)
         before = rig.service.store.groups["g"]
-        rig.context = replace(rig.context, access=Nobody())
+        rig.context = replace(rig.context, access=on_kinds())
         assert (await rig.ask(api, version, **fields))["error_code"] == 30
         assert rig.service.store.groups["g"] == before
         assert (await rig.ask("DescribeGroups", 6, groups=["g"]))["groups"][0]["error_code"] == 30

@@ -11,9 +11,10 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import Resource
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
+from tests.unit.reference.coordinator.access import on_kinds
 from tests.unit.reference.groups import messages
 from tests.unit.reference.groups.group_rig import TOPIC, GroupRig, codes_of, running_groups
 
@@ -297,19 +298,6 @@ async def test_offsets_of_a_group_with_members_of_another_protocol_stay() -> Non
         assert (await rig.ask("OffsetDelete", 0, **messages.delete_offsets("g", "orders", 0)))["error_code"] == 68
 
 
-class Only:
-    """ACLs on these resources alone."""
-
-    def __init__(self, *resources: Resource) -> None:
-        self._resources = resources
-
-    def allows(self, _operation: Operation, resource: Resource, _name: str) -> bool:
-        return resource in self._resources
-
-    def allows_any(self, _operation: Operation, resource: Resource) -> bool:
-        return resource in self._resources
-
-
 @pytest.mark.parametrize(
     ("resources", "commit", "transaction", "fetch"),
     [
@@ -325,7 +313,7 @@ async def test_acls(
 ) -> None:
     async with running_groups() as rig:
         await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 1}))
-        rig.context = replace(rig.context, access=Only(*resources))
+        rig.context = replace(rig.context, access=on_kinds(*resources))
         assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5}))) == [commit]
         fields = messages.commit_in_transaction("g", (44, 0), {1: 5})
         assert codes_of(await rig.ask("TxnOffsetCommit", 5, **fields)) == [transaction]

@@ -9,7 +9,6 @@ from spark_2pc_sink.reference.groups.records import OffsetKey, OffsetValue
 from spark_2pc_sink.reference.groups.store import OffsetTable
 
 KEY = OffsetKey("g", "orders", 0)
-OTHER = OffsetKey("g", "orders", 1)
 DAY_MS = 86_400_000
 
 

@@ -20,25 +20,13 @@ from spark_2pc_sink.reference.handlers.acls import AclHandlers
 from spark_2pc_sink.reference.metadata.acls import AclStore
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.wire.api_versions import Api
+from tests.unit.reference.coordinator.access import AccessBy
 from tests.unit.reference.metadata.test_acls import Rows
 
 VERSIONS = (1, 2, 3)
 NO_COLON = (
     "Could not parse principal from `a` (no colon is present separating the principal type from the principal name)"
 )
-
-
-class Only:
-    """May do one thing to the cluster."""
-
-    def __init__(self, operation: Operation) -> None:
-        self.operation = operation
-
-    def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
-        return (operation, resource, name) == (self.operation, Resource.CLUSTER, "kafka-cluster")
-
-    def allows_any(self, operation: Operation, resource: Resource) -> bool:
-        raise AssertionError(f"{operation} of any {resource} is not asked for")
 
 
 async def ask(
@@ -49,7 +37,8 @@ async def ask(
     assert (handler.version_min, handler.version_max) == (1, 3)
     asked = type(request).decode(request.encode(version=version), version=version)
     needed = Operation.DESCRIBE if isinstance(request, DescribeAclsRequest) else Operation.ALTER
-    context = RequestContext(version=version, access=Only(may or needed))
+    allowed = (may or needed, Resource.CLUSTER, "kafka-cluster")
+    context = RequestContext(version=version, access=AccessBy(lambda *asked_for: asked_for == allowed))
     answer = await handler.function(context, asked)
     return response.decode(answer.encode(version=version), version=version)
 

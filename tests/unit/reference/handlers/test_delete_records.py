@@ -18,7 +18,7 @@ from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import handlers_of
 from spark_2pc_sink.reference.storage.errors import OffsetOutOfRangeError
 from spark_2pc_sink.wire.api_versions import Api
-from tests.unit.reference.cluster_node import Denying
+from tests.unit.reference.coordinator.access import denying
 from tests.unit.reference.node import exchange
 
 RECORDS = 5
@@ -119,7 +119,7 @@ async def test_where_only_compaction_removes_records_nobody_else_does(policy: st
 
 async def test_who_may_not_delete() -> None:
     catalog = await filled()
-    denied = await delete(catalog, "t", 0, 1, access=Denying(Operation.DELETE))
+    denied = await delete(catalog, "t", 0, 1, access=denying(Operation.DELETE))
     assert denied == (Code.TOPIC_AUTHORIZATION_FAILED, -1)
     await catalog.close()
 

@@ -21,7 +21,6 @@ from tests.unit.reference.node import START_MS, Node, batch, exchange, node
 from tests.unit.reference.seeds import known
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
-PAIR = (42, 5)
 
 
 async def _list(

@@ -53,9 +53,3 @@ async def test_what_a_client_may_not_add_to_a_transaction_it_may_not_produce_to(
         answers = await running.produce({(name, 0): batch(b"v")}, tid=None)
         assert answers[name, 0].error_code == Code.INVALID_TOPIC_EXCEPTION
         assert running.batches(name) == before
-
-
-# --- markers of others ------------------------------------------------------------------------------------------------
-
-
-# --- queries ----------------------------------------------------------------------------------------------------------

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.log.producer_state import (
-    EndedTransaction,
     EndMarker,
     Guard,
     NeedsCoordinator,
@@ -36,84 +34,28 @@ def control(epoch: int, *, at: int = 0, pid: int = PID, ms: int = 9) -> BatchHea
     return BatchHeader(at, 66, 0, 2, 0, TRANSACTIONAL_BIT | CONTROL_BIT, 0, ms, ms, pid, epoch, -1, 1)
 
 
-@dataclass
-class Leader:
-    """Producer states behind a log that only counts: checks, then writes, as a partition does."""
+def test_producers_expire_but_never_with_an_open_transaction() -> None:
+    states = ProducerStates()
+    for offset, batch in enumerate((header(0, 0, pid=1, ms=100), header(0, 0, pid=2, ms=101))):
+        states.batch_written(batch._replace(base_offset=offset))
+    states.batch_written(header(0, 0, at=2, transactional=True, pid=3))
+    states.expire(1100, 1000)
+    assert [entry.producer_id for entry in states.entries()] == [2, 3]
 
-    states: ProducerStates = field(default_factory=ProducerStates)
-    end: int = 0
 
-    def ask(self, epoch: int, sequence: int = 0, *, bumps: bool = True, pid: int = PID, ms: int = 0) -> Guard:
-        standing = self.states.standing(Writer(pid, epoch, sequence), supports_epoch_bump=bumps, now_ms=ms)
+def test_a_guard_expires_too() -> None:
+    states = ProducerStates()
+
+    def ask(now_ms: int) -> Guard:
+        standing = states.standing(Writer(PID, 0, 0), supports_epoch_bump=True, now_ms=now_ms)
         assert isinstance(standing, NeedsCoordinator)
         return standing.guard
 
-    def write(
-        self,
-        epoch: int,
-        sequence: int,
-        count: int = 1,
-        *,
-        transactional: bool = False,
-        guard: Guard | None = None,
-        sequenced: bool = True,
-        pid: int = PID,
-        ms: int = 5,
-    ) -> Code:
-        batch = header(epoch, sequence, count, at=self.end, transactional=transactional, pid=pid, ms=ms)
-        assert self.states.duplicate(batch) is None
-        code = self.states.check_batch(batch, guard, sequenced=sequenced)
-        if code is Code.NONE:
-            self.states.batch_written(batch)
-            self.end += count
-        return code
-
-    def begin(self, epoch: int, sequence: int = 0, count: int = 1, *, bumps: bool = True, pid: int = PID) -> Code:
-        guard = self.ask(epoch, sequence, bumps=bumps, pid=pid)
-        return self.write(epoch, sequence, count, transactional=True, guard=guard, pid=pid)
-
-    def mark(
-        self, epoch: int, *, version: int = 2, commit: bool = True, coordinator: int = 0, pid: int = PID
-    ) -> Code | EndedTransaction | None:
-        code = self.states.check_marker(EndMarker(pid, epoch, commit, coordinator, version))
-        if code is not Code.NONE:
-            return code
-        marker = control(epoch, at=self.end, pid=pid)
-        self.end += 1
-        return self.states.marker_written(marker, commit=commit, coordinator_epoch=coordinator)
-
-
-@pytest.fixture
-def leader() -> Leader:
-    return Leader()
-
-
-# --- sequences --------------------------------------------------------------------------------------------------------
-
-
-# --- transactions -----------------------------------------------------------------------------------------------------
-
-
-# --- markers ----------------------------------------------------------------------------------------------------------
-
-
-# --- expiry -----------------------------------------------------------------------------------------------------------
-
-
-def test_producers_expire_but_never_with_an_open_transaction(leader: Leader) -> None:
-    leader.write(0, 0, pid=1, ms=100)
-    leader.write(0, 0, pid=2, ms=101)
-    leader.begin(0, pid=3)
-    leader.states.expire(1100, 1000)
-    assert [entry.producer_id for entry in leader.states.entries()] == [2, 3]
-
-
-def test_a_guard_expires_too(leader: Leader) -> None:
-    guard = leader.ask(0, ms=100)
-    leader.states.expire(1099, 1000)
-    assert leader.ask(0, ms=1099) is guard
-    leader.states.expire(1100, 1000)
-    assert leader.ask(0, ms=1100) is not guard
+    guard = ask(100)
+    states.expire(1099, 1000)
+    assert ask(1099) is guard
+    states.expire(1100, 1000)
+    assert ask(1100) is not guard
 
 
 # --- against the history ----------------------------------------------------------------------------------------------

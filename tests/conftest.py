@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import zlib
@@ -12,25 +13,17 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
-from sqlalchemy import make_url
 
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.left_behind import FilesEndWhatTheyStart
-from tests.harness.pgbouncer import PgBouncer
-from tests.harness.providers import (
-    PROVIDERS,
-    Broker,
-    BrokerPool,
-    BrokerRequest,
-    ContainersProvider,
-    Database,
-    Provider,
-)
+from tests.harness.providers import PROVIDERS, Broker, BrokerPool, BrokerRequest, ContainersProvider, Database, Provider
 from tests.harness.schema_registry import SchemaRegistryServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.harness.pgbouncer import PgBouncer
 
 T = TypeVar("T")
 
@@ -81,6 +74,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose hypothesis's profile: ``HYPOTHESIS_PROFILE``, else ci in CI, else dev; thorough runs look behind files."""
+    # Collecting makes millions of objects that stay: a collector would go through them again and again.
+    gc.disable()
     if config.getoption("--thorough"):
         # Registered, as hooks of this file are not called for fixtures of the session, which are not below it.
         config.pluginmanager.register(FilesEndWhatTheyStart(ROOT))
@@ -90,8 +85,14 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if _in_ci() else "dev"))
 
 
+def pytest_collection_finish() -> None:
+    """From here on only what tests make is looked through for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say who provides servers."""
     return f"servers: {_provider_name(config)}; skips {'allowed' if _skips_allowed(config) else 'are failures'}"
 
 
@@ -183,7 +184,6 @@ def or_skip(config: pytest.Config, start: Callable[[], T]) -> T:
 
 @pytest.fixture(scope="session")
 def provider(pytestconfig: pytest.Config) -> Provider:
-    """Who provides the servers."""
     return PROVIDERS[_provider_name(pytestconfig)](pytestconfig)
 
 
@@ -196,7 +196,6 @@ def containers(provider: Provider) -> ContainersProvider:
 
 @pytest.fixture(scope="session")
 def brokers(provider: Provider) -> Iterator[BrokerPool]:
-    """The session's brokers, by kind."""
     pool = BrokerPool(provider)
     yield pool
     pool.close()
@@ -304,6 +303,11 @@ def start_postgres(pytestconfig: pytest.Config, provider: Provider) -> Iterator[
 @pytest.fixture
 def pooled(pytestconfig: pytest.Config) -> Iterator[Callable[..., str]]:
     """Put a PgBouncer of the test's own before a server: ``pooled(url, "transaction")`` is the database's URL by it."""
+    # With certificates and a driver, which the tests without servers need not wait for.
+    from sqlalchemy import make_url  # noqa: PLC0415
+
+    from tests.harness.pgbouncer import PgBouncer  # noqa: PLC0415
+
     started: list[PgBouncer] = []
 
     def start(url: str, pool_mode: str, **settings: str) -> str:

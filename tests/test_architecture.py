@@ -53,6 +53,9 @@ FORGOTTEN_NOTES = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 LIBRARY_NAMES = re.compile(
     r"_(make|replace|mapping|SubParsersAction|ActionsContainer|[A-Z_]+|jvm|jdf|jsc|jsparkSession|struct)"
 )
+#: What a file has that may touch one: an underscore after something else than self, or an attribute by its name.
+MAYBE_PRIVATE = re.compile(r"(?<!\bself)(?<!\bcls)\._[^_]|\b[gsh][ea][ts]attr\(")
+ATTRIBUTE_CALLS = {"getattr", "setattr", "hasattr"}
 #: A handler of everything that has no body.
 SUPPRESSED = re.compile(r"\bsuppress\(\s*(?:Base)?Exception\b[^)]*\)")
 
@@ -78,11 +81,25 @@ class Facts(NamedTuple):
         imports: every import, also inside functions: (module, name) of a from-import, (module, None) else.
         functions: their names and how many lines they have.
         handlers: of exceptions.
+        classes: their names and how many arguments their constructors have.
     """
 
     imports: list[tuple[str, str | None]]
     functions: list[tuple[str, int]]
     handlers: list[ast.ExceptHandler]
+    classes: list[tuple[str, int]]
+
+
+def arguments_of(node: ast.ClassDef) -> int:
+    """How many arguments its constructor has; 0 for a frozen dataclass and an error of fields."""
+    count = 0
+    kinds = [ast.unparse(decorator) for decorator in node.decorator_list if "dataclass" in ast.unparse(decorator)]
+    if kinds and "frozen=True" not in kinds[0] and not any("Error" in ast.unparse(base) for base in node.bases):
+        count = sum(isinstance(part, ast.AnnAssign) and part.value is None for part in node.body)
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            count = len(part.args.args) + len(part.args.kwonlyargs) - 1
+    return count
 
 
 @cache
@@ -91,7 +108,7 @@ def facts_of(path: Path) -> Facts:
 
     The tree is not kept: those of all files are a million objects, through which each garbage collection goes.
     """
-    found = Facts([], [], [])
+    found = Facts([], [], [], [])
     waiting: list[ast.AST] = [ast.parse(path.read_text(), filename=str(path))]
     while waiting:
         node = waiting.pop()
@@ -103,6 +120,8 @@ def facts_of(path: Path) -> Facts:
             found.functions.append((node.name, (node.end_lineno or node.lineno) - node.lineno + 1))
         elif isinstance(node, ast.ExceptHandler):
             found.handlers.append(node)
+        elif isinstance(node, ast.ClassDef):
+            found.classes.append((node.name, arguments_of(node)))
         # No expression has any of these in it, and expressions are most of a file.
         waiting += (part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.expr))
     return found
@@ -217,30 +236,14 @@ def test_functions_are_small() -> None:
     assert long == {}
 
 
-def constructors_of(path: Path) -> dict[str, int]:
-    """How many arguments the constructor of each class has."""
-    found = {}
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.ClassDef):
-            continue
-        kinds = [ast.unparse(decorator) for decorator in node.decorator_list if "dataclass" in ast.unparse(decorator)]
-        if kinds and "frozen=True" not in kinds[0] and not any("Error" in ast.unparse(base) for base in node.bases):
-            given = [part for part in node.body if isinstance(part, ast.AnnAssign) and part.value is None]
-            found[node.name] = len(given)
-        for part in node.body:
-            if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-                found[node.name] = len(part.args.args) + len(part.args.kwonlyargs) - 1
-    return found
-
-
 def test_constructors_take_few_arguments() -> None:
     """What is passed on together is a value with a name.
 
     A frozen dataclass is such a value, and so is an error: their fields are not counted. Of another dataclass those are
     that have no default, since the others are what becomes of it.
     """
-    found = {name: count for path in SOURCES for name, count in constructors_of(path).items() if count > ARGUMENTS_MAX}
-    assert found.keys() - PUBLIC_CONSTRUCTORS == set()
+    found = {name for path in SOURCES for name, count in facts_of(path).classes if count > ARGUMENTS_MAX}
+    assert found - PUBLIC_CONSTRUCTORS == set()
 
 
 def catches_everything(handler: ast.ExceptHandler) -> bool:
@@ -271,7 +274,10 @@ def test_no_handler_of_everything_does_nothing_about_it() -> None:
 
 def private_uses(path: Path) -> list[str]:
     """Uses of a name with an underscore that this file does not define: it is private to a library, or another file."""
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
+    if not MAYBE_PRIVATE.search(text):
+        return []
+    tree = ast.parse(text)
     defined = {
         getattr(node, "name", getattr(node, "id", getattr(node, "attr", "")))
         for node in ast.walk(tree)
@@ -284,7 +290,7 @@ def private_uses(path: Path) -> list[str]:
             isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
         ):
             name = node.attr
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"getattr", "setattr", "hasattr"}:
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ATTRIBUTE_CALLS:
             name = str(getattr(node.args[1], "value", ""))
         else:
             continue

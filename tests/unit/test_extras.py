@@ -18,18 +18,16 @@ OPTIONAL = {
 }
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_the_base_needs_no_optional_package() -> None:
+    """In one process: what was loaded for a line before needs none either."""
+    lines = (
+        "import jdbc_state; [getattr(jdbc_state, name) for name in jdbc_state.__all__]",
         "import spark_2pc_sink; [getattr(spark_2pc_sink, name) for name in spark_2pc_sink.__all__]",
         "from spark_2pc_sink.producer import TransactionalWriter",
-        "import jdbc_state; [getattr(jdbc_state, name) for name in jdbc_state.__all__]",
-        "from spark_2pc_sink.cli import main; main(['recover', '--help'])",
-        "from spark_2pc_sink.cli import main; main(['--help'])",
-    ],
-)
-def test_the_base_needs_no_optional_package(line: str) -> None:
-    done = run_without(OPTIONAL, line)
+        "from spark_2pc_sink.cli import main; codes = main(['recover', '--help']), main(['--help'])",
+        "assert codes == (0, 0)",
+    )
+    done = run_without(OPTIONAL, "\n".join(lines))
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -66,6 +64,7 @@ def test_a_run_without_opentelemetry_makes_no_spans() -> None:
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
+@pytest.mark.slow
 def test_lineage_names_its_extra() -> None:
     line = "from spark_2pc_sink.sink.lineage import Lineage; Lineage('shop', None, None, None)"
     done = run_without({"openlineage"}, line)
@@ -91,7 +90,10 @@ def test_errors_and_pages_name_one_command() -> None:
     assert {name for name in named if f"\n{name} = [" not in project} == set()
 
 
-@pytest.mark.parametrize(("module", "extra"), [("uvloop", "coordinator"), ("prometheus_client", "metrics")])
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [("uvloop", "coordinator"), pytest.param("prometheus_client", "metrics", marks=pytest.mark.slow)],
+)
 def test_the_coordinator_says_which_extra_it_lacks_and_ends(module: str, extra: str) -> None:
     words = ["coordinator", "--in-memory", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
     done = run_without({module}, f"import sys; from spark_2pc_sink.cli import main; sys.exit(main({words!r}))")

@@ -80,6 +80,7 @@ def test_another_name_is_not_there() -> None:
         spark_2pc_sink.DualWriteSnik  # type: ignore[attr-defined]  # noqa: B018 - what is tested
 
 
+@pytest.mark.slow
 def test_a_user_s_mypy_checks_every_call(tmp_path: Path) -> None:
     """Each line with a comment is reported, and no other one."""
     (tmp_path / "job.py").write_text(JOB)

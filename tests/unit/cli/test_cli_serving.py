@@ -149,8 +149,8 @@ def test_what_is_no_address_is_refused_by_the_option_s_name(text: str) -> None:
     [
         ("exporter", "prometheus_client", "metrics"),
         ("dashboard", "flask", "dashboard"),
-        ("dashboard", "flask_wtf", "dashboard"),
-        ("dashboard", "waitress", "dashboard"),
+        pytest.param("dashboard", "flask_wtf", "dashboard", marks=pytest.mark.slow),
+        pytest.param("dashboard", "waitress", "dashboard", marks=pytest.mark.slow),
     ],
 )
 def test_a_package_that_is_missing_is_named_with_its_extra(command: str, module: str, extra: str) -> None:
@@ -160,6 +160,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(command: str, module:
     assert f"run {install_command(extra)}" in done.stderr
 
 
+@pytest.mark.slow
 def test_their_commands_load_neither_spark_nor_servers_before_they_are_run() -> None:
     """So that --help, and every other command, does without the extras."""
     assert {exporter.__name__, dashboard.__name__} <= sys.modules.keys()

@@ -28,14 +28,21 @@ def run(command: str, *words: str, **environment: str) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize(("words", "unbuffered"), [(DDL, ""), (DDL, "1"), (["--json-schema"], "")])
+@pytest.mark.parametrize(
+    ("words", "unbuffered"),
+    [
+        (DDL, ""),
+        pytest.param(DDL, "1", marks=pytest.mark.slow),
+        pytest.param(["--json-schema"], "", marks=pytest.mark.slow),
+    ],
+)
 def test_a_reader_that_has_gone_is_no_failure(words: list[str], unbuffered: str) -> None:
     """As ``head`` does, and a pager that is left."""
     done = run('{ sleep 0.2; "$@"; echo "exit $?" >&2; } | true', *words, PYTHONUNBUFFERED=unbuffered)
     assert done.stderr == "exit 0\n"
 
 
-@pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("closed", [pytest.param(">&-", marks=pytest.mark.slow), ">&- 2>&- <&-"])
 def test_closed_streams_change_no_exit_code(closed: str) -> None:
     done = run(f'"$@" {closed}', *DDL)
     assert (done.returncode, done.stderr) == (exits.EXIT_SETTLED, "")
@@ -53,6 +60,7 @@ def test_output_that_cannot_be_written_is_said() -> None:
     assert done.stderr == "spark-2pc: what was found could not be printed: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.slow
 def test_a_terminal_of_another_encoding_shows_all_the_same() -> None:
     done = run('"$@"', "state", "ddl", "--role", "prüfer", PYTHONIOENCODING="ascii")
     assert done.returncode == exits.EXIT_SETTLED

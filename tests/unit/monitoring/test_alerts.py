@@ -107,6 +107,7 @@ def test_nothing_fires_while_all_is_well() -> None:
     assert {alert for alert in rules() for number in calm if fired_for(alert, number)} == set()
 
 
+@pytest.mark.slow
 def test_promtool_says_the_same(tmp_path: Path, needs_promtool: None) -> None:
     """At every minute; of an increase, which Prometheus extrapolates, far from its threshold alone."""
     every_minute = range(0, recorded().scrapes, scrapes_in(1))

@@ -78,6 +78,7 @@ def test_a_paused_process_stands_still(log: Path) -> None:
     pause_all([processes[0].pid])
 
 
+@pytest.mark.slow
 def test_a_killed_process_has_given_back_its_memory(log: Path) -> None:
     """PostgreSQL does not start on shared memory that a backend of the one before still holds."""
     large = f"memory = bytearray(1 << 29); memory[::4096] = b'x' * (1 << 17); {SLEEP[-1]}"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from spark_2pc_sink.testing import pytest_plugin
 
 ROOT = Path(__file__).parents[3]
@@ -40,6 +42,7 @@ def test_a_run_that_uses_none_of_it_pays_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_what_our_libraries_find_deprecated_does_not_reach_the_run(tmp_path: Path) -> None:
     """Neither when tests are collected nor when they run. The user's own deprecations do."""
     (tmp_path / "conftest.py").write_text("from spark_2pc_sink.wire import messages\n")

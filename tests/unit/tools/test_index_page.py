@@ -11,6 +11,8 @@ import tarfile
 from email import message_from_string
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text()
 PROJECT = (ROOT / "pyproject.toml").read_text()
@@ -72,6 +74,7 @@ def test_code_is_as_it_stands() -> None:
         assert code(index_page(README, project)) == code(README)
 
 
+@pytest.mark.slow
 def test_the_page_of_an_archive_leads_somewhere(tmp_path: Path) -> None:
     """As a build writes it: links have an address, and files that it names in their place are in the source archive."""
     source = tmp_path / "source"

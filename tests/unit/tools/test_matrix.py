@@ -56,6 +56,7 @@ def test_a_cell_that_cannot_be_made_says_why() -> None:
     assert made == "| Python, PySpark | 3.9, 4.0 | `state` | not run: this machine has no Python 3.9 | 2026-11-25 |"
 
 
+@pytest.mark.slow
 def test_a_cell_runs_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its Python and its variables."""
     for name in ("FOLDER", "ROOT"):

@@ -74,7 +74,14 @@ def test_what_they_make_can_be_made() -> None:
                 assert set(words) <= targets, command
 
 
-@pytest.mark.parametrize(("target", "module"), [("simulate", "simulation"), ("chaos", "chaos"), ("fuzz", "fuzz")])
+@pytest.mark.parametrize(
+    ("target", "module"),
+    [
+        pytest.param("simulate", "simulation", marks=pytest.mark.slow),
+        pytest.param("chaos", "chaos", marks=pytest.mark.slow),
+        ("fuzz", "fuzz"),
+    ],
+)
 def test_commands_take_the_options_that_they_are_given(target: str, module: str) -> None:
     given = {shlex.split(text)[0] for path in WORKFLOWS for text in options_of(target, path)}
     assert given

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import RemoteProtocolError
@@ -31,7 +31,6 @@ names = st.text(max_size=40).filter(str.isprintable)
 
 
 @given(value=values, name=names, version=st.sampled_from([0, 1]))
-@settings(max_examples=80, deadline=None)
 def test_any_value_survives_its_bytes(value: TransactionLogValue, name: str, version: int) -> None:
     record = LogRecord(partition=3, transactional_id=name, value=value, version=version)
     if value.fits(version):
@@ -39,7 +38,6 @@ def test_any_value_survives_its_bytes(value: TransactionLogValue, name: str, ver
 
 
 @given(data=st.binary(max_size=80))
-@settings(max_examples=200, deadline=None)
 def test_any_bytes_are_a_value_or_refused(data: bytes) -> None:
     for prefix in (b"\x00\x00", b"\x00\x01"):
         try:

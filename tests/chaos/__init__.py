@@ -14,7 +14,6 @@ after each fault the jobs it can have harmed must come back within a deadline. A
 independent clients and compared with the input.
 
 Reading order: ``plan`` (what happens), ``faults`` (the table of kinds), ``faults_drivers``, ``faults_spark``,
-``faults_servers``, ``faults_links`` (how), ``jobs``, ``rows_job``, ``spark_job``, ``orders_job``, ``outputs_events``,
-``outputs_job``, ``cluster`` (to what), ``world``
-(all of it), ``times`` (how long), ``verdict`` (what is compared), ``command``.
+``faults_servers``, ``faults_links`` (how), ``jobs``, ``rows_job``, ``orders_job``, ``outputs_job`` (to what), ``world``
+(all of it), ``watch`` (how long), ``run`` (what is compared), ``command``.
 """

@@ -14,7 +14,7 @@ from tests.chaos import orders_job, outputs_job
 from tests.chaos.faults import Kind, possible
 from tests.chaos.plan import plan
 from tests.chaos.run import Run, Tally
-from tests.chaos.times import summary
+from tests.chaos.watch import summary
 from tests.chaos.world import BROKERS, JOBS, JOBS_DEFAULT, World
 
 #: Kept of the time for the jobs' end and the comparison.
@@ -48,14 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Part:
-    """How much of the whole is for one of the brokers.
-
-    Args:
-        number: of the part.
-        parts: how many there are.
-        options: of the command.
-        begun_s: when the whole began.
-    """
+    """How much of the whole is for one of the brokers."""
 
     def __init__(self, number: int, parts: int, options: argparse.Namespace, begun_s: float) -> None:
         self.number = number
@@ -73,13 +66,11 @@ class _Part:
         return time.monotonic() > self._end_s or tally.kills.total() >= self._kills
 
     def say(self, text: str) -> None:
-        """Print a line of progress."""
         if self._verbose:
             print(f"{time.monotonic() - self._begun_s:7.1f} s {text}", file=sys.stderr, flush=True)
 
 
 def _run(world: World, kinds: dict[str, Kind], tally: Tally, part: _Part) -> None:
-    """One broker's part."""
     shares = {name: kind.share for name, kind in kinds.items()}
     faults = plan(part.seed, shares, rotate=part.number * len(kinds) // part.parts)
     try:

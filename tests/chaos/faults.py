@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 
-from tests.chaos import faults_drivers, faults_links, faults_servers, faults_spark, orders_job, outputs_job, rows_job
+from tests.chaos import faults_drivers, faults_spark, orders_job, outputs_job, rows_job
+from tests.chaos import faults_links as links
+from tests.chaos import faults_servers as servers
 from tests.chaos.plan import Planned, Share
 from tests.chaos.world import World
 
@@ -21,7 +25,6 @@ class Kind:
     Attributes:
         strike: does it, and returns when it is over.
         jobs: those that must have come back from the fault before, and are harmed by this one.
-        share: how often it happens.
     """
 
     strike: Callable[[World, Planned], int]
@@ -49,21 +52,21 @@ KINDS: dict[str, Kind] = {
     "executor-kill": Kind(faults_spark.executor_kill, _ORDERS, Share(6)),
     "executor-pause": Kind(faults_spark.executor_pause, _ORDERS, Share(2)),
     "worker-kill": Kind(faults_spark.worker_kill, _SPARK, Share(8)),
-    "broker-kill": Kind(faults_servers.broker_kill, _ALL, Share(8)),
-    "broker-pause": Kind(faults_servers.broker_pause, _ALL, Share(2)),
-    "postmaster-kill": Kind(faults_servers.postmaster_kill, _ALL, Share(12)),
-    "postgres-pause": Kind(faults_servers.postgres_pause, _ALL, Share(2)),
-    "backend-terminate-in-copy": Kind(faults_servers.terminate_in_copy, _ALL, Share(4)),
-    "backend-kill-in-copy": Kind(faults_servers.kill_in_copy, _ALL, Share(10)),
-    "backend-terminate-in-commit": Kind(faults_servers.terminate_in_commit, _ALL, Share(4)),
-    "backend-kill-in-commit": Kind(faults_servers.kill_in_commit, _ALL, Share(10)),
-    "kafka-cut": Kind(faults_links.kafka_cut, _ALL, Share(3)),
-    "kafka-delay": Kind(faults_links.kafka_delay, _ALL, Share(2)),
-    "kafka-lose-end-txn": Kind(faults_links.lose_end_txn, _ALL, Share(4)),
-    "kafka-lose-produce": Kind(faults_links.lose_produce, _ALL, Share(3)),
-    "postgres-cut": Kind(faults_links.postgres_cut, _ALL, Share(3)),
-    "postgres-delay": Kind(faults_links.postgres_delay, _ALL, Share(2)),
-    "postgres-lose-commit": Kind(faults_links.lose_commit, _ALL, Share(4)),
+    "broker-kill": Kind(servers.broker_kill, _ALL, Share(8)),
+    "broker-pause": Kind(partial(servers.pause, attrgetter("kafka")), _ALL, Share(2)),
+    "postmaster-kill": Kind(servers.postmaster_kill, _ALL, Share(12)),
+    "postgres-pause": Kind(partial(servers.pause, attrgetter("postgres")), _ALL, Share(2)),
+    "backend-terminate-in-copy": Kind(partial(servers.in_copy, servers.terminate_backend), _ALL, Share(4)),
+    "backend-kill-in-copy": Kind(partial(servers.in_copy, servers.kill_backend), _ALL, Share(10)),
+    "backend-terminate-in-commit": Kind(partial(servers.in_commit, servers.terminate_backend), _ALL, Share(4)),
+    "backend-kill-in-commit": Kind(partial(servers.in_commit, servers.kill_backend), _ALL, Share(10)),
+    "kafka-cut": Kind(partial(links.cut, links.KAFKA), _ALL, Share(3)),
+    "kafka-delay": Kind(partial(links.delay, links.KAFKA), _ALL, Share(2)),
+    "kafka-lose-end-txn": Kind(partial(links.lose, links.KAFKA, links.END_TXN), _ALL, Share(4)),
+    "kafka-lose-produce": Kind(partial(links.lose, links.KAFKA, links.PRODUCE), _ALL, Share(3)),
+    "postgres-cut": Kind(partial(links.cut, links.POSTGRES), _ALL, Share(3)),
+    "postgres-delay": Kind(partial(links.delay, links.POSTGRES), _ALL, Share(2)),
+    "postgres-lose-commit": Kind(partial(links.lose, links.POSTGRES, links.COMMIT), _ALL, Share(4)),
 }
 
 

@@ -14,7 +14,6 @@ SUPERSEDED_DEADLINE_S = 120.0
 
 
 def kill(world: World, planned: Planned) -> int:
-    """SIGKILL, somewhere in a batch."""
     job = world.rows
     job.kill(job.stop_at(planned.place, planned))
     return 1

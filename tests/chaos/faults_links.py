@@ -3,59 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from operator import attrgetter
 
 from spark_2pc_sink.testing import TcpProxy, kafka_request, postgres_query
 from spark_2pc_sink.testing.tcp_proxy import RequestPredicate
 from tests.chaos.plan import Planned
 from tests.chaos.world import World
 
-_END_TXN = 26
-_PRODUCE = 0
+END_TXN, PRODUCE, COMMIT = kafka_request(26), kafka_request(0), postgres_query("COMMIT")
+#: The server whose connections are harmed.
+KAFKA: Callable[[World], TcpProxy] = attrgetter("kafka_proxy")
+POSTGRES: Callable[[World], TcpProxy] = attrgetter("postgres_proxy")
 _LOST_DEADLINE_S = 60.0
 _USED_DEADLINE_S = 60.0
 #: The longest delay of each answer, as a part of the plan's delay, which goes up to 0.4 s.
 _DELAY_PART = 0.5
 
 
-def kafka_cut(world: World, planned: Planned) -> int:
-    """Every connection to the broker is reset, and no new one is let through for a moment."""
-    return _cut(world, world.kafka_proxy, planned)
-
-
-def postgres_cut(world: World, planned: Planned) -> int:
-    """The same for PostgreSQL."""
-    return _cut(world, world.postgres_proxy, planned)
-
-
-def kafka_delay(world: World, planned: Planned) -> int:
-    """Every answer of the broker comes later."""
-    return _delay(world, world.kafka_proxy, planned)
-
-
-def postgres_delay(world: World, planned: Planned) -> int:
-    """The same for PostgreSQL."""
-    return _delay(world, world.postgres_proxy, planned)
-
-
-def lose_end_txn(world: World, planned: Planned) -> int:
-    """The answer to EndTxn is lost; the broker has carried it out."""
-    del planned
-    return _lose(world, world.kafka_proxy, kafka_request(_END_TXN))
-
-
-def lose_produce(world: World, planned: Planned) -> int:
-    """The answer to a Produce request is lost; the broker has carried it out."""
-    del planned
-    return _lose(world, world.kafka_proxy, kafka_request(_PRODUCE))
-
-
-def lose_commit(world: World, planned: Planned) -> int:
-    """The answer to COMMIT is lost; PostgreSQL has carried it out."""
-    del planned
-    return _lose(world, world.postgres_proxy, postgres_query("COMMIT"))
-
-
-def _cut(world: World, proxy: TcpProxy, planned: Planned) -> int:
+def cut(proxy_of: Callable[[World], TcpProxy], world: World, planned: Planned) -> int:
+    """Every connection to the server is reset, and no new one is let through for a moment."""
+    proxy = proxy_of(world)
     time.sleep(planned.delay_s)
     _wait_until_used(world, proxy)
     proxy.cut()
@@ -64,7 +32,9 @@ def _cut(world: World, proxy: TcpProxy, planned: Planned) -> int:
     return 0
 
 
-def _delay(world: World, proxy: TcpProxy, planned: Planned) -> int:
+def delay(proxy_of: Callable[[World], TcpProxy], world: World, planned: Planned) -> int:
+    """Every answer of the server comes later."""
+    proxy = proxy_of(world)
     _wait_until_used(world, proxy)
     proxy.delay_answers(planned.delay_s * _DELAY_PART)
     time.sleep(2 * planned.hold_s)
@@ -72,7 +42,9 @@ def _delay(world: World, proxy: TcpProxy, planned: Planned) -> int:
     return 0
 
 
-def _lose(world: World, proxy: TcpProxy, request: RequestPredicate) -> int:
+def lose(proxy_of: Callable[[World], TcpProxy], request: RequestPredicate, world: World, _planned: Planned) -> int:
+    """The answer to a request is lost; the server has carried it out."""
+    proxy = proxy_of(world)
     lost = proxy.answers_lost
     proxy.lose_answer(request)
     try:

@@ -12,9 +12,8 @@ import psycopg2
 
 from spark_2pc_sink.testing import PostgresServer, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
-from tests.chaos.jobs import ChaosJob
+from tests.chaos.jobs import ChaosJob, MissedError, kill
 from tests.chaos.plan import Planned
-from tests.chaos.processes import MissedError, kill
 from tests.chaos.world import World
 
 #: Long enough to be seen inside COPY, short enough for the other requests that wait as well.
@@ -32,11 +31,6 @@ def broker_kill(world: World, planned: Planned) -> int:
     return 1
 
 
-def broker_pause(world: World, planned: Planned) -> int:
-    """SIGSTOP and SIGCONT of the broker."""
-    return _pause(world, planned, world.kafka)
-
-
 def postmaster_kill(world: World, planned: Planned) -> int:
     """SIGKILL to the postmaster and its backends, while a driver stands where the plan says."""
     with _held(world, planned):
@@ -46,39 +40,14 @@ def postmaster_kill(world: World, planned: Planned) -> int:
     return 1
 
 
-def postgres_pause(world: World, planned: Planned) -> int:
-    """SIGSTOP and SIGCONT of all of PostgreSQL's processes."""
-    return _pause(world, planned, world.postgres)
-
-
-def _pause(world: World, planned: Planned, server: LocalBroker | PostgresServer) -> int:
+def pause(server_of: Callable[[World], LocalBroker | PostgresServer], world: World, planned: Planned) -> int:
+    """SIGSTOP and SIGCONT of all processes of the server."""
+    server = server_of(world)
     with _held(world, planned):
         server.pause()
     time.sleep(planned.hold_s)
     server.resume()
     return 0
-
-
-def terminate_in_copy(world: World, planned: Planned) -> int:
-    """pg_terminate_backend while COPY waits for rows."""
-    del planned
-    return _in_copy(world, _terminate)
-
-
-def kill_in_copy(world: World, planned: Planned) -> int:
-    """SIGKILL to the backend while COPY waits for rows; PostgreSQL ends all sessions and recovers."""
-    del planned
-    return _in_copy(world, _kill)
-
-
-def terminate_in_commit(world: World, planned: Planned) -> int:
-    """pg_terminate_backend in COMMIT, after it has taken place; or right before COMMIT is sent."""
-    return _in_commit(world, planned, _terminate)
-
-
-def kill_in_commit(world: World, planned: Planned) -> int:
-    """SIGKILL to the backend in COMMIT, after it has taken place; or right before COMMIT is sent."""
-    return _in_commit(world, planned, _kill)
 
 
 @dataclass(frozen=True)
@@ -91,7 +60,8 @@ class Backend:
     wait: str
 
 
-def _in_copy(world: World, strike: Callable[[World, Backend], int]) -> int:
+def in_copy(strike: Callable[[World, Backend], int], world: World, _planned: Planned) -> int:
+    """Strike the backend while COPY waits for rows."""
     # COPY's first answer comes later, so that it is caught before it has all rows.
     world.postgres_proxy.delay_answers(_COPY_DELAY_S)
     try:
@@ -100,7 +70,8 @@ def _in_copy(world: World, strike: Callable[[World, Backend], int]) -> int:
         world.postgres_proxy.restore()
 
 
-def _in_commit(world: World, planned: Planned, strike: Callable[[World, Backend], int]) -> int:
+def in_commit(strike: Callable[[World, Backend], int], world: World, planned: Planned) -> int:
+    """Strike the backend in COMMIT, after it has taken place; or right before COMMIT is sent."""
     job = _victim(world, planned)
     driver = job.stop_at("commit", planned)
     prefix = f"{_ANY_SINK}{job.name}:"
@@ -148,15 +119,15 @@ def _find(world: World, wanted: Callable[[Backend], bool], *, prefix: str = _ANY
     return wait_until(look, deadline_s=_FOUND_DEADLINE_S, what="a deciding transaction at the place wanted")[0]
 
 
-def _terminate(world: World, backend: Backend) -> int:
+def terminate_backend(world: World, backend: Backend) -> int:
     ((ended,),) = world.query("SELECT pg_terminate_backend(%s)", backend.pid)
     if not ended:
         raise MissedError(f"{backend} had ended")
     return 0
 
 
-def _kill(world: World, backend: Backend) -> int:
-    del world
+def kill_backend(_world: World, backend: Backend) -> int:
+    """SIGKILL; PostgreSQL ends all sessions and recovers."""
     try:
         kill(psutil.Process(backend.pid))
     except psutil.NoSuchProcess as error:

@@ -10,8 +10,8 @@ import psutil
 
 from spark_2pc_sink.testing import wait_until
 from tests.chaos.faults_drivers import pause_driver, take_over
+from tests.chaos.jobs import GONE_DEADLINE_S, MissedError, kill, send
 from tests.chaos.plan import Planned
-from tests.chaos.processes import GONE_DEADLINE_S, MissedError, kill, send
 from tests.chaos.world import World
 
 _BUSY_DEADLINE_S = 120.0

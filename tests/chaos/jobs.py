@@ -1,4 +1,4 @@
-"""A job under attack: its drivers, one after the other, and its supervisor, who starts it again when it has died."""
+"""A job under attack: its drivers, one after the other, its supervisor, who starts it again, and its processes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,66 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_2pc_sink import VerifyReport
+import psutil
+
+from spark_2pc_sink import VerifyReport, verify
 from spark_2pc_sink.testing import MultisetDifference, wait_until
 from spark_2pc_sink.verification.report import Verdict
 from tests.chaos.plan import ANYWHERE, Planned
-from tests.chaos.processes import GONE_DEADLINE_S, MissedError
-from tests.harness.driver_process import DriverProcess
+from tests.harness.driver_process import DriverProcess, Nursery
+
+GONE_DEADLINE_S = 30.0
+
+
+class MissedError(Exception):
+    """A fault hit nothing: what it was to hit was not there, or had ended by itself."""
+
+
+def descendants(pid: int, *, command: str, parent: str = "") -> list[psutil.Process]:
+    """Processes below ``pid`` whose command line contains ``command``, and that of their parents ``parent``."""
+    try:
+        found = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return list(_with(found, command, parent))
+
+
+def kill(process: psutil.Process) -> None:
+    """SIGKILL one process and wait until it is gone."""
+    send(process, signal.SIGKILL)
+    wait_until(lambda: _ended(process), deadline_s=GONE_DEADLINE_S, what=f"the end of the killed {process}")
+
+
+def send(process: psutil.Process, number: signal.Signals) -> None:
+    if _ended(process):
+        raise MissedError(f"{process} had ended")
+    os.kill(process.pid, number)
+
+
+def _ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _with(processes: list[psutil.Process], command: str, parent: str) -> Iterator[psutil.Process]:
+    for process in processes:
+        try:
+            above = process.parent()
+            if command in _line(process) and above is not None and parent in _line(above):
+                yield process
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+
+
+def _line(process: psutil.Process) -> str:
+    return " ".join(process.cmdline())
+
 
 #: A whole batch has gone through after a fault when this many have ended: the first may have been under way.
 BATCHES_BACK = 2
@@ -34,14 +85,7 @@ class BrokenError(AssertionError):
 
 @dataclass(frozen=True)
 class Sides:
-    """What a job goes through, and what the harness reads directly.
-
-    Attributes:
-        kafka: bootstrap servers, past the proxy.
-        database: SQLAlchemy URL, past the proxy.
-        proxied_kafka: through it.
-        proxied_database: through it.
-    """
+    """What a job goes through, and what the harness reads directly."""
 
     kafka: str
     database: str
@@ -50,13 +94,7 @@ class Sides:
 
 
 class ChaosJob(ABC):
-    """A job whose drivers are started one after the other.
-
-    Args:
-        name: of the job, also its topic.
-        sides: of the sink.
-        folder: for input, checkpoint and drivers' files.
-    """
+    """A job whose drivers are started one after the other."""
 
     #: How long it may take to come back, on a machine that is busy with ten other things.
     back_deadline_s: float
@@ -103,7 +141,6 @@ class ChaosJob(ABC):
 
     @property
     def driver(self) -> DriverProcess:
-        """The newest driver."""
         return self.drivers[-1]
 
     @property
@@ -126,11 +163,7 @@ class ChaosJob(ABC):
         return self.driver
 
     def tend(self) -> None:
-        """Start a driver when the newest has died; what a supervisor does.
-
-        Raises:
-            BrokenError: it died of something that it must not die of.
-        """
+        """Start a driver when the newest has died; what a supervisor does."""
         if self.driver.running or self.finished:
             return
         if len(self.drivers) - 1 not in self.struck_s:
@@ -154,22 +187,14 @@ class ChaosJob(ABC):
         wait_until(lambda: not driver.running, deadline_s=GONE_DEADLINE_S, what=f"the end of the killed {self.name}")
 
     def strike(self, driver: DriverProcess) -> None:
-        """Note that a driver cannot do anything from now on.
-
-        Raises:
-            MissedError: it had died by itself.
-        """
+        """Note that a driver cannot do anything from now on."""
         if not driver.running:
             raise MissedError(f"the driver of {self.name} had ended")
         self.struck_s[self.drivers.index(driver)] = time.monotonic()
         self.disturbed()
 
     def stop_at(self, place: str, planned: Planned) -> DriverProcess:
-        """Let the driver stop itself at a place, or stop it wherever it is; returns when it stands still.
-
-        Raises:
-            MissedError: it died before.
-        """
+        """Let the driver stop itself at a place, or stop it wherever it is; returns when it stands still."""
         driver = self.driver
         if place == ANYWHERE:
             time.sleep(planned.delay_s)
@@ -181,11 +206,7 @@ class ChaosJob(ABC):
         return self.stopped(driver, place)
 
     def stopped(self, driver: DriverProcess, place: str) -> DriverProcess:
-        """Wait until a driver that was ordered to stop stands still.
-
-        Raises:
-            MissedError: it died before.
-        """
+        """Wait until a driver that was ordered to stop stands still."""
         wait_until(
             lambda: driver.stopped or not driver.running,
             deadline_s=self.back_deadline_s,
@@ -196,7 +217,6 @@ class ChaosJob(ABC):
         return driver
 
     def close(self) -> None:
-        """Leave no driver running."""
         for driver in self.drivers:
             driver.close()
 
@@ -206,3 +226,75 @@ class ChaosJob(ABC):
             raise BrokenError(f"the driver of {self.name} ended with {end}\n{self.driver.log_tail()}")
         self.gave_up["no word" if end is None else end.error] += 1
         self.news.append(f"the driver of {self.name} ended by itself: {end}")
+
+
+#: A file comes in with every how manieth call of `feed`.
+_FEEDS_PER_FILE = 4
+
+
+class SparkJob(ChaosJob):
+    back_deadline_s = 300.0
+    #: Files that come in since the last batch was done, at most: as while a driver starts again.
+    files_ahead = 40
+
+    def __init__(self, name: str, sides: Sides, folder: Path, nursery: Nursery, seed: int) -> None:
+        super().__init__(name, sides, folder)
+        self.nursery = nursery
+        self.seed = seed
+        self.input = folder / "events"
+        self.input.mkdir()
+        self.checkpoint = folder / "checkpoint"
+        #: True for the last driver, which writes what is there and ends.
+        self.finishing = False
+        self._waiting: list[Path] = []
+        self._rounds = self._feeds = self._fed = self._fed_since = self._batches_seen = 0
+
+    @abstractmethod
+    def write_round(self, folder: Path, number: int) -> None:
+        """Write the next files of the input into a new folder, as ``*.jsonl``, to be taken by their names."""
+
+    @abstractmethod
+    def python_workers(self) -> list[psutil.Process]:
+        """The Python processes that run tasks."""
+
+    def feed(self) -> None:
+        """Let a file come in, unless many have come in since the last batch was done."""
+        self._feeds += 1
+        done = self._batches_done()
+        if done != self._batches_seen:
+            self._batches_seen, self._fed_since = done, 0
+        if self._feeds % _FEEDS_PER_FILE or self._fed_since >= self.files_ahead:
+            return
+        if not self._waiting:
+            folder = self.folder / f"round-{self._rounds}"
+            self.write_round(folder, self._rounds)
+            self._rounds += 1
+            self._waiting = sorted(folder.glob("*.jsonl"))
+        # Spark takes files by their time.
+        file = self._waiting.pop(0)
+        os.utime(file, (1_700_000_000 + self._fed, 1_700_000_000 + self._fed))
+        file.rename(self.input / f"{self._fed:06}.jsonl")
+        self._fed += 1
+        self._fed_since += 1
+
+    def finish(self) -> None:
+        """Kill the driver; the next one writes what is there, and ends."""
+        self.finishing = True
+        if self.driver.running:
+            self.kill(self.driver)
+
+    def verify(self) -> VerifyReport:
+        """With nothing but the sink's id: it has noted the rest."""
+        return verify(
+            transactional_id=self.name, kafka={"bootstrap.servers": self.sides.kafka}, database=self.sides.database
+        )
+
+    def virtual_machine(self) -> psutil.Process:
+        found = descendants(self.driver.pid, command="SparkSubmit")
+        if not found:
+            raise MissedError("the driver has no virtual machine")
+        return found[0]
+
+    def _batches_done(self) -> int:
+        """Spark's commit log has a file for each batch; it forgets old ones."""
+        return max((int(file.name) for file in (self.checkpoint / "commits").glob("[0-9]*")), default=-1) + 1

@@ -10,12 +10,32 @@ from typing import Any
 import psutil
 
 from spark_2pc_sink.testing import MultisetDifference
-from tests.chaos.cluster import ChaosCluster
-from tests.chaos.jobs import Sides
-from tests.chaos.spark_job import SparkJob
+from spark_2pc_sink.testing.spark_cluster import SparkCluster
+from tests.chaos.jobs import Sides, SparkJob, descendants
 from tests.harness import ROOT
 from tests.harness.driver_config import DriverConfig
 from tests.harness.driver_process import DriverProcess, Nursery
+
+#: Of each of two workers: room for the executors of two drivers, since a stopped one keeps its own.
+_CORES = 2
+
+
+class ChaosCluster(SparkCluster):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, python_path=ROOT, cores=_CORES)
+
+    def executors(self) -> list[psutil.Process]:
+        """Executors of all drivers, the oldest first."""
+        return self._below("CoarseGrainedExecutorBackend")
+
+    def python_workers(self) -> list[psutil.Process]:
+        """The Python processes that run tasks; each executor has a daemon, which forks them."""
+        return self._below("pyspark.daemon", parent="pyspark.daemon")
+
+    def _below(self, command: str, *, parent: str = "") -> list[psutil.Process]:
+        found = [found for pid in self.worker_pids for found in descendants(pid, command=command, parent=parent)]
+        return sorted(found, key=lambda process: (process.create_time(), process.pid))
+
 
 NAME = "orders"
 #: The topic, and how many partitions it has.
@@ -26,16 +46,6 @@ _FILES_PER_BATCH = 4
 
 
 class OrdersJob(SparkJob):
-    """See `SparkJob`.
-
-    Args:
-        sides: of the sink.
-        folder: for input, checkpoint and drivers' files.
-        nursery: starts drivers.
-        seed: of the events.
-        cluster: that runs its tasks.
-    """
-
     def __init__(self, sides: Sides, folder: Path, nursery: Nursery, seed: int, cluster: ChaosCluster) -> None:
         super().__init__(NAME, sides, folder, nursery, seed)
         self._cluster = cluster
@@ -78,7 +88,6 @@ class OrdersJob(SparkJob):
         return self._cluster.python_workers()
 
     def write_round(self, folder: Path, number: int) -> None:
-        """Events of the example."""
         _example("orders_events").write_events(
             folder, events=_EVENTS_PER_ROUND, seed=self.seed * 1_000 + number, files=_FILES_PER_ROUND
         )

@@ -28,7 +28,6 @@ class Planned:
     """One fault that is to happen. All of it is drawn, whether its kind uses it or not.
 
     Attributes:
-        kind: name in the table of faults.
         place: where the driver is then, `ANYWHERE` or one of `PLACES`.
         recovery_place: where it is then in its recovery.
         delay_s: how long to wait before, where nothing else says when.
@@ -54,7 +53,6 @@ class Share:
     Attributes:
         weight: beyond the first time, against the others'.
         filler: it can pass while the other job restarts.
-        slow: fillers follow it.
     """
 
     weight: int
@@ -67,7 +65,6 @@ def plan(seed: int, shares: Mapping[str, Share], *, rotate: int = 0) -> Iterator
 
     Args:
         seed: the same seed gives the same faults.
-        shares: kinds by name.
         rotate: begin this far in the first round, so that two short runs together have every kind.
     """
     draw = random.Random(seed)

@@ -26,16 +26,6 @@ _READ_DEADLINE_S = 300.0
 
 
 class RowsJob(ChaosJob):
-    """See `ChaosJob`.
-
-    Args:
-        broker: for the topic.
-        sides: of the sink.
-        folder: for input, checkpoint and drivers' files.
-        nursery: starts drivers.
-        seed: of the batches' sizes.
-    """
-
     back_deadline_s = 120.0
 
     def __init__(self, broker: Broker, sides: Sides, folder: Path, nursery: Nursery, seed: int) -> None:
@@ -55,12 +45,10 @@ class RowsJob(ChaosJob):
         self._done = self._feeds = 0
 
     def launch(self, folder: Path) -> DriverProcess:
-        """Start a driver."""
         kafka = {"bootstrap.servers": self.sides.proxied_kafka}
         return self._job.start(folder=folder, kafka=kafka, database=self.sides.proxied_database)
 
     def feed(self) -> None:
-        """Add a batch."""
         while (self._job.checkpoint / str(self._done)).exists():
             self._done += 1
         self._feeds += 1
@@ -73,7 +61,6 @@ class RowsJob(ChaosJob):
         (self._job.folder / "input" / END).touch()
 
     def compare(self) -> dict[str, MultisetDifference]:
-        """Every row, on both sides."""
         expected = [row for rows in self._job.input().values() for row in rows]
         records = read_topic(self.sides.kafka, self.topic, deadline_s=_READ_DEADLINE_S)
         found = [(int((record.key or b"").decode()), (record.value or b"").decode()) for record in records]

@@ -1,20 +1,76 @@
-"""One run: faults by a plan until the time or the number is reached, then the comparison."""
+"""One run: faults by a plan until the time or the number is reached, then the comparison and the verdict."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from spark_2pc_sink import VerifyReport
+from spark_2pc_sink.testing import MultisetDifference
+from spark_2pc_sink.verification.report import Verdict as VerifyVerdict
 from tests.chaos.faults import Kind
-from tests.chaos.jobs import BrokenError, ChaosJob
+from tests.chaos.jobs import BrokenError, ChaosJob, MissedError
 from tests.chaos.plan import Planned
-from tests.chaos.processes import MissedError
-from tests.chaos.times import Restart, blocked_s, blocked_without_death_s, restart
-from tests.chaos.verdict import Verdict
-from tests.chaos.watch import Standstill
+from tests.chaos.watch import Ends, Partition, Restart, Standstill, blocked_s, blocked_without_death_s, restart
 from tests.chaos.world import World
+
+
+@dataclass
+class Verdict:
+    """The end of one run.
+
+    Attributes:
+        lost: records and rows of the input that are missing on a side.
+        twice: those that are there more often than in the input.
+        complaints: everything that is wrong, as sentences; what is lost and twice too.
+    """
+
+    lost: int = 0
+    twice: int = 0
+    complaints: list[str] = field(default_factory=list)
+    verdicts: list[str] = field(default_factory=list)
+
+    def compared(self, job: str, comparison: Mapping[str, MultisetDifference]) -> None:
+        """Add a job's comparison of each output with its input."""
+        for output, difference in comparison.items():
+            self.lost += difference.missing.total()
+            self.twice += difference.duplicated.total()
+            if difference:
+                self.complaints.append(f"{job}, {output}: {difference}")
+            if not difference.expected:
+                self.complaints.append(f"{job}, {output}: nothing was expected, so nothing was shown")
+
+    def verified(self, job: str, report: VerifyReport, *, says: VerifyVerdict = "same") -> None:
+        """Add what `spark_2pc_sink.verify` says of a job, which does not know its input.
+
+        Args:
+            says: what it says when nothing is wrong; without "same" it does not compare the table.
+        """
+        if not report.known or report.verdict != says:
+            self.complaints.append(f"{job}, verify: {report}")
+        elif not (report.records and report.batches and (report.rows or says != "same")):
+            self.complaints.append(f"{job}, verify: nothing was compared, so nothing was shown: {report}")
+        self.verdicts.append(str(report))
+
+    def at_rest(self, ends: Mapping[Partition, Ends], rows: Mapping[str, str]) -> None:
+        """Add where partitions end and what the state rows say.
+
+        Args:
+            rows: status of the state row by transactional id.
+        """
+        self.complaints += _open(ends)
+        self.complaints += [
+            f"the state row of {name} is {status!r}" for name, status in rows.items() if status != "done"
+        ]
+
+
+def _open(ends: Mapping[Partition, Ends]) -> Iterator[str]:
+    for (topic, number), end in ends.items():
+        if end.stable != end.high:
+            yield f"{topic}-{number}: last stable offset {end.stable}, high watermark {end.high}: a transaction is open"
+
 
 #: A fault whose prey has just ended by itself is tried again.
 TRIES_MAX = 3
@@ -27,12 +83,8 @@ class Tally:
     """What happened in one or several runs.
 
     Attributes:
-        faults: how often each kind took effect.
         kills: processes that it ended with SIGKILL, a group or a server as one.
-        missed: faults that hit nothing.
-        restarts: after kills of drivers.
         blocked: how long readers stood after the first call of recovery, for each restart where they did.
-        blocked_otherwise: and after other faults.
         gave_up: the errors of drivers that ended without being killed, and were started again.
         verdict: what both sides say at the end.
     """
@@ -53,15 +105,6 @@ class Tally:
 
 
 class Run:
-    """Carries faults out.
-
-    Args:
-        world: that runs.
-        kinds: the table.
-        tally: to which it adds.
-        say: told of each fault.
-    """
-
     def __init__(self, world: World, kinds: dict[str, Kind], tally: Tally, say: Callable[[str], None]) -> None:
         self._world = world
         self._kinds = kinds

@@ -18,7 +18,7 @@ _DRIVER = f"""
 import sys, threading
 from pathlib import Path
 from tests.harness.driver_config import DriverConfig, Journal
-from tests.harness.driver_faults import Faults
+from tests.harness.driver_config import Faults
 
 def write():
     for _ in range({_TIMES}):

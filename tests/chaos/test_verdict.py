@@ -1,8 +1,10 @@
-"""The comparison and the measurement see what they are there for: a loss, a duplicate, an open transaction, a wait."""
+"""The plan, the table of several outputs, the verdict and the command, by themselves."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from confluent_kafka import KafkaException
@@ -10,10 +12,23 @@ from confluent_kafka import KafkaException
 from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import multiset_difference
 from spark_2pc_sink.verification.report import BatchResult
-from tests.chaos.run import Tally
-from tests.chaos.times import Restart, blocked_s, blocked_without_death_s, restart, summary
-from tests.chaos.verdict import Verdict
-from tests.chaos.watch import Ends, Partition, Standstill, Watch
+from tests.chaos.command import main
+from tests.chaos.faults import KINDS, possible
+from tests.chaos.outputs_job import WRITES, Event, expected, make_events
+from tests.chaos.plan import FILLERS, Planned, plan
+from tests.chaos.run import Tally, Verdict
+from tests.chaos.watch import (
+    Ends,
+    Partition,
+    Restart,
+    Standstill,
+    Watch,
+    blocked_s,
+    blocked_without_death_s,
+    restart,
+    summary,
+)
+from tests.chaos.world import JOBS
 
 INPUT = [(1, "a"), (2, "b"), (2, "b"), (3, "c")]
 PARTITION = ("rows", 0)
@@ -164,3 +179,105 @@ def test_without_a_death_readers_wait_from_the_end_of_the_fault() -> None:
 def test_a_summary_has_median_and_maximum() -> None:
     assert summary("x", [0.1, 0.2, 0.9]) == "x: n=3 p50=200 ms max=900 ms"
     assert summary("x", []) == "x: none"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--jobs=rows,order"], "no such job: order; there are rows, orders, outputs"),
+        (["--jobs=orders,outputs"], "orders and outputs do not run together"),
+        (["--jobs=outputs", "--faults=driver-kill"], "no such fault: driver-kill; there are spark-driver-kill"),
+    ],
+)
+def test_what_cannot_run_is_refused(arguments: list[str], said: str) -> None:
+    with pytest.raises(SystemExit, match=said):
+        main(arguments)
+
+
+SHARES = {name: kind.share for name, kind in KINDS.items()}
+SEEDS = range(20)
+
+
+def first(count: int, seed: int, *, rotate: int = 0) -> list[Planned]:
+    return list(islice(plan(seed, SHARES, rotate=rotate), count))
+
+
+def test_a_seed_gives_the_same_plan_and_another_seed_another() -> None:
+    assert first(300, 7) == first(300, 7)
+    assert first(300, 7) != first(300, 8)
+
+
+def test_the_first_round_has_every_kind() -> None:
+    slow = sum(share.slow for share in SHARES.values())
+    for seed in SEEDS:
+        assert {planned.kind for planned in first(len(KINDS) + slow * FILLERS, seed)} == set(KINDS)
+
+
+def test_two_halves_of_the_first_round_have_every_kind() -> None:
+    """`--broker both` begins the second part where half of the round is over."""
+    half, slow = len(KINDS) // 2, sum(share.slow for share in SHARES.values())
+    for seed in SEEDS:
+        parts = [first(half + slow * FILLERS, seed, rotate=rotate) for rotate in (0, half)]
+        assert {planned.kind for part in parts for planned in part} == set(KINDS)
+
+
+def test_while_a_driver_starts_spark_the_other_job_is_killed() -> None:
+    planned = first(500, 3)
+    fillers = {name for name, share in SHARES.items() if share.filler}
+    for at, one in enumerate(planned[:-FILLERS]):
+        if SHARES[one.kind].slow:
+            assert {other.kind for other in planned[at + 1 : at + 1 + FILLERS]} <= fillers
+
+
+def test_every_kind_says_whom_it_harms_and_a_job_alone_has_faults() -> None:
+    for kind in KINDS.values():
+        assert set(kind.jobs) <= set(JOBS)
+        assert kind.share.weight > 0
+    for job in JOBS:
+        assert possible((job,)) == {name: kind for name, kind in KINDS.items() if job in kind.jobs} != {}
+    assert possible(tuple(JOBS)) == KINDS
+
+
+SOLD = Event(1, item=7, note="sold", paid=True, gone=False, lines=[{"sku": "a", "n": 2}, {"sku": "b", "n": 3}])
+GONE = Event(2, item=7, note="gone", paid=False, gone=True)
+BAD = Event(3, item=7, note="refused", paid=True, gone=False, lines=[{"sku": "c", "n": 1}])
+
+
+def test_each_output_has_its_part_of_the_events() -> None:
+    assert expected([SOLD, GONE, BAD]) == {
+        "topic outputs": [("7", (1, "sold")), ("7", None)],
+        "topic outputs.lines": [("a", 1, 2), ("b", 1, 3)],
+        "topic outputs.paid": [("1", "sold")],
+        "table outputs_log": [(1, 7, "sold"), (2, 7, "gone")],
+        "table outputs_state": [],
+        "table outputs_lines": [(1, "a", 2), (1, "b", 3)],
+        "topic of dead letters": [(3,)],
+        "table of dead letters": [(3,)],
+    }
+    assert expected([GONE, replace(SOLD, id=4)])["table outputs_state"] == [(7, 4, "sold")]
+
+
+def test_every_output_of_the_sink_is_compared() -> None:
+    named = [f"topic {output['topic']}" if "topic" in output else f"table {output['table']}" for output in WRITES]
+    assert list(expected([])) == [*named, "topic of dead letters", "table of dead letters"]
+
+
+def test_all_kinds_of_bad_events_are_drawn() -> None:
+    drawn = [make_events(random.Random(seed), 0, 5, bad=True) for seed in range(30)]
+    assert {sum(event.bad for event in events) for events in drawn} == {1}
+    bad = [event for events in drawn for event in events if event.bad]
+    kinds = {("refused" in event.note, "\x00" in event.note) for event in bad}
+    assert kinds == {(True, False), (False, True), (False, False)}
+    assert not any(event.bad for event in make_events(random.Random(1), 0, 50, bad=False))
+
+
+@pytest.mark.parametrize("output", expected([]))
+def test_a_row_on_the_wrong_output_one_lost_and_one_twice_are_seen_on_each(output: str) -> None:
+    wanted = expected([SOLD, replace(SOLD, id=5, item=8), BAD, replace(BAD, id=6)])
+    found = {**wanted, output: [wanted[output][0], wanted[output][0], *wanted[output][2:], ("stranger",)]}
+    verdict = Verdict()
+    verdict.compared("outputs", {name: multiset_difference(found[name], wanted[name]) for name in wanted})
+    assert (verdict.lost, verdict.twice) == (1, 1)
+    (complaint,) = verdict.complaints
+    assert complaint.startswith(f"outputs, {output}: ")
+    assert "stranger" in complaint

@@ -1,14 +1,95 @@
-"""Watching how long readers of committed records stand still: the last stable offset, against the high watermark."""
+"""How long drivers took to be back, and readers stood: a thread that looks at the partitions, and what it has seen."""
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
+
+#: What recovery says of a batch that Kafka has lost and Spark will replay.
+_OWED = "noted that Kafka is owed"
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One restart after a kill; times of the machine's monotonic clock.
+
+    Attributes:
+        settled_s: when nothing of the driver before was in doubt any more.
+    """
+
+    job: str
+    struck_s: float
+    recovering_s: float
+    settled_s: float
+
+    @property
+    def took_s(self) -> float:
+        """From the first call to settled."""
+        return self.settled_s - self.recovering_s
+
+
+def restart(job: str, struck_s: float, events: Sequence[Mapping[str, Any]]) -> Restart | None:
+    """Read a restart out of a driver's journal; None if it did not get so far."""
+    recovering = _first(events, "recovering")
+    recovered = _first(events, "recovered")
+    if recovering is None or recovered is None:
+        return None
+    settled: Mapping[str, Any] | None = recovered
+    if any(str(action).startswith(_OWED) for action in recovered["actions"]):
+        settled = next((event for event in events if event.get("step") == "NOTE"), None)
+    return None if settled is None else Restart(job, struck_s, recovering["at_s"], settled["at_s"])
+
+
+def blocked_s(one: Restart, standstills: Iterable[Standstill]) -> float | None:
+    """How long readers still stood after the restart's first call; None when they did not stand then."""
+    found = [
+        still.last_seen_s - one.recovering_s
+        for still in standstills
+        if _of(still, one.job) and still.since_s <= one.recovering_s <= still.last_seen_s
+    ]
+    return max(found, default=None)
+
+
+def blocked_without_death_s(
+    faults: Iterable[tuple[float, float]], standstills: Sequence[Standstill], deaths: Sequence[tuple[str, float]]
+) -> Iterator[float]:
+    """How long readers stood after each fault's end, where no driver of their topic died meanwhile."""
+    for begun_s, ended_s in faults:
+        found = [
+            still.last_seen_s - ended_s
+            for still in standstills
+            if still.since_s <= ended_s <= still.last_seen_s
+            and not any(
+                _of(still, job) and min(begun_s, still.since_s) <= at_s <= still.last_seen_s for job, at_s in deaths
+            )
+        ]
+        if found:
+            yield max(found)
+
+
+def summary(what: str, seconds: Sequence[float]) -> str:
+    """One line: how many, the median, the maximum."""
+    if not seconds:
+        return f"{what}: none"
+    middle, most = statistics.median(seconds) * 1000, max(seconds) * 1000
+    return f"{what}: n={len(seconds)} p50={middle:.0f} ms max={most:.0f} ms"
+
+
+def _of(still: Standstill, job: str) -> bool:
+    """A job's topics are its own name, and names that begin with it and a dot."""
+    return still.topic.partition(".")[0] == job
+
+
+def _first(events: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
+    return next((event for event in events if event["event"] == name), None)
+
 
 _PERIOD_S = 0.05
 _REQUEST_DEADLINE_S = 2.0
@@ -30,7 +111,6 @@ class Standstill:
     """A time in which records waited in a partition and the last stable offset did not move.
 
     Attributes:
-        topic: of the partition.
         since_s: when the first look ended that saw it, on the machine's monotonic clock: it had begun by then.
         last_seen_s: when the last look began that still saw it: the true end is not before that.
     """
@@ -41,12 +121,7 @@ class Standstill:
 
 
 class Watch:
-    """A thread that looks some twenty times a second, past all proxies; a context manager.
-
-    Args:
-        bootstrap: of the broker.
-        partitions: those that are watched.
-    """
+    """A thread that looks some twenty times a second, past all proxies; a context manager."""
 
     def __init__(self, bootstrap: str, partitions: Sequence[Partition]) -> None:
         self._settings: dict[str, str | int | float | bool] = {
@@ -71,12 +146,6 @@ class Watch:
         self._thread.join(_STOP_DEADLINE_S)
 
     def ends(self) -> dict[Partition, Ends]:
-        """Where the partitions end now.
-
-        Raises:
-            KafkaException: the broker does not answer, or has answered an older client. The next look has a new one.
-            TimeoutError: the client itself did not answer.
-        """
         try:
             return self._both_ends()
         except (KafkaException, TimeoutError):
@@ -90,10 +159,6 @@ class Watch:
 
         Args:
             deadline_s: seconds for open transactions to end, and for a broker that does not answer to answer again.
-
-        Raises:
-            KafkaException: it still does not.
-            TimeoutError: nor does the client.
         """
         end_s = time.monotonic() + deadline_s
         while True:

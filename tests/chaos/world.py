@@ -13,12 +13,10 @@ import psycopg2
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from tests.chaos import orders_job, outputs_job, rows_job
-from tests.chaos.cluster import ChaosCluster
-from tests.chaos.jobs import BrokenError, ChaosJob, Sides
-from tests.chaos.orders_job import OrdersJob
+from tests.chaos.jobs import BrokenError, ChaosJob, Sides, SparkJob
+from tests.chaos.orders_job import ChaosCluster, OrdersJob
 from tests.chaos.outputs_job import OutputsJob
 from tests.chaos.rows_job import RowsJob
-from tests.chaos.spark_job import SparkJob
 from tests.chaos.watch import Watch
 from tests.harness.driver_process import Nursery
 from tests.harness.sql import run_sql
@@ -44,10 +42,6 @@ class World:
     """One broker, one PostgreSQL, and the jobs between them; a context manager.
 
     Args:
-        folder: for all files.
-        broker: name in `BROKERS`.
-        jobs: names of those that run.
-        seed: of their input.
         patience: how many times as long as on a free machine a job may take to come back.
     """
 
@@ -86,7 +80,6 @@ class World:
 
     @property
     def rows(self) -> RowsJob:
-        """The job without Spark."""
         return next(job for job in self.jobs if isinstance(job, RowsJob))
 
     @property
@@ -95,12 +88,7 @@ class World:
         return next(job for job in self.jobs if isinstance(job, SparkJob))
 
     def wait(self, condition: Callable[[], T], *, deadline_s: float, what: str) -> T:
-        """Wait for a condition, and start drivers that die meanwhile.
-
-        Raises:
-            DeadlineError: it was never true.
-            BrokenError: a driver died of something that it must not die of.
-        """
+        """Wait for a condition, and start drivers that die meanwhile."""
 
         def tended() -> T:
             self.tend()
@@ -116,11 +104,7 @@ class World:
             raise BrokenError("the jobs are not fed any more") from self._feed_error
 
     def wait_for(self, jobs: tuple[str, ...]) -> None:
-        """Wait until jobs are back from what happened to them last.
-
-        Raises:
-            BrokenError: one did not come back in time.
-        """
+        """Wait until jobs are back from what happened to them last."""
         for job in self.jobs:
             if job.name not in jobs:
                 continue
@@ -158,11 +142,7 @@ class World:
         return Watch(self.kafka.bootstrap, self._partitions)
 
     def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Run a statement past the proxy, with psycopg2 alone.
-
-        Raises:
-            psycopg2.OperationalError: PostgreSQL does not serve.
-        """
+        """Run a statement past the proxy, with psycopg2 alone."""
         database = self.postgres.database_url(_DATABASE)
         return run_sql(database, statement, *values, connect_timeout=_CONNECT_TIMEOUT_S)
 

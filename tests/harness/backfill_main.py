@@ -26,12 +26,10 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 def rows_under(number: int) -> list[tuple[int, str, int]]:
-    """The rows of a batch."""
     return [(number * 1_000 + row, f"name {row}", row) for row in range(ROWS_EACH)]
 
 
 def main(bootstrap: str, database: str, transactional_id: str, topic: str, directory: str, *step: str) -> None:
-    """Write all numbers."""
     if step:
         die_at(Step[step[0]], 2)
     spark = start_spark(Path(directory), python_path=ROOT, quick=True)

@@ -2,20 +2,35 @@
 
 How far a format goes decides its bomb: zstd's RLE blocks give 32768 bytes for one (RFC 8878, 3.1.1.2.2), deflate up to
 1032, lz4 255. Snappy has 21, and announces a size that need not be true.
+
+python -m tests.harness.bombs READER BOOTSTRAP TOPIC    reads partition 0 (``log``, ``markers``, ``verify`` or ``late``)
+in a process of its own, and prints as JSON how that ended and what memory it took.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import lz4.frame
 import pyarrow as pa
 
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import DualWriteError, RemoteProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.log_reader import find_marker
+from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
+from spark_2pc_sink.verification.topic_reader import TopicReader
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, encode_varint
+from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_batch import Compression, compress
+from tests.conformance.raw_client import RawClient, code_of
 
 _MIB: Final = 1024 * 1024
 #: Of zstd: magic number, a descriptor without checksum and size, a window of 128 KiB (RFC 8878, 3.1.1.1).
@@ -37,7 +52,6 @@ def bomb(name: str, *, control: bool = False) -> bytes:
     """A batch that brokers take by their default ``message.max.bytes``.
 
     Args:
-        name: one of `BOMBS`.
         control: it says that it is an end marker.
     """
     codec, records, make = _SECTIONS[name]
@@ -49,7 +63,6 @@ def cut_off(codec: Compression, *, left_bytes: int | None = None) -> bytes:
     """A batch whose compressed data ends in the middle; all else is right, its checksum too.
 
     Args:
-        codec: how it is compressed.
         left_bytes: what is left of the data; half of it unless given. A hundred end within the first block.
     """
     section = encode_records([(b"%d" % n, b"%d" % (n * 7919)) for n in range(_CUT_RECORDS)])
@@ -125,3 +138,77 @@ _SECTIONS: Final[dict[str, tuple[Compression, int, Callable[[], bytes]]]] = {
     "a million records at one offset": (Compression.ZSTD, 1_000_000, lambda: _zstd(_record(bytes(40)) * 1_000_000)),
 }
 BOMBS: Final = tuple(_SECTIONS)
+
+
+#: Of each request; a hundred times of what one takes.
+_DEADLINE_MS: Final = 8_000
+
+
+def _read_log(options: KafkaOptions, partition: TopicPartition) -> str:
+    """Look for the end of a transaction that is not there: the whole log is read."""
+    with Cluster(options) as cluster:
+        epochs = frozenset({0})
+        deadline = cluster.deadline()
+        return find_marker(cluster, partition, from_offset=0, producer_id=7, epochs=epochs, deadline=deadline).name
+
+
+def _read_markers(_options: KafkaOptions, _partition: TopicPartition) -> str:
+    """Look into control batches, which brokers write alone: so these come from no broker."""
+    batches = [batch for name in BOMBS for batch in decode_record_batches(bomb(name, control=True))]
+    refused = 0
+    for batch in batches:
+        try:
+            assert batch.marker is None
+        except RemoteProtocolError:
+            refused += 1
+    return f"{refused} of {len(batches)} refused"
+
+
+def _verify(options: KafkaOptions, partition: TopicPartition) -> str:
+    reader = TopicReader(options)
+    bounds = {partition: (0, reader.describe([partition.topic]).ends[partition])}
+    return f"{sum(len(records) for _, records in reader.read(bounds))} records"
+
+
+def _late(options: KafkaOptions, partition: TopicPartition) -> str:
+    """Read two partitions, and put a batch behind the end of the one while the other is being read."""
+    reader = TopicReader(options)
+    ends = reader.describe([partition.topic]).ends
+    bounds = {at: (0, ends[at]) for at in (partition, TopicPartition(partition.topic, 1))}
+    read, late = 0, False
+    for at, records in reader.read(bounds):
+        if at == partition:
+            with RawClient(options.bootstrap_servers[0]) as client:
+                late = code_of(client, cut_off(Compression.LZ4, left_bytes=100), partition.topic) == Code.NONE
+        else:
+            read += len(records) if late else 0
+    return f"{read > 0} that records came afterwards"
+
+
+_READERS: Final[dict[str, Callable[[KafkaOptions, TopicPartition], str]]] = {
+    "log": _read_log,
+    "markers": _read_markers,
+    "verify": _verify,
+    "late": _late,
+}
+
+
+def peak_mib() -> int:
+    """By proc(5): what getrusage(2) says begins with the peak of the process that this one was forked from."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) // 1024
+
+
+def main(reader: str, bootstrap: str, topic: str) -> None:
+    """Read, and print the outcome and by how many MiB the process has grown."""
+    options = KafkaOptions.parse({"bootstrap.servers": bootstrap, "max.block.ms": str(_DEADLINE_MS)})
+    before = peak_mib()
+    try:
+        outcome = _READERS[reader](options, TopicPartition(topic, 0))
+    except DualWriteError as error:
+        outcome = f"{type(error).__name__}: {error}"
+    print(json.dumps({"outcome": outcome, "growth_mib": peak_mib() - before}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

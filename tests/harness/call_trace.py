@@ -61,7 +61,6 @@ class CallTrace:
         self._names: dict[CodeType, str] = {}
 
     def start(self) -> None:
-        """Record from now on."""
         threading.setprofile(self._called)
         sys.setprofile(self._called)
 
@@ -71,7 +70,6 @@ class CallTrace:
         threading.setprofile(None)
 
     def clear(self) -> None:
-        """Forget what was recorded."""
         self.entries.clear()
         self.calls.clear()
 

@@ -13,13 +13,7 @@ from sqlalchemy.pool import NullPool
 
 
 class ChangingRole:
-    """A role that may do everything in one database, and whose password changes.
-
-    Attributes:
-        url: of the database, without a password.
-        password: the one of now.
-        asked: how often it was asked for.
-    """
+    """A role that may do everything in one database, and whose password changes."""
 
     def __init__(self, database: str) -> None:
         self._admin = create_engine(database, isolation_level="AUTOCOMMIT", poolclass=NullPool)
@@ -47,7 +41,6 @@ class ChangingRole:
         file.write_text(self.password + "\n")
 
     def cut(self) -> None:
-        """End its connections."""
         ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = :name"
         self._execute(ended, name=self.name)
 

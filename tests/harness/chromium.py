@@ -12,11 +12,6 @@ from spark_2pc_sink.testing import CapabilityError
 
 
 def find_chromium() -> str:
-    """The program.
-
-    Raises:
-        CapabilityError: it is not installed.
-    """
     found = shutil.which("chromium")
     if found is None:
         raise CapabilityError("Chromium is not installed; on Debian: apt-get install chromium")

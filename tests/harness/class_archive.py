@@ -32,12 +32,7 @@ _DUMP_DEADLINE_S = 180
 
 
 def make_kafka_archive() -> Path:
-    """Run a broker once and keep what it loads; return the archive's path. Nothing happens if it is there.
-
-    Raises:
-        CapabilityError: there is no Java 17, or no jars.
-        ServerError: the broker did not start.
-    """
+    """Run a broker once and keep what it loads; return the archive's path. Nothing happens if it is there."""
     archive = class_archive(find_libs(), find_java_home())
     if not archive.exists():
         with _written(archive) as option, KafkaBroker(jvm_options=(*QUICK_START_JVM, option)) as broker:
@@ -46,12 +41,7 @@ def make_kafka_archive() -> Path:
 
 
 def make_spark_archive() -> Path:
-    """Run a small stream in Spark once and keep what that loads; return the archive's path. Nothing if it is there.
-
-    Raises:
-        CapabilityError: there is no Java 17.
-        TimeoutExpired: Spark did not end.
-    """
+    """Run a small stream in Spark once and keep what that loads; return the archive's path. Nothing if it is there."""
     archive = sparks.class_archive()
     if not archive.exists():
         with _written(archive) as option, tempfile.TemporaryDirectory() as directory:

@@ -14,7 +14,7 @@ from unittest import mock
 from spark_2pc_sink.sink.job.receipts import TaskResults
 from spark_2pc_sink.sink.stream.listener import StreamListener
 from spark_2pc_sink.testing.spark import start_spark
-from tests.harness.one_batch import write_one_batch
+from tests.harness.streams import write_one_batch
 
 ROOT = Path(__file__).parents[2]
 ROWS = 100_000

@@ -51,8 +51,6 @@ def row_of(kinds: Mapping[str, str], number: int, *, value: int | None = None) -
     """A row with a key, and a value in each column.
 
     Args:
-        kinds: of the columns.
-        number: the key.
         value: the number that the values tell; by default the key.
     """
     told = number if value is None else value
@@ -60,5 +58,4 @@ def row_of(kinds: Mapping[str, str], number: int, *, value: int | None = None) -
 
 
 def quoted(name: str) -> str:
-    """As SQL has it."""
     return '"' + name.replace('"', '""') + '"'

@@ -46,7 +46,6 @@ class FatalSink(DualWriteSink):
 
 
 def main(victim: str, step: str, *arguments: str) -> None:
-    """Run the example."""
     sys.path.append(str(EXAMPLES))
     import connect_orders  # noqa: PLC0415 - not importable before
 

@@ -18,19 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
+
 _MAIN: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _START_DEADLINE_S: Final = 120.0
 _STOP_DEADLINE_S: Final = 20.0
 
 
 class ConnectServer:
-    """The server; a context manager. It can be killed, and started again on its port.
-
-    Args:
-        folder: for its log and Spark's files.
-        master: Spark's master.
-        settings: more of Spark.
-    """
+    """The server; a context manager. It can be killed, and started again on its port."""
 
     def __init__(self, folder: Path, *, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> None:
         self._folder = folder
@@ -41,7 +36,6 @@ class ConnectServer:
 
     @property
     def remote(self) -> str:
-        """As clients name it."""
         return f"sc://127.0.0.1:{self._port}"
 
     @property

@@ -11,19 +11,29 @@ Needs an engine on this machine, and images: ``tools/containers.sh`` sees to bot
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+import psycopg2
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata
 from docker.errors import APIError, DockerException, ImageNotFound
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import DockerClient
 from testcontainers.core.network import Network
 
-from spark_2pc_sink.testing import CapabilityError, ServerError
+from spark_2pc_sink.testing import CapabilityError, ServerError, TcpProxy, free_port, wait_until
+from spark_2pc_sink.testing.kafka_broker import ONE_NODE, QUICK_START_JVM, TWO_PHASE_COMMIT
 from spark_2pc_sink.testing.lifetime import Lifetime
+from spark_2pc_sink.testing.local_broker import create_topic, has_leaders
+from tests.harness.kafka_tools import set_transaction_version
+from tests.harness.providers import GivenBroker, GivenDatabase
 
 #: A start takes two to five seconds, of a cluster ten; this is for a machine that is busy with something else.
 START_DEADLINE_S = 240.0
@@ -42,12 +52,9 @@ class ContainerServer(Lifetime):
     """A server in a container of its own, with ports of 127.0.0.1 that stay the same over restarts.
 
     Args:
-        image: its name.
         ports: ports in the container, and where on 127.0.0.1 they are published.
-        environment: variables of the container.
         command: of the container; None for the image's.
         network: on which it is reached by ``alias``; None for one of its own.
-        alias: its name there.
     """
 
     def __init__(
@@ -78,11 +85,7 @@ class ContainerServer(Lifetime):
         """Whether clients are let in."""
 
     def start(self) -> None:
-        """Start it on the data that it has, and wait until it serves.
-
-        Raises:
-            ServerError: it ended, or did not serve in time; the text has the end of its log.
-        """
+        """Start it on the data that it has, and wait until it serves."""
         self.launch()
         self.wait_until_ready()
 
@@ -95,11 +98,6 @@ class ContainerServer(Lifetime):
             self._created = True
 
     def wait_until_ready(self, *, deadline_s: float = START_DEADLINE_S) -> None:
-        """Wait until it serves.
-
-        Raises:
-            ServerError: it ended, or was not ready in time.
-        """
         end = time.monotonic() + deadline_s
         while not self._serves():
             if self._status() == "exited":
@@ -131,7 +129,6 @@ class ContainerServer(Lifetime):
         self._wrapped.pause()
 
     def resume(self) -> None:
-        """Let it go on."""
         self._wrapped.unpause()
 
     def disconnect(self) -> None:
@@ -140,11 +137,7 @@ class ContainerServer(Lifetime):
         self._docker_network.disconnect(self._wrapped)
 
     def connect(self) -> None:
-        """Put it back on its network, at the same address; nothing happens if it is there.
-
-        Raises:
-            ServerError: it has got another address, because another container has taken this one.
-        """
+        """Put it back on its network, at the same address; nothing happens if it is there."""
         if self._on_network():
             return
         self._docker_network.connect(self._wrapped, aliases=[self._alias])
@@ -204,11 +197,7 @@ def make_network() -> Network:
 
 
 def require_image(variable: str, default: str) -> str:
-    """The image that ``variable`` names, or the default, fetched if it is not there.
-
-    Raises:
-        CapabilityError: there is no engine, or no such image.
-    """
+    """The image that ``variable`` names, or the default, fetched if it is not there."""
     image = os.environ.get(variable, default)
     try:
         client = DockerClient().client
@@ -226,3 +215,270 @@ def require_image(variable: str, default: str) -> str:
     finally:
         client.close()
     return image
+
+
+#: What a storage is formatted with when nothing is said.
+_FORMATTED_TRANSACTION_VERSION = 2
+_TRANSACTION_LOG = "__transaction_state"
+# Three nodes watch each other: one that is slow, on a machine that is busy, must not pass for one that is gone. This is
+# also how long the others take to notice one that is.
+_PATIENT = {
+    "broker.session.timeout.ms": "5000",
+    "controller.quorum.fetch.timeout.ms": "5000",
+    "controller.quorum.election.timeout.ms": "3000",
+    "controller.quorum.request.timeout.ms": "5000",
+}
+# Ports in the container. PROXIED is as PLAINTEXT, and tells clients the address of a proxy on this machine.
+_PLAINTEXT, _CONTROLLER, _INTERNAL, _PROXIED = 9092, 9093, 9094, 9095
+
+
+class ContainerBroker(ContainerServer):
+    """One Kafka node, broker and controller.
+
+    Args:
+        two_phase_commit: grant ``enable2Pc`` to every client (KIP-939).
+        properties: more broker properties, or other values of those set here.
+        node_id: its id, and in a cluster its place in ``voters``.
+        voters: of a cluster, their names on its network; none for a single node.
+    """
+
+    def __init__(
+        self,
+        *,
+        transaction_version: int = 2,
+        two_phase_commit: bool = False,
+        properties: Mapping[str, str] | None = None,
+        node_id: int = 1,
+        voters: tuple[str, ...] = (),
+        network: Network | None = None,
+    ) -> None:
+        self.transaction_version = transaction_version
+        self.two_phase_commit = two_phase_commit
+        self.node_id = node_id
+        self.port, self._proxied_port, self._proxy_port = (free_port() for _ in range(3))
+        # A single node must find itself also when it is off its network, where its name is nobody's.
+        self_name = voters[node_id - 1] if voters else "localhost"
+        numbered = enumerate(voters or (self_name,), start=1 if voters else node_id)
+        all_properties = {
+            **ONE_NODE,
+            "node.id": str(node_id),
+            "controller.quorum.voters": ",".join(f"{number}@{name}:{_CONTROLLER}" for number, name in numbered),
+            "listeners": f"PLAINTEXT://:{_PLAINTEXT},PROXIED://:{_PROXIED},INTERNAL://:{_INTERNAL},"
+            f"CONTROLLER://:{_CONTROLLER}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self._proxy_port},"
+            f"INTERNAL://{self_name}:{_INTERNAL}",
+            "inter.broker.listener.name": "INTERNAL",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,INTERNAL:PLAINTEXT,"
+            "CONTROLLER:PLAINTEXT",
+            "log.dirs": "/var/lib/kafka/data",
+            **(TWO_PHASE_COMMIT if two_phase_commit else {}),
+            **(properties or {}),
+        }
+        super().__init__(
+            require_image("SPARK_2PC_KAFKA_IMAGE", "apache/kafka:4.4.0"),
+            ports={_PLAINTEXT: self.port, _PROXIED: self._proxied_port},
+            environment={
+                **{environment_name(name): value for name, value in all_properties.items()},
+                "KAFKA_HEAP_OPTS": " ".join(QUICK_START_JVM),
+            },
+            network=network,
+            alias=self_name if voters else "kafka",
+        )
+
+    @property
+    def bootstrap(self) -> str:
+        """Its address, as ``bootstrap.servers`` takes it."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it and wait until it serves; after the first start it also gets its transaction.version."""
+        first = not self._created
+        super().start()
+        if first and self.transaction_version != _FORMATTED_TRANSACTION_VERSION:
+            # By a request, not when the storage is formatted: the official image formats it as it pleases.
+            set_transaction_version(self.bootstrap, self.transaction_version)
+
+    def proxy(self) -> TcpProxy:
+        """A proxy in front of it, not yet started; a client that bootstraps from it never gets round it."""
+        return TcpProxy(target_port=self._proxied_port, port=self._proxy_port)
+
+    def create_topic(
+        self, name: str, *, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
+    ) -> str:
+        """Create a topic, wait until its partitions have leaders, and return its name."""
+        create_topic(self.bootstrap, name, partitions=partitions, replication=replication, config=config)
+        return name
+
+    def _serves(self) -> bool:
+        try:
+            metadata = metadata_of(self.bootstrap, deadline_s=2.0)
+        except KafkaException:
+            return False
+        return self.node_id in metadata.brokers and all(has_leaders(metadata, topic) for topic in metadata.topics)
+
+
+@dataclass(frozen=True)
+class ContainerCluster(GivenBroker):
+    """Three nodes; each partition is on all of them, and takes writes while two are in sync.
+
+    As a whole it is not stopped or paused: its `nodes` are.
+    """
+
+    nodes: tuple[ContainerBroker, ...] = field(default=())
+
+    def create_topic(
+        self, name: str, *, partitions: int = 1, replication: int = 3, config: Mapping[str, str] | None = None
+    ) -> str:
+        """Create a topic on all nodes, wait until its partitions have leaders, and return its name."""
+        return super().create_topic(name, partitions=partitions, replication=replication, config=config)
+
+    def leader(self, topic: str, partition: int) -> ContainerBroker:
+        """The node that leads a partition, as the others say while it is away."""
+        leader: int = self._partition(topic, partition).leader
+        return self.nodes[leader - 1]
+
+    def coordinator(self) -> ContainerBroker:
+        """The node that coordinates every transaction: its log has one partition."""
+        return self.leader(_TRANSACTION_LOG, 0)
+
+    def in_sync(self, topic: str, partition: int) -> set[int]:
+        """The nodes whose copy of a partition is complete."""
+        return set(self._partition(topic, partition).isrs)
+
+    def wait_until_whole(self) -> None:
+        """Wait until every node has a complete copy of every partition."""
+        wait_until(self._whole, deadline_s=START_DEADLINE_S, what="all copies to be complete", interval_s=0.1)
+
+    def _partition(self, topic: str, partition: int) -> Any:
+        # Any node may answer, also one that was cut off and has not read yet what was created meanwhile.
+        known: Any = wait_until(
+            lambda: metadata_of(self.bootstrap).topics.get(topic),
+            deadline_s=START_DEADLINE_S,
+            what=f"a node that knows {topic}",
+            interval_s=0.1,
+        )
+        return known.partitions[partition]
+
+    def _whole(self) -> bool:
+        try:
+            topics = metadata_of(self.bootstrap, deadline_s=2.0).topics.values()
+        except KafkaException:
+            return False
+        partitions = [partition for topic in topics for partition in topic.partitions.values()]
+        return all(len(partition.isrs) == len(self.nodes) and partition.leader > 0 for partition in partitions)
+
+
+@contextmanager
+def container_cluster() -> Iterator[ContainerCluster]:
+    """Three nodes on a network of their own, with two-phase commit granted."""
+    names = ("kafka-1", "kafka-2", "kafka-3")
+    copies = str(len(names))
+    replicated = {
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": "2",
+        "min.insync.replicas": "2",
+        **_PATIENT,
+    }
+    network = make_network()
+    nodes: list[ContainerBroker] = []
+    try:
+        for node_id in range(1, len(names) + 1):
+            nodes.append(
+                ContainerBroker(
+                    node_id=node_id, voters=names, network=network, two_phase_commit=True, properties=replicated
+                )
+            )
+            nodes[-1].launch()
+        for node in nodes:
+            node.wait_until_ready()
+        yield ContainerCluster(
+            bootstrap=",".join(node.bootstrap for node in nodes),
+            transaction_version=2,
+            two_phase_commit=True,
+            nodes=tuple(nodes),
+        )
+    finally:
+        for node in nodes:
+            node.close()
+        network.remove()
+
+
+def environment_name(name: str) -> str:
+    """The variable that the image turns into a property of the broker."""
+    return "KAFKA_" + name.upper().replace("_", "__").replace("-", "___").replace(".", "_")
+
+
+def metadata_of(bootstrap: str, *, deadline_s: float = 30.0) -> ClusterMetadata:
+    # log_level 0: a broker that is not there yet is what we wait for, no news for the log.
+    admin = AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 5000, "log_level": 0})
+    return admin.list_topics(timeout=deadline_s)
+
+
+_PORT = 5432
+_USER = "postgres"
+# Data of a test need not survive a power failure; they survive every SIGKILL without fsync.
+_SETTINGS = {"fsync": "off", "jit": "off", "max_connections": "200"}
+
+
+class ContainerPostgres(ContainerServer):
+    """One PostgreSQL server.
+
+    Args:
+        settings: more of ``postgresql.conf``, or other values of those set here.
+    """
+
+    def __init__(self, *, settings: Mapping[str, str] | None = None) -> None:
+        self.port = free_port()
+        self._password = secrets.token_hex(8)
+        self._clients = GivenDatabase(url=self._url("127.0.0.1", self.port, "postgres"))
+        arguments = [f"-c{name}={value}" for name, value in {**_SETTINGS, **(settings or {})}.items()]
+        super().__init__(
+            require_image("SPARK_2PC_POSTGRES_IMAGE", "postgres:17"),
+            ports={_PORT: self.port},
+            environment={"POSTGRES_PASSWORD": self._password, "POSTGRES_INITDB_ARGS": "--no-sync"},
+            command=["postgres", *arguments],
+            alias="postgres",
+        )
+
+    @property
+    def url(self) -> str:
+        """SQLAlchemy's URL of the database ``postgres``, for making others."""
+        return self._clients.url
+
+    def database_url(self, name: str, *, port: int | None = None) -> str:
+        """SQLAlchemy's URL of a database, through another port if one is given (a proxy's)."""
+        return self._clients.database_url(name, port=port)
+
+    def direct_url(self, name: str) -> str:
+        """The URL of a database by the container's own address, for this machine only."""
+        return self._url(self.address, _PORT, name)
+
+    def create_database(self, name: str) -> str:
+        """Create a database and return its URL."""
+        return self._clients.create_database(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, whoever is still connected to it."""
+        self._clients.drop_database(name)
+
+    def proxy(self) -> TcpProxy:
+        """A proxy in front of this server, not yet started; reach a database through it by ``database_url(port=…)``."""
+        return TcpProxy(target_port=self.port)
+
+    def _url(self, host: str, port: int, name: str) -> str:
+        return f"postgresql+psycopg2://{_USER}:{self._password}@{host}:{port}/{name}"
+
+    def _serves(self) -> bool:
+        try:
+            psycopg2.connect(
+                host="127.0.0.1",
+                port=self.port,
+                user=_USER,
+                password=self._password,
+                dbname="postgres",
+                connect_timeout=5,
+            ).close()
+        except psycopg2.OperationalError:
+            return False
+        return True

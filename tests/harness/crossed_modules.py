@@ -67,7 +67,6 @@ class _Table:
         """Nothing."""
 
     def finish(self, _rows: int) -> WrittenRows:
-        """Nothing is counted."""
         return NOTHING_WRITTEN
 
     def forget(self) -> None:

@@ -81,14 +81,8 @@ class Job:
     """One sink, its checkpoint, and what both sides must hold in the end.
 
     Args:
-        broker: the Kafka side.
-        database: SQLAlchemy URL of the other side.
-        topic: of the sink.
-        transactional_id: of the sink.
         folder: for input, checkpoint, and the files of drivers.
-        nursery: starts drivers.
         spark: they are real streaming queries; else the batch driver alone.
-        query_id: of drivers without Spark.
         follow: the input grows while drivers run, and they can be told to stop (`DriverConfig.orders`).
         left_out: batches that the job's function does not hand over to the sink.
     """
@@ -111,7 +105,6 @@ class Job:
         """Make the table, the folders and the input.
 
         Args:
-            sizes: rows in each batch.
             primary_key: of the table; without it, nothing but the product keeps rows from being there twice.
         """
         key = "PRIMARY KEY" if primary_key else "NOT NULL"
@@ -161,10 +154,7 @@ class Job:
         """Start a driver on what the checkpoint lacks.
 
         Args:
-            *faults: what it does to itself.
-            query_id: another query's.
             folder: for its files; one is made by default.
-            **sink: changes of the sink's options.
         """
         if folder is None:
             folder = self.folder / f"driver-{len(self.drivers)}"
@@ -223,7 +213,6 @@ class Job:
         assert (outcome.event, outcome.error) == ("error", "SupersededError"), f"{outcome}\n{driver.log_tail()}"
 
     def close(self) -> None:
-        """Leave no driver running."""
         for driver in self.drivers:
             driver.close()
 

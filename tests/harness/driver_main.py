@@ -34,9 +34,8 @@ from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing import wait_until
-from tests.harness.driver_config import END, DriverConfig, Journal, batch_file
-from tests.harness.driver_faults import Faults
-from tests.harness.driver_letters import work_of
+from tests.harness.driver_config import END, DriverConfig, Faults, Journal, batch_file
+from tests.harness.driver_rows import work_of
 
 #: How long a driver that follows a growing input waits for its next file.
 FOLLOW_DEADLINE_S = 600.0
@@ -89,11 +88,7 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
     options = SinkOptions.parse(**config.sink)
     checkpoint = Path(config.checkpoint)
     faults.batch = sum(1 for _ in checkpoint.iterdir())
-    with (
-        Cluster(options.kafka) as cluster,
-        closing(_store(options)) as store,
-        ExitStack() as opened,
-    ):
+    with Cluster(options.kafka) as cluster, closing(_store(options)) as store, ExitStack() as opened:
         times = StepTimes(SystemClock())
         driver = batch_driver(
             config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store, times
@@ -112,7 +107,6 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
 
 
 def _store(options: SinkOptions) -> SqlStateStore:
-    """The one that `QueryRun` makes."""
     actor = Actor.of_this_process("job", options.reason)
     return SqlStateStore(options.database, StoreSettings(**options.store_settings()), actor=actor)
 
@@ -149,10 +143,7 @@ def batch_driver(
         Sides(recovery, kafka, store, clock),
         RunOfQuery(options.transactional_id, config.query_id, str(uuid.uuid4())),
         BatchRules(
-            options.batch_attempts_max,
-            options.decision_margin_ms,
-            options.connect_deadline_ms,
-            options.accept_replay,
+            options.batch_attempts_max, options.decision_margin_ms, options.connect_deadline_ms, options.accept_replay
         ),
         times,
     )

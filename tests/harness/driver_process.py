@@ -46,7 +46,6 @@ class Outcome:
     Attributes:
         event: ``finished``, ``error`` for an error of the package, ``crash`` for any other.
         error: name of the error's class, '' for none.
-        text: of the error.
         cause: of a halt, as `HaltCause` has it, '' for another end.
     """
 
@@ -61,8 +60,6 @@ class DriverProcess:
 
     Args:
         pid: its process, which leads a session and a process group of its own.
-        config: what it was told.
-        log: its standard output and error.
     """
 
     def __init__(self, pid: int, config: DriverConfig, log: Path) -> None:
@@ -93,7 +90,6 @@ class DriverProcess:
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:
-        """Its recoveries that went through."""
         return self.events("recovered")
 
     @property
@@ -122,11 +118,7 @@ class DriverProcess:
         return self._state() in _STOPPED
 
     def wait_for_fault(self) -> None:
-        """Wait until its one fault has happened: it is gone, or stopped.
-
-        Raises:
-            AssertionError: it ended in another way, or the deadline passed.
-        """
+        """Wait until its one fault has happened: it is gone, or stopped."""
         (fault,) = self._faults
 
         def happened() -> bool:
@@ -161,11 +153,7 @@ class DriverProcess:
         assert self.stopped, f"the driver had ended:\n{self.log_tail()}"
 
     def outcome(self, *, deadline_s: float | None = None) -> Outcome:
-        """Wait for its end and say how it ended.
-
-        Raises:
-            AssertionError: it did not end in time, or was killed.
-        """
+        """Wait for its end and say how it ended."""
         wait_until(
             lambda: not self.running,
             deadline_s=self._deadline_s if deadline_s is None else deadline_s,
@@ -233,11 +221,7 @@ class DriverProcess:
 
 @dataclass
 class Nursery:
-    """Starts drivers within milliseconds, by forking a process that has imported everything. A context manager.
-
-    Args:
-        folder: for its own log.
-    """
+    """Starts drivers within milliseconds, by forking a process that has imported everything. A context manager."""
 
     folder: Path
     _process: subprocess.Popen[str] | None = field(default=None, init=False)

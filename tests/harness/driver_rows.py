@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from sqlalchemy import Connection
 
-from jdbc_state.connections import driver_connection
-from spark_2pc_sink.errors import DataError
+from jdbc_state.connections import Database, driver_connection
+from spark_2pc_sink.clock import SystemClock
+from spark_2pc_sink.errors import ConstraintError, DataError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions, RecordEncoder, TopicLimits
 from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
+from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay, TransactionTicket
+from spark_2pc_sink.sink.records.record_forwarder import Connections, TopicMetadata
+from spark_2pc_sink.sink.records.record_side import DeadLetterTopic
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
 from spark_2pc_sink.wire.record_rows import Rows
@@ -34,7 +42,6 @@ class RowsWork:
     """Rows (id, payload) that go to the topic as key and value, and into a table of these two columns.
 
     Args:
-        options: of the sink.
         rows: of the batch; a payload has no tab, backslash or line break.
         half_copied: called inside the last COPY, with a part of the rows sent.
     """
@@ -49,7 +56,6 @@ class RowsWork:
         return Cluster(self._options.kafka)
 
     def partitions(self) -> list[TopicPartition]:
-        """Every partition of the topic."""
         with self.cluster() as cluster:
             return self._partitions(cluster)
 
@@ -59,12 +65,7 @@ class RowsWork:
         with (
             self.cluster() as cluster,
             closing(
-                ProduceSession(
-                    cluster,
-                    ticket.open_transaction,
-                    kafka,
-                    timestamp_ms=time.time_ns() // 1_000_000,
-                )
+                ProduceSession(cluster, ticket.open_transaction, kafka, timestamp_ms=time.time_ns() // 1_000_000)
             ) as session,
         ):
             for partition, rows in self._records(cluster):
@@ -89,7 +90,6 @@ class RowsWork:
         return WrittenRows(given=rows, written=rows)
 
     def reread(self, ticket: TransactionTicket) -> Replay:
-        """The digest of the records."""
         del ticket  # of no transaction
         options = EncodingOptions.of(self._options.kafka)
         encoder = RecordEncoder(options, timestamp_ms=0, limits=lambda _: TopicLimits(None, None))
@@ -140,8 +140,6 @@ class RowsWork:
 
 
 class _Pieces:
-    """What ``copy_expert`` reads."""
-
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
 
@@ -157,3 +155,121 @@ def _lines(rows: list[Row]) -> bytes:
 
 def _binary(values: Iterator[str]) -> Any:
     return pa.array([value.encode() for value in values], pa.binary())
+
+
+#: How the payload of a row begins that the table refuses.
+BAD = "bad"
+
+
+def is_bad(row: Row) -> bool:
+    """Whether the table refuses a row."""
+    return row[1].startswith(BAD)
+
+
+class LettersWork(RowsWork):
+    """Rows as `RowsWork`; those that are bad are refused by the table, found by a search, and told in letters."""
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        rows: list[Row],
+        half_copied: Callable[[], None],
+        *,
+        letters: DeadLetters,
+        topic: DeadLetterTopic,
+        batch_id: int,
+    ) -> None:
+        super().__init__(options, rows, half_copied)
+        self._given = rows
+        self._letters = letters
+        self._topic = topic
+        self._batch_id = batch_id
+        self._bad = BadRows()
+
+    def partitions(self) -> list[TopicPartition]:
+        """Every partition of the topic, and those of the letters."""
+        return [*super().partitions(), *self._topic.partitions(self._bad, self._batch_id)]
+
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> Results:
+        """Send the rows, and the letters behind them."""
+        results = super().produce(ticket, open_decision)
+        produced = results.counts
+        sent = self._topic.send(ticket, self._bad, self._batch_id)
+        counts = replace(
+            produced,
+            record_count=produced.record_count + sent.sent,
+            digest=_with(produced.digest, sent.digest, count=produced.record_count + sent.sent),
+            offsets={**produced.offsets, **sent.offsets},
+            topic_ids={**produced.topic_ids, **sent.topic_ids},
+            letters=sent.count,
+            bad_rows=self._bad.occurrences,
+        )
+        return replace(results, counts=counts)
+
+    def copy_into(self, connection: Connection) -> WrittenRows:
+        """COPY the rows, of which the table refuses the bad ones, and write the letters."""
+        written = super().copy_into(connection)
+        if any(map(is_bad, self._rows)):
+            raise ConstraintError(table="target", constraint="good", column="", sqlstate="23514", detail="it is bad")
+        if self._bad:
+            self._letters.write(connection, self._batch_id, self._bad)
+        return written
+
+    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+        """The bad rows are known by their payload."""
+        del ticket
+        assert isinstance(error, ConstraintError)
+        open_decision()
+        self._leave_out(BadRows(letter_of(row, error.detail) for row in self._rows if is_bad(row)))
+        return bool(self._bad)
+
+    def recall(self) -> None:
+        """What the table says, and nothing else."""
+        self._leave_out(self._letters.read(self._batch_id))
+
+    def reread(self, ticket: TransactionTicket) -> Replay:
+        """The digest of records and letters."""
+        found, letters = super().reread(ticket), self._topic.encoded(self._bad, self._batch_id)
+        count = found.record_count + letters.count
+        return Replay(count, _with(found.digest, letters.digest, count=count))
+
+    def _leave_out(self, bad: BadRows) -> None:
+        self._bad = bad
+        self._rows = [row for row in self._given if identity_of(row) not in bad]
+
+
+def _with(digest: str, letters: int, *, count: int) -> str:
+    return format_digest(combine_digests(int(digest or "0", 16), letters)) if count else ""
+
+
+def identity_of(row: Row) -> bytes:
+    """As good as that of a row of Spark."""
+    return hashlib.sha256(json.dumps(row).encode()).digest()[:16]
+
+
+def letter_of(row: Row, reason: str) -> BadRow:
+    """The letter of a row, with its JSON as Spark writes it."""
+    shown = json.dumps({"id": row[0], "payload": row[1]}, separators=(",", ":"), ensure_ascii=False)
+    return BadRow(identity_of(row), 1, "table target", reason, "23514", row=shown)
+
+
+#: Makes the work of a batch.
+MakeWork = Callable[[int, list[Row], Callable[[], None]], RowsWork]
+
+
+@contextmanager
+def work_of(options: SinkOptions, database: Database, query_id: str) -> Iterator[MakeWork]:
+    """What makes the work of batches: with letters where the sink has a topic for them."""
+    if options.dead_letter_topic is None:
+        yield lambda _, rows, half_copied: RowsWork(options, rows, half_copied)
+        return
+    connections = Connections(options.kafka)
+    with Cluster(options.kafka) as cluster:
+        letters = DeadLetters(options, database, query_id)
+        letters.prepare()
+        topic = DeadLetterTopic(options, query_id, TopicMetadata(cluster, SystemClock()), connections)
+        topic.check()
+        yield lambda batch, rows, half_copied: LettersWork(
+            options, rows, half_copied, letters=letters, topic=topic, batch_id=batch
+        )
+        connections.drop()

@@ -16,8 +16,7 @@ from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.sink.rows.table_writer import CopyReader
 from spark_2pc_sink.testing.spark import quick_java_options, start_spark
 from tests.harness import ROOT, streams
-from tests.harness.driver_config import ROWS, DriverConfig, Journal
-from tests.harness.driver_faults import Faults
+from tests.harness.driver_config import ROWS, DriverConfig, Faults, Journal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +49,6 @@ class WatchedSink(DualWriteSink):
         self.failed = False
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write one batch."""
         self._faults.batch = batch_id
         try:
             super().__call__(batch, batch_id)
@@ -66,9 +64,6 @@ def run_query(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
 
     Returns:
         False when the sink raised an error, which is in the journal then.
-
-    Raises:
-        StreamingQueryException: the query failed for another reason.
     """
     stop_inside_copy(faults)
     if config.by_tasks:

@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 
 def die_at(step: Step, batch: int, *, also: Callable[[], None] = lambda: None) -> None:
-    """Die at a step of one of the next batches that this process writes.
-
-    Args:
-        step: where.
-        batch: which, from 1.
-        also: called just before.
-    """
+    """Die at a step of one of the next batches that this process writes."""
 
     def die() -> None:
         also()
@@ -33,13 +27,7 @@ def die_at(step: Step, batch: int, *, also: Callable[[], None] = lambda: None) -
 
 
 def act_at(step: Step, batch: int, act: Callable[[], None]) -> None:
-    """Do something at a step of one of the next batches that this process writes.
-
-    Args:
-        step: where.
-        batch: which, from 1.
-        act: what to do there.
-    """
+    """Do something at a step of one of the next batches that this process writes."""
     _FatalSteps.step, _FatalSteps.batch, _FatalSteps.act = step, batch, staticmethod(act)
     sys.modules["spark_2pc_sink.sink.query_run"].__dict__["StepTimes"] = _FatalSteps
 
@@ -58,12 +46,10 @@ class _FatalSteps(StepTimes):
         type(self).begun = 0
 
     def begin(self, **figures: float) -> None:
-        """A batch begins."""
         type(self).begun += 1
         super().begin(**figures)
 
     def __call__(self, step: Step) -> None:
-        """A step was reached."""
         super().__call__(step)
         if step is self.step and self.begun == self.batch:
             type(self).act()

@@ -35,7 +35,6 @@ class Incident:
         job: with what a command line needs: servers, transactional id, topic and table.
         name: of the incident; a value of `HaltCause`, or the symptom.
         section: of RUNBOOK.md; it has the name of the incident but for few.
-        status_code: exit code of ``spark-2pc status``.
         runbook_code: exit code of ``spark-2pc runbook``; 3 where the job has still to be started.
         cause: of the halt, None where none is met.
         halt: how the job's start failed; None where nobody has tried.
@@ -43,7 +42,6 @@ class Incident:
         words: what the placeholders of RUNBOOK.md stand for here: the batch N, the batches FIRST..LAST.
         starts: the job that is started then, where it is not the one that has stopped.
         kafka: rows of batches that the topic has in the end in place of the input's.
-        table: the same for the table.
         accepted: what a person has accepted and history names, where the sides differ from each other or the input.
         at_servers: what the page tells a person to do to topic and table before the start.
     """

@@ -12,12 +12,7 @@ from spark_2pc_sink.cli.output import json_schema
 
 
 def read_output(text: str) -> dict[str, Any]:
-    """What a command printed with ``--json``.
-
-    Raises:
-        ValidationError: a field is missing, of another kind, or not in the schema.
-        JSONDecodeError: it is not one JSON value.
-    """
+    """What a command printed with ``--json``."""
     found: dict[str, Any] = json.loads(text)
     _validator().validate(found)
     return found

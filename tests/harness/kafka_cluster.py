@@ -50,9 +50,6 @@ class KafkaCluster(Lifetime):
 
     Attributes:
         nodes: the brokers, by their ids from 1 on.
-
-    Raises:
-        CapabilityError: there is no Java 17, or no jars.
     """
 
     def __init__(
@@ -85,11 +82,7 @@ class KafkaCluster(Lifetime):
         return ",".join(node.bootstrap for node in self.nodes.values())
 
     def start(self, *, deadline_s: float = CLUSTER_DEADLINE_S) -> None:
-        """Start all nodes and wait until each of them knows the others.
-
-        Raises:
-            ServerError: one ended, or they were not ready in time.
-        """
+        """Start all nodes and wait until each of them knows the others."""
         first = self.nodes[1]
         first.format()
         for node in self.nodes.values():
@@ -102,11 +95,7 @@ class KafkaCluster(Lifetime):
         self.wait_until_whole(deadline_s=max(0.0, end_s - time.monotonic()))
 
     def wait_until_whole(self, *, deadline_s: float = CLUSTER_DEADLINE_S) -> None:
-        """Wait until all nodes are there, and every partition has a leader and all its copies in sync.
-
-        Raises:
-            ServerError: not in time, or a node that was started has ended by itself; the text has the ends of logs.
-        """
+        """Wait until all nodes are there, and every partition has a leader and all its copies in sync."""
         if last_look(self._is_whole, deadline_s=deadline_s, interval_s=_POLL_S):
             return
         logs = "".join(f"\nThe log of node {node.node_id} ends:\n{node.log_tail()}" for node in self._started())
@@ -119,11 +108,7 @@ class KafkaCluster(Lifetime):
             self.wait_until_whole()
 
     def leader(self, topic: str, partition: int = 0) -> KafkaBroker:
-        """The node that leads a partition.
-
-        Raises:
-            ServerError: nobody leads it, or there is no such topic.
-        """
+        """The node that leads a partition."""
         found = self._metadata(self.bootstrap, topic).topics[topic]
         leads = found.partitions[partition].leader if found.error is None and partition in found.partitions else -1
         if leads not in self.nodes:

@@ -1,12 +1,15 @@
-"""Kafka's own command-line tools. Kafka 4.4.0 was published to Maven without them; those of 4.3.1 fit it."""
+"""Kafka's own command-line tools, and what they set. Maven has no 4.4.0 of them; those of 4.3.1 fit."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 from pathlib import Path
 
-from spark_2pc_sink.testing import CapabilityError
+from kafka.admin import KafkaAdminClient
+
+from spark_2pc_sink.testing import CapabilityError, ServerError, wait_until
 from spark_2pc_sink.testing.java import find_java_home
 
 LIBS_VARIABLE = "SPARK_2PC_KAFKA_TOOLS"
@@ -23,11 +26,7 @@ _CLASSES = {
 
 
 def find_tools() -> Path:
-    """The folder of the jars of the tools, Connect among them.
-
-    Raises:
-        CapabilityError: it is not there.
-    """
+    """The folder of the jars of the tools, Connect among them."""
     return find_jars(LIBS_VARIABLE, LIBS_DEFAULT, jar="kafka-tools-4", target="setup")
 
 
@@ -35,13 +34,7 @@ def find_jars(variable: str, default: str, *, jar: str, target: str) -> Path:
     """A folder of jars that the Makefile fetches.
 
     Args:
-        variable: of the environment, that names it.
-        default: where it is without the variable.
         jar: what the name of the jar begins with that must be there.
-        target: of the Makefile, that fetches it.
-
-    Raises:
-        CapabilityError: it is not there.
     """
     folder = Path(os.environ.get(variable, default)).absolute()
     if not any(folder.glob(f"{jar}*.jar")):
@@ -50,11 +43,7 @@ def find_jars(variable: str, default: str, *, jar: str, target: str) -> Path:
 
 
 def tool_command(script: str) -> list[str]:
-    """What a script of Kafka's distribution runs.
-
-    Raises:
-        CapabilityError: there are no jars of the tools, or no Java 17.
-    """
+    """What a script of Kafka's distribution runs."""
     return [str(find_java_home() / "bin" / "java"), "-Xmx128m", "-cp", f"{find_tools()}/*", _CLASSES[script]]
 
 
@@ -64,3 +53,34 @@ def make_scripts(folder: Path) -> None:
         script = folder / name
         script.write_text(f'#!/bin/sh\nexec {shlex.join(tool_command(name))} "$@"\n')
         script.chmod(0o755)
+
+
+FEATURE = "transaction.version"
+#: For a machine that is busy with something else.
+DEADLINE_S = 60.0
+
+
+def set_transaction_version(bootstrap: str, level: int) -> None:
+    """Change the level, up or down, and wait until the broker tells it."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        kind = "UPGRADE" if level > _level(admin) else "SAFE_DOWNGRADE"
+        answer = admin.update_features({FEATURE: (kind, level)})
+        if answer != {FEATURE: "OK"}:
+            raise ServerError(f"{FEATURE} was not set to {level}: {answer}")
+        wait_until(lambda: _level(admin) == level, deadline_s=DEADLINE_S, what=f"the broker to take level {level} over")
+    finally:
+        admin.close()
+
+
+def features_tool(bootstrap: str, *arguments: str) -> str:
+    command = [*tool_command("kafka-features.sh"), "--bootstrap-server", bootstrap, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    if done.returncode != 0:
+        raise ServerError(f"kafka-features.sh {' '.join(arguments)}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def _level(admin: KafkaAdminClient) -> int:
+    level: int = admin.describe_features()[FEATURE].get("finalized", (0, 0))[1]
+    return level

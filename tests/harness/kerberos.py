@@ -10,10 +10,12 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Final
 
+from spark_2pc_sink.testing import KafkaBroker, free_port
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
+from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM
 from spark_2pc_sink.testing.lifetime import Lifetime
-from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.processes import ServerProcess
 from spark_2pc_sink.testing.wait import last_look
 
@@ -60,9 +62,6 @@ class KerberosRealm(Lifetime):
 
     Attributes:
         environment: variables with which programs of this realm find it.
-
-    Raises:
-        CapabilityError: its programs, or the package gssapi, are not here.
     """
 
     def __init__(self, *, life_s: int) -> None:
@@ -85,11 +84,7 @@ class KerberosRealm(Lifetime):
         self._process: ServerProcess | None = None
 
     def start(self) -> None:
-        """Make the realm, and wait until it is served.
-
-        Raises:
-            ServerError: a program failed, or the centre did not serve in time.
-        """
+        """Make the realm, and wait until it is served."""
         self.run("kdb5_util", "create", "-s", "-P", "master")
         variables = [f"{name}={value}" for name, value in self.environment.items()]
         program = str(self._programs["krb5kdc"])
@@ -114,11 +109,7 @@ class KerberosRealm(Lifetime):
         return path
 
     def run(self, program: str, *arguments: str) -> None:
-        """Run a program of Kerberos in this realm.
-
-        Raises:
-            ServerError: it failed.
-        """
+        """Run a program of Kerberos in this realm."""
         done = self._run(program, *arguments)
         if done.returncode != 0:
             raise ServerError(f"{program} {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
@@ -141,3 +132,42 @@ class KerberosRealm(Lifetime):
     def _serves(self) -> bool:
         with socket.socket() as tried:
             return tried.connect_ex(("127.0.0.1", self._port)) == 0
+
+
+#: After so long a client has to log in again.
+SESSION_MS: Final = 1_000
+
+
+class KerberosKafka:
+    """A broker with a listener for GSSAPI beside the plain one, whose sessions are short.
+
+    Args:
+        realm: that runs; it gets the keys of the client ``orders``.
+    """
+
+    def __init__(self, realm: KerberosRealm) -> None:
+        self.realm = realm
+        self.client_keytab = realm.keytab("orders")
+        service_keytab = realm.keytab("broker/localhost")
+        java = (*QUICK_START_JVM, f"-Djava.security.krb5.conf={realm.configuration}")
+        self.broker = KafkaBroker(two_phase_commit=True, jvm_options=java)
+        self.address = f"localhost:{free_port()}"
+        for name, value in {
+            "listeners": f"KERBEROS://{self.address}",
+            "advertised.listeners": f"KERBEROS://{self.address}",
+            "listener.security.protocol.map": "KERBEROS:SASL_PLAINTEXT",
+        }.items():
+            self.broker.properties[name] += f",{value}"
+        self.broker.properties |= {
+            "sasl.enabled.mechanisms": "GSSAPI",
+            "sasl.kerberos.service.name": "broker",
+            "listener.name.kerberos.gssapi.connections.max.reauth.ms": str(SESSION_MS),
+            "listener.name.kerberos.gssapi.sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required "
+            f'useKeyTab=true storeKey=true keyTab="{service_keytab}" principal="broker/localhost@{REALM}";',
+        }
+
+    def properties(self, **properties: str | int) -> dict[str, str | int]:
+        """Properties of a client; with underscores for dots."""
+        login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"}
+        given = {**login, "sasl_kerberos_service_name": "broker", **properties}
+        return {"bootstrap.servers": self.address, **{name.replace("_", "."): given[name] for name in given}}

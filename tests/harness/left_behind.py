@@ -31,7 +31,7 @@ _THREADS_ALLOWED: Final = {
 }
 #: Processes, by a part of their command line.
 _PROCESSES_ALLOWED: Final = {
-    "spark_2pc_sink/testing/reaper.py": "ends what is left where the tests are killed, so it has to outlive them",
+    "spark_2pc_sink/testing/reaper.py": "ends what is left where the tests are killed, so it has to outlive them"
 }
 
 
@@ -74,11 +74,7 @@ class LeftBehind:
 
 
 class FilesEndWhatTheyStart:
-    """A plugin of pytest: fails the last test of a file that leaves something behind.
-
-    Args:
-        root: of the project.
-    """
+    """A plugin of pytest: fails the last test of a file that leaves something behind."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -25,7 +25,7 @@ from spark_2pc_sink.sink.job.encode_task import run_encode_task
 from spark_2pc_sink.sink.stream import attempt_input
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.fatal_step import act_at
-from tests.harness.one_batch import write_one_batch
+from tests.harness.streams import write_one_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +67,6 @@ class _Strike:
 
     Args:
         marker: a file that is there once it has been sent.
-        number: which signal.
     """
 
     def __init__(self, marker: Path, number: int) -> None:

@@ -1,13 +1,17 @@
-"""A cgroup with a limit of memory, as the container of a driver or an executor has one.
+"""A cgroup with a limit of memory, as a driver's container has one, and a file system that is soon full.
 
-The kernel offers it in two ways. Version 1 has a hierarchy for memory alone, version 2 one for everything.
+The kernel offers groups in two ways. Version 1 has a hierarchy for memory alone, version 2 one for everything.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import secrets
+import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +20,7 @@ from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
 
 #: A process that was killed leaves its group a moment later.
 _EMPTY_DEADLINE_S = 30.0
@@ -28,9 +33,6 @@ class MemoryGroup:
     """An empty group without a limit; leaving the ``with`` block waits until its processes are gone, and removes it.
 
     What a process takes from the moment on in which it is added counts, and what its children take.
-
-    Raises:
-        CapabilityError: no group can be made here.
     """
 
     def __init__(self) -> None:
@@ -46,7 +48,6 @@ class MemoryGroup:
 
     @property
     def processes(self) -> set[int]:
-        """Those that are in it."""
         return {int(pid) for pid in (self._folder / "cgroup.procs").read_text().split()}
 
     @property
@@ -59,11 +60,7 @@ class MemoryGroup:
         (self._folder / "cgroup.procs").write_text(str(pid))
 
     def leave(self, free_bytes: int) -> None:
-        """Set the limit to what its processes cannot give back, and this much more.
-
-        Raises:
-            ServerError: the kernel takes no such limit.
-        """
+        """Set the limit to what its processes cannot give back, and this much more."""
         # Pages of files are not counted: the kernel drops them where memory is short.
         limit = self._numbers("memory.stat")["rss" if self._version == 1 else "anon"] + free_bytes
         for _ in range(_TRIES):
@@ -78,11 +75,7 @@ class MemoryGroup:
         raise ServerError(f"the kernel takes no limit of {limit} bytes for {self._folder}")
 
     def close(self) -> None:
-        """Wait until nobody is in it, and remove it.
-
-        Raises:
-            DeadlineError: somebody stays.
-        """
+        """Wait until nobody is in it, and remove it."""
         wait_until(self._removed, deadline_s=_EMPTY_DEADLINE_S, what=f"the end of the processes in {self._folder}")
 
     def __enter__(self) -> Self:
@@ -112,11 +105,7 @@ def prefer(pid: int) -> None:
 
 
 def _hierarchy() -> tuple[Path, int]:
-    """Where groups with a limit of memory are made, and the version of cgroups there.
-
-    Raises:
-        CapabilityError: nowhere.
-    """
+    """Where groups with a limit of memory are made, and the version of cgroups there."""
     mounts = Path("/proc/self/mounts")
     lines = [line.split() for line in mounts.read_text().splitlines()] if mounts.exists() else []
     for _, folder, kind, options, *_ in lines:
@@ -129,3 +118,60 @@ def _hierarchy() -> tuple[Path, int]:
                 (Path(folder) / "cgroup.subtree_control").write_text("+memory")
             return Path(folder), 2
     raise CapabilityError("no cgroup of memory is mounted")
+
+
+_DEADLINE_S = 20.0
+
+
+class SmallDisk:
+    """A mounted file system of a given size; leaving the ``with`` block removes it. Needs root.
+
+    No server of ours keeps it: a process that is killed leaves it mounted, in ``/tmp/spark-2pc-disk-…``.
+
+    Args:
+        owner: numeric user and group whose it is; None for ours.
+    """
+
+    def __init__(self, size_bytes: int, *, owner: tuple[int, int] | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="spark-2pc-disk-"))
+        refusal = _mount(self.path, size_bytes)
+        if refusal:
+            self.path.rmdir()
+            raise CapabilityError(f"no file system can be mounted, which takes root: {refusal}")
+        if owner is not None:
+            os.chown(self.path, *owner)
+
+    @property
+    def used_bytes(self) -> int:
+        return shutil.disk_usage(self.path).used
+
+    def resize(self, size_bytes: int) -> None:
+        """Make room, or take it away; what is on it stays."""
+        done = _run(["mount", "-o", f"remount,size={size_bytes}", str(self.path)])
+        if done.returncode != 0:
+            raise ServerError(f"{self.path} cannot be made {size_bytes} bytes large: {done.stderr.strip()}")
+
+    def close(self) -> None:
+        """Unmount it, whoever still has files open there, and forget what was on it."""
+        if self.path.is_mount():
+            _run(["umount", "--lazy", str(self.path)]).check_returncode()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _mount(path: Path, size_bytes: int) -> str:
+    """Why it could not be mounted; '' when it is."""
+    try:
+        done = _run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0700", "spark-2pc-disk", str(path)])
+    except OSError as error:
+        return str(error)
+    return done.stderr.strip() or "mount failed without a word" if done.returncode != 0 else ""
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)

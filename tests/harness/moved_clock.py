@@ -1,26 +1,60 @@
-"""A clock that a test moves under running processes, by a library that is loaded in front of the C library.
+"""A clock that a test moves under running processes, and an fsync that fails, by libraries in front of the C library.
 
-It is the wall clock that is moved. The monotonic clock goes on as it does, and so do waits, as where somebody sets the
-clock of a machine. A virtual machine of Java runs with it too, at its usual speed: a look at the clock costs one
-addition more.
+They are loaded by LD_PRELOAD (ld.so(8)), and compiled when a test needs them. It is the wall clock that is moved. The
+monotonic clock goes on as it does, and so do waits, as where somebody sets the clock of a machine. A virtual machine of
+Java runs with it too, at its usual speed: a look at the clock costs one addition more.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import shutil
 import struct
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.harness.c_library import compile_library
-from tests.harness.environment import environment
+from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+@contextmanager
+def environment(names: Mapping[str, str]) -> Iterator[None]:
+    """Set them while the block lasts; afterwards each is what it was before."""
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+_DEADLINE_S = 60.0
+
+
+def compile_library(folder: Path, name: str, source: str) -> Path:
+    """Compile C into a shared library, and return its path."""
+    compiler = shutil.which("cc")
+    if compiler is None or os.uname().sysname != "Linux":
+        raise CapabilityError("no C compiler for Linux: apt-get install gcc libc6-dev")
+    library, text = folder / f"{name}.so", folder / f"{name}.c"
+    text.write_text(source)
+    command = [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(library), str(text), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+    if done.returncode != 0:
+        raise ServerError(f"the compiler refused the library: {done.stderr}")
+    return library
+
 
 #: How many seconds the clock is ahead, in a file that all processes have mapped: they see a move at once.
 _OFFSET: Final = struct.Struct("@q")
@@ -74,12 +108,7 @@ time_t time(time_t *now) {
 
 
 class MovedClock:
-    """The clock of processes that were started within `preloaded`; leaving the ``with`` block removes its files.
-
-    Raises:
-        CapabilityError: there is no C compiler.
-        ServerError: it refused the source.
-    """
+    """The clock of processes that were started within `preloaded`; leaving the ``with`` block removes its files."""
 
     def __init__(self) -> None:
         # Servers under another user read it.
@@ -102,7 +131,6 @@ class MovedClock:
             yield
 
     def close(self) -> None:
-        """Remove its files."""
         self._ahead.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -111,3 +139,54 @@ class MovedClock:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_SYNC_SOURCE = r"""
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int fails(void) {
+    const char *file = getenv("FAILING_SYNC_FILE");
+    return file && syscall(SYS_access, file, F_OK) == 0;
+}
+int fsync(int fd) {
+    if (fails()) { errno = EIO; return -1; }
+    return syscall(SYS_fsync, fd);
+}
+int fdatasync(int fd) {
+    if (fails()) { errno = EIO; return -1; }
+    return syscall(SYS_fdatasync, fd);
+}
+"""
+
+
+class FailingSync:
+    """Makes fsync fail in processes started within `preloaded`; leaving the ``with`` block removes its files."""
+
+    def __init__(self) -> None:
+        # Servers under another user read it.
+        self._folder = Path(tempfile.mkdtemp(prefix="spark-2pc-sync-"))
+        self._folder.chmod(0o755)
+        self._switch = self._folder / "failing"
+        self._library = compile_library(self._folder, "failing_sync", _SYNC_SOURCE)
+
+    @contextmanager
+    def preloaded(self) -> Iterator[None]:
+        """Processes that begin in the block are those whose fsync can fail."""
+        names = {"LD_PRELOAD": str(self._library), "FAILING_SYNC_FILE": str(self._switch)}
+        with environment(names):
+            yield
+
+    def fail(self) -> None:
+        self._switch.touch()
+
+    def work(self) -> None:
+        self._switch.unlink(missing_ok=True)
+
+    def __enter__(self) -> FailingSync:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -24,9 +24,6 @@ def other_python(name: str) -> Path:
 
     Args:
         name: `CLIENT`: as docs/connect.md says, with `pyspark-client`, and no `pyspark`. `EXECUTOR`: with neither.
-
-    Raises:
-        CapabilityError: it was not made.
     """
     folder = ROOT / ".cache" / name
     if not (folder / "stamp").exists():

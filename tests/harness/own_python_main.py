@@ -1,4 +1,4 @@
-"""A driver whose executors have a Python of their own; one batch of numbers, as `tests.harness.one_batch` writes it.
+"""A driver whose executors have a Python of their own; one batch of numbers, as `tests.harness.streams` writes it.
 
 python -m tests.harness.own_python_main MASTER PYTHON SETTINGS_JSON OPTIONS_JSON DIRECTORY
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_2pc_sink.testing.spark import spark_environment, spark_settings
-from tests.harness.one_batch import write_one_batch
+from tests.harness.streams import write_one_batch
 
 ROWS = 20_000
 #: Executors unpack hundreds of megabytes first.
@@ -21,7 +21,6 @@ DEADLINE_S = 300
 
 
 def main(master: str, python: str, settings: str, options: str, directory: str) -> None:
-    """Run it."""
     root = Path(directory)
     os.environ.update(spark_environment(root / "local"))
     os.environ["PYSPARK_PYTHON"] = python

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from spark_2pc_sink import cli
-from tests.harness.bomb_reader_main import peak_mib
+from tests.harness.bombs import peak_mib
 
 
 def main(words: list[str]) -> int:

@@ -21,7 +21,6 @@ class PostgresStandby(PostgresServer):
     reach it; while it is paused, what was sent to it waits in its sockets, and it takes that when it goes on.
 
     Args:
-        primary: the server to follow; it runs.
         settings: more of ``postgresql.conf``, or other values of the primary's.
     """
 
@@ -37,9 +36,6 @@ class PostgresStandby(PostgresServer):
             and_another: wait for a second standby as well, which is never there: then no COMMIT is ever answered,
                 although this standby has it.
             deadline_s: how long the standby may take to be seen as synchronous.
-
-        Raises:
-            ServerError: not in time.
         """
         names = f"FIRST 2 ({_NAME}, {_MISSING})" if and_another else f"FIRST 1 ({_NAME})"
         self._primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
@@ -50,11 +46,7 @@ class PostgresStandby(PostgresServer):
         raise ServerError(f"not synchronous within {deadline_s} s. The standby's log ends:\n{self.log_tail()}")
 
     def wait_until_caught_up(self, *, deadline_s: float = START_DEADLINE_S) -> None:
-        """Wait until it shows everything that the primary has written until now.
-
-        Raises:
-            ServerError: not in time.
-        """
+        """Wait until it shows everything that the primary has written until now."""
         ((position,),) = self._primary.query("SELECT pg_current_wal_flush_lsn()")
         reached = f"SELECT pg_last_wal_replay_lsn() >= '{position}'"
         if last_look(lambda: self.query(reached) == [(True,)], deadline_s=deadline_s):
@@ -62,11 +54,7 @@ class PostgresStandby(PostgresServer):
         raise ServerError(f"the standby has not caught up with {position} within {deadline_s} s")
 
     def promote(self, *, deadline_s: float = START_DEADLINE_S) -> None:
-        """Let it take writes, and follow no longer.
-
-        Raises:
-            ServerError: not in time.
-        """
+        """Let it take writes, and follow no longer."""
         if self.query(f"SELECT pg_promote(true, {int(deadline_s)})") != [(True,)]:
             raise ServerError(f"the standby was not promoted within {deadline_s} s. Its log ends:\n{self.log_tail()}")
 

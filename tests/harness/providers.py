@@ -83,8 +83,6 @@ class Broker(Server, Protocol):
 
 
 class Database(Server, Protocol):
-    """A PostgreSQL server."""
-
     @property
     def url(self) -> str:
         """SQLAlchemy's URL of a database from which others can be created."""
@@ -117,8 +115,6 @@ _FORMATTED_BY = frozenset({"log.dirs", "metadata.log.dir", "unstable.feature.ver
 
 
 class LocalProvider:
-    """Servers as local processes."""
-
     def __init__(self) -> None:
         #: By transaction.version: a node that never runs, whose storage the others copy.
         self._formatted: dict[int, KafkaBroker] = {}
@@ -161,13 +157,11 @@ class ReferenceProvider(LocalProvider):
 
 
 class ContainersProvider:
-    """Servers in containers."""
-
     # testcontainers takes half a second to import, which other providers' tests need not wait for.
 
     def start_broker(self, request: BrokerRequest) -> Broker:
         """A broker of its own for each call."""
-        from tests.harness.containers_kafka import ContainerBroker  # noqa: PLC0415
+        from tests.harness.containers import ContainerBroker  # noqa: PLC0415
 
         return ContainerBroker(
             transaction_version=request.transaction_version,
@@ -177,7 +171,7 @@ class ContainersProvider:
 
     def start_postgres(self, settings: Mapping[str, str]) -> Database:
         """A server of its own for each call."""
-        from tests.harness.containers_postgres import ContainerPostgres  # noqa: PLC0415
+        from tests.harness.containers import ContainerPostgres  # noqa: PLC0415
 
         return ContainerPostgres(settings=settings).__enter__()
 
@@ -309,6 +303,5 @@ class BrokerPool:
         return self._brokers[kind]
 
     def close(self) -> None:
-        """End all of them."""
         while self._brokers:
             self._brokers.popitem()[1].close()

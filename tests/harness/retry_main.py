@@ -19,7 +19,7 @@ from spark_2pc_sink.sink.job import spark_batch
 from spark_2pc_sink.sink.job.encode_task import run_encode_task
 from spark_2pc_sink.sink.stream import attempt_input
 from spark_2pc_sink.testing.spark import start_spark
-from tests.harness.one_batch import write_one_batch
+from tests.harness.streams import write_one_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa

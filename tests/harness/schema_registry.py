@@ -27,11 +27,7 @@ STOP_DEADLINE_S = 10.0
 
 
 class SchemaRegistryServer(Lifetime):
-    """A registry on 127.0.0.1. The port stays the same over restarts.
-
-    Raises:
-        CapabilityError: it was not fetched, or there is no Java.
-    """
+    """A registry on 127.0.0.1. The port stays the same over restarts."""
 
     def __init__(self) -> None:
         folder = Path(os.environ.get(FOLDER, ".cache/apicurio-registry-3.0.9"))
@@ -50,11 +46,7 @@ class SchemaRegistryServer(Lifetime):
         return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
 
     def start(self) -> None:
-        """Start it and wait until it answers.
-
-        Raises:
-            ServerError: it ended, or did not answer in time; the text has the end of its log.
-        """
+        """Start it and wait until it answers."""
         options = ["-Xmx512m", "-XX:TieredStopAtLevel=1"]
         options += [f"-Dquarkus.http.port={self.port}", "-Dquarkus.http.host=127.0.0.1"]
         process = self._process = ServerProcess(
@@ -78,7 +70,6 @@ class SchemaRegistryServer(Lifetime):
             self._process = None
 
     def close(self) -> None:
-        """End it for good."""
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -178,7 +178,6 @@ def _command_line(options: dict[str, Any], root: Path) -> None:
 
 
 def _watch(options: dict[str, Any], root: Path) -> None:
-    """Metrics and the dashboard's pages."""
     watched = Watched(kafka=options["kafka"], database=options["database"], timeout_s=20, tables={})
     registry = CollectorRegistry()
     registry.register(SinkCollector(watched))

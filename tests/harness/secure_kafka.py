@@ -1,4 +1,4 @@
-"""A broker with a listener for each protocol, and certificates of each kind of fault."""
+"""A broker with a listener for each protocol, certificates of each kind of fault, and one that asks for a password."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.testing import KafkaBroker, free_port
+from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, free_port
 
 PLAIN_USER, PLAIN_PASSWORD = "alice", f"plain{secrets.token_hex(8)}"
 SESSION_MS = 1_000
@@ -22,11 +22,7 @@ _DATED: Final = {"EXPIRED": (-20, -10), "FUTURE": (10, 20)}
 
 
 class SecureKafka:
-    """A broker with a listener for each protocol, all of the name localhost and of no other.
-
-    Args:
-        folder: for certificates.
-    """
+    """A broker with a listener for each protocol, all of the name localhost and of no other."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,12 +72,7 @@ class SecureKafka:
             self._write(name, issued)
 
     def date(self, name: str, last: datetime) -> None:
-        """Make another certificate for a listener, which the broker has from its next start on.
-
-        Args:
-            name: of a dated one.
-            last: when it expires.
-        """
+        """Make another certificate for a listener, which the broker has from its next start on."""
         begin = datetime.now(timezone.utc) - _DAY
         self._write(name, self._authority.issue_cert("localhost", common_name=name, not_before=begin, not_after=last))
 
@@ -95,7 +86,6 @@ class SecureKafka:
         """Properties of a client of a listener, which trusts the broker's authority where there is TLS.
 
         Args:
-            listener: one of `ports`, or PLAINTEXT.
             host: by which the client knows the broker.
             **properties: of Kafka's client, with underscores for dots.
         """
@@ -108,10 +98,47 @@ class SecureKafka:
         return {"bootstrap.servers": f"{host}:{port}", **dotted}
 
     def options(self, listener: str, **properties: Any) -> KafkaOptions:
-        """The options that `properties` become."""
         return KafkaOptions.parse(self.properties(listener, **properties))
 
 
 def plain_login(**changes: str) -> dict[str, str]:
     """Properties of a client that logs in with PLAIN."""
     return {"sasl_mechanism": "PLAIN", "sasl_username": PLAIN_USER, "sasl_password": PLAIN_PASSWORD, **changes}
+
+
+#: A password with characters that SCRAM and the text of JAAS might take for their own.
+USER, PASSWORD = "alice", "pa,ss=word"
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = ("PLAIN", *SCRAM)
+
+
+class LoginBroker:
+    """A broker with a listener SASL_PLAINTEXT beside the plain one, and one user."""
+
+    def __init__(self, server: KafkaBroker | ReferenceCoordinator) -> None:
+        self.server = server
+        self.address = f"127.0.0.1:{free_port()}"
+        for name, value in {
+            "listeners": f"LOGIN://{self.address}",
+            "advertised.listeners": f"LOGIN://{self.address}",
+            "listener.security.protocol.map": "LOGIN:SASL_PLAINTEXT",
+        }.items():
+            server.properties[name] += f",{value}"
+        users = f'{_MODULES}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+        server.properties |= {
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            "listener.name.login.plain.sasl.jaas.config": users,
+        }
+        if isinstance(server, KafkaBroker):
+            module = f"{_MODULES}.scram.ScramLoginModule required;"
+            names = (f"listener.name.login.{mechanism.lower()}.sasl.jaas.config" for mechanism in SCRAM)
+            server.properties |= dict.fromkeys(names, module)
+
+    def properties(self, mechanism: str, *, user: str = USER, password: str = PASSWORD) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self.address,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": mechanism,
+            "sasl.username": user,
+            "sasl.password": password,
+        }

@@ -12,15 +12,7 @@ from sqlalchemy.engine import make_url
 
 @contextmanager
 def sql_session(database: str, **connecting: Any) -> Iterator[Any]:
-    """A cursor of a session that commits each statement, and is closed at the end.
-
-    Args:
-        database: SQLAlchemy URL.
-        connecting: more for ``psycopg2.connect``.
-
-    Raises:
-        psycopg2.OperationalError: PostgreSQL does not serve.
-    """
+    """A cursor of a session that commits each statement, and is closed at the end."""
     url = make_url(database)
     connection = psycopg2.connect(
         host=url.host, port=url.port, user=url.username, password=url.password, dbname=url.database, **connecting

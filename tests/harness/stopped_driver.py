@@ -20,11 +20,7 @@ class StoppedError(Exception):
 
 @contextmanager
 def stopped_at(at: Step, *, times: int = 1) -> Iterator[None]:
-    """Let the driver end, without another attempt, when it comes to a step for the nth time.
-
-    Raises:
-        Failed: it has not come there.
-    """
+    """Let the driver end, without another attempt, when it comes to a step for the nth time."""
     left = times
 
     def stop(step: Step) -> None:

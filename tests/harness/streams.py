@@ -5,6 +5,7 @@ And the settings of their Spark session, changed for a while.
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.types import StructType
+
 
 QUERY_DEADLINE_S = 100
 
@@ -49,9 +51,7 @@ class FileStream:
     """A directory whose files are read as a stream, one per batch, and the checkpoint of the query that does.
 
     Args:
-        spark: the session.
         directory: an empty directory of the test's own.
-        schema: of the files.
     """
 
     spark: SparkSession
@@ -61,7 +61,6 @@ class FileStream:
 
     @property
     def checkpoint(self) -> Path:
-        """The directory of the checkpoint."""
         return self.directory / "checkpoint"
 
     def add(self, rows: list[tuple[Any, ...]], *, partitions: int = 1) -> None:
@@ -86,17 +85,11 @@ class FileStream:
             (self.checkpoint / "commits" / name).unlink()
 
     def frame(self, *, files_per_batch: int = 1) -> DataFrame:
-        """The stream."""
         reader = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", files_per_batch)
         return reader.parquet(str(self.directory / "input"))
 
     def run(self, sink: Any, frame: DataFrame | None = None) -> None:
-        """Run a query with ``sink`` until it has seen every file.
-
-        Raises:
-            DualWriteError: what the sink raised.
-            StreamingQueryException: any other failure of the query.
-        """
+        """Run a query with ``sink`` until it has seen every file."""
         failures: list[BaseException] = []
         stream = self.frame() if frame is None else frame
         query = start_query(stream, _Recorder(sink, failures), self.checkpoint)
@@ -137,7 +130,6 @@ def sink_options(
 
 
 def make_sink(**options: Any) -> DualWriteSink:
-    """A sink with `sink_options`."""
     return DualWriteSink(**sink_options(**options))
 
 
@@ -155,3 +147,15 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str | None]) ->
     finally:
         for name, old in before.items():
             spark.conf.set(name, str(old))
+
+
+def write_one_batch(
+    spark: SparkSession, directory: Path, options: str, *, rows: int, value: str, deadline_s: int = 100
+) -> None:
+    """Write the numbers below ``rows`` in one batch, with the sink's options as JSON, and stop Spark."""
+    source = directory / "input"
+    spark.range(0, rows, 1, 4).write.parquet(str(source))
+    stream = spark.readStream.schema("id BIGINT").parquet(str(source))
+    query = start_query(stream, DualWriteSink(value=value, **json.loads(options)), directory / "checkpoint")
+    assert query.awaitTermination(deadline_s), f"the batch did not end within {deadline_s} s"
+    spark.stop()

@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs
 
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
-from spark_2pc_sink.testing import free_port
+from spark_2pc_sink.testing import KafkaBroker, free_port
+from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM
 
 ISSUER, AUDIENCE = "https://issuer.test", "kafka"
 #: The second half stands as it is in every quotation.
@@ -29,13 +31,10 @@ class TokenIssuer:
     """Issues signed tokens to one client for as long as its ``with`` block lasts.
 
     Args:
-        lifetime_s: see the attribute.
         tls: of the server; None for plain HTTP.
 
     Attributes:
         lifetime_s: of the tokens that are issued from now on.
-        audience: in them; brokers take `AUDIENCE`.
-        issued: how many there were.
         failing: an answer in place of tokens: status and body; None: tokens.
         asked: the form and the headers of the newest request.
     """
@@ -65,12 +64,10 @@ class TokenIssuer:
 
     @property
     def token_url(self) -> str:
-        """Where clients ask for tokens."""
         return f"{self._scheme}://127.0.0.1:{self.port}/token"
 
     @property
     def jwks_url(self) -> str:
-        """Where brokers get the keys."""
         return f"http://127.0.0.1:{self.port}/jwks"
 
     def token(self, subject: str = CLIENT_ID) -> tuple[str, float]:
@@ -147,3 +144,49 @@ def _handler(issuer: TokenIssuer) -> Callable[..., BaseHTTPRequestHandler]:
             del format, args
 
     return Handler
+
+
+LISTENER = "TOKENS"
+
+
+class TokenBroker:
+    """A broker with two listeners: one asks for nothing, the other one for a token. Use it as a context manager.
+
+    Attributes:
+        bootstrap: address of the listener that asks for nothing.
+        tokens_address: address of the listener that asks for tokens.
+    """
+
+    def __init__(self) -> None:
+        self.issuer = TokenIssuer()
+        self.broker = KafkaBroker(two_phase_commit=True, jvm_options=(*QUICK_START_JVM, self.issuer.broker_jvm_option))
+        self.bootstrap = self.broker.bootstrap
+        self.tokens_address = f"127.0.0.1:{free_port()}"
+        properties = self.broker.properties
+        for name in ("listeners", "advertised.listeners"):
+            properties[name] += f",{LISTENER}://{self.tokens_address}"
+        properties["listener.security.protocol.map"] += f",{LISTENER}:SASL_PLAINTEXT"
+        properties |= self.issuer.broker_properties(LISTENER)
+
+    def __enter__(self) -> TokenBroker:
+        self.issuer.__enter__()
+        try:
+            self.broker.start()
+        except BaseException:
+            self.issuer.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.broker.close()
+        self.issuer.__exit__(kind, error, trace)
+
+    def create_topic(self, name: str, *, partitions: int = 1) -> str:
+        return self.broker.create_topic(name, partitions=partitions)
+
+    def client_properties(self, oauth_cb: Callable[[str], Any] | None = None) -> dict[str, Any]:
+        """Kafka properties of a client, which gets tokens from the issuer's endpoint or from a function."""
+        login = self.issuer.client() if oauth_cb is None else {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": oauth_cb}
+        return {"bootstrap.servers": self.tokens_address, "security.protocol": "SASL_PLAINTEXT", **login}

@@ -43,10 +43,6 @@ class WrittenPair:
     """One sink's two sides, open for more batches. A context manager.
 
     Args:
-        broker: the Kafka side.
-        database: SQLAlchemy URL of the other side.
-        topic: of the sink.
-        transactional_id: of the sink.
         upsert: the table keeps the last row of each id; else it is appended to, and has no key.
     """
 
@@ -103,7 +99,6 @@ class WrittenPair:
         return verify(**{**self.sides(), **options})
 
     def sides(self) -> dict[str, Any]:
-        """Keywords of `verify`."""
         return {
             "transactional_id": self.transactional_id,
             "kafka": {"bootstrap.servers": self.broker.bootstrap},
@@ -140,7 +135,6 @@ class _JsonWork(RowsWork):
         self._upsert = upsert
 
     def value(self, row: Row) -> str:
-        """As Spark's to_json has it."""
         return json.dumps({"id": row[0], "payload": row[1]}, ensure_ascii=False, separators=(",", ":"))
 
     def _copy(self, connection: Connection, pieces: Iterator[bytes]) -> int:

@@ -32,10 +32,8 @@ from spark_2pc_sink.reference.coordinator.states import NO_EPOCH
 from tests.simulation import faults
 from tests.simulation.broker import SimBroker
 from tests.simulation.command import MUTANTS
-from tests.simulation.explore import quiet
-from tests.simulation.mutants import Applied
-from tests.simulation.profiles import PROFILES, Profile
-from tests.simulation.schedule import Choices, RandomChoices, Schedule, ScheduleError
+from tests.simulation.explore import Applied, quiet
+from tests.simulation.schedule import PROFILES, Choices, Profile, RandomChoices, Schedule, ScheduleError
 from tests.simulation.world import StuckError, World
 from tools.specification import DEADLINE_S, HOLDS, JAR, SPECIFICATION, verdict
 
@@ -91,7 +89,6 @@ class _Broker(SimBroker):
         self._world = world
 
     def do(self, event: Event) -> Reply | None:
-        """One event."""
         self._world.note()
         reply = super().do(event)
         self._world.note()
@@ -108,7 +105,6 @@ class NotingWorld(World):
         self.note()
 
     def note(self) -> None:
-        """Note what is different."""
         seen = self._look()
         if not self.seen or self.seen[-1] != seen:
             self.seen.append(seen)
@@ -122,8 +118,6 @@ class NotingWorld(World):
         *,
         hang: Callable[[], None] | None = None,
     ) -> _T:
-        """One request."""
-
         def noted() -> _T:
             answer = effect()
             if kind != faults.SPARK:
@@ -180,7 +174,6 @@ class Tree:
 
     Attributes:
         shown: of each node; the first is the root.
-        below: the nodes under each.
         schedules: the first schedule that came by each node.
     """
 
@@ -189,7 +182,6 @@ class Tree:
     schedules: list[str] = field(default_factory=list)
 
     def add(self, seen: Iterable[Seen], schedule: str) -> None:
-        """One more behaviour."""
         node = -1
         for each in seen:
             following = self.below[node] if node >= 0 else {self.shown[0]: 0} if self.shown else {}
@@ -211,7 +203,6 @@ class Tree:
 
 
 def at_random(name: str, seeds: Iterable[int]) -> Iterator[Choices]:
-    """Random schedules of a profile."""
     return (_Choices(Schedule(name), seed, faults_max=FAULTS_MAX) for seed in seeds)
 
 
@@ -236,7 +227,6 @@ def behaviours(name: str, schedules: Iterable[Choices]) -> Tree:
 
 
 def module_of(tree: Tree) -> str:
-    """The specification, along the tree."""
     shown = ",\n  ".join(f"<<{', '.join(_literal(each) for each in seen)}>>" for seen in tree.shown)
     below = ",\n  ".join(f"{{{', '.join(str(child + 1) for child in nodes.values())}}}" for nodes in tree.below)
     tables = ", ".join(f"table[{number}]" for number in range(len(BATCHES)))
@@ -271,7 +261,6 @@ def _literal(value: Any) -> str:
 
 
 def config_of(name: str) -> str:
-    """The settings that TLC reads."""
     return "\n".join(
         [
             "SPECIFICATION BehaviourSpec",
@@ -292,11 +281,7 @@ def config_of(name: str) -> str:
 
 
 def steps_not_allowed(name: str, tree: Tree) -> list[tuple[Seen, Seen, str]]:
-    """The steps of the tree that the specification does not allow, as `Tree.missing` gives them.
-
-    Raises:
-        AssertionError: TLC came to no end.
-    """
+    """The steps of the tree that the specification does not allow, as `Tree.missing` gives them."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "Behaviours.tla").write_text(module_of(tree))

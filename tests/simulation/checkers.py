@@ -14,18 +14,16 @@ from typing import Final
 from jdbc_state import DONE
 from spark_2pc_sink.errors import BatchAttemptsExhaustedError, HaltCause, LocalProtocolError
 from tests.simulation import faults
+from tests.simulation.broker import Record
 from tests.simulation.drivers import ATTEMPTS_MAX
-from tests.simulation.ledger import KAFKA, TABLE
-from tests.simulation.profiles import BOTH, TABLE_ALONE, TOPIC_ALONE
-from tests.simulation.record import Record
-from tests.simulation.world import World
+from tests.simulation.schedule import BOTH, TABLE_ALONE, TOPIC_ALONE
+from tests.simulation.world import KAFKA, TABLE, World
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 
 Checker = Callable[[World], Iterator[str]]
 
 
 def sides(world: World) -> tuple[tuple[str, list[Record]], ...]:
-    """What each side has."""
     return (KAFKA, [record for record, _ in world.in_kafka()]), (TABLE, world.database.contents())
 
 

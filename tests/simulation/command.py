@@ -15,15 +15,15 @@ from multiprocessing import get_context
 from typing import Final, TypeVar
 
 from tests.simulation import faults, people
-from tests.simulation.defects import DEFECTS
-from tests.simulation.defects_bad_rows import DEFECTS_BAD_ROWS
-from tests.simulation.defects_outside import DEFECTS_OUTSIDE
-from tests.simulation.defects_people import DEFECTS_PEOPLE
+from tests.simulation.defects import DEFECTS, DEFECTS_OUTSIDE
+from tests.simulation.defects_people import DEFECTS_BAD_ROWS, DEFECTS_PEOPLE
 from tests.simulation.explore import (
+    Caught,
     Tally,
     Violation,
     as_test,
     children,
+    hunt,
     quiet,
     run_children,
     run_random,
@@ -31,9 +31,7 @@ from tests.simulation.explore import (
     shrink,
     trace,
 )
-from tests.simulation.mutants import Caught, hunt
-from tests.simulation.profiles import CONTINUOUS, PEOPLE, PROFILES, PROMISED
-from tests.simulation.schedule import Schedule, ScheduleError
+from tests.simulation.schedule import CONTINUOUS, PEOPLE, PROFILES, PROMISED, Schedule, ScheduleError
 
 _T = TypeVar("_T")
 MUTANTS: Final = DEFECTS + DEFECTS_BAD_ROWS + DEFECTS_OUTSIDE + DEFECTS_PEOPLE
@@ -67,7 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _begin() -> None:
-    """What each process does first."""
     quiet()
     # Thousands of short-lived objects for each schedule, and hardly a cycle: collections took a tenth of the time.
     gc.set_threshold(50_000)
@@ -146,7 +143,6 @@ def _explore(options: argparse.Namespace, pool: ProcessPoolExecutor) -> Tally:
 
 
 def run_one(schedule: Schedule) -> Tally:
-    """Run one schedule."""
     tally = Tally()
     run_schedule(schedule, tally)
     return tally

@@ -1,4 +1,4 @@
-"""Defects in the driver's own code: the order of its steps, recovery, and the tables that they follow.
+"""Defects in the driver's code and around it: tasks, the state store, the coordinator and partition leaders.
 
 A defect is made where the driver and recovery meet Kafka (`SimKafka`), the store or a public function, wherever its
 effect can be had there; the others patch a step of the driver or of recovery by its name.
@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from jdbc_state.model import DECIDE
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, CommitUnknownError, HaltCause, OutcomeUnknownError
 from spark_2pc_sink.ids import NO_TRANSACTION, TIMEOUT_NEVER_MS, ProducerIdAndEpoch
@@ -21,14 +22,18 @@ from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, 
 from spark_2pc_sink.recovery import diagnosis
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.reference.coordinator import init_producer_id
+from spark_2pc_sink.reference.log.producer_state import ProducerStates, Refused, Verified
 from spark_2pc_sink.sink.driver import batch_driver, batch_placement
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Decided, Done, Produced
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN
 from tests.simulation import faults
-from tests.simulation.kafka import SimKafka
-from tests.simulation.mutants import Mutant, Replacement
+from tests.simulation.broker import SimBroker, SimKafka
+from tests.simulation.drivers import SimWork
+from tests.simulation.explore import Mutant, Replacement
+from tests.unit.fakes import coordinator, memory_store
 
 _LOSSY: Final = ("tv2-async",)
 _OUTPUTS: Final = ("tv2-outputs", "tv0-outputs")
@@ -346,10 +351,7 @@ DEFECTS: tuple[Mutant, ...] = (
     Mutant("any answer to EndTxn taken for success", ((SimKafka, "end", _any_answer_is_success),)),
     Mutant("no answer to EndTxn taken for success", ((SimKafka, "end", _no_answer_is_success),)),
     Mutant("abort after EndTxn(commit) without an answer", ((SimKafka, "end", _abort_after_no_answer),)),
-    Mutant(
-        "an empty batch commits a transaction",
-        ((BatchDriver, "_take_empty", _commit_an_empty_transaction),),
-    ),
+    Mutant("an empty batch commits a transaction", ((BatchDriver, "_take_empty", _commit_an_empty_transaction),)),
     Mutant("rows without records are taken for none", ((Produced, "is_empty", _rows_taken_for_none),), _OUTPUTS),
     Mutant("rows alone, and then their row", ((BatchDriver, "_decide", _rows_then_their_row),), _OUTPUTS),
     Mutant(
@@ -391,9 +393,7 @@ DEFECTS: tuple[Mutant, ...] = (
         _ALL_VERSIONS,
     ),
     Mutant(
-        "no log rule: halts",
-        ((diagnosis, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, _UNASKED)),),
-        _ALL_VERSIONS,
+        "no log rule: halts", ((diagnosis, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, _UNASKED)),), _ALL_VERSIONS
     ),
     Mutant(
         "an end that is under way is taken for an abort",
@@ -420,4 +420,136 @@ DEFECTS: tuple[Mutant, ...] = (
         _LOSSY,
     ),
     Mutant("a superseded driver claims again", ((Recovery, "run", _claims_again),)),
+)
+
+
+def _retry_writes(_original: Any) -> Any:
+    def run_again(self: Any, ticket: Any, partition: Any, records: Any) -> int:
+        again = self._world.evaluate(self._batch_id)
+        records = tuple(record for record in again if record.partition == partition.partition)
+        kept = tuple(record for record in self._records if record.partition != partition.partition)
+        self._records = (*kept, *records)
+        code, offset, _ = self._kafka.broker.produce(ticket.producer, partition, records, 0)
+        assert code == Code.NONE
+        return int(offset)
+
+    return run_again
+
+
+def _copy_commits(_original: Any) -> Any:
+    def copy(self: Any, _connection: Any, records: Any) -> None:
+        self._world.database.committed.append(("copy", records))
+        self._written += records
+
+    return copy
+
+
+def _copy_twice(original: Any) -> Any:
+    def copy_into(self: Any, connection: Any) -> Any:
+        self._written = ()
+        return original(self, connection)
+
+    return copy_into
+
+
+def _any_generation(original: Any) -> Any:
+    def moved(self: Any, move: Any) -> Any:
+        any_claim = replace(move, generation=self._rows[move.transactional_id].generation)
+        return original(self, any_claim if move.operation == DECIDE else move)
+
+    return moved
+
+
+def _any_decision(original: Any) -> Any:
+    def fits(row: Any, move: Any) -> bool:
+        return original(row, replace(move, expected=None))  # type: ignore[no-any-return]
+
+    return fits
+
+
+def _checks_nothing(_original: Any) -> Any:
+    def check_generation(self: Any, transactional_id: str, _generation: int) -> Any:
+        return self.read(transactional_id)
+
+    return check_generation
+
+
+def _same_generation(original: Any) -> Any:
+    def taken_over(self: Any, row: Any, claimant: Any) -> Any:
+        taken = original(self, row, claimant)
+        return taken if row is None else replace(taken, generation=row.generation)
+
+    return taken_over
+
+
+def _does_not_bump(original: Any) -> Any:
+    def emptied(before: Any, event: Any, now_ms: int, *, pair: Any, last_producer_epoch: int) -> Any:
+        known = before.producer_epoch >= 0 and before.producer_id == pair.producer_id
+        kept = before.pair if known else pair
+        return original(before, event, now_ms, pair=kept, last_producer_epoch=last_producer_epoch)
+
+    return emptied
+
+
+def _marker_of_the_same_epoch_only(original: Any) -> Any:
+    def find(self: Any, partition: Any, *, epochs: frozenset[int], **others: Any) -> Any:
+        return original(self, partition, epochs=frozenset({min(epochs)}), **others)
+
+    return find
+
+
+def _any_epoch_writes(original: Any) -> Any:
+    def judge(self: Any, stamp: Any, **facts: Any) -> Any:
+        standing = original(self, stamp, **facts)
+        return Verified() if isinstance(standing, Refused) else standing
+
+    return judge
+
+
+def _forgets_markers(original: Any) -> Any:
+    def finish(*args: Any, **kwargs: Any) -> Any:
+        state, _ = original(*args, **kwargs)
+        return state, ()
+
+    return finish
+
+
+def _record_after_the_reply(original: Any) -> Any:
+    def crash(self: Any) -> None:
+        self.state_log = self.state_log[: max(1, len(self.state_log) - 1)]
+        original(self)
+
+    return crash
+
+
+DEFECTS_OUTSIDE: tuple[Mutant, ...] = (
+    Mutant("a task retry writes", ((SimWork, "run_task_again", _retry_writes),), ("tv2-drift",)),
+    Mutant("COPY outside the deciding transaction", ((SimWork, "_copy", _copy_commits),)),
+    Mutant("rows written while tasks ran are written again", ((SimWork, "copy_into", _copy_twice),)),
+    Mutant(
+        "no generation check in the deciding UPDATE",
+        ((memory_store.MemoryStateStore, "moved", _any_generation),),
+        kinds=TWO_DRIVERS,
+    ),
+    Mutant("no check of the decision before", ((memory_store, "fits", _any_decision),), ("tv2-async",)),
+    Mutant(
+        "no generation check anywhere",
+        (
+            (memory_store.MemoryStateStore, "moved", _any_generation),
+            (memory_store.MemoryStateStore, "check_generation", _checks_nothing),
+        ),
+    ),
+    Mutant("a claim leaves the generation", ((memory_store.MemoryStateStore, "_taken_over", _same_generation),)),
+    Mutant("the marker is looked for at one epoch", ((SimKafka, "find_marker", _marker_of_the_same_epoch_only),)),
+    Mutant("InitProducerId leaves the epoch", ((init_producer_id, "_emptied", _does_not_bump),)),
+    Mutant(
+        "leaders take any epoch",
+        (
+            (ProducerStates, "standing", _any_epoch_writes),
+            (ProducerStates, "check_batch", returning(Code.NONE)),
+            (ProducerStates, "duplicate", returning(None)),
+        ),
+    ),
+    Mutant("a restarted coordinator owes no markers", ((coordinator, "finish_loading", _forgets_markers),)),
+    Mutant("the coordinator answers before its record is durable", ((SimBroker, "crash", _record_after_the_reply),)),
 )

@@ -98,16 +98,8 @@ def offered(
     """The options where a request of this kind is about to be sent.
 
     Args:
-        kind: of the request.
-        more_drivers: another driver may be started.
-        claimed: the state row is there.
-        stopped: another driver stands still.
         open_transaction: there is one that may time out.
         at_rest: no transaction is open or being ended.
-        effects: the broker owes something.
-        sessions: the database has open transactions.
-        late: something is still to arrive.
-        lossy: a commit can be lost.
         recorded: Spark has recorded a batch, and nobody else is at work on its checkpoint.
     """
     asks_kafka = kind in (KAFKA, PRODUCE)

@@ -2,7 +2,7 @@
 
 The faults in `faults` come from outside, and of each the product must make the best. Those here are meant well: each is
 an act that a message, the README or a manual names, at a moment when it may be right or wrong. The verdict is `green`
-in `checkers`: whatever ends without an error must be right, but for what the `ledger` says that somebody has accepted.
+in `checkers`: whatever ends without an error must be right, but for what the ledger says that somebody has accepted.
 
 A person who acts *at any point* has read nothing: his words accept only the batch that ``spark-2pc status`` shows him.
 A person who *answers a halt* has read it, and accepts what it names.
@@ -19,9 +19,8 @@ from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from tests.simulation import faults
-from tests.simulation.actors import DriverCrashedError
-from tests.simulation.drivers import JobDriver, Person, Words
-from tests.simulation.record import Record
+from tests.simulation.broker import Record
+from tests.simulation.drivers import DriverCrashedError, JobDriver, Person, Words
 from tests.simulation.schedule import GO
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 
@@ -131,9 +130,6 @@ CORE: Final = frozenset(
 class People:
     """Everybody who is allowed to do something here.
 
-    Args:
-        world: where they do it.
-
     Attributes:
         acted: whether anybody has done what no message had asked for, and the product does not mend.
         left_on: what every start of the job says from here on.
@@ -170,7 +166,6 @@ class People:
         """What can be done now.
 
         Args:
-            more_drivers: one more may be started.
             others_stopped: another driver stands still. A backup that has its claim is then not restored: a driver that
                 goes on between its look at Kafka and InitProducerId finds the claim, and not what was lost behind it.
         """
@@ -189,11 +184,6 @@ class People:
         )
 
     def act(self, choice: str) -> None:
-        """Do it.
-
-        Raises:
-            DriverCrashedError: the driver is started again, with other options.
-        """
         self.acted |= choice not in MENDED
         world = self._world
         if choice in RECOVER:

@@ -12,15 +12,12 @@ import pytest
 
 from spark_2pc_sink.errors import HaltCause
 from tests.simulation import faults, people
+from tests.simulation.broker import Record
 from tests.simulation.checkers import check, green
 from tests.simulation.defects_people import DEFECTS_PEOPLE
-from tests.simulation.explore import Tally, run_children, run_random, run_schedule
-from tests.simulation.ledger import KAFKA, TABLE, Ledger
-from tests.simulation.mutants import hunt
-from tests.simulation.profiles import PEOPLE
-from tests.simulation.record import Record
-from tests.simulation.schedule import Choices, RandomChoices, Schedule
-from tests.simulation.world import World
+from tests.simulation.explore import Tally, hunt, run_children, run_random, run_schedule
+from tests.simulation.schedule import PEOPLE, Choices, RandomChoices, Schedule
+from tests.simulation.world import KAFKA, TABLE, Ledger, World
 
 
 @pytest.fixture(autouse=True)

@@ -17,16 +17,36 @@ from jdbc_state.claim import Claimant
 from spark_2pc_sink.errors import CommitUnknownError, HaltCause, StateStoreError
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import command, faults, people
-from tests.simulation.actors import Actor
 from tests.simulation.behaviours import Tree, at_random, behaviours, module_of
+from tests.simulation.broker import CLUSTER_ID
 from tests.simulation.checkers import CHECKERS, check
 from tests.simulation.command import MUTANTS
 from tests.simulation.database import SimDatabase
-from tests.simulation.explore import Tally, Violation, as_test, run_children, run_random, shrink, trace
-from tests.simulation.kafka import CLUSTER_ID
-from tests.simulation.mutants import Applied, Caught, Mutant, hunt
-from tests.simulation.profiles import PROFILES, PROMISED, TABLE_ALONE, TOPIC_ALONE
-from tests.simulation.schedule import GO, Choices, RandomChoices, Schedule, ScheduleError
+from tests.simulation.drivers import Actor
+from tests.simulation.explore import (
+    Applied,
+    Caught,
+    Mutant,
+    Tally,
+    Violation,
+    as_test,
+    hunt,
+    run_children,
+    run_random,
+    shrink,
+    trace,
+)
+from tests.simulation.schedule import (
+    GO,
+    PROFILES,
+    PROMISED,
+    TABLE_ALONE,
+    TOPIC_ALONE,
+    Choices,
+    RandomChoices,
+    Schedule,
+    ScheduleError,
+)
 from tests.simulation.world import World
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 

@@ -1,23 +1,69 @@
-"""The world of one schedule: both servers, the clock, Spark's commit log, the drivers, and whose turn it is."""
+"""The world of one schedule: both servers, the clock, Spark's commit log, the drivers, and whose turn it is.
+
+Its ledger has what persons have accepted: whose words excuse which difference between the two sides, batch by batch.
+Only words count, not what the product did after them. Who drops batch 1 has accepted that Kafka lacks batch 1; where
+Kafka then lacks batch 2, nobody has accepted that.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from spark_2pc_sink.errors import DualWriteError, HaltCause, HaltError
 from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
 from tests.simulation import faults, people
-from tests.simulation.actors import DriverCrashedError
-from tests.simulation.broker import TIMEOUT_MS, SimBroker
+from tests.simulation.broker import TIMEOUT_MS, Record, SimBroker
 from tests.simulation.database import SimDatabase
-from tests.simulation.drivers import Intruder, JobDriver, NextStart, Operator, TaskFailedError, Words
-from tests.simulation.ledger import Ledger
+from tests.simulation.drivers import (
+    DriverCrashedError,
+    Intruder,
+    JobDriver,
+    NextStart,
+    Operator,
+    TaskFailedError,
+    Words,
+)
 from tests.simulation.people import People
-from tests.simulation.profiles import PROFILES, Profile
-from tests.simulation.record import Record
-from tests.simulation.schedule import GO, Choices
+from tests.simulation.schedule import GO, PROFILES, Choices, Profile
+
+KAFKA = "Kafka"
+TABLE = "table"
+
+
+@dataclass
+class Ledger:
+    """The batches that persons have named, by what they accepted.
+
+    Attributes:
+        any_replay: Kafka may have another evaluation than the table (``recover --accept-replay``).
+        left_out: both sides may have another evaluation than Spark has now (``accept_replay=True``, ``accept_loss``).
+        not_in_kafka: Kafka may lack it (``--drop``, or a status set to done by hand).
+        written_again: a side may have it so often once more (a status set to owed, batches that only *may* be named).
+        gone: what readers of a topic had seen before a person deleted it.
+    """
+
+    any_replay: set[int] = field(default_factory=set)
+    left_out: set[int] = field(default_factory=set)
+    not_in_kafka: set[int] = field(default_factory=set)
+    not_in_table: set[int] = field(default_factory=set)
+    written_again: Counter[int] = field(default_factory=Counter)
+    gone: list[tuple[Record, str]] = field(default_factory=list)
+
+    def seen(self, record: Record) -> Record:
+        """The record, without the evaluation that it comes from where any was accepted."""
+        return replace(record, version=0) if record.batch_id in self.any_replay else record
+
+    def may_lack(self, side: str, batch_id: int) -> bool:
+        """Whether a side may be without the batch."""
+        return batch_id in (self.not_in_kafka if side == KAFKA else self.not_in_table)
+
+    def times_max(self, batch_id: int) -> int:
+        """How often a side may have a record of the batch."""
+        return 1 + self.written_again[batch_id]
+
 
 _T = TypeVar("_T")
 #: Drivers and operators that faults may start beside the one that runs.
@@ -50,8 +96,6 @@ class World:
 
     Args:
         profile: its name, or one of its own.
-        choices: what to choose.
-        tracing: keep a trace, for people.
     """
 
     def __init__(self, profile: str | Profile, choices: Choices, *, tracing: bool = False) -> None:
@@ -89,11 +133,9 @@ class World:
     # --- the clock ---------------------------------------------------------------------------------------------
 
     def now_s(self) -> float:
-        """Seconds since the start."""
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
-        """Time passes."""
         self._now_s += max(seconds, 0.001)
         self.broker.now_ms = int(self._now_s * 1000)
 
@@ -111,11 +153,8 @@ class World:
         """One request of the running driver: a choice point, then the effect.
 
         Args:
-            kind: of the request; see `faults`.
-            what: for the trace.
             effect: the request as the server carries it out.
             lost: the error of a request or a reply that was lost.
-            hang: what makes a COMMIT hang.
         """
         while True:
             choice = self._choose(kind, what)
@@ -181,11 +220,7 @@ class World:
         return self.next_batch == len(self.profile.batches)
 
     def run(self) -> None:
-        """Run the job to its end, whatever happens; then let everything arrive that is still on its way.
-
-        Raises:
-            StuckError: it does not end.
-        """
+        """Run the job to its end, whatever happens; then let everything arrive that is still on its way."""
         try:
             for _ in range(STARTS_MAX):
                 driver = self._next()
@@ -364,11 +399,7 @@ class World:
             raise AssertionError("whoever goes on is taken out before")
 
     def _fail(
-        self,
-        choice: str,
-        effect: Callable[[], object],
-        lost: Callable[[], Exception],
-        hang: Callable[[], None] | None,
+        self, choice: str, effect: Callable[[], object], lost: Callable[[], Exception], hang: Callable[[], None] | None
     ) -> None:
         """Let the request, or its driver, fail."""
         if choice == faults.CRASH:

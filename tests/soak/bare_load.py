@@ -48,7 +48,6 @@ class Work(RowsWork):
         self._failing = failing
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> Results:
-        """Send the rows."""
         produced = super().produce(ticket, open_decision)
         if self._failing:
             self._failing = False

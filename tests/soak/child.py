@@ -37,8 +37,6 @@ class Child:
     """A load that was started. A context manager that leaves nothing running.
 
     Args:
-        module: of the load.
-        config: what it is told, as JSON.
         folder: for its files, also the temporary ones.
     """
 
@@ -75,11 +73,7 @@ class Child:
         self._process.wait(END_DEADLINE_S)
 
     def ask(self, what: str) -> dict[str, Any]:
-        """Tell it to hold, to go on or to stop; what it says of itself then.
-
-        Raises:
-            RuntimeError: the load has ended, or does not answer.
-        """
+        """Tell it to hold, to go on or to stop; what it says of itself then."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{what}\n")
@@ -138,7 +132,6 @@ class Gate:
         )
 
     def release(self) -> None:
-        """Let the load go on."""
         self._wanted.clear()
         self._free.set()
 
@@ -147,9 +140,7 @@ def serve(gate: Gate, sample: Callable[[bool], dict[str, Any]], stop: Callable[[
     """The load's side: do what each line says and answer it, until ``stop`` or the end of the input.
 
     Args:
-        gate: where the load stands still.
         sample: the batches that were written; if its argument is true, also what is used.
-        stop: ends the load.
     """
     for line in sys.stdin:
         order = line.strip()

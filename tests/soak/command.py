@@ -12,16 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from spark_2pc_sink import recover
-from spark_2pc_sink.testing import (
-    KafkaBroker,
-    PostgresServer,
-    assert_same_multiset,
-    read_topic,
-    wait_until,
-)
+from spark_2pc_sink.testing import KafkaBroker, PostgresServer, assert_same_multiset, read_topic, wait_until
 from tests.soak import bare_load, spark_load
 from tests.soak.child import GO_ON, Child
-from tests.soak.samples import (
+from tests.soak.verdict import (
     BARE_HANDLES,
     BARE_MEMORY,
     HEAP,
@@ -30,10 +24,13 @@ from tests.soak.samples import (
     PARTITIONS,
     SINKS,
     Observer,
+    Sample,
     execute,
+    judge,
+    judged_batches,
     select,
+    table,
 )
-from tests.soak.verdict import Sample, judge, judged_batches, table
 
 #: Enough for a slope of the judged half, and rare enough that the loads are seldom held.
 SAMPLES: Final = 40
@@ -43,10 +40,7 @@ _START_DEADLINE_S: Final = 600.0
 _SECONDS_PER_MINUTE: Final = 60
 _KIB_PER_MIB: Final = 1024
 _TABLES: Final = {name: name.replace("-", "_") for name in SINKS}
-_ROWS_PER_BATCH: Final = {
-    "soak-spark": spark_load.ROWS_PER_BATCH,
-    "soak-bare": bare_load.ROWS_PER_BATCH,
-}
+_ROWS_PER_BATCH: Final = {"soak-spark": spark_load.ROWS_PER_BATCH, "soak-bare": bare_load.ROWS_PER_BATCH}
 
 
 _SPARK_SINK: Final[Mapping[str, Any]] = {
@@ -161,11 +155,7 @@ def _sensitivity(samples: Sequence[Sample]) -> str:
 
 
 def _compare(broker: KafkaBroker, database: str) -> None:
-    """Both sides hold every row of every batch that the state row names, each once.
-
-    Raises:
-        AssertionError: they do not.
-    """
+    """Both sides hold every row of every batch that the state row names, each once."""
     for name in SINKS:
         kafka = {"bootstrap.servers": broker.bootstrap}
         report = recover(transactional_id=name, kafka=kafka, database=database)

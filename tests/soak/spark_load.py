@@ -47,7 +47,6 @@ class CountingSink(DualWriteSink):
         self.batches = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write one batch."""
         super().__call__(batch, batch_id)
         self.batches += 1
         self._gate.after_batch()
@@ -65,7 +64,6 @@ class SparkLoad:
         self._stopped = False
 
     def stop(self) -> None:
-        """End the query and Spark."""
         self._stopped = True
         self._query.stop()
         self._spark.stop()

@@ -20,8 +20,7 @@ from spark_2pc_sink.testing.errors import CapabilityError
 from tests.harness import ROOT
 from tests.harness.connect_server import ConnectServer
 from tests.harness.other_pythons import CLIENT, other_python, packages_beside_spark
-from tests.harness.page_blocks import blocks
-from tests.harness.page_programs import without_dots
+from tests.harness.page_blocks import blocks, without_dots
 from tests.integration.postgres.database_tables import rows
 
 if TYPE_CHECKING:

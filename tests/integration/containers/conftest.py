@@ -12,8 +12,7 @@ from tests.harness.providers import ContainersProvider
 from tests.integration.faults.conftest import make_job, nursery
 
 if TYPE_CHECKING:
-    from tests.harness.containers_kafka import ContainerBroker, ContainerCluster
-    from tests.harness.containers_postgres import ContainerPostgres
+    from tests.harness.containers import ContainerBroker, ContainerCluster, ContainerPostgres
 
 __all__ = ["make_job", "nursery"]
 
@@ -24,7 +23,7 @@ __all__ = ["make_job", "nursery"]
 @pytest.fixture(scope="module")
 def own_kafka(containers: ContainersProvider) -> Iterator[ContainerBroker]:
     """A broker for the module, which grants enable2Pc."""
-    from tests.harness.containers_kafka import ContainerBroker  # noqa: PLC0415 - only where containers are provided
+    from tests.harness.containers import ContainerBroker  # noqa: PLC0415 - only where containers are provided
 
     with ContainerBroker(two_phase_commit=True) as broker:
         yield broker
@@ -40,7 +39,7 @@ def kafka_apart(own_kafka: ContainerBroker) -> ContainerBroker:
 @pytest.fixture(scope="module")
 def own_postgres(containers: ContainersProvider) -> Iterator[ContainerPostgres]:
     """A PostgreSQL server for the module."""
-    from tests.harness.containers_postgres import ContainerPostgres  # noqa: PLC0415 - as above
+    from tests.harness.containers import ContainerPostgres  # noqa: PLC0415 - as above
 
     with ContainerPostgres() as server:
         yield server
@@ -64,7 +63,7 @@ def database_apart(postgres_apart: ContainerPostgres) -> str:
 @pytest.fixture(scope="module")
 def three_brokers(containers: ContainersProvider) -> Iterator[ContainerCluster]:
     """Three brokers that the tests of a module share."""
-    from tests.harness.containers_kafka import container_cluster  # noqa: PLC0415 - as above
+    from tests.harness.containers import container_cluster  # noqa: PLC0415 - as above
 
     with container_cluster() as cluster:
         yield cluster

@@ -10,7 +10,7 @@ from spark_2pc_sink.testing import wait_until
 from tests.integration.faults.conftest import MakeJob
 
 if TYPE_CHECKING:
-    from tests.harness.containers_kafka import ContainerBroker
+    from tests.harness.containers import ContainerBroker
 
 BATCH = 1
 #: Long enough for an answer from a broker that is busy, short enough to be waited for in vain.

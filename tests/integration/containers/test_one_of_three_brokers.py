@@ -15,7 +15,7 @@ from spark_2pc_sink.testing import wait_until
 from tests.integration.faults.conftest import MakeJob
 
 if TYPE_CHECKING:
-    from tests.harness.containers_kafka import ContainerBroker, ContainerCluster
+    from tests.harness.containers import ContainerBroker, ContainerCluster
 
 BATCH = 1
 SIZES = (20, 2_000, 20)

@@ -18,7 +18,7 @@ from tests.harness.driver_process import DriverProcess
 from tests.integration.faults.conftest import MakeJob
 
 if TYPE_CHECKING:
-    from tests.harness.containers_postgres import ContainerPostgres
+    from tests.harness.containers import ContainerPostgres
     from tests.harness.providers import Broker
 
 BATCH = 1

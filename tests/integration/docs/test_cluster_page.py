@@ -21,7 +21,7 @@ from spark_2pc_sink.testing.java import find_java_home
 from tests.conftest import or_skip
 from tests.harness import ROOT
 from tests.harness.page_blocks import blocks
-from tests.harness.page_tests import who_runs
+from tests.harness.page_commands import who_runs
 from tests.harness.sql import run_sql
 
 DEADLINE_S: Final = 120

@@ -1,6 +1,6 @@
 """Commands of README and of the manual, run on both sides; RUNBOOK.md's and the tutorial's have tests of their own.
 
-`tests/harness/page_tests.py` has which test runs which command.
+`tests/harness/page_commands.py` has which test runs which command.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from tests.conftest import or_skip
 from tests.harness import ROOT
 from tests.harness.kafka_cluster import KafkaCluster
 from tests.harness.kafka_tools import make_scripts
-from tests.harness.page_blocks import blocks
-from tests.harness.page_programs import run_block
-from tests.harness.page_tests import who_runs
+from tests.harness.page_blocks import blocks, run_block
+from tests.harness.page_commands import who_runs
 from tests.harness.sql import run_sql
 from tests.integration.docs.conftest import Reader
 from tests.integration.transactions_tool.hanging import VERIFIES_NOTHING, produce_raw

@@ -1,6 +1,6 @@
 """Python of the manual that needs Spark and both sides: a page's blocks, one below the other, as its reader runs them.
 
-Pages whose programs need no Spark are in test_run_blocks.py; `tests/harness/page_tests.py` has who runs which block.
+Pages whose programs need no Spark are in test_run_blocks.py; `tests/harness/page_commands.py` has who runs which block.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from spark_2pc_sink import BatchReport, DualWriteSink
-from tests.harness.page_blocks import blocks
-from tests.harness.page_programs import run_block
+from tests.harness.page_blocks import blocks, run_block
 from tests.harness.sql import run_sql
 from tests.integration.docs.conftest import NOON, ROWS, Reader
 

@@ -15,8 +15,7 @@ from jdbc_state import SqlStateStore
 from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import PostgresServer, assert_same_multiset, read_topic, wait_until
 from tests.conftest import or_skip
-from tests.harness.page_blocks import Block, blocks
-from tests.harness.page_programs import run_block
+from tests.harness.page_blocks import Block, blocks, run_block
 from tests.harness.postgres_standby import PostgresStandby
 from tests.harness.sql import run_sql
 from tests.harness.streams import FileStream, start_query

@@ -12,8 +12,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from spark_2pc_sink.testing import ReferenceCoordinator, read_topic
-from tests.harness.page_blocks import Block, blocks
-from tests.harness.page_programs import run_block
+from tests.harness.page_blocks import Block, blocks, run_block
 
 
 class Base(DeclarativeBase):

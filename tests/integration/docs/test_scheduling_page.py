@@ -11,8 +11,7 @@ import pytest
 
 from spark_2pc_sink.testing import run_job
 from spark_2pc_sink.testing.errors import JobError
-from tests.harness.page_blocks import blocks
-from tests.harness.page_programs import run_block
+from tests.harness.page_blocks import blocks, run_block
 from tests.harness.sql import run_sql
 
 if TYPE_CHECKING:

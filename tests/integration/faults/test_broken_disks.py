@@ -19,9 +19,9 @@ from spark_2pc_sink.testing.local_broker import LocalBroker
 from tests.conftest import or_skip
 from tests.harness.driver_job import Job
 from tests.harness.driver_process import DriverProcess
-from tests.harness.failing_sync import FailingSync
+from tests.harness.memory_group import SmallDisk
+from tests.harness.moved_clock import FailingSync
 from tests.harness.providers import Broker
-from tests.harness.small_disk import SmallDisk
 from tests.integration.faults.conftest import MakeJob
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]

@@ -16,8 +16,8 @@ from spark_2pc_sink.testing import PostgresServer, read_topic, wait_until
 from spark_2pc_sink.testing.postgres import run_as
 from tests.conftest import or_skip
 from tests.harness.driver_job import Job
+from tests.harness.memory_group import SmallDisk
 from tests.harness.providers import Broker
-from tests.harness.small_disk import SmallDisk
 from tests.integration.faults.conftest import MakeJob
 
 pytestmark = pytest.mark.postgres

@@ -11,7 +11,7 @@ from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.conftest import MakeTopic
 from tests.harness.driver_job import Job, make_rows
-from tests.harness.driver_letters import BAD, is_bad
+from tests.harness.driver_rows import BAD, is_bad
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
 

@@ -18,7 +18,7 @@ from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_SETT
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.testing import read_topic
 from tests.harness.incidents import INCIDENTS, Incident
-from tests.harness.runbook_page import Way, ways
+from tests.harness.page_blocks import Way, ways
 from tests.integration.incidents.command_line import Said, call, database_of, paste, place_of, values_of
 from tests.integration.incidents.conftest import Ask, MakeIncident
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_2pc_sink import cli
-from tests.harness.runbook_page import Way, ways
+from tests.harness.page_blocks import Way, ways
 from tests.integration.incidents.conftest import MakeIncident
 
 OTHER = [way for way in ways() if way.name]

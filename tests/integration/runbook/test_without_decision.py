@@ -17,8 +17,8 @@ from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.runbook import sides
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.conftest import MakeTopic, StartKafka
+from tests.harness.page_blocks import ways
 from tests.harness.providers import Broker
-from tests.harness.runbook_page import ways
 from tests.harness.written_pair import PARTITIONS, WrittenPair, rows_of
 from tests.integration.transactions_tool.hanging import VERIFIES_NOTHING, produce_raw
 from tests.integration.writer.writers import kafka_for, table_of

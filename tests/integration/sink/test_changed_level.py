@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_2pc_sink.testing import ReferenceCoordinator
-from tests.harness.feature_levels import set_transaction_version
+from tests.harness.kafka_tools import set_transaction_version
 from tests.harness.streams import FileStream
 from tests.integration.sink.targets import Target, rows_of
 

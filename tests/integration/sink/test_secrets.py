@@ -24,8 +24,7 @@ from tests.conftest import or_skip
 from tests.harness.changing_role import ChangingRole, changing_role
 from tests.harness.secrets_main import SITE
 from tests.harness.secure_kafka import PLAIN_PASSWORD, SecureKafka, plain_login
-from tests.harness.token_broker import TokenBroker
-from tests.harness.token_issuer import SECRET_PART
+from tests.harness.token_issuer import SECRET_PART, TokenBroker
 from tests.integration.postgres import database_tables
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java, pytest.mark.spark]

@@ -17,8 +17,8 @@ from jdbc_state import StoreSettings
 from jdbc_state.connections import Database
 from jdbc_state.errors import DatabaseRefusedError, DatabaseUnreachableError
 from spark_2pc_sink.testing import free_port
+from tests.harness.pgbouncer import far_postgres
 from tests.harness.remedies import sql_in
-from tests.harness.tls_postgres import far_postgres
 from tests.integration.postgres.database_tables import rows, run, run_alone
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from jdbc_state.encryption import readable_by
 from jdbc_state.errors import ConfigurationError
 from spark_2pc_sink.cli import exits, main
 from tests.conftest import or_skip
-from tests.harness.tls_postgres import far_postgres, own_address
+from tests.harness.pgbouncer import far_postgres, own_address
 from tests.integration.postgres import database_tables
 
 pytestmark = pytest.mark.postgres

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from spark_2pc_sink.testing import DeadlineError, read_topic, topics
 from tests.conftest import MakeTopic
-from tests.harness.differences import produce
+from tests.harness.damage import produce
 from tests.harness.providers import Broker
 
 

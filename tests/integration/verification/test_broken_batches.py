@@ -14,7 +14,7 @@ from spark_2pc_sink.wire.record_batch import Compression
 from tests.conformance.raw_client import RawClient, code_of
 from tests.conftest import StartKafka
 from tests.harness.bombs import bomb, cut_off
-from tests.harness.differences import append_batch
+from tests.harness.damage import append_batch
 from tests.harness.json_contract import read_output
 from tests.harness.written_pair import TABLE, WrittenPair, rows_of
 from tests.integration.verification.conftest import MakePair

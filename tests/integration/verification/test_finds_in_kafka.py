@@ -9,7 +9,7 @@ import pytest
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from spark_2pc_sink.verification.report import Difference, VerifyReport
 from tests.conftest import StartKafka
-from tests.harness.differences import delete_records, lose_tail, produce
+from tests.harness.damage import delete_records, lose_tail, produce
 from tests.harness.written_pair import WrittenPair
 from tests.integration.verification.conftest import BATCHES, MakePair
 

@@ -6,7 +6,7 @@ import pytest
 
 from spark_2pc_sink.testing import assert_same_on_both_sides
 from spark_2pc_sink.verification.report import Difference
-from tests.harness.differences import HISTORY, STATE, back_up, restore
+from tests.harness.damage import HISTORY, STATE, back_up, restore
 from tests.harness.written_pair import TABLE, WrittenPair
 from tests.integration.verification.conftest import BATCHES, MakePair
 

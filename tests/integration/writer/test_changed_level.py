@@ -11,7 +11,7 @@ import pytest
 from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.conftest import or_skip
-from tests.harness.feature_levels import set_transaction_version
+from tests.harness.kafka_tools import set_transaction_version
 from tests.harness.providers import BrokerRequest
 from tests.integration.writer.writers import committed, kafka_for, table_of, values
 

@@ -15,7 +15,7 @@ from spark_2pc_sink.logins.tokens import token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import TransactionalWriter
 from tests.conftest import or_skip
-from tests.harness.token_broker import TokenBroker
+from tests.harness.token_issuer import TokenBroker
 from tests.integration.writer.writers import committed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java]

@@ -1,8 +1,8 @@
 """Every block of code on every page is tried: here by what needs no server, or by the test that is named for it.
 
 Configurations are read here by the code that reads them, and commands by the real parsers. Python, SQL and commands run
-in the tests that tests/harness/page_tests.py names. A block in a language without a check fails, and so does one that
-nobody runs.
+in the tests that tests/harness/page_commands.py names. A block in a language without a check fails, and so does one
+without a test.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import pytest
 from spark_2pc_sink.options.sources import read_properties_file, read_toml_file
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from tests.harness.page_blocks import PAGES, ROOT, Block, blocks
-from tests.harness.page_commands import check_command
-from tests.harness.page_tests import COMMANDS, NOT_RUN, PYTHON, SQL, who_runs
+from tests.harness.page_commands import COMMANDS, NOT_RUN, PYTHON, SQL, check_command, who_runs
 
 #: What a program prints, and pictures: first words, and who compares them with the program. Nothing here is typed.
 SHOWN: Final = {
@@ -101,13 +100,13 @@ def test_a_block_is_what_its_reader_takes(block: Block, tmp_path: Path) -> None:
 def test_a_program_is_run_by_one_test(block: Block) -> None:
     tables = {"python": PYTHON, "sql": SQL}
     fitting = [(page, part) for page, part in tables[block.language] if page == block.page and part in block.text]
-    assert len(fitting) == 1, f"{block}: name the test that runs it in tests/harness/page_tests.py"
+    assert len(fitting) == 1, f"{block}: name the test that runs it in tests/harness/page_commands.py"
 
 
 @pytest.mark.parametrize(("page", "command"), TYPED)
 def test_a_command_is_run_by_one_test(page: str, command: str) -> None:
     """Or there is a reason why it cannot run."""
-    assert len(who_runs(page, command)) == 1, f"{page}, {command}: name the test in tests/harness/page_tests.py"
+    assert len(who_runs(page, command)) == 1, f"{page}, {command}: name the test in tests/harness/page_commands.py"
 
 
 def test_each_test_that_is_said_to_run_something_is_there() -> None:

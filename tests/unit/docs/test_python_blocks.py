@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import spark_2pc_sink
-from tests.harness.page_blocks import ROOT, Block, blocks
-from tests.harness.page_programs import without_dots
+from tests.harness.page_blocks import ROOT, Block, blocks, without_dots
 
 _SETTINGS: Final = """\
 [mypy]

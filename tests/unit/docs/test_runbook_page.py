@@ -14,7 +14,7 @@ from spark_2pc_sink.choices import TABLE, HaltCause, problem_in
 from spark_2pc_sink.runbook.conversation import Conversation, Ending
 from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.runbook.protocol import Protocol
-from tests.harness.runbook_page import PAGE, Way, ways
+from tests.harness.page_blocks import PAGE, Way, ways
 from tests.unit.runbook.fake_sides import FakeSides, Script
 from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture
 

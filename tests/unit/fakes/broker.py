@@ -1,14 +1,26 @@
-"""One broker of the fake Kafka: the coordinator, its partitions, and the requests of one transactional id."""
+"""One broker of the fake Kafka: its coordinator, the real rules of leaders over lists, and a driver's view of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.errors import KafkaTimeoutError, OutcomeUnknownError
+from spark_2pc_sink.ids import (
+    EPOCH_BUMP_VERSION,
+    TIMEOUT_NEVER_MS,
+    PreparedTxnState,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionState,
+)
+from spark_2pc_sink.kafka.coordinator_calls import KEEP_REFUSED, InitializedProducer, TransactionDescription
+from spark_2pc_sink.kafka.error_policy import COORDINATOR_BUSY, kafka_error
 from spark_2pc_sink.kafka.log_reader import Marker
-from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
+from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
+from spark_2pc_sink.reference.coordinator.coordinator_state import Profile, Settings
 from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, DescribeTransactions, EndTxn, InitProducerId
 from spark_2pc_sink.reference.coordinator.leader_answers import Question, produce_code, produce_question
 from spark_2pc_sink.reference.coordinator.plans import (
@@ -16,12 +28,118 @@ from spark_2pc_sink.reference.coordinator.plans import (
     DescribeTransactionsReply,
     EndTxnReply,
     InitProducerIdReply,
-    TransactionDescription,
 )
+from spark_2pc_sink.reference.coordinator.plans import TransactionDescription as Described
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.log.producer_state import EndMarker, NeedsCoordinator, Refused
+from spark_2pc_sink.reference.log.producer_state import (
+    EndMarker,
+    Guard,
+    NeedsCoordinator,
+    ProducerStates,
+    Refused,
+    Standing,
+)
+from spark_2pc_sink.wire.batch_format import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
+from spark_2pc_sink.wire.error_codes import describe_error
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID, FakeCoordinator
-from tests.unit.fakes.partition import FakePartition, header_of
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A batch of records, which may be anything, or an end marker (``commit`` is then not None)."""
+
+    header: BatchHeader
+    records: tuple[Any, ...] = ()
+    commit: bool | None = None
+    coordinator_epoch: int = -1
+
+
+def header_of(
+    producer_id: int, epoch: int, *, sequence: int = NO_SEQUENCE, count: int = 1, offset: int = 0, control: bool = False
+) -> BatchHeader:
+    """The header of a transactional batch; what the leader's rules do not read is 0."""
+    attributes = TRANSACTIONAL_BIT | (CONTROL_BIT if control else 0)
+    return BatchHeader(offset, 0, 0, MAGIC, 0, attributes, count - 1, 0, 0, producer_id, epoch, sequence, count)
+
+
+class FakePartition:
+    """The log of one partition; `restarted` reads it again as a broker does that was killed."""
+
+    def __init__(self, entries: list[Entry] | None = None, *, first_offset: int = 0) -> None:
+        self.entries: list[Entry] = [] if entries is None else entries
+        self._first_offset = first_offset
+        self.producers = ProducerStates()
+        for entry in self.entries:
+            self._apply(entry)
+
+    def restarted(self) -> FakePartition:
+        """The same log, with what was in memory only forgotten."""
+        return FakePartition(self.entries, first_offset=self._first_offset)
+
+    @property
+    def end_offset(self) -> int:
+        return self.entries[-1].header.last_offset + 1 if self.entries else self._first_offset
+
+    def standing(self, header: BatchHeader, *, bumps: bool, now_ms: int) -> Standing:
+        """Whether the coordinator is to be asked first."""
+        return self.producers.standing(header, supports_epoch_bump=bumps, now_ms=now_ms)
+
+    def append(self, header: BatchHeader, records: Sequence[Any], guard: Guard | None) -> tuple[int, int, bool]:
+        """Append as ``PartitionLog.append`` does: code, base offset, and whether it stood there before."""
+        repeated = self.producers.duplicate(header)
+        if repeated is not None:
+            return Code.NONE, repeated.first_offset, True
+        code = self.producers.check_batch(header, guard)
+        if code is not Code.NONE:
+            return code, -1, False
+        written = header._replace(base_offset=self.end_offset)
+        self._write(Entry(written, tuple(records)))
+        return Code.NONE, written.base_offset, False
+
+    def append_marker(self, marker: EndMarker) -> int:
+        code = self.producers.check_marker(marker)
+        if code is Code.NONE:
+            header = header_of(marker.producer_id, marker.producer_epoch, offset=self.end_offset, control=True)
+            self._write(Entry(header, (), marker.commit, marker.coordinator_epoch))
+        return code
+
+    def committed(self) -> list[tuple[Any, str]]:
+        """What a read_committed reader sees: each record, and the pair that it was written with."""
+        seen: list[tuple[Any, str]] = []
+        open_: dict[int, list[tuple[Any, str]]] = {}
+        for entry in self.entries:
+            header = entry.header
+            if entry.commit is None:
+                pair = f"{header.producer_id}:{header.producer_epoch}"
+                open_.setdefault(header.producer_id, []).extend((record, pair) for record in entry.records)
+            else:
+                ended = open_.pop(header.producer_id, [])
+                seen += ended if entry.commit else []
+        return seen
+
+    def ended(self, *, commit: bool) -> list[tuple[ProducerIdAndEpoch, tuple[int, int]]]:
+        """Pair, first and last offset of the records of each transaction that ended so."""
+        found: list[tuple[ProducerIdAndEpoch, tuple[int, int]]] = []
+        open_: dict[int, list[BatchHeader]] = {}
+        for entry in self.entries:
+            header = entry.header
+            if entry.commit is None:
+                open_.setdefault(header.producer_id, []).append(header)
+            elif (ended := open_.pop(header.producer_id, [])) and entry.commit == commit:
+                pair = ProducerIdAndEpoch(header.producer_id, ended[0].producer_epoch)
+                found.append((pair, (ended[0].base_offset, ended[-1].last_offset)))
+        return found
+
+    def _write(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self._apply(entry)
+
+    def _apply(self, entry: Entry) -> None:
+        if entry.commit is None:
+            self.producers.batch_written(entry.header)
+        else:
+            self.producers.marker_written(entry.header, commit=entry.commit, coordinator_epoch=entry.coordinator_epoch)
+
 
 #: Produce below transaction.version 2, and from there on.
 _OLD_PRODUCE: Final = 11
@@ -41,8 +159,6 @@ class FakeBroker(FakeCoordinator):
     """One node.
 
     Args:
-        settings: of the broker.
-        partitions: their logs.
         first_producer_id: the first one that is handed out.
 
     Attributes:
@@ -61,7 +177,6 @@ class FakeBroker(FakeCoordinator):
     def init(
         self, *, timeout_ms: int, two_phase_commit: bool = False, keep_prepared: bool = False
     ) -> InitProducerIdReply:
-        """InitProducerId."""
         event = InitProducerId(
             transactional_id=TRANSACTIONAL_ID,
             timeout_ms=timeout_ms,
@@ -82,7 +197,6 @@ class FakeBroker(FakeCoordinator):
         return cast("EndTxnReply", self.ask(event))
 
     def add(self, producer: ProducerIdAndEpoch, partitions: Sequence[TopicPartition]) -> int:
-        """AddPartitionsToTxn of a client."""
         event = AddPartitionsToTxn(
             transactional_id=TRANSACTIONAL_ID,
             producer_id=producer.producer_id,
@@ -93,8 +207,7 @@ class FakeBroker(FakeCoordinator):
         reply = cast("AddPartitionsReply", self.ask(event))
         return max(code for _, code in reply.results)
 
-    def describe(self) -> TransactionDescription:
-        """DescribeTransactions."""
+    def describe(self) -> Described:
         event = DescribeTransactions(transactional_ids=(TRANSACTIONAL_ID,))
         return cast("DescribeTransactionsReply", self.ask(event)).transactions[0]
 
@@ -121,7 +234,6 @@ class FakeBroker(FakeCoordinator):
     def find_marker(
         self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int]
     ) -> Marker:
-        """What ``kafka/log_reader.py`` finds."""
         self.drain()
         log = self.logs[partition]
         for entry in log.entries:
@@ -154,3 +266,125 @@ class FakeBroker(FakeCoordinator):
         )
         reply = cast("AddPartitionsReply", self.do(event))
         return produce_code(version, reply.codes[partition])
+
+
+_T = TypeVar("_T")
+#: How often a request is repeated that is answered "ask again". One repetition lets the broker write its markers.
+ATTEMPTS_MAX: Final = 10
+
+
+class FakeClient:
+    """It repeats what is answered "ask again", as the real client does, and judges nothing.
+
+    Attributes:
+        timeout_ms: what InitProducerId asks for without two-phase commit.
+    """
+
+    timeout_ms = 60_000
+    own_timeout = False
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self._keep_refused = False
+
+    @property
+    def transaction_version(self) -> int:
+        return self.broker.state.settings.transaction_version
+
+    @property
+    def two_phase_commit(self) -> bool:
+        return self.broker.state.settings.two_phase_commit_enable
+
+    @property
+    def offers_keep_prepared(self) -> bool:
+        """InitProducerId v6 is offered wherever two-phase commit is; only the answer tells the rest."""
+        settings = self.broker.state.settings
+        offered = settings.profile is not Profile.AS_RELEASED or settings.two_phase_commit_enable
+        return offered and not self._keep_refused
+
+    def request(self, what: str, effect: Callable[[], _T]) -> _T:
+        """Send one request; a schedule, or a script, may have something against it."""
+        raise NotImplementedError
+
+    def ask(self, what: str, effect: Callable[[], _T], code_of: Callable[[_T], int]) -> _T:
+        """Send one request until it is answered with anything but "ask again"."""
+        for _ in range(ATTEMPTS_MAX):
+            reply = self.request(what, effect)
+            if code_of(reply) not in COORDINATOR_BUSY:
+                return reply
+            self.pause()
+        raise unanswered()
+
+    def pause(self) -> None:
+        """Wait between two repetitions."""
+
+    def refresh(self) -> None:
+        self._keep_refused = False
+
+    def ask_features(self) -> None:
+        """As `learn_features`."""
+
+    def learn_features(self) -> None:
+        """What the broker is set to is known."""
+
+    def describe(self) -> TransactionDescription:
+        found = self.ask("describe", self.broker.describe, lambda reply: reply.code)
+        if found.code == Code.TRANSACTIONAL_ID_NOT_FOUND:
+            return TransactionDescription(TransactionState.UNKNOWN.value, None, 0)
+        if found.code != Code.NONE:
+            raise kafka_error("DescribeTransactions", found.code)
+        return TransactionDescription(
+            found.state, ProducerIdAndEpoch(*found.pair), found.timeout_ms, tuple(sorted(found.partitions))
+        )
+
+    def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
+        """InitProducerId, and where two-phase commit is granted, a look at the timeout that was stored."""
+        granted = self.two_phase_commit
+        reply = self.ask(
+            "keep" if keep_prepared else "init",
+            lambda: self.broker.init(timeout_ms=self.timeout_ms, two_phase_commit=granted, keep_prepared=keep_prepared),
+            lambda answer: answer.code,
+        )
+        if reply.code != Code.NONE:
+            self._keep_refused |= keep_prepared and reply.code in KEEP_REFUSED
+            raise kafka_error("InitProducerId", reply.code)
+        kept = reply.ongoing.producer_id >= 0
+        ongoing = PreparedTxnState.of(ProducerIdAndEpoch(*reply.ongoing)) if kept else PreparedTxnState()
+        timeout_ms = self.stored_timeout_ms() if granted else self.timeout_ms
+        return InitializedProducer(
+            ProducerIdAndEpoch(*reply.pair), ongoing, timeout_ms == TIMEOUT_NEVER_MS, timeout_ms, self.own_timeout
+        )
+
+    def stored_timeout_ms(self) -> int:
+        return self.describe().timeout_ms
+
+    def usable_producer(self) -> InitializedProducer:
+        """InitProducerId, twice where the epochs of the id are used up."""
+        initialized = self.init_producer_id()
+        return self.init_producer_id() if initialized.producer.exhausted else initialized
+
+    def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
+        wanted = tuple(partitions)
+        code = self.ask("add", lambda: self.broker.add(producer, wanted), lambda code: code)
+        if code != Code.NONE:
+            raise kafka_error("AddPartitionsToTxn", code)
+
+    def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
+        try:
+            reply = self.ask(
+                f"end {producer}", lambda: self.broker.end(producer, commit=commit), lambda answer: answer.code
+            )
+        except KafkaTimeoutError as error:
+            raise OutcomeUnknownError(operation="EndTxn", deadline_ms=1, last_error=error.last_error) from error
+        return self.answer_of(reply)
+
+    def answer_of(self, reply: EndTxnReply) -> EndTxnAnswer:
+        """What the real client tells of an answer to EndTxn."""
+        told = reply.code == Code.NONE and self.transaction_version >= EPOCH_BUMP_VERSION
+        pair = ProducerIdAndEpoch(*reply.pair) if told else None
+        return EndTxnAnswer(reply.code, describe_error(reply.code).name, pair)
+
+
+def unanswered() -> KafkaTimeoutError:
+    """The error of a request that was lost, or its reply."""
+    return KafkaTimeoutError(operation="request", deadline_ms=1, last_error="the connection was lost")

@@ -8,21 +8,25 @@ whichever broker it comes to::
 so the first Produce is carried out and its connection closed, the second refused, and all others served. The client
 under test has one thread, so the order of requests, and with it every test, is the same each time.
 
-The reference broker is one node. That there are several, who leads what, and who is shown what, is `topology`'s.
+The reference broker is one node. That there are several, who leads what, and who is shown what, is `wire.Topology`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 import threading
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import google_crc32c
+
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AddPartitionsToTxn, Event, Operation, Resource
@@ -37,17 +41,119 @@ from spark_2pc_sink.reference.coordinator.plans import (
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
+from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
+from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
+from spark_2pc_sink.reference.storage.files import MemoryStore
 from spark_2pc_sink.reference.transactions.service import MarkerWriter
 from spark_2pc_sink.reference.transactions.verification import Verification
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.coordinator import FakeCoordinator, FakeTransaction
-from tests.unit.fakes.logs import FakeLog, FakeProducer
-from tests.unit.fakes.topology import STATE_TOPIC, Topology
-from tests.unit.fakes.wire import Listener, Received, Step, serve_it
+from tests.unit.fakes.wire import STATE_TOPIC, Listener, Received, Step, Topology, serve_it
+
+#: Clocks of tests need not be right.
+_SETTINGS = LogSettings(timestamp_after_max_ms=1 << 62)
+_TRANSACTIONAL_BIT = 0x10
+
+
+@dataclass
+class FakeProducer:
+    """One producer as a partition is to show it."""
+
+    producer_id: int
+    epoch: int = 0
+    start_offset: int = -1
+    coordinator_epoch: int = -1
+    last_timestamp_ms: int = 0
+    last_sequence: int = 0
+
+
+class FakeLog:
+    """The log of one partition.
+
+    Args:
+        leader: the broker that leads it; -1 for none. All brokers share the records.
+
+    Attributes:
+        shown: the producers that DescribeProducers shows in place of those of the log.
+        stable_offset: the last stable offset that ListOffsets shows in place of that of the log.
+    """
+
+    def __init__(self, partition: TopicPartition, leader: int) -> None:
+        self.leader = leader
+        self.shown: list[FakeProducer] | None = None
+        self.stable_offset: int | None = None
+        self._partition = partition
+        self._store = MemoryStore()
+        self.log = self._opened()
+
+    @property
+    def next_offset(self) -> int:
+        return self.log.end_offset
+
+    @property
+    def batches(self) -> list[tuple[tuple[int, int], int]]:
+        """Pair and base sequence of each batch of records, oldest first."""
+        headers = dict.fromkeys(record.batch for record in self.log.records() if not record.batch.control)
+        return [((each.producer_id, each.producer_epoch), each.base_sequence) for each in headers]
+
+    @property
+    def values(self) -> int:
+        return sum(not record.batch.control for record in self.log.records())
+
+    def stamp_appends(self) -> None:
+        self.log.settings = replace(self.log.settings, log_append_time=True)
+
+    def fill(self, count: int) -> None:
+        """Others have written so many records."""
+        self.data(ProducerIdAndEpoch(0, 0), count, attributes=0)
+
+    def data(
+        self,
+        producer: ProducerIdAndEpoch,
+        count: int = 1,
+        *,
+        timestamp_ms: int = 0,
+        attributes: int = _TRANSACTIONAL_BIT,
+    ) -> int:
+        """Put a batch of a transaction there, whatever its leader and the coordinator say; its first offset."""
+        batch = build_batch(
+            encode_records([(b"x", b"x")] * count),
+            record_count=count,
+            timestamp_ms=timestamp_ms,
+            producer_id=producer.producer_id if attributes else NO_PRODUCER_ID,
+            producer_epoch=producer.epoch if attributes else -1,
+            attributes=attributes,
+        )
+        return self.put(batch)
+
+    def marker(self, producer: ProducerIdAndEpoch, *, kind: int) -> int:
+        """Put a control batch there, byte by byte as KIP-98 has it; its offset."""
+        record = b"\x00\x00\x00" + b"\x08" + struct.pack(">hh", 0, kind) + b"\x0c" + struct.pack(">hi", 0, 1) + b"\x00"
+        record = bytes([len(record) * 2]) + record
+        checked = struct.pack(">hiqqqhii", 0x30, 0, 0, 0, producer.producer_id, producer.epoch, -1, 1) + record
+        crc = google_crc32c.value(checked)
+        return self.put(struct.pack(">qiibI", 0, 9 + len(checked), 0, 2, crc) + checked)
+
+    def put(self, batch: bytes) -> int:
+        """Write a batch at the end, as if it had always stood there: the leader reads its log anew."""
+        offset = self.next_offset
+        self._store.segment(0).append([struct.pack(">q", offset) + bytes(batch[8:])])
+        self.log = self._opened()
+        return offset
+
+    def _opened(self) -> PartitionLog:
+        return PartitionLog.open(
+            self._store,
+            topic=self._partition.topic,
+            partition=self._partition.partition,
+            leader_epoch=0,
+            settings=_SETTINGS,
+        )
+
 
 _START_MS: Final = 1_700_000_000_000
 _FIRST_PRODUCER_ID: Final = 7
@@ -79,14 +185,11 @@ class FakeCluster(Topology, FakeCoordinator):
     Args:
         brokers: how many; broker n leads the partitions n, n + brokers and so on of each topic.
         transaction_version: finalized feature transaction.version; None where the feature is unknown.
-        topics: partitions by name.
         begun: the pair of the usual id, which is at rest; None where nobody knows the id.
 
     Attributes:
-        received: the requests so far.
         added: the partitions that were added to transactions.
         markers: what WriteTxnMarkers has brought: broker, version, partition, marker.
-        access: what clients may do.
     """
 
     def __init__(
@@ -137,7 +240,6 @@ class FakeCluster(Topology, FakeCoordinator):
 
     @property
     def id_state(self) -> str:
-        """Of the usual id."""
         self.drain()
         found = self.metadata()
         return "" if found is None else found.state.label
@@ -152,7 +254,6 @@ class FakeCluster(Topology, FakeCoordinator):
         self._scripts.setdefault(api, deque()).extend(steps)
 
     def end_scripts(self) -> None:
-        """Behave from here on."""
         self._scripts.clear()
 
     def of(self, api: Api) -> list[Received]:
@@ -161,7 +262,6 @@ class FakeCluster(Topology, FakeCoordinator):
             return [request for request in self.received if request.api == api]
 
     def close(self) -> None:
-        """Stop every broker."""
         for broker in self.brokers:
             broker.stop()
         self._loop.close()
@@ -169,11 +269,7 @@ class FakeCluster(Topology, FakeCoordinator):
     # --- requests ------------------------------------------------------------------------------------------------
 
     def respond(self, received: Received) -> Any:
-        """The response to a request, by script or by behaviour; None for silence.
-
-        Raises:
-            HangUpError: the connection is to be closed.
-        """
+        """The response to a request, by script or by behaviour; None for silence."""
         with self.lock:
             self.received.append(received)
             script = self._scripts.get(received.api)

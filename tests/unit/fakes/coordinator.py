@@ -32,8 +32,6 @@ _KNOWN_MAX: Final = 200_000
 
 @dataclass(frozen=True)
 class _Done:
-    """What one event came to."""
-
     state: CoordinatorState
     records: tuple[LogRecord, ...]
     reply: Reply | None
@@ -79,7 +77,6 @@ class FakeTransaction:
 
     Args:
         coordinator: of a cluster's brokers; None for the usual one.
-        partitions: of the open transaction.
         start_time_ms: of it; -1 where none was begun.
     """
 
@@ -111,12 +108,10 @@ class FakeCoordinator:
     """One node that coordinates every transactional id.
 
     Args:
-        settings: of the broker.
         first_producer_id: the first one that is handed out.
 
     Attributes:
         now_ms: what the coordinator takes for the time; whoever owns it moves it.
-        state_log: the records of ``__transaction_state``, in order.
         coordinators: the brokers of ids that another one than the usual coordinates.
         held: markers wait, and transactions stay in PrepareCommit or PrepareAbort, until this is False.
     """
@@ -156,7 +151,6 @@ class FakeCoordinator:
         self.state = _known(self.state.with_metadata(transactional_id, metadata))
 
     def configure(self, **settings: Any) -> None:
-        """Replace settings of the broker."""
         self.state = _known(replace(self.state, settings=replace(self.state.settings, **settings)))
 
     def ask(self, event: Event) -> Reply:

@@ -19,10 +19,8 @@ from spark_2pc_sink.kafka.log_reader import CommitQuery, Marker
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
-from tests.unit.fakes.broker import FakeBroker
-from tests.unit.fakes.client import FakeClient
+from tests.unit.fakes.broker import FakeBroker, FakeClient, FakePartition
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
-from tests.unit.fakes.partition import FakePartition
 
 _T = TypeVar("_T")
 PARTITION: Final = TopicPartition("orders", 0)
@@ -35,20 +33,15 @@ _FAR: Final = 1_000_000
 class FakeKafka(FakeClient):
     """`KafkaSide`, and what tasks do.
 
-    Args:
-        settings: of the broker.
-
     Attributes:
         before: called before each request with its name; may raise, or change this object.
         lose_answer_of: names of requests whose answer is lost after they took effect, once each.
-        calls: names of the requests so far.
         shown: what DescribeTransactions answers in place of the coordinator.
         logs: what partitions say whose logs differ, asked with the time that they may take.
         topic_ids: of topics that have one; those in ``gone`` do not exist.
         starts, ends: where logs begin and end, where that is to matter.
         found: what the logs show as committed since the row; ``queries`` is what was asked for.
         began: first offset of the open transaction in each partition; None where its leader has forgotten it.
-        added: what AddPartitionsToTxn named last.
     """
 
     cluster_id = "cluster-a"
@@ -107,11 +100,7 @@ class FakeKafka(FakeClient):
         self.broker.logs = {each: _log(each) for each in self.broker.logs}
 
     def produce(self, producer: ProducerIdAndEpoch, *partitions: TopicPartition) -> None:
-        """A task's records arrive with ``producer``: the transaction is opened.
-
-        Raises:
-            KafkaError: a leader refused them.
-        """
+        """A task's records arrive with ``producer``: the transaction is opened."""
         self.broker.drain()
         for partition in partitions or (PARTITION,):
             log = self.broker.logs.setdefault(partition, _log(partition))
@@ -126,7 +115,6 @@ class FakeKafka(FakeClient):
     # --- `KafkaSide` ---------------------------------------------------------------------------------------------
 
     def request(self, what: str, effect: Callable[[], _T]) -> _T:
-        """One request, by script."""
         name = what.split(maxsplit=1)[0]
         self._called(name)
         reply = effect()
@@ -180,13 +168,7 @@ class FakeKafka(FakeClient):
         return began
 
     def find_marker(
-        self,
-        partition: TopicPartition,
-        *,
-        from_offset: int,
-        producer_id: int,
-        epochs: frozenset[int],
-        limit_ms: int,
+        self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int], limit_ms: int
     ) -> Marker:
         self._called("find_marker")
         if partition in self.logs:

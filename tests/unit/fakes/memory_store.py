@@ -92,7 +92,6 @@ class MemoryDecidingTransaction(OneDecision):
 
     @property
     def connection(self) -> Connection:
-        """A :class:`MemoryConnection`."""
         self._check_open("use of the connection")
         return cast("Connection", self.recorded)
 
@@ -110,7 +109,6 @@ class MemoryStateStore(StateStore):
     Args:
         clock: the time, with a zone; for tests of a row's age.
         history_batches: lines of the history kept for each transactional id, as in `StoreSettings`.
-        actor: who acts through it.
 
     Attributes:
         committed: the statements of every deciding transaction that was committed, in order.
@@ -156,13 +154,11 @@ class MemoryStateStore(StateStore):
             return replace(self._aged(row), rebuilt_from=rebuilt_from)
 
     def read(self, transactional_id: str) -> StateRow | None:
-        """The row, without a claim."""
         with self._lock:
             row = self._rows.get(transactional_id)
             return None if row is None else self._aged(row)
 
     def read_all(self) -> list[StateRow]:
-        """Every row, without a claim."""
         with self._lock:
             return [self._aged(self._rows[transactional_id]) for transactional_id in sorted(self._rows)]
 

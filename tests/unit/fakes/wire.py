@@ -1,18 +1,27 @@
-"""The wire of the fake Kafka: ports that take real requests, and the steps of a script that come between."""
+"""The wire of the fake Kafka: ports that take real requests, steps of a script, and what brokers say of themselves."""
 
 from __future__ import annotations
 
 import socket
 import struct
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
+from kafka.protocol.admin import DescribeConfigsResponse
+from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
+from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.wire.api_versions import Api
+
+if TYPE_CHECKING:
+    from tests.unit.fakes.cluster import FakeLog
 
 SASL_HANDSHAKE: Final = sasl.SaslHandshakeRequest.API_KEY
 SASL_AUTHENTICATE: Final = sasl.SaslAuthenticateRequest.API_KEY
@@ -26,8 +35,6 @@ _REQUESTS: Final = {
 
 @dataclass(frozen=True)
 class Received:
-    """One request as it arrived."""
-
     node_id: int
     api: int
     version: int
@@ -48,7 +55,6 @@ def answer(code: int) -> Step:
 
 
 def serve_it(_received: Received, serve: Callable[[int], Any]) -> Any:
-    """Behave as without a script."""
     return serve(Code.NONE)
 
 
@@ -79,7 +85,6 @@ class Listener:
     """The port of one broker; it stays the same over stop and start.
 
     Args:
-        node_id: of the broker.
         respond: the response to a request; None for silence.
     """
 
@@ -149,3 +154,190 @@ def _frames(connection: socket.socket) -> Iterator[bytes]:
     with stream:
         while len(head := stream.read(4)) == 4:
             yield stream.read(struct.unpack(">i", head)[0])
+
+
+STATE_TOPIC: Final = "__transaction_state"
+_LOGIN_DEADLINE_S: Final = 30.0
+#: What a real 4.x broker offers of these, as far as it matters; the tests change single entries.
+_VERSIONS: Final[dict[int, tuple[int, int]]] = {
+    Api.PRODUCE: (0, 13),
+    Api.FETCH: (4, 17),
+    Api.LIST_OFFSETS: (1, 10),
+    Api.METADATA: (0, 13),
+    Api.FIND_COORDINATOR: (0, 6),
+    Api.API_VERSIONS: (0, 4),
+    Api.INIT_PRODUCER_ID: (0, 5),
+    Api.ADD_PARTITIONS_TO_TXN: (0, 5),
+    Api.END_TXN: (0, 5),
+    Api.DESCRIBE_CONFIGS: (1, 4),
+    Api.DESCRIBE_PRODUCERS: (0, 0),
+    Api.DESCRIBE_TRANSACTIONS: (0, 0),
+    Api.LIST_TRANSACTIONS: (0, 2),
+    Api.WRITE_TXN_MARKERS: (1, 2),
+    SASL_HANDSHAKE: (0, 1),
+    SASL_AUTHENTICATE: (0, 2),
+}
+_TOPIC_RESOURCE: Final = 2
+
+
+class Topology:
+    """The brokers and what they show.
+
+    Args:
+        transaction_version: finalized feature transaction.version; None where the feature is unknown.
+
+    Attributes:
+        coordinator: the broker that coordinates every id that is not in ``coordinators``.
+        configs: of every topic; None where they may not be read. ``broker_configs`` likewise.
+        state_partitions: leader and leader epoch of each partition of the transaction log; None where there is none.
+        topic_error: the code of every topic in Metadata.
+        shown_brokers: the brokers that Metadata shows; None for all.
+        session_lifetimes_ms: each login takes one, and with none left every password is wrong.
+        logins: how many were begun; they are answered while ``logins_served`` is set.
+    """
+
+    partitions: dict[TopicPartition, FakeLog]
+    coordinators: dict[str, int]
+
+    def __init__(self, transaction_version: int | None, brokers: list[Listener]) -> None:
+        self.transaction_version = transaction_version
+        self.features_epoch = 1
+        self.versions = dict(_VERSIONS)
+        self.coordinator = 0
+        self.configs: dict[str, str] | None = {"max.message.bytes": "1048588", "message.timestamp.type": "CreateTime"}
+        self.broker_configs: dict[str, str] | None = {"transaction.max.timeout.ms": "900000"}
+        self.topic_ids: dict[str, uuid.UUID] = {}
+        self.state_partitions: list[tuple[int, int]] | None = [(0, 0)]
+        self.topic_error = 0
+        self.shown_brokers: set[int] | None = None
+        self.session_lifetimes_ms: list[int] = []
+        self.logins = 0
+        self.logins_served = threading.Event()
+        self.logins_served.set()
+        self.topology: dict[int, Callable[[Received, int], Any]] = {
+            Api.API_VERSIONS: self._serve_api_versions,
+            Api.METADATA: self._serve_metadata,
+            Api.FIND_COORDINATOR: self._serve_find_coordinator,
+            Api.DESCRIBE_CONFIGS: self._serve_describe_configs,
+            SASL_HANDSHAKE: self._serve_sasl_handshake,
+            SASL_AUTHENTICATE: self._serve_sasl_authenticate,
+        }
+        self.brokers = brokers
+
+    @property
+    def bootstrap(self) -> str:
+        """The address of the first broker."""
+        return f"127.0.0.1:{self.brokers[0].port}"
+
+    def coordinator_of(self, transactional_id: str) -> int:
+        """The broker that coordinates an id."""
+        return self.coordinators.get(transactional_id, self.coordinator)
+
+    def leader(self, partition: TopicPartition) -> int | None:
+        """The broker that leads a partition; None where there is no such partition."""
+        if partition.topic == STATE_TOPIC:
+            return (self.state_partitions or [])[partition.partition][0]
+        log = self.partitions.get(partition)
+        return None if log is None else log.leader
+
+    def _serve_api_versions(self, received: Received, code: int) -> Any:
+        feature = ApiVersionsResponse.FinalizedFeatureKey
+        level = self.transaction_version
+        return ApiVersionsResponse(
+            error_code=code,
+            api_keys=[
+                ApiVersionsResponse.ApiVersion(api_key=int(api), min_version=low, max_version=high)
+                for api, (low, high) in self.versions.items()
+            ],
+            finalized_features_epoch=self.features_epoch,
+            finalized_features=[]
+            if level is None
+            else [feature(name="transaction.version", max_version_level=level, min_version_level=level)],
+        )
+
+    def _serve_sasl_handshake(self, received: Received, code: int) -> Any:
+        self.logins += 1
+        return SaslHandshakeResponse(error_code=code, mechanisms=["PLAIN"])
+
+    def _serve_sasl_authenticate(self, received: Received, _code: int) -> Any:
+        self.logins_served.wait(_LOGIN_DEADLINE_S)
+        right = bool(self.session_lifetimes_ms)
+        return SaslAuthenticateResponse(
+            error_code=Code.NONE if right else Code.SASL_AUTHENTICATION_FAILED,
+            error_message=None if right else "wrong password",
+            auth_bytes=b"",
+            session_lifetime_ms=self.session_lifetimes_ms.pop(0) if right else 0,
+        )
+
+    def _serve_metadata(self, received: Received, code: int) -> Any:
+        topics = None if received.body.topics is None else {wanted.name for wanted in received.body.topics}
+        everything = {key.topic for key in self.partitions} | ({STATE_TOPIC} if self.state_partitions else set())
+        return MetadataResponse(
+            brokers=[
+                MetadataResponse.MetadataResponseBroker(
+                    node_id=broker.node_id, host="127.0.0.1", port=broker.port, rack=None
+                )
+                for broker in self.brokers
+                if self.shown_brokers is None or broker.node_id in self.shown_brokers
+            ],
+            cluster_id="fake-cluster",
+            controller_id=0,
+            topics=[self._topic(name, code) for name in sorted(everything if topics is None else topics)],
+        )
+
+    def _topic(self, name: str, code: int) -> Any:
+        topic = MetadataResponse.MetadataResponseTopic
+        leaders = (
+            dict(enumerate(self.state_partitions or ()))
+            if name == STATE_TOPIC
+            else {key.partition: (log.leader, 0) for key, log in self.partitions.items() if key.topic == name}
+        )
+        parts = [
+            topic.MetadataResponsePartition(
+                error_code=Code.NONE if leader >= 0 else Code.LEADER_NOT_AVAILABLE,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=epoch,
+                replica_nodes=[leader] if leader >= 0 else [],
+                isr_nodes=[],
+            )
+            for index, (leader, epoch) in leaders.items()
+        ]
+        missing = Code.NONE if parts else Code.UNKNOWN_TOPIC_OR_PARTITION
+        return topic(
+            error_code=code or self.topic_error or missing,
+            name=name,
+            topic_id=self.topic_ids.get(name),
+            partitions=parts,
+        )
+
+    def _serve_find_coordinator(self, received: Received, code: int) -> Any:
+        found = [
+            FindCoordinatorResponse.Coordinator(
+                key=key,
+                node_id=(node := self.coordinator_of(key)),
+                host="127.0.0.1",
+                port=self.brokers[node].port,
+                error_code=code,
+                error_message=None,
+            )
+            for key in received.body.coordinator_keys
+        ]
+        return FindCoordinatorResponse(coordinators=found)
+
+    def _serve_describe_configs(self, received: Received, code: int) -> Any:
+        result = DescribeConfigsResponse.DescribeConfigsResult
+        config = result.DescribeConfigsResourceResult
+        (asked,) = received.body.resources
+        values = self.configs if asked.resource_type == _TOPIC_RESOURCE else self.broker_configs
+        found = result(
+            error_code=code or (Code.TOPIC_AUTHORIZATION_FAILED if values is None else Code.NONE),
+            error_message=None,
+            resource_type=asked.resource_type,
+            resource_name=asked.resource_name,
+            configs=[
+                config(name=name, value=value, read_only=False, config_source=1, is_sensitive=False, synonyms=[])
+                for name, value in (values or {}).items()
+            ],
+        )
+        return DescribeConfigsResponse(results=[found])

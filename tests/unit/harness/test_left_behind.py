@@ -93,6 +93,7 @@ LEAVES = (
 )
 
 
+@pytest.mark.slow
 def test_the_file_is_named_and_a_server_of_all_files_is_none_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     # A conftest below the root, as here: its own hooks are not called for fixtures of the session.
@@ -109,3 +110,44 @@ def test_the_file_is_named_and_a_server_of_all_files_is_none_of_its_own(tmp_path
     )
     assert "3 passed, 1 error" in ran.stdout
     assert "test_b.py leaves behind the thread 'lost' of threading" in ran.stdout
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("what the block waited for failed")])
+def test_the_act_has_returned_when_the_block_is_left(error: Exception | None) -> None:
+    begun, go_on, done = threading.Event(), threading.Event(), []
+
+    def act(name: str) -> None:
+        begun.set()
+        go_on.wait(10)
+        done.append(name)
+
+    def block() -> None:
+        with later(0.01, act, "an act"):
+            assert begun.wait(10)
+            threading.Timer(0.2, go_on.set).start()
+            if error is not None:
+                raise error
+
+    if error is None:
+        block()
+    else:
+        with pytest.raises(RuntimeError, match="waited for"):
+            block()
+    assert done == ["an act"]
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("node.id", "KAFKA_NODE_ID"),
+        ("transaction.two.phase.commit.enable", "KAFKA_TRANSACTION_TWO_PHASE_COMMIT_ENABLE"),
+        ("a-b.c", "KAFKA_A___B_C"),
+        ("sasl_x.y", "KAFKA_SASL__X_Y"),
+    ],
+)
+def test_a_property_becomes_the_variable_that_the_image_turns_back(name: str, variable: str) -> None:
+    """As apache/kafka documents it: a dot is _, an underscore __, a dash ___."""
+    # Its libraries take as long to import as a hundred tests of this folder.
+    from tests.harness.containers import environment_name  # noqa: PLC0415
+
+    assert environment_name(name) == variable

@@ -1,9 +1,10 @@
-"""The source of tokens: how long one is used, and what happens where no new one can be had."""
+"""The source of tokens: how long one is used, and where no new one can be had; and what Kerberos needs."""
 
 from __future__ import annotations
 
 import logging
 import pickle
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,26 +13,25 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.logins.tokens import (
     BrokerTokens,
     Token,
     TokenSource,
     TokenUnavailableError,
+    check_library,
     confluent_callback,
     shared_source,
     token_source,
 )
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.verification.topic_reader import client_settings
 
 NOW_S = 1_000_000.0
 
 
 class Issuer:
-    """Gives numbered tokens that live for so long, and has a clock.
-
-    Attributes:
-        fails: no token is given.
-    """
+    """Gives numbered tokens that live for so long, and has a clock."""
 
     def __init__(self, lifetime_s: float | None) -> None:
         self.lifetime_s = lifetime_s
@@ -213,3 +213,29 @@ def test_a_process_keeps_few_sources() -> None:
     for number in range(64):
         shared_source(("filler", number), Issuer(100).ask)
     assert shared_source("first", Issuer(100).ask) is not first
+
+
+PLACE = {"bootstrap.servers": "h:1"}
+LOGIN = {**PLACE, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}
+
+
+def test_without_the_package_the_error_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    with pytest.raises(MissingExtraError, match=r'gssapi is not installed: run pip install "\.\[gssapi\]"'):
+        check_library(KafkaOptions.parse(LOGIN))
+
+
+def test_other_logins_do_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    check_library(KafkaOptions.parse(PLACE))
+
+
+@pytest.mark.parametrize(("given", "service"), [({}, "kafka"), ({"sasl.kerberos.service.name": "broker"}, "broker")])
+def test_the_service_of_the_brokers(given: dict[str, str], service: str) -> None:
+    assert KafkaOptions.parse(LOGIN | given).login_config()["sasl_kerberos_service_name"] == service
+
+
+def test_verify_refuses_by_name_where_its_library_has_no_kerberos() -> None:
+    """As in the wheels of confluent-kafka."""
+    with pytest.raises(ConfigurationError, match=r"built without Kerberos.*--command-config"):
+        client_settings(KafkaOptions.parse(LOGIN))

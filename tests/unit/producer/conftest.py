@@ -13,8 +13,7 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.producer.support import PAIR, options_for
-from tests.unit.producer.writers import writer_on
+from tests.unit.producer.support import PAIR, options_for, writer_on
 
 
 @pytest.fixture
@@ -33,7 +32,6 @@ def begun(fake: FakeCluster) -> FakeCluster:
 
 @pytest.fixture
 def cluster(fake: FakeCluster) -> Iterator[Cluster]:
-    """Our connections to it."""
     with Cluster(options_for(fake)) as connections:
         yield connections
 

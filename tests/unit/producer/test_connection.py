@@ -1,4 +1,4 @@
-"""One connection to a broker: what may come of a request, and no credentials in any log."""
+"""Connections to brokers: what may come of a request, what is told at a deadline, no credentials in any log."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.producer import EndTxnResponse
 
+from spark_2pc_sink.clock import QUIET_S, Deadline
 from spark_2pc_sink.errors import AuthorizationError
-from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.kafka.broker_connections import BrokerConnections
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.kafka.broker_connections import BrokerConnections, Reasons
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.testing import ReferenceCoordinator
+from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import end_txn_request
-from spark_2pc_sink.wire.messages import KafkaRequest, find_coordinators_request
-from tests.harness.login_broker import MECHANISMS, PASSWORD, LoginBroker
-from tests.unit.fakes.cluster import FakeCluster
-from tests.unit.fakes.wire import Received, answer
-from tests.unit.producer.support import options_for
+from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec, find_coordinators_request
+from tests.harness.secure_kafka import MECHANISMS, PASSWORD, LoginBroker
+from tests.unit.fakes.clock import FakeClock
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.wire import Received, answer, hang_up
+from tests.unit.producer.support import T0, T1, options_for
 
 _NEXT = ProducerIdAndEpoch(7, 3)
 PEER = "bootstrap-0"
@@ -61,33 +64,17 @@ def in_pieces(connection: socket.socket, correlation_id: int) -> None:
         connection.sendall(bytes([byte]))
 
 
-def hang_up(connection: socket.socket, _correlation_id: int) -> None:
+def shut_down(connection: socket.socket, _correlation_id: int) -> None:
     connection.shutdown(socket.SHUT_RDWR)
 
 
-def hang_up_after_half(connection: socket.socket, correlation_id: int) -> None:
+def shut_down_after_half(connection: socket.socket, correlation_id: int) -> None:
     connection.sendall(ended(correlation_id)[:6])
-    hang_up(connection, correlation_id)
+    shut_down(connection, correlation_id)
 
 
-def answer_another(connection: socket.socket, correlation_id: int) -> None:
-    connection.sendall(ended(correlation_id + 7))
-
-
-def answer_twice(connection: socket.socket, correlation_id: int) -> None:
-    connection.sendall(ended(correlation_id) + ended(correlation_id))
-
-
-def answer_junk(connection: socket.socket, correlation_id: int) -> None:
-    connection.sendall(framed(correlation_id, b"\xff" * 9))
-
-
-def announce_too_much(connection: socket.socket, _correlation_id: int) -> None:
-    connection.sendall(struct.pack(">i", 2**31 - 1))
-
-
-def announce_less_than_nothing(connection: socket.socket, _correlation_id: int) -> None:
-    connection.sendall(struct.pack(">i", -1))
+def sends(made: Callable[[int], bytes]) -> Reply:
+    return lambda connection, correlation_id: connection.sendall(made(correlation_id))
 
 
 def say_nothing(_connection: socket.socket, _correlation_id: int) -> None:
@@ -143,12 +130,12 @@ def test_several_requests_are_on_their_way_and_each_gets_its_answer() -> None:
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        (hang_up, "socket disconnected"),
-        (hang_up_after_half, "socket disconnected"),
-        (answer_another, "answered request 9, and 2 was next"),
-        (answer_junk, "cannot be decoded"),
-        (announce_too_much, "the length 2147483647"),
-        (announce_less_than_nothing, "the length -1"),
+        (shut_down, "socket disconnected"),
+        (shut_down_after_half, "socket disconnected"),
+        (sends(lambda number: ended(number + 7)), "answered request 9, and 2 was next"),
+        (sends(lambda number: framed(number, b"\xff" * 9)), "cannot be decoded"),
+        (sends(lambda _: struct.pack(">i", 2**31 - 1)), "the length 2147483647"),
+        (sends(lambda _: struct.pack(">i", -1)), "the length -1"),
         (say_nothing, "request timed out after 50 ms"),
     ],
 )
@@ -161,7 +148,7 @@ def test_without_its_answer_a_request_fails_and_the_connection_is_closed(reply: 
 
 
 def test_an_answer_to_no_request_closes_the_connection() -> None:
-    with connected_to(answer_twice) as connections:
+    with connected_to(sends(lambda number: ended(number) * 2)) as connections:
         connections.request(PEER, request(), connections.deadline())
         while connections.ready(PEER):
             connections.poll(1)
@@ -250,3 +237,76 @@ def assert_hidden(secret: str, text: str) -> None:
     """Not as text, and not as the repr of its bytes."""
     assert secret not in text
     assert repr(secret.encode())[2:-1] not in text
+
+
+def test_the_newest_reason_is_told_unless_the_deadline_cut_the_attempt_short() -> None:
+    clock = FakeClock()
+    reasons = Reasons(Deadline(clock, 1000))
+    reasons.note("refused")
+    reasons.note(OSError("loading"))
+    assert reasons.newest == "loading"
+    clock.sleep(1)
+    reasons.note("not answered in time")
+    assert reasons.newest == "loading"
+
+
+def test_a_first_attempt_that_was_cut_short_is_all_there_is_to_tell() -> None:
+    clock = FakeClock()
+    reasons = Reasons(Deadline(clock, 1000))
+    clock.sleep(1)
+    reasons.note("not answered in time")
+    assert reasons.newest == "not answered in time"
+
+
+def test_attempts_that_go_on_for_long_are_in_the_log_with_their_reason(caplog: pytest.LogCaptureFixture) -> None:
+    """At night a job that hangs says what it waits for, not only in the error at the end."""
+    clock = FakeClock()
+    deadline = Deadline(clock, 60_000)
+    for reason in ("refused", "loading", "loading"):
+        Reasons(deadline).note(reason)
+        clock.sleep(QUIET_S)
+    assert caplog.messages == ["still waiting for Kafka, for up to 55 s more: loading"]
+
+
+def ends_of(cluster: Cluster, *partitions: TopicPartition) -> KafkaRequest:
+    (leader,) = {cluster.leader(partition) for partition in partitions}
+    assert leader is not None
+    version = cluster.version(leader, Api.LIST_OFFSETS, cluster.deadline())
+    ends = dict.fromkeys(partitions, OffsetSpec.LATEST)
+    return messages.list_offsets_request(ends, version=version, isolation=IsolationLevel.READ_UNCOMMITTED)
+
+
+def test_an_answer_that_nobody_takes_is_not_given_to_the_next_request(fake: FakeCluster, cluster: Cluster) -> None:
+    """Answers come in the order of the requests, and each belongs to its own."""
+    fake.partitions[T1].fill(9)
+    cluster.partition_counts(["t"])
+    left = cluster.begin(0, ends_of(cluster, T0), cluster.deadline())
+    assert left is not None
+    answer = responses.by_partition(cluster.request(0, ends_of(cluster, T1), cluster.deadline()).topics)
+    assert {partition: found.offset for partition, found in answer.items()} == {T1: 9}
+    assert responses.by_partition(left().topics).keys() == {T0}
+
+
+def test_several_brokers_are_asked_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
+        fake.partitions[T1].fill(3)
+        cluster.partition_counts(["t"])
+        for partition in (T0, T1):
+            cluster.request(cluster.leader(partition) or 0, ends_of(cluster, partition), cluster.deadline())
+        asked = {cluster.leader(each) or 0: ends_of(cluster, each) for each in (T0, T1)}
+        answers = cluster.request_at_once(asked, cluster.deadline())
+        assert answers is not None
+        found = {key: end for answer in answers.values() for key, end in responses.by_partition(answer.topics).items()}
+        assert {partition: end.offset for partition, end in found.items()} == {T0: 0, T1: 3}
+        fake.script(Api.LIST_OFFSETS, hang_up)
+        assert cluster.request_at_once(asked, cluster.deadline()) is None
+        assert "asking again" in caplog.text
+
+
+def test_who_is_not_connected_is_not_asked_at_once(fake: FakeCluster, cluster: Cluster) -> None:
+    cluster.partition_counts(["t"])
+    request = ends_of(cluster, T0)
+    with Cluster(options_for(fake)) as another:
+        assert another.request_at_once({0: request}, another.deadline()) is None
+    assert not fake.of(Api.LIST_OFFSETS)

@@ -20,7 +20,6 @@ from spark_2pc_sink.errors import (
     RecordTooLargeError,
     UnknownTopicError,
 )
-from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.wire.api_versions import Api
@@ -125,14 +124,6 @@ def test_a_time_that_the_topic_does_not_take_is_no_bad_row(fake: FakeCluster, cl
         session.flush()
 
 
-def test_a_record_beyond_a_segment_is_named(fake: FakeCluster, cluster: Cluster) -> None:
-    assert fake.configs is not None
-    fake.configs |= {"max.message.bytes": "2000", "segment.bytes": "1000"}
-    session = session_on(cluster)
-    with pytest.raises(RecordTooLargeError, match=r"segment\.bytes of the topic is 1000"):
-        send(session, Rows.of(pa.array(["order-17"]), pa.array(["x" * 1500]), None))
-
-
 def test_a_refused_record_names_what_a_compacted_topic_wants(fake: FakeCluster, cluster: Cluster) -> None:
     fake.script(Api.PRODUCE, answer(Code.INVALID_RECORD))
     session = session_on(cluster)
@@ -141,27 +132,32 @@ def test_a_refused_record_names_what_a_compacted_topic_wants(fake: FakeCluster, 
         session.flush()
 
 
-def test_a_record_beyond_the_topics_limit_is_named_by_its_key(fake: FakeCluster, cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("configs", "options", "limit"),
+    [
+        ({"max.message.bytes": "1000"}, {}, "max.message.bytes of the topic is 1000"),
+        ({"max.message.bytes": "4000", "segment.bytes": "1000"}, {}, "segment.bytes of the topic is 1000"),
+        ({}, {"batch_bytes_max": 1_000, "max_request_bytes": 1_500}, "max.request.size is 1500"),
+    ],
+)
+def test_a_record_beyond_a_limit_is_named_by_its_key_and_not_sent(
+    fake: FakeCluster, cluster: Cluster, configs: dict[str, str], options: dict[str, int], limit: str
+) -> None:
     assert fake.configs is not None
-    fake.configs["max.message.bytes"] = "1000"
-    session = session_on(cluster)
-    session.append(T0, Rows.of(pa.array(["order-17"]), pa.array(["x" * 2000]), None))
+    fake.configs |= configs
     with pytest.raises(RecordTooLargeError) as caught:
-        session.flush()
+        send(session_on(cluster, **options), Rows.of(pa.array(["order-17"]), pa.array(["x" * 2000]), None))
     assert (caught.value.row_key, caught.value.partition) == ("order-17", 0)
-    assert "max.message.bytes of the topic is 1000" in str(caught.value)
+    assert limit in str(caught.value)
     assert fake.of(Api.PRODUCE) == []
 
 
-def test_a_record_beyond_max_request_size_is_refused_here(fake: FakeCluster, cluster: Cluster) -> None:
-    session = session_on(cluster, batch_bytes_max=1_000, max_request_bytes=1_500)
-    session.append(T0, rows("x" * 2_000))
-    with pytest.raises(RecordTooLargeError, match=r"max\.request\.size is 1500"):
-        session.flush()
-
-
 @pytest.mark.parametrize(
-    ("key", "shown"), [(None, "null"), (b"\xff\x00", "0xff00"), ("naïve", "naïve"), (b"a\nb", "0x610a62"), (b"", "")]
+    ("key", "shown"),
+    [
+        *((None, "null"), (b"\xff\x00", "0xff00"), ("naïve", "naïve"), (b"a\nb", "0x610a62"), (b"", "")),
+        ("k" * 500, "k" * 80 + "…"),
+    ],
 )
 def test_a_record_that_the_broker_calls_too_large_is_named_by_its_key(
     fake: FakeCluster, cluster: Cluster, key: object, shown: str
@@ -174,16 +170,6 @@ def test_a_record_that_the_broker_calls_too_large_is_named_by_its_key(
     with pytest.raises(RecordTooLargeError) as caught:
         session.flush()
     assert caught.value.row_key == shown
-
-
-def test_a_long_key_is_cut(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.configs = None
-    fake.script(Api.PRODUCE, answer(Code.MESSAGE_TOO_LARGE))
-    session = session_on(cluster)
-    session.append(T0, rows("k" * 500))
-    with pytest.raises(RecordTooLargeError) as caught:
-        session.flush()
-    assert caught.value.row_key == "k" * 80 + "…"
 
 
 def test_a_batch_that_is_too_large_says_which_option_to_change(fake: FakeCluster, cluster: Cluster) -> None:
@@ -209,13 +195,6 @@ def test_batches_are_cut_below_the_topics_limit(fake: FakeCluster, cluster: Clus
     ]
     assert max(sizes) <= 4000
     assert sum(sizes) > 20_000
-
-
-def test_an_unknown_topic_is_an_error_and_not_created(fake: FakeCluster, cluster: Cluster) -> None:
-    session = session_on(cluster)
-    with pytest.raises(UnknownTopicError, match="'nowhere'"):
-        session.append(TopicPartition("nowhere", 0), rows("a"))
-    assert not any(request.body.allow_auto_topic_creation for request in fake.of(Api.METADATA))
 
 
 def test_a_topic_deleted_under_way_is_an_error(fake: FakeCluster, cluster: Cluster) -> None:

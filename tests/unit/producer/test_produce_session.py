@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import (
-    AbortableError,
-    BatchRetryError,
-    KafkaTimeoutError,
-    LocalProtocolError,
-)
+from spark_2pc_sink.errors import AbortableError, BatchRetryError, KafkaTimeoutError, LocalProtocolError
 from spark_2pc_sink.kafka import produce_session as produce_session_module
 from spark_2pc_sink.kafka import record_encoder
 from spark_2pc_sink.kafka.batch_sender import OpenTransaction, PartitionReceipt
@@ -90,13 +85,7 @@ def test_produce_adds_partitions_only_where_nobody_else_does(
 
 def test_ends_that_are_known_are_not_asked_for(fake: FakeCluster, cluster: Cluster) -> None:
     """The driver has asked beside its job; who has written behind that is found all the same."""
-    session = ProduceSession(
-        cluster,
-        OpenTransaction("orders", PAIR, 2),
-        cluster.options,
-        timestamp_ms=0,
-        ends={T0: 0},
-    )
+    session = ProduceSession(cluster, OpenTransaction("orders", PAIR, 2), cluster.options, timestamp_ms=0, ends={T0: 0})
     session.append(T0, rows("a"))
     session.flush()
     assert not fake.of(Api.LIST_OFFSETS)
@@ -200,10 +189,7 @@ def test_the_deadline_ends_it_and_names_the_last_error(fake: FakeCluster, cluste
 
 @pytest.mark.parametrize(
     ("before", "named"),
-    [
-        ([], "sent, and not answered"),
-        ([answer(Code.NOT_ENOUGH_REPLICAS)], r"NOT_ENOUGH_REPLICAS \(19\)"),
-    ],
+    [([], "sent, and not answered"), ([answer(Code.NOT_ENOUGH_REPLICAS)], r"NOT_ENOUGH_REPLICAS \(19\)")],
     ids=["the-only-attempt", "after-an-answer"],
 )
 def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_the_error_before_it(

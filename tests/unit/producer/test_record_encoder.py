@@ -1,7 +1,8 @@
-"""Rows kept until they fill a batch, and what is left of several partitions, which is encoded together."""
+"""From rows to acknowledged batches: partitions, encoding, order and repetition. Covers B5 and B22."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import AbortableError, LocalProtocolError, UnknownTopicError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.batch_sender import Batch, PartitionQueue, PartitionReceipt
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.produce_session import BatchListSender, PlacedBatch, StickyPartitioner, joined, parted
 from spark_2pc_sink.kafka.record_encoder import (
     TOGETHER_BYTES_MAX,
     EncodedBatch,
@@ -17,9 +23,17 @@ from spark_2pc_sink.kafka.record_encoder import (
     RecordEncoder,
     RowBuffer,
     TopicLimits,
+    partition_for_keys,
+    spread,
 )
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.batch_reader import decode_record_batches
+from spark_2pc_sink.wire.record_list import encode_listed_batch, record_content
 from spark_2pc_sink.wire.record_rows import Rows, encode_sections
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer
+from tests.unit.producer.support import PAIR, T0, T1, options_for
 
 OPTIONS = KafkaOptions.parse({"bootstrap.servers": "localhost:9092", "compression.type": "none"})
 #: Columns of one partition each: no two of the same length, with and without keys, text and bytes of both widths.
@@ -113,3 +127,307 @@ def test_slices_of_larger_columns_are_read_from_their_offset() -> None:
     buffer.add(Rows.of(whole.slice(1, 1), whole.slice(1, 1), None))
     buffer.add(Rows.of(whole.slice(3, 1), whole.slice(3, 1), None))
     assert values_of(buffer.take()) == [b"1", b"3"]
+
+
+def split_up(partitioner: StickyPartitioner, table: Any) -> dict[str, list[str]]:
+    return {str(item.partition): texts(item.rows) for item in partitioner.split_call(partitioner.columns(table))}
+
+
+def texts(rows: Rows) -> list[str]:
+    return [value.decode() for column in rows.value.values() for value in column.to_pylist()]
+
+
+@pytest.fixture
+def partitioner() -> Any:
+    with fake_cluster(topics={"t": 4, "u": 2}) as fake, Cluster(options_for(fake)) as cluster:
+        yield StickyPartitioner(cluster, "t")
+
+
+def test_keys_go_where_a_java_producer_would_put_them(partitioner: StickyPartitioner) -> None:
+    keys = [f"order-{number}" for number in range(50)]
+    expected: dict[str, list[bytes]] = {}
+    for key, partition in zip(keys, partition_for_keys(pa.array(keys), 4), strict=True):
+        expected.setdefault(f"t-{partition}", []).append(key.encode())
+    assert split_up(partitioner, pa.table({"key": keys, "value": keys})) == {
+        name: [value.decode() for value in values] for name, values in sorted(expected.items())
+    }
+
+
+def test_rows_of_one_partition_keep_their_order(partitioner: StickyPartitioner) -> None:
+    numbers = [str(number) for number in range(100)]
+    split = split_up(partitioner, pa.table({"partition": [int(n) % 4 for n in numbers], "value": numbers}))
+    assert split == {f"t-{part}": [n for n in numbers if int(n) % 4 == part] for part in range(4)}
+
+
+def test_keyless_rows_of_a_call_stay_together_and_calls_take_turns(partitioner: StickyPartitioner) -> None:
+    """KIP-480: sticky for a batch, then another partition."""
+    table = pa.table({"value": ["a", "b"]})
+    places = [next(iter(split_up(partitioner, table))) for _ in range(8)]
+    assert all(len(split_up(partitioner, table)) == 1 for _ in range(2))
+    assert set(places) == {"t-0", "t-1", "t-2", "t-3"}
+
+
+def test_a_null_partition_falls_back_to_the_key(partitioner: StickyPartitioner) -> None:
+    key = "order-1"
+    (by_key,) = partition_for_keys(pa.array([key]), 4)
+    table = pa.table(
+        {"key": [key, key], "partition": pa.array([None, (by_key + 1) % 4], pa.int32()), "value": ["a", "b"]}
+    )
+    assert split_up(partitioner, table) == dict(sorted({f"t-{by_key}": ["a"], f"t-{(by_key + 1) % 4}": ["b"]}.items()))
+
+
+def test_a_column_names_the_topic_row_by_row(partitioner: StickyPartitioner) -> None:
+    table = pa.table({"topic": ["u", None, "u"], "partition": [1, 0, 1], "value": ["a", "b", "c"]})
+    assert split_up(partitioner, table) == {"u-1": ["a", "c"], "t-0": ["b"]}
+
+
+def test_no_rows_go_nowhere(partitioner: StickyPartitioner) -> None:
+    assert split_up(partitioner, pa.table({"value": pa.array([], pa.string())})) == {}
+    assert (
+        split_up(partitioner, pa.table({"topic": pa.array([], pa.string()), "value": pa.array([], pa.string())})) == {}
+    )
+
+
+@pytest.mark.parametrize("partition", [-1, 4])
+def test_a_partition_that_is_not_there_is_an_error(partitioner: StickyPartitioner, partition: int) -> None:
+    with pytest.raises(UnknownTopicError, match=f"4 partitions, 0 to 3, and a row names {partition}"):
+        split_up(partitioner, pa.table({"partition": [partition], "value": ["a"]}))
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (pa.table({"key": ["a"]}), "no column 'value'"),
+        (pa.table({"value": ["a"], "valeu": ["a"]}), "valeu"),
+        (pa.table({"value": ["a"], "partition": ["0"]}), "partition"),
+    ],
+)
+def test_columns_that_cannot_be_sent_are_refused(partitioner: StickyPartitioner, table: Any, said: str) -> None:
+    with pytest.raises(LocalProtocolError, match=said):
+        partitioner.columns(table)
+
+
+def test_rows_need_a_topic_from_somewhere(partitioner: StickyPartitioner) -> None:
+    nameless = StickyPartitioner(partitioner._cluster, None)
+    for table in (pa.table({"value": ["a"]}), pa.table({"value": ["a"], "topic": pa.array([None], pa.string())})):
+        with pytest.raises(LocalProtocolError, match="without a topic"):
+            nameless.columns(table)
+    assert split_up(nameless, pa.table({"value": ["a"], "topic": ["u"], "partition": [0]})) == {"u-0": ["a"]}
+
+
+def test_chunked_columns_and_record_batches_are_the_same_rows(partitioner: StickyPartitioner) -> None:
+    table = pa.table({"partition": [0, 1, 0], "value": ["a", "b", "c"]})
+    chunked = pa.concat_tables([table.slice(0, 2), table.slice(2)])
+    assert (
+        split_up(partitioner, chunked) == split_up(partitioner, table) == split_up(partitioner, table.to_batches()[0])
+    )
+
+
+@given(rows=st.integers(0, 2_000), partitions=st.lists(st.integers(0, 99), min_size=1, max_size=20, unique=True))
+def test_rows_without_a_key_are_shared_out_evenly_in_runs(rows: int, partitions: list[int]) -> None:
+    """As a sticky partitioner does."""
+    spread_out = spread(rows, partitions).tolist()
+    assert len(spread_out) == rows
+    assert set(spread_out) <= set(partitions)
+    counts = [spread_out.count(partition) for partition in partitions]
+    assert max(counts) - min(counts) <= 1
+    assert sum(a != b for a, b in pairwise(spread_out)) < len(partitions)
+
+
+def queue_of(count: int, *, first_acknowledged: bool = True) -> PartitionQueue:
+    """A queue with ``count`` batches of 10 records; the one before them, of 1 record at offset 5, is acknowledged."""
+    queue = PartitionQueue(T0, floor_offset=5)
+    if first_acknowledged:
+        queue.push(b"0", record_count=1, row_key=None, deadline_s=100)
+        queue.acknowledged(send(queue), 5)
+    for number in range(count):
+        queue.push(str(number + 1).encode(), record_count=10, row_key=None, deadline_s=100)
+    return queue
+
+
+def send(queue: PartitionQueue, now_s: float = 0.0) -> Batch:
+    batch = queue.peek(now_s)
+    assert batch is not None
+    queue.sent(batch)
+    return batch
+
+
+def test_batches_leave_in_the_order_in_which_they_came() -> None:
+    queue = queue_of(3)
+    assert [send(queue).payload for _ in range(3)] == [b"1", b"2", b"3"]
+    assert queue.peek(0) is None
+
+
+def test_until_the_first_acknowledgement_one_batch_travels_alone() -> None:
+    """Below transaction.version 2 a leader without an entry takes any first sequence (SEMANTICS of 45, case iii)."""
+    queue = queue_of(2, first_acknowledged=False)
+    first = send(queue)
+    assert queue.peek(0) is None
+    queue.acknowledged(first, 5)
+    assert send(queue).payload == b"2"
+
+
+def test_after_a_failure_nothing_is_sent_until_every_answer_is_in() -> None:
+    queue = queue_of(4)
+    one, two, three = send(queue), send(queue), send(queue)
+    queue.returned(one)
+    assert queue.peek(0) is None
+    queue.returned(three)
+    assert queue.peek(0) is None
+    queue.returned(two)
+    assert [send(queue).payload for _ in range(4)] == [b"1", b"2", b"3", b"4"]
+    assert (one.sends, two.sends, three.sends) == (2, 2, 2)
+
+
+def test_a_batch_behind_the_failed_one_may_have_been_appended() -> None:
+    """REQUEST_TIMED_OUT says that a batch is in the leader's log; those behind it succeed (B22: each counted once)."""
+    queue = queue_of(2)
+    one, two = send(queue), send(queue)
+    queue.returned(one)
+    queue.acknowledged(two, 16)
+    queue.acknowledged(send(queue), 6)
+    assert queue.receipt == PartitionReceipt(records=21, first_offset=5, last_offset=25)
+    assert queue.outstanding == 0
+
+
+def test_out_of_order_is_about_an_earlier_batch_only_while_there_is_one() -> None:
+    queue = queue_of(2)
+    one, two = send(queue), send(queue)
+    assert queue.has_earlier(two)
+    assert not queue.has_earlier(one)
+    queue.returned(one)
+    assert queue.has_earlier(two)
+
+
+def test_back_off_doubles_and_an_acknowledgement_ends_it() -> None:
+    queue = queue_of(1)
+    pauses = []
+    for _ in range(4):
+        queue.back_off(10.0, first_s=1, max_s=5)
+        pauses.append(queue.resend_at_s - 10.0)
+    assert pauses == [1, 2, 4, 5]
+    assert queue.peek(14.9) is None
+    batch = send(queue, 15.0)
+    queue.acknowledged(batch, 6)
+    queue.back_off(10.0, first_s=1, max_s=5)
+    assert queue.resend_at_s == 11.0
+
+
+def test_only_the_first_waiting_batch_can_be_sent() -> None:
+    queue = queue_of(2)
+    first = queue.peek(0)
+    assert first is not None
+    queue.sent(first)
+    with pytest.raises(AssertionError):
+        queue.sent(first)
+
+
+def test_the_oldest_batch_is_found_wherever_it_is() -> None:
+    queue = queue_of(3)
+    one, two = send(queue), send(queue)
+    assert queue.oldest() is one
+    queue.returned(one)
+    assert queue.oldest() is one
+    queue.acknowledged(two, 16)
+    queue.acknowledged(send(queue), 6)
+    oldest = queue.oldest()
+    assert oldest is not None
+    assert oldest.payload == b"3"
+
+
+def test_what_comes_next_lies_above_what_was_acknowledged() -> None:
+    queue = PartitionQueue(T0, floor_offset=5)
+    assert queue.next_offset() == 5
+    queue.push(b"0", record_count=3, row_key=None, deadline_s=1)
+    queue.acknowledged(send(queue), 8)
+    assert queue.next_offset() == 11
+
+
+pytestmark = pytest.mark.usefixtures("begun")
+
+
+def batch(partition: TopicPartition, *values: str) -> PlacedBatch:
+    contents = [record_content(None, value.encode(), ()) for value in values]
+    made = encode_listed_batch(partition.topic, contents, timestamp_ms=1, compression="none")
+    return PlacedBatch(partition, made.payload, made.record_count)
+
+
+def sequences_of(fake: FakeCluster) -> set[tuple[int, int, int]]:
+    """Partition, sequence number and producer of every batch that came."""
+    return {
+        (data.index, found.base_sequence, found.producer_id)
+        for request in fake.of(Api.PRODUCE)
+        for topic in request.body.topic_data
+        for data in topic.partition_data
+        for found in decode_record_batches(bytes(data.records))
+    }
+
+
+def test_all_are_acknowledged_in_their_order(fake: FakeCluster, cluster: Cluster) -> None:
+    sender = BatchListSender(cluster, "orders", options_for(fake))
+    sent = sender.send(PAIR, 2, [batch(T0, "a", "b"), batch(T1, "c"), batch(T0, "d")])
+    assert {partition: last - first for partition, (first, last) in sent.offsets.items()} == {T0: 2, T1: 0}
+    assert sequences_of(fake) == {(0, 0, PAIR.producer_id), (0, 2, PAIR.producer_id), (1, 0, PAIR.producer_id)}
+
+
+def at_rest(cluster: Cluster) -> None:
+    """The leaders are known, and so is a connection to them."""
+    cluster.partition_counts([T0.topic])
+    cluster.features()
+    assert cluster.leader(T0) is not None
+
+
+@pytest.mark.parametrize(
+    "happening",
+    [hang_up, lose_answer, answer(Code.NOT_LEADER_OR_FOLLOWER), answer(Code.CONCURRENT_TRANSACTIONS)],
+    ids=["lost before", "lost after", "moved", "concurrent"],
+)
+def test_what_was_not_acknowledged_is_sent_again(fake: FakeCluster, cluster: Cluster, happening: Step) -> None:
+    """With the same sequence numbers, so that the broker takes none twice."""
+    at_rest(cluster)
+    fake.script(Api.PRODUCE, happening)
+    sent = BatchListSender(cluster, "orders", options_for(fake)).send(PAIR, 2, [batch(T0, "b"), batch(T1, "c")])
+    assert set(sent.offsets) == {T0, T1}
+    assert sequences_of(fake) == {(0, 0, PAIR.producer_id), (1, 0, PAIR.producer_id)}
+    assert len(fake.of(Api.PRODUCE)) == 2
+    assert [len(fake.partitions[each].batches) for each in (T0, T1)] == [1, 1]
+
+
+def test_one_request_takes_it_where_everything_is_known(fake: FakeCluster, cluster: Cluster) -> None:
+    """And nothing is asked beside it."""
+    at_rest(cluster)
+    before = len(fake.received)
+    BatchListSender(cluster, "orders", options_for(fake)).send(PAIR, 2, [batch(T0, "a"), batch(T1, "b")])
+    assert [each.api for each in fake.received[before:]] == [Api.PRODUCE]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["one request", "leaders are asked for"])
+def test_a_refusal_is_raised(fake: FakeCluster, cluster: Cluster, *, known: bool) -> None:
+    if known:
+        at_rest(cluster)
+    fake.script(Api.PRODUCE, answer(Code.INVALID_TXN_STATE))
+    with pytest.raises(AbortableError):
+        BatchListSender(cluster, "orders", options_for(fake)).send(PAIR, 2, [batch(T0, "a")])
+    assert len(fake.of(Api.PRODUCE)) == 1
+
+
+def test_what_is_kept_is_what_was_sent() -> None:
+    batches = [batch(T0, "a", "b"), batch(T1, "c"), batch(T0, "d")]
+    partitions, data = joined(batches)
+    found = list(parted(partitions, data))
+    assert [(each.partition, bytes(each.payload), each.record_count) for each in found] == [
+        (each.partition, bytes(each.payload), each.record_count) for each in batches
+    ]
+
+
+def test_what_is_kept_and_damaged_is_refused() -> None:
+    partitions, data = joined([batch(T0, "a"), batch(T1, "b")])
+    for wrong_partitions, wrong_data in (
+        (partitions[:1], data),
+        ((*partitions, "t-0"), data),
+        (partitions, data[:-1]),
+        (partitions, b""),
+        (partitions, data + b"?"),
+    ):
+        with pytest.raises(LocalProtocolError, match="read kept records"):
+            list(parted(wrong_partitions, wrong_data))

@@ -1,9 +1,14 @@
-"""The files of TLS: what they mean, and how those that cannot be read are refused. Covers B25 (no hang)."""
+"""TLS: what its files mean, which are refused, and which failures end a connection for good. Covers B25 (no hang)."""
 
 from __future__ import annotations
 
+import socket
 import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -14,9 +19,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.errors import ConfigurationError, TlsRefusedError
+from spark_2pc_sink.kafka import connection_failures
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.tls import client_context
+from spark_2pc_sink.kafka.connection_failures import Listener, probe
+from spark_2pc_sink.kafka.tls import TlsFailedError, client_context, protocol_refusal, tls_refusal
 from spark_2pc_sink.options import KafkaOptions
 
 PASSWORD = b"pass-word"
@@ -113,3 +120,169 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(
         Cluster(options(folder, **files))
     assert caught.value.option == option
     assert "wrong" not in str(caught.value)
+
+
+WHERE = "broker h:9093"
+
+
+def tls_options(protocol: str = "SSL", **given: Any) -> KafkaOptions:
+    login = {"sasl_mechanism": "PLAIN", "sasl_username": "u", "sasl_password": "p"}
+    more = login if protocol.startswith("SASL") else {}
+    return KafkaOptions(bootstrap_servers=("h:9093",), security_protocol=protocol, **more, **given)  # type: ignore[arg-type]
+
+
+def said(reason: str, **given: Any) -> TlsRefusedError | None:
+    """What becomes of an error of OpenSSL's."""
+    error = ssl.SSLError(1, f"[SSL: {reason}]")
+    error.reason = reason
+    return tls_refusal(TlsFailedError(error), WHERE, tls_options(**given))
+
+
+def judged(code: int, words: str, **given: Any) -> str:
+    """What becomes of a certificate that OpenSSL refuses."""
+    error = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED]")
+    error.reason, error.verify_code, error.verify_message = "CERTIFICATE_VERIFY_FAILED", code, words
+    refused = tls_refusal(TlsFailedError(error), WHERE, tls_options(**given))
+    assert refused is not None
+    assert (refused.code, refused.name) == (code, "CERTIFICATE_VERIFY_FAILED")
+    return str(refused)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "TLSV1_ALERT_INTERNAL_ERROR",
+        "TLSV1_ALERT_USER_CANCELLED",
+        "UNEXPECTED_EOF_WHILE_READING",
+        "APP_DATA_IN_HANDSHAKE",
+    ],
+)
+def test_what_may_be_temporary_is_no_refusal(reason: str) -> None:
+    assert said(reason) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "certificate", "says"),
+    [
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", None, "there is none; it answered CERTIFICATE_REQUIRED"),
+        ("SSLV3_ALERT_HANDSHAKE_FAILURE", None, "there is none (or there is no cipher in common)"),
+        ("SSLV3_ALERT_HANDSHAKE_FAILURE", "me.pem", "no version or cipher of TLS in common; it says HANDSHAKE_FAILURE"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "me.pem", "refuses the client's certificate ssl.certificate.location=me.pem"),
+        ("TLSV1_ALERT_PROTOCOL_VERSION", None, "no version or cipher of TLS in common; it says PROTOCOL_VERSION"),
+        ("UNSUPPORTED_PROTOCOL", None, "no version or cipher of TLS in common; it says UNSUPPORTED_PROTOCOL"),
+        ("WRONG_VERSION_NUMBER", None, "what it answers is no TLS (WRONG_VERSION_NUMBER)"),
+    ],
+)
+def test_an_alert_and_its_remedy(reason: str, certificate: str | None, says: str) -> None:
+    """B25: told at once, with the option that mends it."""
+    error = said(reason, ssl_certificate_location=certificate)
+    assert error is not None
+    assert says in str(error)
+    assert f"TLS with the {WHERE}" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "given", "says"),
+    [
+        (20, "unable to get local issuer certificate", {}, "the system's (ssl.ca.location is not set)"),
+        (19, "self-signed certificate in chain", {"ssl_ca_location": "a.pem"}, "in ssl.ca.location=a.pem has signed"),
+        (62, "Hostname mismatch, certificate is not valid for 'h'.", {}, "for other names (Hostname mismatch"),
+        (10, "certificate has expired", {}, "its certificate has expired"),
+        (9, "certificate is not yet valid", {}, "its certificate is not valid yet"),
+        (23, "certificate revoked", {"ssl_crl_location": "r.pem"}, "revoked in ssl.crl.location=r.pem"),
+        (12, "CRL has expired", {"ssl_crl_location": "r.pem"}, "no valid list of the issuer (CRL has expired)"),
+        (26, "unsuitable certificate purpose", {}, "refused (unsuitable certificate purpose)"),
+    ],
+)
+def test_a_certificate_and_its_remedy(code: int, words: str, given: dict[str, str], says: str) -> None:
+    """OpenSSL's reason, the option that mends it, and the command that shows the certificate."""
+    text = judged(code, words, **given)
+    assert says in text
+    assert text.endswith("openssl s_client -showcerts -connect h:9093")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "other"),
+    [("PLAINTEXT", "SSL"), ("SASL_PLAINTEXT", "SASL_SSL"), ("SSL", "PLAINTEXT"), ("SASL_SSL", "SASL_PLAINTEXT")],
+)
+def test_the_other_protocol_is_named(protocol: str, other: str) -> None:
+    error = protocol_refusal(WHERE, tls_options(protocol), peer_has_tls=not protocol.endswith("SSL"))
+    assert f"set security.protocol={other}," in str(error)
+
+
+# --- listeners -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def listener(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A port whose connections are served one after the other, and then closed."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        done = threading.Event()
+
+        def run() -> None:
+            while not done.is_set():
+                with closing(server.accept()[0]) as connection:
+                    if not done.is_set():
+                        _ignoring_errors(serve, connection)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        port = server.getsockname()[1]
+        try:
+            yield port
+        finally:
+            done.set()
+            socket.create_connection(("127.0.0.1", port)).close()
+            thread.join(10)
+
+
+def _ignoring_errors(serve: Callable[[socket.socket], None], connection: socket.socket) -> None:
+    try:
+        serve(connection)
+    except OSError:
+        """The client has hung up, which some tests are about."""
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of a server, and of a client that trusts it."""
+    authority = trustme.CA()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(server)
+    authority.cert_pem.write_to_path(tmp_path / "a.pem")
+    client = client_context(tls_options(ssl_ca_location=str(tmp_path / "a.pem")))
+    assert client is not None
+    return server, client
+
+
+def test_a_listener_that_says_nothing_is_nothing_to_report(context: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    """A broker that is stopping: closed at once, with TLS, without, and behind the handshake."""
+    server, client = context
+    with listener(lambda _: None) as port:
+        assert probe("127.0.0.1", port, None) == Listener()
+        assert probe("127.0.0.1", port, client) == Listener()
+    with listener(lambda connection: server.wrap_socket(connection, server_side=True).close()) as port:
+        assert probe("localhost", port, client) == Listener()
+    assert probe("127.0.0.1", port, client) == Listener()
+
+
+@pytest.mark.parametrize("error", [ssl.SSLEOFError(), ssl.SSLZeroReturnError()])
+def test_a_listener_that_closes_in_the_handshake_is_nothing_to_report(
+    error: ssl.SSLError, context: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python has two errors for it."""
+
+    def closed(*_: object) -> Listener:
+        raise TlsFailedError(error)
+
+    monkeypatch.setattr(connection_failures, "_probe_tls", closed)
+    with listener(lambda _: None) as port:
+        assert probe("127.0.0.1", port, context[1]) == Listener()
+
+
+def test_a_certificate_that_is_refused_is_found(context: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server, client = context
+    with listener(lambda connection: server.wrap_socket(connection, server_side=True).close()) as port:
+        found = probe("127.0.0.1", port, client)
+    assert found.tls_failed is not None
+    assert isinstance(found.tls_failed.error, ssl.SSLCertVerificationError)

@@ -236,10 +236,7 @@ def test_end_answers_the_next_pair(fake: FakeCluster, client: TransactionClient)
 
 @pytest.mark.parametrize("transaction_version", [None, 0, 1])
 def test_below_transaction_version_2_end_does_not_bump(transaction_version: int | None) -> None:
-    with (
-        fake_cluster(transaction_version=transaction_version) as fake,
-        Cluster(options_for(fake)) as cluster,
-    ):
+    with fake_cluster(transaction_version=transaction_version) as fake, Cluster(options_for(fake)) as cluster:
         fake.know(OPEN)
         assert client_on(cluster).end(PAIR, commit=False) == EndTxnAnswer(0, "NONE", None)
         assert fake.of(Api.END_TXN)[0].version == 4

@@ -29,8 +29,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Received, answer, hang_up
-from tests.unit.producer.support import T0, options_for
-from tests.unit.producer.writers import CALL, REACH, ROWS, in_transaction, kept, observable, writer_on
+from tests.unit.producer.support import CALL, REACH, ROWS, T0, in_transaction, kept, observable, options_for, writer_on
 
 ALLOWED = {(rule.state, rule.operation) for rule in RULES}
 ILLEGAL = [pair for pair in itertools.product(WriterState, Operation) if pair not in ALLOWED]
@@ -47,6 +46,7 @@ def test_an_illegal_call_raises_and_nothing_moves(
     with pytest.raises(LocalProtocolError) as caught:
         CALL[operation](writer)
     assert caught.value.state == state.value
+    assert "close" in caught.value.rule
     assert observable(writer, two_phase) == before
 
 
@@ -63,6 +63,39 @@ def test_a_legal_call_leads_where_the_table_says(
     # Nothing is ongoing in the fake cluster unless a test says so, so init with keep finds nothing.
     keeping = rule.operation is Operation.INIT_KEEPING
     assert writer.state is (WriterState.KEPT_NOTHING if keeping else rule.done)
+
+
+# --- the table of states ---------------------------------------------------------------------------------------
+
+
+def test_no_call_has_two_rules() -> None:
+    assert len(ALLOWED) == len(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.state.value}: {rule.operation.value}")
+def test_every_rule_has_a_source(rule: object) -> None:
+    source = getattr(rule, "source", "")
+    assert source.startswith(("KIP-", "KafkaProducer"))
+
+
+def test_prepared_and_kept_allow_only_the_end_of_the_transaction() -> None:
+    """KIP-939: 'a mode where only .commitTransaction, .abortTransaction, or .completeTransaction could be called'."""
+    ends = {Operation.COMMIT, Operation.ABORT, Operation.COMPLETE, Operation.CLOSE}
+    for state in (WriterState.PREPARED, WriterState.KEPT):
+        assert {operation for allowed, operation in ALLOWED if allowed is state} == ends
+
+
+def test_an_unknown_outcome_can_only_be_repeated() -> None:
+    """The javadoc of commitTransaction: after a time-out it is safe to retry, and abort is not possible (B4)."""
+    assert (WriterState.COMMITTING, Operation.ABORT) not in ALLOWED
+    assert (WriterState.ABORTING, Operation.COMMIT) not in ALLOWED
+
+
+def test_every_state_can_be_reached_and_left() -> None:
+    reached = {WriterState.UNINITIALISED, WriterState.FATAL, WriterState.KEPT_NOTHING}
+    reached |= {state for rule in RULES for state in (rule.done, rule.failed, rule.unknown)}
+    assert reached == set(WriterState)
+    assert {state for state, _ in ALLOWED} == set(WriterState)
 
 
 # --- transactions -------------------------------------------------------------------------------------------------

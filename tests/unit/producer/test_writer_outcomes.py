@@ -29,8 +29,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 from tests.unit.fakes.wire import answer, hang_up, lose_answer
-from tests.unit.producer.support import options_for
-from tests.unit.producer.writers import ROWS, in_transaction, observable, unknown, writer_on
+from tests.unit.producer.support import ROWS, in_transaction, observable, options_for, unknown, writer_on
 
 
 def test_a_lost_answer_to_commit_is_repeated(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
@@ -83,11 +82,7 @@ def test_complete_can_be_repeated_after_an_unknown_outcome(two_phase: FakeCluste
     ids=lambda part: getattr(part, "name", None),
 )
 def test_a_refused_commit_is_an_error(
-    two_phase: FakeCluster,
-    writer: TransactionalWriter,
-    code: Code,
-    error: type[DualWriteError],
-    state: WriterState,
+    two_phase: FakeCluster, writer: TransactionalWriter, code: Code, error: type[DualWriteError], state: WriterState
 ) -> None:
     """B7: INVALID_TXN_STATE after a commit means that the broker aborted it; success must not be reported."""
     in_transaction(writer)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message as LibraryMessage
 from google.protobuf.message_factory import GetMessageClass
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
@@ -153,7 +153,6 @@ def _plain(kind: DataType, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [SINGLE, REPEATED, MAPS], ids=["single", "repeated", "maps"])
-@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_bytes_are_those_of_the_runtime(kind: StructType, data: st.DataObject) -> None:
     """Of maps the entries have an order of their own, which Protobuf leaves open: these are read back."""

@@ -37,7 +37,6 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 
 
 def scalars() -> st.SearchStrategy[DataType]:
-    """Types without parts."""
     plain: list[type[DataType]] = [
         BooleanType,
         FloatType,
@@ -78,7 +77,6 @@ def values_of(kind: DataType, *, nulls: bool = True) -> st.SearchStrategy[Any]:
     """Values of a type, as pyarrow takes them.
 
     Args:
-        kind: of Spark.
         nulls: elements, values of maps and fields may be null where the type allows it.
     """
     if isinstance(kind, StructType):

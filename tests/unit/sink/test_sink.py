@@ -1,4 +1,4 @@
-"""The sink object by itself; what it does in a query is tested with Spark."""
+"""The sink object, the counts of its report and the exit code of its query; a query is tested with Spark."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from unittest import mock
 
 import pytest
 
-from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink import DualWriteSink, errors
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.sink import sink as module
 from spark_2pc_sink.sink.job.calling_query import Backfill
+from spark_2pc_sink.sink.job_end import exit_code_of
+from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spark_2pc_sink.sink.job.calling_query import CallingQuery
+
 
 #: For what a thread does at once.
 THREAD_S = 30
@@ -157,3 +161,51 @@ def test_a_backfill_is_no_stream_and_not_inside_one() -> None:
         sink().write(mock.Mock(isStreaming=True), batch_id=1)
     with pytest.raises(ConfigurationError, match=r"sink\(batch, batch_id\)"):
         sink().write(mock.Mock(isStreaming=False), batch_id=1)
+
+
+_SPARK = '[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):\n  File "x"\n'
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        (["HaltError"], 3),
+        (["ClaimRefusedError"], 3),
+        (["StateStoreError", "HaltError"], 3),
+        (["ConfigurationError"], 2),
+        (["DuplicateKeyError"], 2),
+        (["TooManyBadRowsError"], 2),
+        (["SupersededError"], 1),
+        (["DatabaseUnreachableError"], 1),
+        (["InDoubtError"], 1),
+        (["NoSuchError"], 1),
+        ([], 1),
+    ],
+)
+def test_the_last_error_of_the_package_tells(names: list[str], code: int) -> None:
+    """Those before it are what it was raised from."""
+    lines = [f"spark_2pc_sink.errors.{name}: table orders refused a row\n\n" for name in names]
+    assert exit_code_of(_SPARK + "During handling of the above:\n".join(lines) + "\tat java.lang.Thread.run") == code
+
+
+def test_each_error_has_a_code() -> None:
+    kinds = [name for name in errors.__all__ if isinstance(getattr(errors, name), type)]
+    codes = {name: exit_code_of(f"spark_2pc_sink.errors.{name}: x") for name in kinds if name.endswith("Error")}
+    assert set(codes.values()) == {1, 2, 3}
+
+
+SOME = WrittenRows(given=10, written=6, deleted=1, left_out=2)
+
+
+def test_counts_of_tables_add_up() -> None:
+    assert SOME + WrittenRows(given=1, written=1) == WrittenRows(given=11, written=7, deleted=1, left_out=2)
+    assert NOTHING_WRITTEN + SOME == SOME
+
+
+def test_a_report_names_them_where_there_are_any() -> None:
+    plain = BatchReport(transactional_id="shop", batch_id=1, placement=Placement.RUN, row_count=10)
+    assert "run: 10 rows, 0 records" in str(plain)
+    some = BatchReport(
+        transactional_id="shop", batch_id=1, placement=Placement.RUN, row_count=10, rows_deleted=1, rows_left_out=2
+    )
+    assert "run: 10 rows (1 deleted) (2 left out), 0 records" in str(some)

@@ -21,9 +21,8 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.transactions import TransactionTool
 from spark_2pc_sink.wire.api_versions import Api
-from tests.unit.fakes.cluster import FakeCluster, HiddenIds, fake_cluster
+from tests.unit.fakes.cluster import FakeCluster, FakeProducer, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.logs import FakeProducer
 from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer, serve_it
 from tests.unit.producer.support import kafka_for
 
@@ -190,10 +189,7 @@ def test_markers_that_never_arrive_end_in_an_error(fake: FakeCluster, tool: Tran
     assert fake.markers == []
 
 
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [(47, FencedError), (52, KafkaError), (31, AuthorizationError)],
-)
+@pytest.mark.parametrize(("code", "error"), [(47, FencedError), (52, KafkaError), (31, AuthorizationError)])
 def test_a_refused_marker_is_an_error(
     fake: FakeCluster, tool: TransactionTool, code: int, error: type[Exception]
 ) -> None:

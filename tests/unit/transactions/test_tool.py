@@ -23,9 +23,8 @@ from spark_2pc_sink.kafka.transaction_queries import OpenTransaction, Transactio
 from spark_2pc_sink.transactions import ListFilter, TransactionListing, TransactionTool
 from spark_2pc_sink.transactions.ending import why_hanging
 from spark_2pc_sink.wire.api_versions import Api
-from tests.unit.fakes.cluster import FakeCluster, HiddenIds, fake_cluster
+from tests.unit.fakes.cluster import FakeCluster, FakeProducer, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.logs import FakeProducer
 from tests.unit.fakes.wire import answer, hang_up, keep_silent
 from tests.unit.producer.support import kafka_for
 

@@ -14,7 +14,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, read_topic, wait_until
 from tests.conftest import or_skip
-from tests.harness.login_broker import MECHANISMS, PASSWORD, SCRAM, USER, LoginBroker
+from tests.harness.secure_kafka import MECHANISMS, PASSWORD, SCRAM, USER, LoginBroker
 from tests.integration.writer.writers import table_of
 
 #: What a client is told whose password is wrong, or whose user is unknown.

@@ -120,7 +120,7 @@ def read(
         for partition, each in enumerate((batches, others)):
             for batch in each:
                 assert code_of(client, batch, topic, partition=partition) == Code.NONE
-    command = [sys.executable, "-m", "tests.harness.bomb_reader_main", reader, broker.bootstrap, topic]
+    command = [sys.executable, "-m", "tests.harness.bombs", reader, broker.bootstrap, topic]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=READER_DEADLINE_S)
     found = json.loads(done.stdout)
     return found["outcome"], found["growth_mib"]

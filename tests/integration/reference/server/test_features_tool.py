@@ -8,8 +8,7 @@ import re
 import pytest
 
 from spark_2pc_sink.testing import CapabilityError, ReferenceCoordinator, ServerError
-from tests.harness.feature_levels import features_tool
-from tests.harness.kafka_tools import tool_command
+from tests.harness.kafka_tools import features_tool, tool_command
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

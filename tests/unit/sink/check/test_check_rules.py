@@ -27,11 +27,7 @@ from spark_2pc_sink.sink.check.kafka_side import (
 )
 
 TOPIC = TopicFacts(
-    "orders",
-    partitions=4,
-    replicas=3,
-    operations=frozenset(Operation),
-    configs={MIN_INSYNC: "2", UNCLEAN: "false"},
+    "orders", partitions=4, replicas=3, operations=frozenset(Operation), configs={MIN_INSYNC: "2", UNCLEAN: "false"}
 )
 KAFKA = KafkaFacts(
     cluster_id="c",
@@ -75,12 +71,7 @@ def test_a_cluster_and_a_database_as_they_should_be_have_nothing_to_do() -> None
         ({"configs": {MAX_TIMEOUT: "90000", TWO_PHASE: "false"}}, "two-phase commit", "warning", "may last 90 seconds"),
         ({"configs": None}, "two-phase commit", "not_checked", "--cluster --operation DescribeConfigs"),
         ({"log": replace(TOPIC, replicas=1)}, "transactions", "warning", "has 1 replica:"),
-        (
-            {"trial": Trial(allowed=False)},
-            "a transaction",
-            "not_checked",
-            "o --resource-pattern-type prefixed",
-        ),
+        ({"trial": Trial(allowed=False)}, "a transaction", "not_checked", "o --resource-pattern-type prefixed"),
         ({"trial": Trial(problem="no InitProducerId")}, "a transaction", "problem", "aborted: no InitProducerId"),
         ({"trial": Trial(refused={"orders": "code 42"})}, "topic orders", "problem", "takes no transactions: code 42"),
     ],

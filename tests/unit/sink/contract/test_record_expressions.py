@@ -1,4 +1,4 @@
-"""Which expressions tasks take over from Spark."""
+"""Which expressions tasks take over from Spark, and what Spark makes for the JSON of a record."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import types as t
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.job.lane_columns import is_everything, record_names, record_sql, upsert_order_columns
 from spark_2pc_sink.sink.records.record_expressions import (
+    MadeColumn,
     RecordExpressions,
     check_taken,
     choose_expressions,
+    made_columns,
     with_json,
 )
 from spark_2pc_sink.sink.records.record_json import (
@@ -24,8 +27,10 @@ from spark_2pc_sink.sink.records.record_json import (
     TIME_ZONE,
     WHOLE_ROW,
     JsonField,
+    json_fields,
 )
 from spark_2pc_sink.sink.rows.catalog import TableName, TargetColumn, TargetTable
+from spark_2pc_sink.sink.rows.text_guards import json_sql
 
 SETTINGS = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
 
@@ -51,8 +56,7 @@ def test_a_resend_selects_what_tells_rows_of_one_key_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "columns"),
-    [("_2pc_identity", {"id": "`_2pc_identity`"}), ("_2PC_wins", None), ("id", {"_2pc_key": "id"})],
+    ("name", "columns"), [("_2pc_identity", {"id": "`_2pc_identity`"}), ("_2PC_wins", None), ("id", {"_2pc_key": "id"})]
 )
 def test_a_name_of_the_sinks_own_is_refused(name: str, columns: dict[str, str] | None) -> None:
     """Also where the column goes nowhere: a search for bad rows adds columns to the batch."""
@@ -135,3 +139,52 @@ def test_columns_of_the_table_that_would_silently_stay_empty_are_named_together(
 )
 def test_what_nobody_expects_in_the_table_may_stay_out(options: dict[str, Any], target: TargetTable) -> None:
     check_taken(chosen(**options), target)
+
+
+UTC = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
+STRUCT = t.StructType([t.StructField("a", t.IntegerType())])
+NUMBERS = t.ArrayType(t.LongType())
+
+
+def made(kind: t.DataType, **settings: str) -> MadeColumn:
+    """What Spark makes for a column ``c`` of a type."""
+    schema = t.StructType([t.StructField("c", kind)])
+    fields = json_fields(schema, {**UTC, **({IGNORE_NULLS: "false"} if settings else {})})
+    assert fields is not None
+    (column,) = made_columns(fields, schema)
+    return column
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [
+        (NUMBERS, None),
+        (t.MapType(t.LongType(), t.DateType()), None),
+        (STRUCT, f"CASE WHEN contains({json_sql('`c`', STRUCT)}, 'null') THEN to_json(`c`) END AS _2pc_json_0"),
+        (t.ArrayType(t.TimestampType()), "to_json(`c`) AS _2pc_json_0"),
+        (t.DoubleType(), "CAST(`c` AS STRING) AS _2pc_json_0"),
+    ],
+    ids=str,
+)
+def test_the_json_of_the_table_is_not_made_twice(kind: t.DataType, shared: str | None) -> None:
+    column = made(kind)
+    assert column.select({"c"}) == shared
+    assert column.select({"other"}) == f"{column.sql} AS _2pc_json_0"
+    assert not column.guarded
+
+
+def test_where_nulls_are_kept_a_struct_is_what_the_table_gets() -> None:
+    assert made(STRUCT, keeps="nulls").select({"c"}) is None
+
+
+def test_a_text_that_is_none_is_marked() -> None:
+    column = made(t.ArrayType(t.StringType()))
+    assert column.guarded
+    assert "is_valid_utf8" in column.sql
+
+
+def test_columns_of_which_tasks_make_all_need_nothing() -> None:
+    schema = t.StructType([t.StructField("n", t.LongType()), t.StructField("f", t.FloatType())])
+    fields = json_fields(schema, UTC)
+    assert fields is not None
+    assert [column.source for column in made_columns(fields, schema)] == ["f"]

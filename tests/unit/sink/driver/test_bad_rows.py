@@ -1,12 +1,17 @@
-"""Bad rows in the batch driver: a sift after a failed attempt, and replays that end in the same split."""
+"""The batch driver and bad rows, refused logins, the levels of its log and the times of its steps."""
 
 from __future__ import annotations
+
+import logging
 
 import pytest
 
 from spark_2pc_sink.errors import (
+    AuthorizationError,
+    BatchRetryError,
     ConstraintError,
     DataError,
+    InDoubtError,
     RecordTooLargeError,
     StateStoreError,
     SupersededError,
@@ -15,6 +20,9 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_values import Attempt
+from spark_2pc_sink.sink.driver.step_observer import StepTimes
+from tests.unit.fakes.clock import FakeClock
+from tests.unit.fakes.fake_kafka import PARTITION
 from tests.unit.sink.driver.batch_jobs import Job, started
 
 REFUSED = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail="violates check")
@@ -24,7 +32,6 @@ TOO_MANY = TooManyBadRowsError(found=101, rows=1_000, limit="100", first=("row",
 
 @pytest.fixture
 def job() -> Job:
-    """See `started`."""
     return started()
 
 
@@ -164,3 +171,67 @@ def test_a_resend_that_meets_a_bad_row_fails(job: Job) -> None:
         job.driver.write(0, first)
     assert "sift" not in first.log
     assert job.row().status == "owed"
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_login_that_is_refused_ends_the_query_at_once(*, decided: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """B25: neither recovery nor the next attempt would be let in, so nothing is waited for, and no line repeated."""
+    job = started()
+    refused = AuthorizationError(api="SaslAuthenticate", code=58, name="SASL_AUTHENTICATION_FAILED", detail="refused")
+
+    def refuse(_: str) -> None:
+        raise refused
+
+    def shut_out(step: Step) -> None:
+        if step is (Step.DECIDE if decided else Step.BEGIN):
+            job.kafka.before = refuse
+
+    job.on_step = shut_out
+    began_s = job.clock.now_s()
+    with pytest.raises(InDoubtError if decided else AuthorizationError, match="refused"):
+        job.driver.write(0, job.work(fail=[] if decided else [refused]))
+    assert job.clock.now_s() == began_s
+    assert "did not get through" not in caplog.text
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
+
+
+def test_a_first_start_batches_and_a_restart_log_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job()
+    # As every broker gives since Kafka 2.8.
+    job.kafka.topic_ids = {PARTITION.topic: "id"}
+    job.driver.recover()
+    job.driver.write(0, job.work())
+    job.driver.write(1, job.work(rows=0, records=0, copied=0))
+    again = Job(sides=job, run_id="again")
+    again.driver.recover()
+    again.driver.write(1, again.work(rows=0, records=0, copied=0))
+    again.driver.write(2, again.work())
+    assert again.row().batch_id == 2
+    assert warnings(caplog) == []
+
+
+def test_an_attempt_that_fails_logs_one(caplog: pytest.LogCaptureFixture) -> None:
+    job = started()
+    job.driver.write(0, job.work(fail=[BatchRetryError(reason="a broker was restarted")]))
+    assert any("attempt 1 of 3 failed" in said for said in warnings(caplog))
+
+
+def test_each_step_has_the_time_since_the_one_before_it() -> None:
+    """Of a batch that ran twice: steps that were reached twice have the sum, and the times add up to the whole."""
+    clock = FakeClock()
+    times = StepTimes(clock)
+    clock.now += 100
+    times.begin()
+    reached = [(Step.PLACE, 1.0), (Step.PRODUCE, 2.0), (Step.RECOVER, 4.0), (Step.PLACE, 8.0), (Step.PRODUCE, 16.0)]
+    for step, seconds in reached:
+        clock.now += seconds
+        times(step)
+    assert times.by_step == {"place": 9.0, "produce": 18.0, "recover": 4.0}
+    assert times.total_s == 31.0
+    assert times.figures == {"seconds": 31.0, "step_seconds": times.by_step}
+    times.begin(source_lag=4)
+    assert times.figures == {"seconds": 0, "step_seconds": {}, "source_lag": 4}
+    assert (times.by_step, times.total_s) == ({}, 0.0)

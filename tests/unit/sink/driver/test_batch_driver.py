@@ -37,7 +37,6 @@ from tests.unit.sink.driver.batch_jobs import ID, Job, started
 
 @pytest.fixture
 def job() -> Job:
-    """See `started`."""
     return started()
 
 
@@ -123,10 +122,7 @@ def fail_over(job: Job, behind: StateRow) -> None:
 
 @pytest.mark.parametrize(
     ("records", "first", "again"),
-    [
-        (3, HaltCause.COMMITS_LOST, HaltCause.GAP),
-        (0, HaltCause.DATABASE_BEHIND, HaltCause.DATABASE_BEHIND),
-    ],
+    [(3, HaltCause.COMMITS_LOST, HaltCause.GAP), (0, HaltCause.DATABASE_BEHIND, HaltCause.DATABASE_BEHIND)],
 )
 def test_a_decision_that_the_database_lost_lets_no_batch_follow_it(
     job: Job, records: int, first: HaltCause, again: HaltCause

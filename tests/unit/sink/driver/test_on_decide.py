@@ -46,9 +46,7 @@ def committed(job: Job) -> list[object]:
 def test_it_comes_behind_the_rows_and_before_the_state_row(job: Job, hook: Hook) -> None:
     job.driver.write(0, job.work(records=1, left_out=2))
     assert committed(job) == ["copy", "hook", "decide"]
-    assert hook.batches == [
-        DecidingBatch(transactional_id=ID, batch_id=0, prepared="0:0", row_count=3, record_count=1),
-    ]
+    assert hook.batches == [DecidingBatch(transactional_id=ID, batch_id=0, prepared="0:0", row_count=3, record_count=1)]
 
 
 def test_a_batch_that_is_skipped_is_not_decided_again(job: Job, hook: Hook) -> None:

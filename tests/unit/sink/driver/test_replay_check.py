@@ -18,7 +18,6 @@ from tests.unit.sink.driver.batch_jobs import ID, Job, started
 
 @pytest.fixture
 def job() -> Job:
-    """See `started`."""
     return started()
 
 

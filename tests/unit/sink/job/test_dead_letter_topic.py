@@ -18,9 +18,9 @@ from spark_2pc_sink.sink.records.record_forwarder import Connections, TopicMetad
 from spark_2pc_sink.sink.records.record_side import NO_LETTERS, DeadLetterTopic
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.clock import FakeClock
-from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import answer
-from tests.unit.producer.support import kafka_for
+from tests.unit.producer.support import kafka_for, options_for
 
 PAIR = ProducerIdAndEpoch(7, 1)
 TICKET = TransactionTicket(
@@ -139,3 +139,17 @@ def test_a_letter_that_the_topic_does_not_take_goes_without_its_row(fake: FakeCl
             [batch] = sides.topic.encoded(bad, 0).batches
             assert len(batch.payload) > size
             assert len(batch.payload) < 40_000
+
+
+def test_limits_are_asked_again_when_they_are_old_and_partitions_always() -> None:
+    with fake_cluster(topics={"t": 2}) as fake, Cluster(options_for(fake, metadata_max_age_ms=5_000)) as cluster:
+        clock = FakeClock()
+        topics = TopicMetadata(cluster, clock)
+        begun_s = clock.now
+        for later_s, asked in ((0, 1), (4, 1), (6, 2), (10, 2)):
+            clock.now = begun_s + later_s
+            topics.limits("t")
+            assert len(fake.of(Api.DESCRIBE_CONFIGS)) == asked
+        before = len(fake.of(Api.METADATA))
+        assert topics.counts(["t"]) == topics.counts(["t"]) == {"t": 2}
+        assert len(fake.of(Api.METADATA)) == before + 2

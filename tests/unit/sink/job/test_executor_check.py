@@ -17,13 +17,7 @@ from pyspark.errors import PySparkException
 from spark_2pc_sink import __version__
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.job.executor_probe import probe
-from spark_2pc_sink.sink.job.executors import (
-    LIBRARIES,
-    ExecutorAnswer,
-    ExecutorVerdict,
-    judge,
-    naming_executors,
-)
+from spark_2pc_sink.sink.job.executors import LIBRARIES, ExecutorAnswer, ExecutorVerdict, judge, naming_executors
 from spark_2pc_sink.sink.stream.connections import StreamLimits
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
 from spark_2pc_sink.sink.stream.task_stream import StreamAddress
@@ -37,12 +31,7 @@ OURS: Final = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "pgpq": "0.12.1", "lz4":
 
 
 def answer(
-    host: str,
-    *,
-    version: str = __version__,
-    missing: str = "",
-    versions: Mapping[str, str] = OURS,
-    unreached: str = "",
+    host: str, *, version: str = __version__, missing: str = "", versions: Mapping[str, str] = OURS, unreached: str = ""
 ) -> ExecutorAnswer:
     return ExecutorAnswer(host, "/usr/bin/python3", version, missing, unreached, versions)
 

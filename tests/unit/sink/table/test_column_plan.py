@@ -1,8 +1,9 @@
-"""The plan of a batch's columns, against tables described by hand. FAILURES C8 (bad values), C9 (keys)."""
+"""The plan of columns, against tables described by hand, and the SQL for them. FAILURES C8 (bad values), C9 (keys)."""
 
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,8 @@ from spark_2pc_sink.sink.rows.catalog import TableName, TargetColumn, TargetTabl
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, Encoding
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
-from spark_2pc_sink.sink.rows.text_guards import guarded
+from spark_2pc_sink.sink.rows.text_guards import guarded, guarded_sql, not_utf8
+from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 _VARHDRSZ = 4
 
@@ -453,3 +455,54 @@ def test_what_is_no_table_name_is_refused(text: str) -> None:
 def test_names_that_postgresql_would_cut_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError):
         quote_identifier(name)
+
+
+TEXT, NUMBER = t.StringType(), t.LongType()
+PAIR = t.StructType([t.StructField("n", NUMBER), t.StructField("a b", TEXT)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition"),
+    [
+        (TEXT, "NOT is_valid_utf8(x)"),
+        (t.VarcharType(3), "NOT is_valid_utf8(x)"),
+        (NUMBER, None),
+        (t.BinaryType(), None),
+        (t.ArrayType(NUMBER), None),
+        (t.MapType(NUMBER, NUMBER), None),
+        (t.StructType([t.StructField("n", NUMBER)]), None),
+        (PAIR, "NOT is_valid_utf8(x.`a b`)"),
+        (t.ArrayType(TEXT), "exists(x, _2pc_0 -> NOT is_valid_utf8(_2pc_0))"),
+        (t.ArrayType(PAIR), "exists(x, _2pc_0 -> NOT is_valid_utf8(_2pc_0.`a b`))"),
+        (t.ArrayType(t.ArrayType(TEXT)), "exists(x, _2pc_0 -> exists(_2pc_0, _2pc_1 -> NOT is_valid_utf8(_2pc_1)))"),
+        (t.MapType(TEXT, NUMBER), "exists(map_keys(x), _2pc_0 -> NOT is_valid_utf8(_2pc_0))"),
+        (t.MapType(NUMBER, PAIR), "exists(map_values(x), _2pc_0 -> NOT is_valid_utf8(_2pc_0.`a b`))"),
+    ],
+    ids=str,
+)
+def test_where_text_may_be(kind: t.DataType, condition: str | None) -> None:
+    assert not_utf8("x", kind) == condition
+
+
+def test_both_sides_of_a_map() -> None:
+    found = not_utf8("x", t.MapType(TEXT, TEXT))
+    assert found is not None
+    assert found.split(" OR ") == [not_utf8("x", t.MapType(TEXT, NUMBER)), not_utf8("x", t.MapType(NUMBER, TEXT))]
+
+
+def test_json_without_text_stays_as_it_is() -> None:
+    assert guarded("to_json(x)", [("x", t.ArrayType(NUMBER)), ("y", NUMBER)]) == "to_json(x)"
+
+
+@pytest.mark.parametrize("sql", ["id", "to_jsonish(x)", "`to_json`"])
+def test_nobody_is_asked_about_what_makes_no_json(sql: str) -> None:
+    frame: Any = None
+    assert guarded_sql(sql, frame) == sql
+
+
+def test_nothing_in_a_name_or_a_text_ends_it() -> None:
+    """What a user names a column or a topic never becomes SQL."""
+    assert quoted("order id") == "`order id`"
+    assert quoted("a`b") == "`a``b`"
+    assert literal("it's") == r"'it\'s'"
+    assert literal("a\\b") == r"'a\\b'"

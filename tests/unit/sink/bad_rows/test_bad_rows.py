@@ -1,0 +1,364 @@
+"""Bad rows by themselves: counted by identity, copied row by row, searched for by halves, and told in letters."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_2pc_sink.errors import (
+    ConstraintError,
+    LocalProtocolError,
+    RecordRefusedError,
+    RecordTooLargeError,
+    UnstorableValueError,
+)
+from spark_2pc_sink.kafka.record_encoder import partition_for_keys, records_bytes_max
+from spark_2pc_sink.sink.bad_rows.bad_row import (
+    IDENTITY,
+    NUMBER,
+    WINS,
+    BadRow,
+    BadRows,
+    LookedUpRow,
+    RefusedRow,
+    RowNames,
+    find_refused,
+    fingerprint_bytes,
+    fingerprint_of,
+    try_again,
+)
+from spark_2pc_sink.sink.bad_rows.table_sift import CopyRows, SiftedPart
+from spark_2pc_sink.sink.records.record_side import (
+    LETTER_BYTES_MAX,
+    MESSAGE_BYTES_MIN,
+    MESSAGE_BYTES_WANTED,
+    LetterBatch,
+    LetterRecord,
+    canonical_json,
+    letter_records,
+    too_small,
+)
+from spark_2pc_sink.wire.batch_format import Record
+from spark_2pc_sink.wire.batch_reader import decode_record_batches
+from spark_2pc_sink.wire.record_batch import assign_producer
+from spark_2pc_sink.wire.record_list import encode_listed_batch
+from tests.unit.producer.support import PAIR
+
+ONE, TWO = b"1" * 16, b"2" * 16
+
+
+def refused(identity: bytes, number: int, reason: str = "why") -> RefusedRow:
+    return RefusedRow(identity, number, "table t", reason, "23514")
+
+
+def test_a_row_that_was_refused_for_several_reasons_counts_once() -> None:
+    """The first reason is kept."""
+    found = BadRows().with_refused([[refused(ONE, 1, "first"), refused(ONE, 1, "second"), refused(ONE, 2)]])
+    assert (found.occurrences, found[ONE].reason) == (2, "first")
+
+
+def test_what_a_later_sift_finds_comes_beside_what_is_left_out_already() -> None:
+    """It has not seen those that were left out."""
+    found = BadRows().with_refused([[refused(ONE, 1)]]).with_refused([[refused(ONE, 5), refused(TWO, 6)]])
+    assert {identity: row.occurrences for identity, row in found.items()} == {ONE: 2, TWO: 1}
+    assert found.occurrences == 3
+
+
+def test_a_row_that_several_lanes_refuse_counts_once() -> None:
+    """Their jobs number it in ways of their own."""
+    found = BadRows().with_refused([[refused(ONE, 1)], [refused(ONE, 7), refused(ONE, 8), refused(TWO, 9)], []])
+    assert {identity: row.occurrences for identity, row in found.items()} == {ONE: 2, TWO: 1}
+
+
+def test_whether_equal_rows_stay_in_the_batch() -> None:
+    """Only then they have to be counted."""
+    found = BadRows().with_refused([[refused(ONE, 1), refused(TWO, 2)]])
+    assert not found[ONE].all_of_them
+    described = found.described([LookedUpRow(7, ONE, 2, '{"id":1}'), LookedUpRow(-8, TWO, 1, '{"id":2}')])
+    assert (described[ONE].all_of_them, described[TWO].all_of_them) == (False, True)
+    assert str(described[TWO]) == '{"id":2}, refused by table t: why [23514]'
+    assert str(BadRow(ONE, 3, "topic t", "why")) == "3 times {}, refused by topic t: why"
+
+
+def test_a_reason_is_what_is_wrong_with_the_row() -> None:
+    """Not what its batch would need to hear."""
+    check = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail="violates check")
+    value = UnstorableValueError(column="name", row_key="key=1", value="'a'", rule="it is too long")
+    large = RecordTooLargeError(topic="t", partition=0, row_key="1", record_bytes=9, limit="at most 8")
+    keyless = RecordRefusedError(topic="t", partition=0, record="value 1", reason="it needs a key")
+    reasons = [RefusedRow.of(ONE, 0, "table t", error) for error in (check, value, large, keyless)]
+    assert [(row.reason, row.sqlstate) for row in reasons] == [
+        ("violates check", "23514"),
+        ("column 'name': 'a' cannot be stored: it is too long", ""),
+        ("its record has 9 bytes: at most 8", ""),
+        ("it needs a key", ""),
+    ]
+
+
+FIELDS = st.lists(st.one_of(st.none(), st.binary(max_size=20)), min_size=1, max_size=4)
+
+
+def encoded(row: list[bytes | None]) -> bytes:
+    """A tuple of PostgreSQL's documentation of COPY BINARY."""
+    fields = (struct.pack("!i", -1) if field is None else struct.pack("!i", len(field)) + field for field in row)
+    return struct.pack("!h", len(row)) + b"".join(fields)
+
+
+@given(st.lists(FIELDS, min_size=1, max_size=12), st.data())
+def test_every_range_of_rows_can_be_taken(rows: list[list[bytes | None]], data: st.DataObject) -> None:
+    """Nulls and empty values too."""
+    tuples = [encoded(row) for row in rows]
+    copy_rows = CopyRows(b"".join(tuples), len(rows))
+    start = data.draw(st.integers(0, len(rows)))
+    stop = data.draw(st.integers(start, len(rows)))
+    assert b"".join(copy_rows.between(start, stop)) == b"".join(tuples[start:stop])
+
+
+def test_other_rows_than_were_promised_are_refused() -> None:
+    """Names would be those of other rows."""
+    with pytest.raises(LocalProtocolError, match="COPY bytes of 1 rows"):
+        CopyRows(encoded([b"x"]), 3).between(0, 1)
+
+
+def test_a_part_keeps_the_names_of_its_rows() -> None:
+    """And so does one of its rows by itself."""
+    identity = pa.array([bytes([number]) * 16 for number in range(3)], pa.binary())
+    columns = [identity, pa.array([-1, 0, 1], pa.int64()), pa.array([True, True, False])]
+    names = RowNames.of(pa.RecordBatch.from_arrays(columns, [IDENTITY, NUMBER, WINS]))
+    stream = b"".join(encoded([bytes([number])]) for number in range(3))
+    part, again = SiftedPart.all_of(memoryview(names.packed(stream) * 2))
+    assert again.names == names
+    assert part.names == names
+    assert [names[row] for row in range(3)] == [(bytes([number]) * 16, number - 1) for number in range(3)]
+    assert (names.all_win, names.winners, names.between(0, 2).all_win) == (False, [0, 1], True)
+    assert b"".join(part.rows.between(0, 3)) == stream
+    some = part.only([0, 2])
+    assert [some.names[row] for row in range(2)] == [names[0], names[2]]
+    assert some.names.winners == [0]
+    assert len(part.only([]).names) == 0
+    assert b"".join(some.rows.between(1, 2)) == encoded([b"\x02"])
+
+
+def test_fingerprints_are_names_too() -> None:
+    """Of the smallest number and the largest; and an Arrow batch may begin anywhere in its columns."""
+    fingerprints = [-(2**63), -1, 0, 2**63 - 1]
+    columns = [pa.array(fingerprints, pa.int64()), pa.array(range(4), pa.int64()), pa.array([True] * 4)]
+    names = RowNames.of(pa.RecordBatch.from_arrays(columns, [IDENTITY, NUMBER, WINS]).slice(1))
+    [(unpacked, rest)] = RowNames.unpack(memoryview(names.packed(b"rest")))
+    assert (unpacked, rest) == (names, b"rest")
+    found = [unpacked[row] for row in range(3)]
+    assert [(fingerprint_of(name), number) for name, number in found] == list(
+        zip(fingerprints[1:], range(1, 4), strict=True)
+    )
+    assert [name for name, _ in found] == [fingerprint_bytes(number) for number in fingerprints[1:]]
+
+
+class Table:
+    """Takes all rows of a try, or none: where one of them is bad, or its key is there already."""
+
+    def __init__(self, keys: list[int], bad: set[int]) -> None:
+        self.keys = keys
+        self.bad = bad
+        self.kept: list[int] = []
+        self.tried: list[int] = []
+
+    def __call__(self, start: int, stop: int) -> str | None:
+        self.tried.append(stop - start)
+        rows = range(start, stop)
+        there = {self.keys[row] for row in self.kept}
+        for row in rows:
+            if row in self.bad:
+                return f"row {row}"
+            if self.keys[row] in there:
+                return f"row {row} is there"
+            there.add(self.keys[row])
+        self.kept += rows
+        return None
+
+
+#: How many rows, and which of them are bad.
+ROWS = st.integers(0, 300).flatmap(
+    lambda count: st.tuples(st.just(count), st.sets(st.integers(0, max(count - 1, 0)), max_size=20))
+)
+
+
+@given(ROWS)
+def test_exactly_the_bad_rows_are_found(case: tuple[int, set[int]]) -> None:
+    """Each with its own refusal; the others are kept, once, in their order."""
+    count, bad = case
+    bad &= set(range(count))
+    table = Table(list(range(count)), bad)
+    assert find_refused(count, table, most=count) == [(row, f"row {row}") for row in sorted(bad)]
+    assert table.kept == [row for row in range(count) if row not in bad]
+
+
+@given(st.lists(st.integers(0, 30), max_size=120))
+def test_of_rows_with_one_key_the_first_is_kept(keys: list[int]) -> None:
+    """Rows that stand in each other's way: those behind the first are refused."""
+    table = Table(keys, set())
+    refused = [row for row, _ in find_refused(len(keys), table, most=len(keys))]
+    first = {key: row for row, key in reversed(list(enumerate(keys)))}
+    assert table.kept == sorted(first.values())
+    assert sorted(refused + table.kept) == list(range(len(keys)))
+
+
+@given(st.integers(1, 5_000), st.data())
+def test_one_bad_row_costs_at_most_three_times_the_rows(count: int, data: st.DataObject) -> None:
+    """The whole, its halves, and the halves on the way to it; in some two tries for each halving."""
+    bad = data.draw(st.integers(0, count - 1))
+    table = Table(list(range(count)), {bad})
+    find_refused(count, table, most=1)
+    assert sum(table.tried) <= 3 * count
+    assert len(table.tried) <= 2 * math.ceil(math.log2(count)) + 2
+
+
+@given(ROWS, st.integers(0, 5))
+def test_no_more_than_one_beyond_the_limit_is_looked_for(case: tuple[int, set[int]], most: int) -> None:
+    """With a thousand bad rows, it is known early that there are too many."""
+    count, bad = case
+    bad &= set(range(count))
+    table = Table(list(range(count)), bad)
+    found = find_refused(count, table, most=most)
+    assert [row for row, _ in found] == sorted(bad)[: most + 1]
+
+
+def test_a_refusal_that_does_not_come_back_is_no_bad_row() -> None:
+    """What a trigger refuses at random, and takes when it is asked once more, is kept."""
+    answers = iter(["both", None, None])
+    assert find_refused(2, lambda _start, _stop: next(answers), most=2) == []
+
+
+@pytest.mark.parametrize("refers_to", [{0: 2}, {0: 2, 1: 0}, {2: 1, 1: 0, 0: 3}])
+def test_a_row_may_refer_to_one_behind_it(refers_to: dict[int, int]) -> None:
+    """Refused at first, and taken when that one is there; what refers to a bad row stays refused."""
+    kept: set[int] = set()
+
+    def attempt(start: int, stop: int) -> str | None:
+        rows = set(range(start, stop))
+        for row in rows:
+            if row == 4 or (row in refers_to and refers_to[row] not in kept | rows):
+                return f"row {row}"
+        kept.update(rows)
+        return None
+
+    found = try_again(find_refused(6, attempt, most=6), attempt)
+    assert found == [(4, "row 4")]
+    assert kept == {0, 1, 2, 3, 5}
+
+
+def test_nothing_is_tried_again_where_nothing_was_refused() -> None:
+    assert try_again([], lambda _start, _stop: "no") == []
+
+
+BATCH = LetterBatch(transactional_id="orders", query_id="q", batch_id=7, table='"public"."letters"')
+ROW = BadRow(b"\x10" * 16, 2, "table public.orders", 'refused: "ä"', "23514", row='{"id":1,"amount":-1.50}')
+#: Not in their order.
+LETTER_ROWS = [replace(ROW, identity=bytes([number]) * 16) for number in (9, 3, 200, 1)]
+
+
+def made(rows: list[BadRow], *, partitions: int = 1, bytes_max: int = LETTER_BYTES_MAX) -> list[LetterRecord]:
+    return letter_records(rows, BATCH, partition_count=partitions, bytes_max=bytes_max)
+
+
+def records(letters: list[LetterRecord]) -> list[Record]:
+    batch = encode_listed_batch("bad", [each.content for each in letters], timestamp_ms=5, compression="none")
+    [decoded] = decode_record_batches(assign_producer(batch.payload, producer=PAIR, base_sequence=0))
+    return list(decoded.records())
+
+
+def test_a_letter_has_the_columns_of_the_table_and_headers_that_say_the_same() -> None:
+    [record] = records(made([ROW]))
+    assert record.key == b"10" * 16
+    assert json.loads(record.value or b"") == {
+        "transactional_id": "orders",
+        "query_id": "q",
+        "batch_id": 7,
+        "identity": "10" * 16,
+        "occurrences": 2,
+        "output": "table public.orders",
+        "reason": 'refused: "ä"',
+        "sqlstate": "23514",
+        "row": {"id": 1, "amount": -1.5},
+    }
+    assert list(record.headers) == [
+        ("__spark_2pc.errors.transactional.id", b"orders"),
+        ("__spark_2pc.errors.query.id", b"q"),
+        ("__spark_2pc.errors.batch.id", b"7"),
+        ("__spark_2pc.errors.occurrences", b"2"),
+        ("__spark_2pc.errors.output", b"table public.orders"),
+        ("__spark_2pc.errors.reason", 'refused: "ä"'.encode()),
+        ("__spark_2pc.errors.sqlstate", b"23514"),
+    ]
+
+
+def test_letters_are_in_the_order_of_their_identities_and_where_kafka_puts_their_keys() -> None:
+    """Whatever order a search has found them in."""
+    letters = made(LETTER_ROWS, partitions=5)
+    assert letters == made(LETTER_ROWS[::-1], partitions=5)
+    keys = [record.key for record in records(letters)]
+    assert keys == sorted(key or b"" for key in keys)
+    assert [each.partition for each in letters] == list(partition_for_keys(pa.array(keys, pa.binary()), 5))
+
+
+def test_a_letter_that_is_too_large_goes_without_its_row() -> None:
+    """Also at the limit itself: what is one byte larger goes without."""
+    large = replace(ROW, row=json.dumps({"text": "x" * 500_000}))
+    [whole] = made([large])
+    size = len(whole.content) + 12
+    assert made([large], bytes_max=size) == [whole]
+    [record] = records(made([large], bytes_max=size - 1))
+    told = json.loads(record.value or b"")
+    assert told["row"] is None
+    assert told["row_left_out"] == 'the row is in table "public"."letters"'
+    assert len(record.value or b"") < 1_000
+
+
+@pytest.mark.parametrize("character", ["\x01", '"', "\U0001f600"])
+def test_a_topic_of_32_kib_takes_the_longest_letter_without_a_row(character: str) -> None:
+    """Names and reason are bounded."""
+    error = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail=character * 5_000)
+    reason = RefusedRow.of(b"", 0, "o", error).reason
+    batch = LetterBatch(transactional_id="t" * 255, query_id=character * 255, batch_id=2**63 - 1, table="t" * 140)
+    row = replace(ROW, occurrences=2**63 - 1, output=character * 255, reason=reason, row=json.dumps("x" * 40_000))
+    allowed = records_bytes_max(MESSAGE_BYTES_MIN)
+    [letter] = letter_records([row], batch, partition_count=1, bytes_max=allowed)
+    assert b"row_left_out" in letter.content
+    assert len(letter.content) + 12 <= allowed
+
+
+@pytest.mark.parametrize(
+    ("by_spark", "by_jsonb"),
+    [
+        ('{"b":1,"a":[true,null]}', '{"a": [true, null], "b": 1}'),
+        ('{"long":1,"z":2}', '{"z": 2, "long": 1}'),
+        ("[1.0E10,-0.0,1.50,1E-7,12345678901234567890123456789012345.678]",
+         "[10000000000, 0.0, 1.50, 0.0000001, 12345678901234567890123456789012345.678]"),
+        ('{"a\\u0000":"\\u0000\\"\\\\u0000"}', '{"a\ufffd": "\ufffd\\"\\\\u0000"}'),
+        ('"\\u00e4"', '"ä"'),
+        ('{"a":1,"a":2}', '{"a": 2}'),
+    ],
+)  # fmt: skip
+def test_the_json_of_a_row_is_the_same_before_and_behind_the_table(by_spark: str, by_jsonb: str) -> None:
+    assert canonical_json(by_spark) == canonical_json(by_jsonb)
+    assert canonical_json(canonical_json(by_spark)) == canonical_json(by_spark)
+
+
+def test_other_rows_have_other_json() -> None:
+    """No digit of a number is lost: a replay with another row would pass for the same."""
+    texts = ["1", "1.0", "1.00", "10", '"1"', "null", "12345678901234567890123456789012345.1", "true", "[]", "{}"]
+    texts += ["12345678901234567890123456789012345.2"]
+    assert len({canonical_json(text) for text in texts}) == len(texts)
+
+
+def test_a_topic_that_takes_32_kib_is_large_enough() -> None:
+    """One as Kafka makes it by default takes every letter that goes with its row."""
+    assert too_small(MESSAGE_BYTES_MIN) == ""
+    assert "is 32767, and a letter may need 32768" in too_small(MESSAGE_BYTES_MIN - 1)
+    assert records_bytes_max(MESSAGE_BYTES_WANTED) >= LETTER_BYTES_MAX

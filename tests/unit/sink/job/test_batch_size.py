@@ -1,0 +1,392 @@
+"""Sizes: rows of an Arrow batch, batches that the driver writes itself, the first one, and the tries of a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.sink.job import batch_sift
+from spark_2pc_sink.sink.job.batch_sift import TableTries
+from spark_2pc_sink.sink.job.batch_size import (
+    AIMED_ROWS_MAX,
+    AIMED_ROWS_MIN,
+    ARROW_BATCH_BYTES,
+    FIRST_ROWS_MAX,
+    PATIENCE_BATCHES,
+    SMALL_BYTES_MAX,
+    SMALL_ROWS_MAX,
+    SMALL_S_MAX,
+    UNBOUNDED_ROWS_BYTES_MAX,
+    ArrowBatchLimits,
+    ArrowBatchSize,
+    SmallBatches,
+)
+from spark_2pc_sink.sink.job.classic_query import is_straight
+from spark_2pc_sink.sink.job.receipts import TaskReceipt, TaskResults
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
+from spark_2pc_sink.sink.stream.background_task import AttemptThreads
+from spark_2pc_sink.testing import wait_until
+
+SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
+ROWS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ROWS_MAX = 1_000
+#: Of rows that are as heavy as they may be.
+ROW_BYTES = UNBOUNDED_ROWS_BYTES_MAX // ROWS_MAX
+UNBOUNDED = str(2**31 - 1)
+BOUNDED = str(ARROW_BATCH_BYTES)
+
+
+class Session:
+    """A session's settings, and what was set."""
+
+    def __init__(self, value: str | None = None, rows_max: int | None = ROWS_MAX, *, counts: bool = True) -> None:
+        self.conf: Any = self
+        self._counts = counts
+        self.values = {SETTING: value, ROWS_SETTING: None if rows_max is None else str(rows_max)}
+        self.sets: list[tuple[str, str]] = []
+
+    def isModifiable(self, name: str) -> bool:  # noqa: N802 - Spark's name
+        return name == ROWS_SETTING or self._counts
+
+    @property
+    def value(self) -> str | None:
+        return self.values[SETTING]
+
+    def get(self, name: str, default: str | None) -> str | None:
+        value = self.values[name]
+        return default if value is None else value
+
+    def set(self, name: str, value: str) -> None:
+        self.values[name] = value
+        self.sets.append((name, value))
+
+
+def read(*tasks: tuple[int, int]) -> TaskResults:
+    """The results of tasks: rows and Arrow bytes of each."""
+    receipts = (TaskReceipt(number, rows=rows, arrow_bytes=size) for number, (rows, size) in enumerate(tasks))
+    return TaskResults(tuple(receipts))
+
+
+def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
+    session, bound = Session(), ArrowBatchSize()
+    for _ in range(2):
+        bound.apply(session)  # type: ignore[arg-type]
+    assert session.sets == [(SETTING, BOUNDED)]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "roomy"),
+    [([], True), ([(10, 10 * ROW_BYTES), (1, ROW_BYTES)], True), ([(10, 10 * ROW_BYTES), (1, 2 * ROW_BYTES)], False)],
+)
+def test_what_the_last_batch_says_of_the_next(tasks: list[tuple[int, int]], roomy: bool) -> None:
+    before = ArrowBatchLimits(rows=ROWS_MAX, rows_given=True, roomy=not roomy)
+    assert before.after(read(*tasks)) == replace(before, roomy=roomy)
+
+
+def test_where_spark_does_not_count_rows_it_counts_bytes() -> None:
+    assert not ArrowBatchLimits(rows=0, rows_given=True).after(read((1, 1))).roomy
+
+
+def test_where_there_is_room_the_bound_is_lifted() -> None:
+    session, bound = Session(), ArrowBatchSize()
+    bound.apply(session)  # type: ignore[arg-type]
+    bound.note(read((1, 1)))
+    bound.apply(session)  # type: ignore[arg-type]
+    assert session.sets == [(SETTING, BOUNDED), (SETTING, UNBOUNDED)]
+
+
+def test_after_a_failure_or_a_small_batch_it_is_bounded_again() -> None:
+    session, bound = Session(), ArrowBatchSize()
+    bound.apply(session)  # type: ignore[arg-type]
+    bound.note(read((1, 1)))
+    bound.apply(session)  # type: ignore[arg-type]
+    bound.forget()
+    bound.apply(session)  # type: ignore[arg-type]
+    assert session.value == BOUNDED
+
+
+def test_what_somebody_else_has_set_stays() -> None:
+    session, bound = Session("1000000"), ArrowBatchSize()
+    bound.apply(session)  # type: ignore[arg-type]
+    bound.note(read((1, 1)))
+    bound.apply(session)  # type: ignore[arg-type]
+    assert (session.value, session.sets) == ("1000000", [])
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "rows"),
+    [
+        (1, AIMED_ROWS_MAX),
+        (ARROW_BATCH_BYTES // AIMED_ROWS_MAX, AIMED_ROWS_MAX),
+        (ARROW_BATCH_BYTES // AIMED_ROWS_MAX + 1, AIMED_ROWS_MAX // 2),
+        (ARROW_BATCH_BYTES // AIMED_ROWS_MIN, AIMED_ROWS_MIN),
+        (ARROW_BATCH_BYTES, AIMED_ROWS_MIN),
+    ],
+)
+def test_heavy_rows_come_in_small_numbers(row_bytes: int, rows: int) -> None:
+    # There is room by the number that is chosen, not by Spark's own.
+    roomy = rows * row_bytes <= UNBOUNDED_ROWS_BYTES_MAX
+    assert ArrowBatchLimits().after(read((3, 3 * row_bytes))) == ArrowBatchLimits(rows=rows, roomy=roomy)
+
+
+@pytest.mark.parametrize(("counts", "rows"), [(True, [str(AIMED_ROWS_MAX)]), (False, [])])
+def test_the_first_batch_has_many_rows_in_an_arrow_batch_where_bytes_bound_it(counts: bool, rows: list[str]) -> None:
+    session, bound = Session(rows_max=None, counts=counts), ArrowBatchSize()
+    bound.apply(session)  # type: ignore[arg-type]
+    assert [value for name, value in session.sets if name == ROWS_SETTING] == rows
+
+
+def test_a_number_of_rows_is_set_once() -> None:
+    session, bound = Session(rows_max=None), ArrowBatchSize()
+    bound.apply(session)  # type: ignore[arg-type]
+    for _ in range(2):
+        bound.note(read((3, 3)))
+        bound.apply(session)  # type: ignore[arg-type]
+    assert [value for name, value in session.sets if name == ROWS_SETTING] == [str(AIMED_ROWS_MAX)]
+
+
+def test_a_batch_without_rows_says_nothing_about_their_number() -> None:
+    """So it is not more than Spark's own, where the next batch has no bound of bytes."""
+    assert ArrowBatchLimits(rows=512).after(read()) == ArrowBatchLimits(rows=512, roomy=True)
+    assert ArrowBatchLimits(rows=AIMED_ROWS_MAX).after(read()) == ArrowBatchLimits(rows=10_000, roomy=True)
+
+
+def note_small(batches: SmallBatches) -> None:
+    batches.note(rows=1, arrow_bytes=100, seconds=0.1, collected=False)
+
+
+def note_slow(batches: SmallBatches, *, collected: bool, seconds: float = SMALL_S_MAX + 1) -> None:
+    batches.note(rows=1, arrow_bytes=100, seconds=seconds, collected=collected)
+
+
+def test_the_first_batch_is_shared_out() -> None:
+    assert not SmallBatches().expected
+
+
+def tried() -> SmallBatches:
+    batches = SmallBatches()
+    batches.try_first()
+    return batches
+
+
+def test_a_first_batch_that_is_cheap_to_get_is_tried_with_a_few_rows() -> None:
+    batches = tried()
+    assert (batches.expected, batches.rows_max) == (True, FIRST_ROWS_MAX)
+    note_small(batches)
+    assert (batches.expected, batches.rows_max) == (True, SMALL_ROWS_MAX)
+
+
+def test_a_first_batch_that_was_too_large_says_nothing_of_the_next() -> None:
+    """A query begins with what has gathered, and goes on with what comes."""
+    batches = tried()
+    batches.note_too_large()
+    assert (batches.expected, batches.rows_max) == (False, SMALL_ROWS_MAX)
+    note_small(batches)
+    assert batches.expected
+
+
+def test_a_first_batch_that_was_slow_says_nothing_of_the_next() -> None:
+    """A young session takes seconds for any job."""
+    batches = tried()
+    note_slow(batches, collected=True)
+    assert batches.expected
+    note_slow(batches, collected=True)
+    assert not batches.expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "arrow_bytes", "seconds", "small"),
+    [
+        (SMALL_ROWS_MAX, SMALL_BYTES_MAX, SMALL_S_MAX, True),
+        (SMALL_ROWS_MAX + 1, 0, 0.0, False),
+        (1, SMALL_BYTES_MAX + 1, 0.0, False),
+        (0, 0, SMALL_S_MAX + 0.01, False),
+    ],
+)
+def test_a_small_and_quick_batch_is_followed_by_another(
+    rows: int, arrow_bytes: int, seconds: float, small: bool
+) -> None:
+    """Few rows alone do not do: a large state may stand before them, which one task would go through alone."""
+    batches = SmallBatches()
+    batches.note(rows=rows, arrow_bytes=arrow_bytes, seconds=seconds, collected=False)
+    assert batches.expected is small
+
+
+def test_a_slow_batch_in_one_task_is_not_soon_repeated() -> None:
+    batches = SmallBatches()
+    note_small(batches)
+    note_slow(batches, collected=True)
+    for _ in range(PATIENCE_BATCHES):
+        assert not batches.expected
+        note_small(batches)
+    assert batches.expected
+
+
+def test_where_tasks_take_as_long_batches_are_collected_for_a_while() -> None:
+    """Many sinks on few cores: whoever needs more of them because they are short makes them shorter."""
+    batches = SmallBatches()
+    note_small(batches)
+    note_slow(batches, collected=True, seconds=SMALL_S_MAX + 1)
+    collected = [batches.expected]
+    note_slow(batches, collected=False, seconds=SMALL_S_MAX + 1)
+    for _ in range(PATIENCE_BATCHES + 1):
+        collected.append(batches.expected)
+        note_slow(batches, collected=True, seconds=SMALL_S_MAX + 2)
+    assert collected == [False, *[True] * (PATIENCE_BATCHES + 1)]
+    assert not batches.expected
+
+
+def test_where_tasks_are_quicker_batches_are_shared_out() -> None:
+    """Work stands before the rows, and one task would do it alone."""
+    batches = SmallBatches()
+    note_small(batches)
+    note_slow(batches, collected=True, seconds=SMALL_S_MAX + 2)
+    for _ in range(PATIENCE_BATCHES):
+        note_slow(batches, collected=False, seconds=SMALL_S_MAX + 1)
+        assert not batches.expected
+
+
+def test_a_slow_batch_of_many_rows_is_shared_out_whatever_was_before() -> None:
+    batches = SmallBatches()
+    note_small(batches)
+    note_slow(batches, collected=True)
+    batches.note(rows=SMALL_ROWS_MAX + 1, arrow_bytes=100, seconds=SMALL_S_MAX + 1, collected=False)
+    assert not batches.expected
+
+
+def test_a_batch_that_was_too_large_is_not_soon_tried_again() -> None:
+    batches = SmallBatches()
+    note_small(batches)
+    batches.note_too_large()
+    assert not batches.expected
+    note_small(batches)
+    assert not batches.expected
+
+
+class Plan:
+    """A plan of Spark, as py4j shows it."""
+
+    def __init__(self, name: str, *below: Plan) -> None:
+        self._name = name
+        self._below = below
+
+    def getClass(self) -> Plan:  # noqa: N802 - Java's name
+        return self
+
+    def getSimpleName(self) -> str:  # noqa: N802 - Java's name
+        return self._name
+
+    def children(self) -> Plan:
+        return self
+
+    def size(self) -> int:
+        return len(self._below)
+
+    def apply(self, index: int) -> Plan:
+        return self._below[index]
+
+
+def plan(*names: str) -> Any:
+    found = Plan(names[-1])
+    for name in reversed(names[:-1]):
+        found = Plan(name, found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("names", "straight"),
+    [
+        (("Project", "SubqueryAlias", "LogicalRDD"), True),
+        (("WriteToMicroBatchDataSourceV1", "Project", "StreamingDataSourceV2ScanRelation"), True),
+        (("Project", "Filter", "LogicalRDD"), False),
+        (("Aggregate", "LogicalRDD"), False),
+        (("Project", "LocalRelation"), False),
+    ],
+)
+def test_rows_come_straight_through_selects_alone(names: tuple[str, ...], straight: bool) -> None:
+    assert is_straight(plan(*names)) is straight
+
+
+def test_both_sides_of_a_plan_count() -> None:
+    assert not is_straight(Plan("Project", Plan("LogicalRDD"), Plan("Filter", Plan("LogicalRDD"))))
+
+
+class TryFailedError(Exception):
+    """What the database raises."""
+
+
+class JobFailedError(Exception):
+    """What Spark raises."""
+
+
+class Table:
+    def __init__(self, connection: object, _table: object, *, output: str, most: int) -> None:
+        assert (connection, output) == ("connection", "table t")
+        self.tried: list[bytes] = []
+        self.most = most
+
+    @property
+    def too_many(self) -> bool:
+        return len(self.tried) > self.most
+
+    def take(self, part: bytes) -> None:
+        if part == b"!":
+            raise TryFailedError
+        self.tried.append(part)
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> AttemptInput:
+    """No database: each byte is a part."""
+    monkeypatch.setattr(batch_sift, "TableSift", Table)
+    parts = SimpleNamespace(all_of=lambda sent: [bytes([byte]) for byte in sent])
+    monkeypatch.setattr(batch_sift, "SiftedPart", parts)
+    return AttemptInput(2**20, 2)
+
+
+def tries(source: AttemptInput, *, most: int = 100) -> TableTries:
+    opened: list[Any] = ["connection"]
+    table: Any = None
+    return TableTries(source, table, opened.pop, "table t", most)
+
+
+def send(source: AttemptInput, task: int, parts: bytes) -> None:
+    stream = LocalStream(source, task, 7)
+    stream.rows(0, parts, len(parts))
+    stream.finish()
+
+
+def test_parts_are_tried_while_the_job_runs(source: AttemptInput) -> None:
+    """The transaction is opened once."""
+    running = tries(source)
+    with AttemptThreads(source, running.task):
+        send(source, 0, b"ab")
+        wait_until(lambda: source.held_bytes == 0, deadline_s=10, what="the parts to be tried")
+        send(source, 1, b"c")
+    table: Any = running.finish()
+    assert table.tried == [b"a", b"b", b"c"]
+
+
+def test_no_more_is_tried_than_is_wanted(source: AttemptInput) -> None:
+    """What comes after that is taken, so that tasks end, and not looked at."""
+    running = tries(source, most=1)
+    with AttemptThreads(source, running.task):
+        send(source, 0, b"abcd")
+    table: Any = running.finish()
+    assert (table.tried, source.held_bytes) == ([b"a", b"b"], 0)
+
+
+def test_the_error_of_a_try_ends_the_tasks(source: AttemptInput) -> None:
+    with pytest.raises(TryFailedError), AttemptThreads(source, tries(source).task):
+        send(source, 0, b"!")
+    assert isinstance(source.failure, TryFailedError)
+
+
+def test_a_job_that_failed_leaves_nothing_running(source: AttemptInput) -> None:
+    running = tries(source)
+    with pytest.raises(JobFailedError), AttemptThreads(source, running.task):
+        raise JobFailedError
+    assert not running.task._thread.is_alive()

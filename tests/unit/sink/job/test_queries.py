@@ -1,0 +1,472 @@
+"""The query that calls: classic or Spark Connect, what is refused of it, its lag, and the sinks of its runs."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pyspark
+import pytest
+from py4j.protocol import Py4JNetworkError
+
+from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.job import calling_query, session_facts
+from spark_2pc_sink.sink.job.calling_query import ConnectQuery, RunIds, lag_of, session_id_here
+from spark_2pc_sink.sink.job.classic_query import check_options, check_query, check_session, is_running, is_stopping
+from spark_2pc_sink.sink.job.session_facts import WORKER_URL, ConnectSession, is_connect, stream_endpoint
+from spark_2pc_sink.sink.job.sinks_of_runs import Call, SinksOfRuns, what_is_written
+from spark_2pc_sink.sink.stream.listener import StreamEndpoint
+
+KAFKA = {"endOffset": {"a": {"0": 10, "1": 7}}, "latestOffset": {"a": {"0": 15, "1": 7}}}
+
+
+@pytest.mark.parametrize(
+    ("sources", "behind"),
+    [
+        pytest.param([KAFKA], 5, id="kafka"),
+        pytest.param([KAFKA, {"endOffset": {"b": {"0": 1}}, "latestOffset": {"b": {"0": 3}}}], 7, id="two sources"),
+        pytest.param([{**KAFKA, "latestOffset": {"a": {"0": 10, "2": 9}}}], 0, id="a partition that is new"),
+        pytest.param([{**KAFKA, "latestOffset": None}], None, id="no latest offset"),
+        pytest.param([{"endOffset": {"logOffset": 3}, "latestOffset": {"logOffset": 4}}], None, id="files"),
+        pytest.param([{"endOffset": 5, "latestOffset": 9}], None, id="a rate"),
+        pytest.param([], None, id="none"),
+    ],
+)
+def test_records_behind_are_those_of_kafka(sources: list[dict[str, Any]], behind: int | None) -> None:
+    shown = {"timestamp": "2026-11-24T12:00:00.000Z", "durationMs": {}, "sources": sources}
+    assert lag_of(json.dumps(shown)) == ({} if behind is None else {"source_lag": behind})
+
+
+def test_the_delay_ends_when_the_query_has_finished_the_batch() -> None:
+    shown = {
+        "timestamp": "2026-11-24T12:00:00.000Z",
+        "durationMs": {"triggerExecution": 1500},
+        "eventTime": {"max": "2026-11-24T11:59:00.250Z", "watermark": "2026-11-24T11:58:00.250Z"},
+        "sources": [],
+    }
+    assert lag_of(json.dumps(shown)) == {"event_delay_s": 61.25}
+
+
+def test_without_events_the_watermark_alone_is_no_delay() -> None:
+    shown = {
+        "timestamp": "2026-11-24T12:00:00.000Z",
+        "durationMs": {"triggerExecution": 3},
+        "eventTime": {"watermark": "1970-01-01T00:00:00.000Z"},
+        "sources": [],
+    }
+    assert lag_of(json.dumps(shown)) == {}
+
+
+OPTIONS = SinkOptions.parse(
+    transactional_id="orders",
+    kafka={"bootstrap.servers": "127.0.0.1:9092"},
+    database="postgresql+psycopg2://me@127.0.0.1/shop",
+    topic="orders",
+    table="orders",
+)
+
+
+def session(*queries: str) -> Any:
+    active = [SimpleNamespace(id=query, isActive=True) for query in queries]
+    return mock.Mock(streams=SimpleNamespace(active=active))
+
+
+@pytest.fixture
+def beside_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(WORKER_URL, "sc://localhost:15002/;user_id=me")
+
+
+def test_outside_foreach_batch_there_is_no_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(WORKER_URL, raising=False)
+    with pytest.raises(ConfigurationError, match=r"sink\.write\(df, batch_id=…\)"):
+        ConnectQuery.of(session("a"), "orders", None)
+
+
+@pytest.mark.usefixtures("beside_server")
+def test_a_named_query_is_not_looked_for() -> None:
+    query = ConnectQuery.of(session("a", "b"), "orders", None)
+    assert query.ids.query_id == "query 'orders'"
+    assert not query.is_stopping()
+
+
+@pytest.mark.usefixtures("beside_server")
+def test_the_one_query_of_the_session_in_which_the_stream_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since PySpark 4.3 a batch's own session is a clone that knows no query."""
+    monkeypatch.setattr(calling_query, "session_by_id", {"root": session("a")}.__getitem__)
+    assert ConnectQuery.of(session(), None, "root").ids.query_id == "a"
+    assert ConnectQuery.of(session("a"), None, None).ids.query_id == "a"
+
+
+@pytest.mark.usefixtures("beside_server")
+@pytest.mark.parametrize(("queries", "shown"), [((), "is not known"), (("a", "b"), "has 2 of them")])
+def test_where_it_cannot_be_told_which_query_calls_a_name_is_asked_for(queries: tuple[str, ...], shown: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{shown}; pass query_name='orders'"):
+        ConnectQuery.of(session(*queries), None, None)
+
+
+def test_a_classic_process_has_no_session_of_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(calling_query.sys.modules, "pyspark.sql.connect.session", raising=False)  # type: ignore[attr-defined]
+    assert session_id_here() is None
+
+
+def test_a_client_s_session_says_once_what_is_not_checked(caplog: pytest.LogCaptureFixture) -> None:
+    facts = ConnectSession(session(), "orders")
+    for _ in range(2):
+        facts.check_repeatable(mock.Mock(), "the batch")
+    assert [message.partition(",")[0] for message in caplog.messages] == ["orders: Spark Connect shows no plans"]
+
+
+def test_jobs_of_a_client_have_a_tag_which_is_taken_off_again() -> None:
+    spark = session()
+    with ConnectSession(spark, "orders").described("orders batch 1: write, all"):
+        spark.addTag.assert_called_once_with("orders batch 1: write; all")
+    spark.removeTag.assert_called_once_with("orders batch 1: write; all")
+
+
+def test_tasks_run_here_only_beside_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may be on another machine than a server with master local[n]."""
+    spark: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session", "conf": {}})()
+    spark.conf = {"spark.master": "local[2]", "spark.driver.host": "localhost"}
+    assert is_connect(spark)
+    monkeypatch.delenv(WORKER_URL, raising=False)
+    monkeypatch.setattr(session_facts, "_own_address", lambda peer: f"on the way to {peer}")
+    assert stream_endpoint(spark, OPTIONS).host == "on the way to localhost"
+    monkeypatch.setenv(WORKER_URL, "sc://localhost:15002")
+    assert stream_endpoint(spark, OPTIONS).host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "endpoint"),
+    [
+        ({}, {}, StreamEndpoint("driver", "driver")),
+        ({"spark.driver.bindAddress": "0.0.0.0"}, {}, StreamEndpoint("0.0.0.0", "driver")),  # noqa: S104
+        ({}, {"driver_port": 7100, "driver_port_range": 3}, StreamEndpoint("driver", "driver", (7100, 7101, 7102))),
+        ({"spark.network.crypto.enabled": "true"}, {}, StreamEndpoint("driver", "driver", encrypted=True)),
+        ({"spark.ssl.rpc.enabled": "TRUE"}, {}, StreamEndpoint("driver", "driver", encrypted=True)),
+    ],
+)
+def test_executors_reach_the_driver_as_they_reach_it_for_spark(
+    settings: dict[str, str], options: dict[str, Any], endpoint: StreamEndpoint
+) -> None:
+    """By Spark's own settings; encrypted where Spark's traffic is."""
+    conf = {"spark.master": "spark://host:7077", "spark.driver.host": "driver", **settings}
+    spark: Any = type("SparkSession", (), {"__module__": "pyspark.sql.session", "conf": conf})()
+    assert stream_endpoint(spark, replace(OPTIONS, **options)) == endpoint
+
+
+MICRO_BATCH = "org.apache.spark.sql.execution.streaming.MicroBatchExecution"
+ASYNC = "org.apache.spark.sql.execution.streaming.AsyncProgressTrackingMicroBatchExecution"
+PROCESSING_TIME = "org.apache.spark.sql.execution.streaming.ProcessingTimeTrigger"
+REAL_TIME = "org.apache.spark.sql.execution.streaming.RealTimeTrigger"
+
+
+def instance_of(name: str, fields: dict[str, Any] | None = None, **members: Any) -> Any:
+    """An object of a class without fields, whose superclass has these."""
+    declared = [
+        SimpleNamespace(getName=lambda name=name: name, setAccessible=lambda _: None, get=lambda _, value=value: value)
+        for name, value in (fields or {}).items()
+    ]
+    above = SimpleNamespace(getDeclaredFields=lambda: declared, getSuperclass=lambda: None)
+    own = SimpleNamespace(getName=lambda: name, getDeclaredFields=list, getSuperclass=lambda: above)
+    return SimpleNamespace(getClass=lambda: own, **members)
+
+
+def execution(
+    name: str = MICRO_BATCH, trigger: str = PROCESSING_TIME, *, temporary: bool = False, options: tuple[str, ...] = ()
+) -> Any:
+    keys = SimpleNamespace(mkString=lambda between: between.join(options))
+    fields = {"deleteCheckpointOnStop": temporary, "extraOptions": SimpleNamespace(keys=lambda: keys)}
+    return instance_of(name, fields, trigger=lambda: instance_of(trigger))
+
+
+def test_ordinary_micro_batches_are_run() -> None:
+    check_session("false")
+    check_query(execution(options=("checkpointLocation", "path")))
+    check_query(None)
+
+
+def test_a_spark_without_the_fields_is_not_asked_further() -> None:
+    """They are private to Spark, and may have other names one day."""
+    check_query(instance_of(MICRO_BATCH, trigger=lambda: instance_of(PROCESSING_TIME)))
+
+
+def test_a_temporary_checkpoint_is_refused_with_the_option_to_give() -> None:
+    """A restart would begin again with batch 0, of another query."""
+    with pytest.raises(ConfigurationError, match=r"writeStream\.option\('checkpointLocation', DIRECTORY\)"):
+        check_query(execution(temporary=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("kafka.bootstrap.servers", r"pass kafka=\{'bootstrap\.servers': …\} to DualWriteSink"),
+        ("KAFKA.sasl.jaas.config", r"pass kafka=\{'sasl\.jaas\.config': …\}"),
+        ("topic", "pass topic= to DualWriteSink"),
+        ("includeHeaders", "pass headers= to DualWriteSink"),
+    ],
+)
+def test_options_of_spark_s_kafka_sink_are_refused_and_those_that_are_meant_named(name: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=meant):
+        check_query(execution(options=("checkpointLocation", name)))
+    check_options(["checkpointLocation", "maxFilesPerTrigger"])
+
+
+@pytest.mark.parametrize(
+    ("running", "option"),
+    [(execution(ASYNC), "asyncProgressTrackingEnabled"), (execution(trigger=REAL_TIME), "trigger")],
+)
+def test_triggers_without_ends_of_batches_are_refused(running: Any, option: str) -> None:
+    """A13: several batches would come back as one."""
+    with pytest.raises(ConfigurationError) as refused:
+        check_query(running)
+    assert refused.value.option == option
+
+
+def test_speculation_is_refused() -> None:
+    """A4: a copy of a task would write a second time."""
+    with pytest.raises(ConfigurationError, match=r"spark\.speculation"):
+        check_session("TRUE")
+
+
+def test_a_query_is_stopping_when_it_is_no_longer_active() -> None:
+    """A14: no further attempt begins then."""
+    assert is_stopping(SimpleNamespace(isActive=lambda: False))
+    assert not is_stopping(SimpleNamespace(isActive=lambda: True))
+    assert not is_stopping(None)
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("no JVM"), ConnectionRefusedError()])
+def test_a_query_whose_jvm_is_gone_does_not_run(error: Exception) -> None:
+    def ask() -> bool:
+        raise error
+
+    assert not is_running(SimpleNamespace(isActive=ask))
+    assert not is_running(SimpleNamespace(isActive=lambda: False))
+    assert is_running(SimpleNamespace(isActive=lambda: True))
+    assert is_running(None)
+
+
+def test_pipelines_have_no_sink_that_calls_a_function_for_each_batch() -> None:
+    """When this fails, a pipeline can hold the sink: the page says otherwise, and an example is due."""
+    source = Path(pyspark.__file__).parent / "pipelines" / "api.py"
+    if not source.exists():
+        pytest.skip("PySpark has pipelines since 4.1")
+    assert "foreach" not in source.read_text(encoding="utf-8").lower()
+
+
+RUN = RunIds("query", "run")
+
+
+def options(**given: Any) -> SinkOptions:
+    base = {
+        "transactional_id": "orders",
+        "kafka": {"bootstrap.servers": "h:1"},
+        "database": "postgresql+psycopg2://job:secret@h/shop",
+        "topic": "orders",
+        "table": "orders",
+    }
+    return SinkOptions.parse(**{**base, **given})
+
+
+def check_in(sinks: SinksOfRuns, run: RunIds = RUN, *, active: bool = True, **given: Any) -> None:
+    sinks.check_in(run, options(**given), is_active=lambda _: active)
+
+
+@pytest.fixture
+def sinks() -> SinksOfRuns:
+    sinks = SinksOfRuns()
+    check_in(sinks)
+    return sinks
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"topic": "others"},
+        {"table": "others"},
+        {"database": "postgresql://job@h/other"},
+        {"key": "id"},
+        {"value": "'v'"},
+        {"headers": "h"},
+        {"partition": "0"},
+        {"columns": {"id": "id"}},
+        {"mode": "upsert", "upsert_keys": ["id"]},
+        {"state_table": "other_state"},
+    ],
+)
+def test_another_sink_of_the_id_is_refused(sinks: SinksOfRuns, given: dict[str, Any]) -> None:
+    """A20: both are told apart by name, and the remedy is an id of its own. The first goes on."""
+    with pytest.raises(ConfigurationError, match="transactional_id of its own") as refused:
+        check_in(sinks, **given)
+    assert f"{next(iter(given))}=" in refused.value.rule
+    assert "secret" not in str(refused.value)
+    check_in(sinks)
+
+
+def test_a_sink_whose_options_were_refused_gives_way_until_a_batch_is_written(sinks: SinksOfRuns) -> None:
+    """A person corrects them in the same process, as in a notebook."""
+    refusal = ConfigurationError(option="columns", value="x", rule="it is none", remedy="name another one")
+    for columns in (None, {"x": "a"}, {"x": "b"}):
+        check_in(sinks, columns=columns)
+        with pytest.raises(ConfigurationError, match="it is none"):
+            call(sinks, 0, refusal)
+    check_in(sinks, columns={"x": "c"})
+    call(sinks, 0)
+    with pytest.raises(ConfigurationError, match="it is none"):
+        call(sinks, 1, refusal)
+    with pytest.raises(ConfigurationError, match="transactional_id of its own"):
+        check_in(sinks)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"transactional_id": "others", "table": "others"},
+        {"lock_timeout_ms": 7_000, "on_batch": print},
+        {"database": "postgresql://somebody:else@h/shop"},
+    ],
+)
+def test_the_same_sink_built_anew_and_others_are_taken(sinks: SinksOfRuns, given: dict[str, Any]) -> None:
+    """How a sink works may change, and its password."""
+    check_in(sinks, **given)
+    sinks.check_in(RUN, pickle.loads(pickle.dumps(options(**given))), is_active=lambda _: True)  # noqa: S301
+
+
+def test_functions_that_are_made_anew_in_every_call_are_no_difference(sinks: SinksOfRuns) -> None:
+    """No two functions are equal, and a job may build its sink in the function that it hands to Spark."""
+    run = RunIds("query", "run with functions")
+    for _ in range(2):
+        check_in(sinks, run, on_decide=lambda *_: None, on_batch=lambda _: None)
+    with pytest.raises(ConfigurationError, match="table="):
+        check_in(sinks, run, table="others", on_decide=lambda *_: None)
+
+
+def test_a_restarted_query_may_write_something_else(sinks: SinksOfRuns) -> None:
+    """The state row says which batch it goes on with."""
+    check_in(sinks, RunIds("query", "next run"), table="others")
+    with pytest.raises(ConfigurationError):
+        check_in(sinks, RunIds("query", "next run"))
+    assert len(sinks) == 1
+
+
+def test_queries_that_have_ended_are_forgotten(sinks: SinksOfRuns) -> None:
+    for number in range(5):
+        check_in(sinks, RunIds(f"query {number}", "run"), active=False)
+    assert len(sinks) == 1
+
+
+def test_of_two_threads_one_is_refused() -> None:
+    """Both call for the first time at the same moment."""
+    sinks, refused, ready = SinksOfRuns(), [], threading.Barrier(2)
+
+    def call(table: str) -> None:
+        ready.wait(10)
+        try:
+            check_in(sinks, table=table)
+        except ConfigurationError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=call, args=(table,)) for table in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(refused) == 1
+
+
+def test_what_only_says_how_does_not_tell_two_sinks_apart() -> None:
+    """The declaration says which options do."""
+    written = what_is_written(options())
+    assert not {"adopt", "kafka", "create_table", "lock_timeout_ms", "driver_port"} & written.keys()
+    assert {"table", "topic", "state_table", "bad_rows", "value_format"} <= written.keys()
+
+
+def halt(cause: HaltCause) -> HaltError:
+    return HaltError(
+        transactional_id="orders",
+        cause=cause,
+        database_side="batch 0, done",
+        kafka_side="nothing in doubt",
+        reason="as recovery sees it",
+        remedies=("the way on",),
+    )
+
+
+def call(sinks: SinksOfRuns, batch_id: int, error: Exception | None = None, run: RunIds = RUN) -> None:
+    with sinks.call(run, "orders", batch_id):
+        if error is not None:
+            raise error
+
+
+def test_a_function_that_goes_on_after_an_error_is_told_so_at_the_next_batch(sinks: SinksOfRuns) -> None:
+    """A23: with the error that it has swallowed; and again, as it swallows the halt too."""
+    with pytest.raises(ValueError, match="out of range"):
+        call(sinks, 1, ValueError("out of range"))
+    for batch_id in (2, 3):
+        with pytest.raises(HaltError, match=r"went on after an error .* in batch 1.*ValueError: out of") as halted:
+            call(sinks, batch_id, halt(HaltCause.GAP))
+        assert halted.value.cause is HaltCause.NOT_HANDED_OVER
+        assert halted.value.remedies[0].startswith("call the sink for every batch")
+
+
+def test_a_function_that_tries_the_same_batch_again_may(sinks: SinksOfRuns, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(OSError, match="for a moment"):
+        call(sinks, 1, OSError("for a moment"))
+    call(sinks, 1)
+    call(sinks, 2)
+    assert caplog.messages == []
+
+
+def test_a_function_that_goes_on_with_luck_is_told_so_in_the_log(
+    sinks: SinksOfRuns, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch was in doubt, and has been completed since."""
+    with pytest.raises(OSError, match="late"):
+        call(sinks, 1, OSError("late"))
+    call(sinks, 2)
+    (said,) = caplog.messages
+    assert "went on after an error of the sink in batch 1" in said
+
+
+def test_a_second_call_for_one_batch_with_other_rows_is_named_as_that(sinks: SinksOfRuns) -> None:
+    """A20: the first has written the batch, and the check of replays refuses the second."""
+    call(sinks, 1)
+    with pytest.raises(HaltError, match="called the sink twice for batch 1 in this run") as halted:
+        call(sinks, 1, halt(HaltCause.REPLAY_DIFFERS))
+    assert "unionByName" in halted.value.remedies[0]
+
+
+@pytest.mark.parametrize("cause", [HaltCause.REPLAY_DIFFERS, HaltCause.GAP])
+def test_another_run_s_calls_explain_nothing(sinks: SinksOfRuns, cause: HaltCause) -> None:
+    with pytest.raises(OSError, match="late"):
+        call(sinks, 1, OSError("late"))
+    restarted = RunIds("query", "next run")
+    check_in(sinks, restarted)
+    with pytest.raises(HaltError, match="as recovery sees it"):
+        call(sinks, 2, halt(cause), run=restarted)
+
+
+@pytest.mark.parametrize(
+    ("before", "batch_id", "cause"),
+    [
+        (Call(1, "error"), 2, HaltCause.REPLAY_DIFFERS),
+        (Call(1, None), 2, HaltCause.GAP),
+        (Call(1, None), 1, HaltCause.OTHER_BATCH_OWED),
+        (Call(2, "error"), 1, HaltCause.GAP),
+    ],
+)
+def test_other_halts_keep_their_reason(before: Call, batch_id: int, cause: HaltCause) -> None:
+    halted = halt(cause)
+    assert before.explain(halted, batch_id) is halted
+
+
+def test_the_calls_of_a_query_that_was_forgotten_are_not_noted() -> None:
+    call(SinksOfRuns(), 1)

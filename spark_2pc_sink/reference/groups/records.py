@@ -99,8 +99,8 @@ class OffsetValue:
 class GroupValue:
     """A generation of a group; the protocol type is '' if there was none.
 
-    Of the members their names, timeouts, assignments and metadata for ``protocol`` are stored; members read back have
-    no other data.
+    It stores the members' names, timeouts, assignments and metadata for ``protocol``; members read back have no other
+    data.
     """
 
     protocol_type: str = ""

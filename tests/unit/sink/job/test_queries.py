@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import threading
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -19,12 +19,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink import __version__
-from spark_2pc_sink.cli.command_parser import PROGRAM, CommandLineError, CommandParser
-from spark_2pc_sink.cli.connection_sources import connection_as_given, file_of, warn_of_secrets
+from spark_2pc_sink.cli.command_parser import PROGRAM, CommandLineError, CommandParser, logging_to_stderr
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_INTERRUPTED, EXIT_SETTLED, EXIT_USAGE
-from spark_2pc_sink.cli.logs import logging_to_stderr
-from spark_2pc_sink.cli.output import CommandResult, json_schema, write_result
-from spark_2pc_sink.cli.streams import make_usable, print_out
+from spark_2pc_sink.cli.options import connection_as_given, file_of, given_options, warn_of_secrets
+from spark_2pc_sink.cli.output import CommandResult, json_schema, make_usable, print_out, write_result
 from spark_2pc_sink.errors import (
     AbortRefusedError,
     ConfigurationError,
@@ -49,8 +47,8 @@ _HOMES: Final = {
     "state": "state",
     "transactions": "transactions",
     "coordinator": "coordinator",
-    "exporter": "exporter",
-    "dashboard": "dashboard",
+    "exporter": "serving",
+    "dashboard": "serving",
     "runbook": "runbook",
 }
 
@@ -142,8 +140,7 @@ def _commands_as_given(given: argparse.Namespace) -> AbstractContextManager[None
     words = connection_as_given(given)
     if words is None:
         return nullcontext()
-    # They need SQLAlchemy, see _HOMES.
-    from spark_2pc_sink.cli.options import given_options  # noqa: PLC0415
+    # It needs SQLAlchemy, see _HOMES.
     from spark_2pc_sink.recovery.recover_command import NamedConnection, connection_named  # noqa: PLC0415
 
     return connection_named(NamedConnection(words, database="database" in given_options(given)))

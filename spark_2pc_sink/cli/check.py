@@ -10,10 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_2pc_sink.cli.connection_sources import environment_options, file_of
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
-from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
-from spark_2pc_sink.cli.options import add_database, add_sink, add_sink_options, given_sink_options
+from spark_2pc_sink.cli.options import (
+    add_connection,
+    add_database,
+    add_sink,
+    add_sink_options,
+    environment_options,
+    file_of,
+    given_sink_options,
+    read_connection,
+)
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions

@@ -1,11 +1,79 @@
-"""The parser of ``spark-2pc`` and of each of its commands: options that all have, and errors that are raised."""
+"""The parser of ``spark-2pc`` and of each of its commands: errors that are raised, and the log on standard error."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any, Final, NoReturn
 
-from spark_2pc_sink.cli.logs import add_log_options
+#: From the quietest to the most verbose.
+LEVELS: Final = ("ERROR", "WARNING", "INFO", "DEBUG")
+_TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per record: ``time``, ``level``, ``logger``, ``message``, ``transactional_id`` and ``exception``.
+
+    Args:
+        transactional_id: id of the command's sink; None if it has none, or several.
+    """
+
+    def __init__(self, transactional_id: str | None) -> None:
+        super().__init__()
+        self._transactional_id = transactional_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "transactional_id": getattr(record, "transactional_id", self._transactional_id),
+            "exception": None if record.exc_info is None else self.formatException(record.exc_info),
+        }
+        return json.dumps(line)
+
+
+def add_log_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options; none has a default, so that they may precede or follow the command's name."""
+    parser.add_argument(
+        "--log-level", choices=LEVELS, default=argparse.SUPPRESS, help="what is logged (default: WARNING)"
+    )
+    parser.add_argument(
+        "--log-json",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="log one JSON object a line, with the transactional id",
+    )
+
+
+@contextmanager
+def logging_to_stderr(given: argparse.Namespace) -> Iterator[None]:
+    """Log to standard error in the block, as configured on the command line."""
+    handler = logging.StreamHandler(sys.stderr)
+    if getattr(given, "log_json", False):
+        handler.setFormatter(JsonFormatter(getattr(given, "transactional_id", None)))
+    else:
+        handler.setFormatter(logging.Formatter(_TEXT))
+    handler.setLevel(getattr(given, "log_level", "WARNING"))
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(handler.level)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+# --- the parser ---------------------------------------------------------------------------------------------------
 
 PROGRAM: Final = "spark-2pc"
 

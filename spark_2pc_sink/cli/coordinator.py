@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from spark_2pc_sink.cli.listening import add_host_names, host_and_port, own_names
 from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.serving import add_host_names, host_and_port, own_names
 from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.options.sources import read_properties_file
 from spark_2pc_sink.reference.broker import serve

@@ -1,17 +1,126 @@
-"""Options of `RecoveryOptions` on a command line: flags, kinds and help are made of their declaration."""
+"""Flags of commands and where else their values come from: options of both sides, made from their declarations.
+
+The command line is flags and the files that they name; values given twice must be equal. The environment supplies what
+the command line omits. Commands printed for people name the same sources, and contain no secrets.
+"""
 
 from __future__ import annotations
 
 import argparse
+import logging
+import os
+import shlex
+import sys
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
-from spark_2pc_sink.cli.connection_sources import environment_options, file_of
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options import RecoveryOptions, SinkOptions
+from spark_2pc_sink.options import RecoveryOptions, SinkOptions, StatusOptions
 from spark_2pc_sink.options.common import READER_OPTIONS
-from spark_2pc_sink.options.settings import kind_of, options_of, setting_of
-from spark_2pc_sink.options.sources import SourcedOptions, add_once, sourced_value
+from spark_2pc_sink.options.database import has_secret, without_secrets
+from spark_2pc_sink.options.kafka_security import SecurityOptions
+from spark_2pc_sink.options.settings import kind_of, options_of, setting_of, shown_name
+from spark_2pc_sink.options.sources import (
+    BOOTSTRAP_SERVER,
+    COMMAND_CONFIG,
+    CONFIG,
+    PREFIX,
+    SourcedOptions,
+    add_once,
+    read_environment,
+    read_properties_file,
+    read_toml_file,
+    sourced_value,
+)
+
+_log = logging.getLogger(__name__)
+
+#: The tables in the database, for every command that reads them.
+TABLES: Final = ("state_schema", "state_table", "history_table", "history_batches")
+#: Environment variables of flags. Every option and Kafka property has one in addition.
+ENVIRONMENT: Final = {
+    f"{PREFIX}{CONFIG}": "--config",
+    f"{PREFIX}DATABASE": "--database",
+    f"{PREFIX}{BOOTSTRAP_SERVER}": "--bootstrap-server",
+    f"{PREFIX}{COMMAND_CONFIG}": "--command-config",
+}
+BOOTSTRAP: Final = "bootstrap.servers"
+#: Accepted names; the second is librdkafka's.
+BOOTSTRAP_NAMES: Final = frozenset({BOOTSTRAP, "metadata.broker.list"})
+_SECRETS: Final = {
+    name
+    for item in fields(SecurityOptions)
+    if setting_of(item).secret
+    for name in setting_of(item).properties or (shown_name(item),)
+} | {"sasl.jaas.config"}
+
+
+def file_of(given: argparse.Namespace) -> SourcedOptions:
+    """The options in the file of ``--config``; empty if no file was given.
+
+    Raises:
+        ConfigurationError: see `read_toml_file`.
+    """
+    path = getattr(given, "sink_file", None)
+    return SourcedOptions() if path is None else read_toml_file(path)
+
+
+def environment_options() -> SourcedOptions:
+    """The options in the environment. Other variables are ignored: the job's own start refuses them.
+
+    Raises:
+        ConfigurationError: see `read_environment`.
+    """
+    return read_environment(os.environ, strict=False)
+
+
+def warn_of_secrets(given: argparse.Namespace) -> None:
+    """Log a warning for each secret on the command line, where every user of the machine can read it."""
+    url = getattr(given, "database", None)
+    if url is not None and has_secret(url):
+        _log.warning(
+            "--database has a password, which ps shows: put it into SPARK_2PC_DATABASE, PGPASSWORD or ~/.pgpass, or "
+            "pass --password-command"
+        )
+    for text in _kafka_flags(given):
+        name = text.partition("=")[0]
+        if name in _SECRETS:
+            _log.warning("--kafka %s=… is a secret, which ps shows: put it into a file for --command-config", name)
+
+
+def connection_as_given(given: argparse.Namespace) -> str | None:
+    """The flags that name both sides, as given and without secrets; None if the command has none.
+
+    Values of the environment are omitted: the environment of the printed command has them too.
+    """
+    if not hasattr(given, "database"):
+        return None
+    words = []
+    for name, flag in (("sink_file", "config"), ("bootstrap_server",) * 2, ("command_config",) * 2):
+        for prefix in ("", "outer_"):
+            if (value := getattr(given, f"{prefix}{name}", None)) is not None:
+                words += [f"--{flag.replace('_', '-')}", value]
+    secrets = False
+    for text in _kafka_flags(given):
+        secret = text.partition("=")[0] in _SECRETS
+        secrets |= secret
+        words += [] if secret else ["--kafka", text]
+    if given.database is not None:
+        words += ["--database", without_secrets(given.database)]
+    for name in ("password_command", *TABLES):
+        if hasattr(given, name):
+            words += [f"--{name.replace('_', '-')}", str(getattr(given, name))]
+    if hasattr(given, "require_tls"):
+        words += ["--require-tls"]
+    return shlex.join(words) + (" --command-config FILE" if secrets else "")
+
+
+def _kafka_flags(given: argparse.Namespace) -> list[str]:
+    return [*getattr(given, "outer_kafka", []), *getattr(given, "kafka", [])]
+
+
+# --- flags --------------------------------------------------------------------------------------------------------
 
 #: Options that a file or the environment may supply if the flags are missing.
 _NAMED_ELSEWHERE: Final = ("database", "transactional_id")
@@ -59,6 +168,19 @@ def given_sink_options(given: argparse.Namespace) -> dict[str, Any]:
         if item.name != "kafka" and text is not None:
             said[item.name] = sourced_value(item.name, text, source=_flag(item.name)) if isinstance(text, str) else text
     return said
+
+
+def add_timeout(command: argparse.ArgumentParser, *, default: int = StatusOptions.timeout_s) -> None:
+    """Add the time limit of a look at both sides, in seconds: the option ``timeout_s`` of `status`."""
+    [item] = [item for item in options_of(StatusOptions) if item.name == "timeout_s"]
+    command.add_argument(
+        "--timeout",
+        dest=item.name,
+        type=int,
+        default=default,
+        metavar="SECONDS",
+        help=f"{setting_of(item).why} (default: %(default)s)",
+    )
 
 
 def _flag(name: str) -> str:
@@ -133,3 +255,109 @@ def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, A
     if hasattr(given, "sink_required") and getattr(given, "match", None) is None:
         names.add("transactional_id")
     return {name: value for name, value in found.options.items() if name in names}
+
+
+# --- Kafka --------------------------------------------------------------------------------------------------------
+
+_DESTINATIONS: Final = ("bootstrap_server", "kafka", "command_config")
+
+
+def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None:
+    """Add the options; ``prefix`` distinguishes those before the command's name from those after it."""
+    parser.add_argument(
+        "--bootstrap-server", dest=f"{prefix}bootstrap_server", metavar="HOST:PORT", help="brokers, with commas between"
+    )
+    parser.add_argument(
+        "--kafka",
+        dest=f"{prefix}kafka",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a Kafka client property, such as sasl.username=admin; may be repeated",
+    )
+    parser.add_argument(
+        "--command-config",
+        dest=f"{prefix}command_config",
+        metavar="FILE",
+        help="a file of Kafka client properties, KEY=VALUE in each line, for those that are secret",
+    )
+
+
+def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, Any]:
+    """All values of flags and the sink's file, and the environment's for the rest.
+
+    Args:
+        given: the command line.
+        prefixes: prefixes of options, in addition to none.
+
+    Raises:
+        ConfigurationError: a file cannot be read, a property has no value, two sources of the command line contradict
+            each other, or none names the brokers.
+    """
+    properties: dict[str, Any] = {}
+    for prefix in ("", *prefixes):
+        server, named, file = (getattr(given, f"{prefix}{name}") for name in _DESTINATIONS)
+        if file is not None:
+            read = read_properties_file(Path(file), option="--command-config")
+            add_once(properties, read, source="--command-config")
+        add_once(properties, [as_property(text) for text in named], source="--kafka")
+        if server is not None:
+            add_once(properties, [(BOOTSTRAP, server)], source="--bootstrap-server")
+    add_once(properties, file_of(given).kafka.items(), source="--config")
+    located = bool(properties.keys() & BOOTSTRAP_NAMES)
+    for name, value in environment_options().kafka.items():
+        if not (located and name in BOOTSTRAP_NAMES):
+            properties.setdefault(name, value)
+    if not properties.keys() & BOOTSTRAP_NAMES:
+        raise ConfigurationError(
+            option="--bootstrap-server",
+            value=None,
+            rule="it says where Kafka is, and no bootstrap.servers is in --kafka, --command-config, --config or "
+            "SPARK_2PC_BOOTSTRAP_SERVER either",
+            remedy="pass --bootstrap-server HOST:PORT",
+        )
+    return properties
+
+
+def as_property(text: str) -> tuple[str, str]:
+    """``KEY=VALUE`` as a pair.
+
+    Raises:
+        ConfigurationError: there is no ``=``.
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigurationError(
+            option="--kafka", value=text, rule="it has the form KEY=VALUE", remedy="pass bootstrap.servers=host:9092"
+        )
+    return name, value
+
+
+# --- the reason for a decision ------------------------------------------------------------------------------------
+
+_RULE: Final = "it says why, in the record of what people did (spark-2pc history), and no terminal is there to ask on"
+
+
+def reason_for(given: argparse.Namespace, decided: str) -> str:
+    """The given reason, or one that the person types now.
+
+    Args:
+        given: the command line.
+        decided: the decision, as a flag or a command.
+
+    Raises:
+        ConfigurationError: none was given, and there is no terminal, or the answer is empty.
+    """
+    reason: str | None = getattr(given, "reason", None)
+    if reason is not None:
+        return reason
+    remedy = f"pass --reason 'why' with {decided}"
+    if not sys.stdin.isatty():
+        raise ConfigurationError(option="--reason", value=None, rule=_RULE, remedy=remedy)
+    # Not on standard output, which may be read by a program.
+    sys.stderr.write(f"Why {decided}? (It is written down for others, see spark-2pc history): ")
+    sys.stderr.flush()
+    typed = sys.stdin.readline().strip()
+    if not typed:
+        raise ConfigurationError(option="--reason", value=typed, rule="it is not empty", remedy=remedy)
+    return typed

@@ -12,13 +12,18 @@ from typing import Final
 from jdbc_state import Actor
 from spark_2pc_sink.choices import TABLE, HaltCause, Problem, problem_in
 from spark_2pc_sink.cli.command_parser import PROGRAM
-from spark_2pc_sink.cli.connection_sources import file_of
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
-from spark_2pc_sink.cli.options import add_database, add_sink, given_options
+from spark_2pc_sink.cli.options import (
+    add_connection,
+    add_database,
+    add_sink,
+    add_timeout,
+    file_of,
+    given_options,
+    read_connection,
+)
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options import StatusOptions
 from spark_2pc_sink.runbook.conversation import Conversation, Ending, NoAnswerError
 from spark_2pc_sink.runbook.protocol import Protocol
 from spark_2pc_sink.runbook.sides import BothSides
@@ -60,13 +65,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="ask nothing, and do only what is always safe: end batches as the database has decided, note how they "
         "ended, make a lost state row again from its history",
     )
-    parser.add_argument(
-        "--timeout",
-        type=int,
-        default=StatusOptions.timeout_s,
-        metavar="SECONDS",
-        help=f"how long a look at both sides may take, whatever one side does (default: {StatusOptions.timeout_s})",
-    )
+    add_timeout(parser)
     parser.add_argument(
         "--record-columns",
         metavar="TEXT",
@@ -101,7 +100,7 @@ def _run(given: argparse.Namespace) -> CommandResult:
         )
     sides = BothSides(
         kafka=read_connection(given),
-        timeout_s=given.timeout,
+        timeout_s=given.timeout_s,
         record_columns=given.record_columns,
         schema_registry=file_of(given).options.get("schema_registry"),
         **connection,

@@ -6,10 +6,16 @@ import argparse
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
-from spark_2pc_sink.cli.options import add_database, add_options, add_sink, given_options
+from spark_2pc_sink.cli.options import (
+    add_connection,
+    add_database,
+    add_options,
+    add_sink,
+    given_options,
+    read_connection,
+    reason_for,
+)
 from spark_2pc_sink.cli.output import CommandResult
-from spark_2pc_sink.cli.reason import reason_for
 from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recovery.api import recover

@@ -7,9 +7,8 @@ from contextlib import closing
 from typing import Any, Final
 
 from jdbc_state import SqlStateStore, StoreSettings, ddl
-from spark_2pc_sink.cli.connection_sources import TABLES
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.options import add_database, add_options, given_options
+from spark_2pc_sink.cli.options import TABLES, add_database, add_options, given_options
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.options import RecoveryOptions
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
-from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
-from spark_2pc_sink.cli.options import add_database, add_options, given_options
+from spark_2pc_sink.cli.options import (
+    add_connection,
+    add_database,
+    add_options,
+    given_options,
+    read_connection,
+    reason_for,
+)
 from spark_2pc_sink.cli.output import CommandResult, as_table
-from spark_2pc_sink.cli.reason import reason_for
-from spark_2pc_sink.cli.sink_lookup import look_up_sinks
-from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError
+from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, StateStoreError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
-from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.options import KafkaOptions, RecoveryOptions
+from spark_2pc_sink.recovery.api import open_store
 from spark_2pc_sink.recovery.recover_command import kafka_connection
 from spark_2pc_sink.transactions import ListFilter, TransactionTool
 from spark_2pc_sink.transactions.remedies import (
@@ -357,3 +364,31 @@ def _table(values: Sequence[Any], columns: Columns) -> str:
         for value in values
     ]
     return as_table(list(columns), rows)
+
+
+# --- the owners of transactions -----------------------------------------------------------------------------------
+
+_log = logging.getLogger(__name__)
+
+
+def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> KnownSinks | None:
+    """The sinks, for remedies.
+
+    Args:
+        given: the command line.
+        kafka: the cluster, used only in options.
+
+    Returns:
+        None if no database is named, or it cannot be read: the request to Kafka is answered nevertheless, and the log
+        says that the database was not read.
+    """
+    said = {name: value for name, value in given_options(given).items() if name not in ("transactional_id", "reason")}
+    if "database" not in said:
+        return None
+    options = RecoveryOptions.parse(transactional_id="transactions", kafka=kafka, **said)
+    try:
+        with closing(open_store(options)) as store:
+            return KnownSinks.of([*store.read_all(), *store.read_lost()])
+    except StateStoreError as error:
+        _log.warning("whether a transaction is a sink's cannot be told: %s", error)
+        return None

@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_2pc_sink.cli.connection_sources import file_of
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
-from spark_2pc_sink.cli.options import add_database, add_sink, given_options
+from spark_2pc_sink.cli.options import add_connection, add_database, add_sink, file_of, given_options, read_connection
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options import RecoveryOptions

@@ -11,9 +11,7 @@ import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks, status
-from spark_2pc_sink.cli.connection_sources import ENVIRONMENT, connection_as_given
-from spark_2pc_sink.cli.kafka_properties import read_connection
-from spark_2pc_sink.cli.options import given_options
+from spark_2pc_sink.cli.options import ENVIRONMENT, connection_as_given, given_options, read_connection
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recovery.recover_command import sink_words
@@ -172,7 +170,7 @@ def test_a_secret_on_the_command_line_is_warned_of(
     words = ["status", "--bootstrap-server", "h:1", "--kafka", "sasl.password=hidden", "--database", URL]
     assert cli.main(words) == 4
     err = capsys.readouterr().err
-    assert "WARNING spark_2pc_sink.cli.connection_sources: --database has a password, which ps shows" in err
+    assert "WARNING spark_2pc_sink.cli.options: --database has a password, which ps shows" in err
     assert "--kafka sasl.password=… is a secret, which ps shows" in err
     assert "hidden" not in err
     assert "secret@" not in err

@@ -7,7 +7,7 @@ from argparse import Namespace
 
 import pytest
 
-from spark_2pc_sink.cli.reason import reason_for
+from spark_2pc_sink.cli.options import reason_for
 from spark_2pc_sink.errors import ConfigurationError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jdbc_state.sessions import DriverSession
-from spark_2pc_sink.cli.status_text import DETAILS_MAX, ROWS_MAX, Shown, ordered, status_text
+from spark_2pc_sink.cli.status import DETAILS_MAX, ROWS_MAX, Shown, ordered, status_text
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 from tests.unit.recovery.test_report import ROW

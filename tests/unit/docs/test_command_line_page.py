@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from spark_2pc_sink.cli import command_parser, exits
-from spark_2pc_sink.cli.command_parser import CommandParser
-from spark_2pc_sink.cli.connection_sources import ENVIRONMENT
-from spark_2pc_sink.cli.logs import JsonFormatter
+from spark_2pc_sink.cli.command_parser import CommandParser, JsonFormatter
+from spark_2pc_sink.cli.options import ENVIRONMENT
 from tests.harness.json_contract import read_output
 from tests.unit.cli.test_remedies import PLACEHOLDERS
 

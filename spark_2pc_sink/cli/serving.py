@@ -1,0 +1,192 @@
+"""``spark-2pc exporter`` and ``dashboard``: pages and figures of all sinks; the address they listen on, who may ask."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_2pc_sink.cli.exits import EXIT_SETTLED
+from spark_2pc_sink.cli.options import add_connection, add_database, add_timeout, given_options, read_connection
+from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.extras import extra
+from spark_2pc_sink.metrics_server import MetricsAccess
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.monitoring.dashboard.access import Access
+    from spark_2pc_sink.monitoring.watched import Watched
+
+PORT_MAX: Final = 65_535
+#: A shorter token can be guessed by trial.
+TOKEN_CHARACTERS_MIN: Final = 20
+
+
+def add_watching(command: argparse.ArgumentParser, *, listen: str) -> None:
+    """Add both sides, the address, and the time limit of a look.
+
+    Args:
+        command: receives the flags.
+        listen: the default of the address.
+    """
+    add_connection(command)
+    add_database(command)
+    command.add_argument(
+        "--listen", metavar="HOST:PORT", default=listen, help="where to listen; port 0: any (default: %(default)s)"
+    )
+    # Less than Prometheus' usual time limit of a scrape, which is 10 s.
+    add_timeout(command, default=8)
+
+
+def add_host_names(command: argparse.ArgumentParser, *, option: str, reader: str) -> None:
+    """Add the flag for the names of this server, against DNS rebinding.
+
+    Args:
+        command: receives the flag.
+        option: its name.
+        reader: user of the names, with its verb.
+    """
+    command.add_argument(
+        option,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"a name by which {reader}, beside the address of the listener and this machine's own name; may be "
+        "repeated. Another name in the Host header is refused",
+    )
+
+
+def own_names(host: str, names: Iterable[str]) -> frozenset[str]:
+    """The names of a server in the Host header, in lower case.
+
+    Args:
+        host: where it listens.
+        names: additional names from the command line.
+    """
+    return frozenset(name.lower() for name in (host, socket.gethostname(), socket.getfqdn(), *names))
+
+
+def read_token(path: Path) -> str:
+    """The token in the file of --token-file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or its token is too short.
+    """
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            option="--token-file", value=str(path), rule=f"it can be read: {error}", remedy="make it readable"
+        ) from error
+    if len(token) < TOKEN_CHARACTERS_MIN:
+        raise ConfigurationError(
+            option="--token-file",
+            value=str(path),
+            rule=f"the token has at least {TOKEN_CHARACTERS_MIN} characters",
+            remedy="write for example what `openssl rand -base64 32` prints into it",
+        )
+    return token
+
+
+def watched(given: argparse.Namespace) -> Watched:
+    """The systems named on the command line.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+    # Imported for these commands only.
+    from spark_2pc_sink.monitoring.watched import Watched  # noqa: PLC0415
+
+    if given.timeout_s < 1:
+        raise ConfigurationError(
+            option="--timeout", value=given.timeout_s, rule="it is at least 1 second", remedy="pass for example 8"
+        )
+    options = given_options(given)
+    database = options.pop("database")
+    return Watched(kafka=read_connection(given), database=database, timeout_s=given.timeout_s, tables=options)
+
+
+def host_and_port(text: str, *, option: str) -> tuple[str, int]:
+    """Split ``HOST:PORT``, removing the brackets of an IPv6 address.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+        rule = f"it is HOST:PORT, and no port is above {PORT_MAX}"
+        raise ConfigurationError(option=option, value=text, rule=rule, remedy="pass for example 127.0.0.1:9404")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+# --- the commands --------------------------------------------------------------------------------------------------
+
+_EXPORTER: Final = """\
+Serves /metrics: of every sink of the database what is in doubt and since when, what is prepared, whether its driver
+lives, its claims, resends, batches, rows, records, bytes and times; and whether both sides answer. Both are asked at
+each scrape; nothing is claimed or changed. docs/metrics.md has the names and the alerts.
+"""
+_DASHBOARD: Final = """\
+Serves web pages of all sinks: both sides, what is in doubt and since when, batches and their times, what people did.
+One sink can be recovered after a confirmation. On a loopback address whoever has an account on this machine may come
+in; on any other address a token is asked for. docs/dashboard.md says more.
+"""
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add both commands to those of the program."""
+    for name, about, description, listen, token, reader, run in (
+        (
+            *("exporter", "serve the figures of all sinks to Prometheus", _EXPORTER, "127.0.0.1:9939"),
+            "that Prometheus has to send (Authorization: Bearer); without it nobody is asked",
+            "Prometheus reaches the figures",
+            _export,
+        ),
+        (
+            *("dashboard", "serve a web page of all sinks", _DASHBOARD, "127.0.0.1:8939"),
+            "that visitors have to know; without it one is made and printed where --listen is no loopback address",
+            "browsers reach the page",
+            _show,
+        ),
+    ):
+        parser = commands.add_parser(name, help=about, description=description)
+        add_watching(parser, listen=listen)
+        parser.add_argument("--token-file", type=Path, metavar="FILE", help=f"a file with the token {token}")
+        add_host_names(parser, option="--host-name", reader=reader)
+        parser.set_defaults(run=run)
+
+
+def _export(given: argparse.Namespace) -> CommandResult:
+    host, port = host_and_port(given.listen, option="--listen")
+    with extra("metrics"):
+        from spark_2pc_sink.monitoring.exporter import serve  # noqa: PLC0415 - optional
+    token = None if given.token_file is None else read_token(given.token_file)
+    serve(watched(given), MetricsAccess(own_names(host, given.host_name), token), host, port)
+    return CommandResult(exit_code=EXIT_SETTLED)
+
+
+def _show(given: argparse.Namespace) -> CommandResult:
+    host, port = host_and_port(given.listen, option="--listen")
+    if ":" in host:
+        rule = "the check of the Host header knows names and IPv4 addresses"
+        raise ConfigurationError(option="--listen", value=given.listen, rule=rule, remedy="pass localhost:8939")
+    with extra("dashboard"):
+        from spark_2pc_sink.monitoring.dashboard.server import serve  # noqa: PLC0415 - optional
+    serve(watched(given), _access(given, host), host, port)
+    return CommandResult(exit_code=EXIT_SETTLED)
+
+
+def _access(given: argparse.Namespace, host: str) -> Access:
+    """The access rules; a generated token is printed, this once."""
+    from spark_2pc_sink.monitoring.dashboard.access import Access, is_loopback, new_token  # noqa: PLC0415 - optional
+
+    token = None if given.token_file is None else read_token(given.token_file)
+    if is_loopback(host):
+        return Access(token=token, hosts=given.host_name)
+    if token is None:
+        token = new_token()
+        sys.stdout.write(f"token: {token}\n")
+    return Access(token=token, hosts=own_names(host, given.host_name))

@@ -51,7 +51,7 @@ ROOMS: Final = (
     *("wire", "recipe", "logins", "options", "testing", "jdbc_state"),
 )
 #: Modules that are no step of a walk: they hold values alone, or stand round a call (`checks_keywords`).
-NO_STEP: Final = frozenset({"sink/report", "options/keywords", "jdbc_state/sink_log"})
+NO_STEP: Final = frozenset({"sink/report", "options/settings", "jdbc_state/sink_log"})
 #: How many modules of a room are named in a lane.
 MODULES_MAX: Final = 3
 LINE_MAX: Final = 120

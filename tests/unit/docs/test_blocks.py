@@ -23,7 +23,7 @@ from tests.harness.page_commands import COMMANDS, NOT_RUN, PYTHON, SQL, check_co
 #: What a program prints, and pictures: first words, and who compares them with the program. Nothing here is typed.
 SHOWN: Final = {
     ("docs/design/state.md", "none ──▶"): "a picture; the moves are in docs/reference/state-tables.md",
-    ("docs/after-a-crash.md", "40 sinks:"): "tests/unit/cli/test_status_text.py",
+    ("docs/after-a-crash.md", "40 sinks:"): "tests/unit/cli/test_status.py",
     ("docs/check.md", "ok           brokers"): "tests/unit/cli/test_cli_check.py",
     ("docs/cluster.md", "executors='node-1"): "tests/unit/sink/check/test_executor_side.py",
     ("docs/configuration.md", "orders.toml: tabel="): "tests/unit/docs/test_configuration_page.py",

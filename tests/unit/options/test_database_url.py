@@ -66,17 +66,32 @@ def test_the_remedy_of_another_form_is_the_url_that_means_the_same(given: str, u
         "jdbc:postgresql://[::1]/d?user=a@b&password=x/secret",
         "postgres://u:p@secret@h/d",
         "dbname='secret",
+        *(None, 5, "", "shop", "postgresql+asyncpg://u:secret@h/d", "postgresql://u:secret@h:port/d"),
+        # A slash that stands as it is: the host would be 'ss', and the rest the name of a database.
+        *("postgresql://u:p@ss/secret@h:5432/d", "postgresql://u:p@ss/secret@h:5432/d?sslmode=require"),
     ],
 )
-def test_what_names_no_postgresql_is_not_shown(given: str) -> None:
-    with pytest.raises(ConfigurationError, match="postgresql\\+psycopg2://user:password@host:5432/database") as raised:
+def test_what_names_no_postgresql_is_not_shown(given: object) -> None:
+    with pytest.raises(ConfigurationError, match="pass 'postgresql") as raised:
         parse_database_url(given)
-    assert "secret" not in str(raised.value)
+    assert "secret" not in f"{raised.value} {raised.value!r}"
+    assert raised.value.__context__ is None
 
 
-def test_a_url_of_psycopg_is_taken() -> None:
-    """SQLAlchemy's default from 2.1 on; the sink drives psycopg2 for it."""
-    assert parse_database_url("postgresql+psycopg://u:p@h/d") == "postgresql+psycopg2://u:p@h/d"
+@pytest.mark.parametrize(
+    ("given", "parsed"),
+    [
+        ("postgresql://h/d", "postgresql+psycopg2://h/d"),
+        (" postgresql+psycopg2://u:p%40@h:1/d ", "postgresql+psycopg2://u:p%40@h:1/d"),
+        # SQLAlchemy's default from 2.1 on; the sink drives psycopg2 for it.
+        ("postgresql+psycopg://u:p@h/d", "postgresql+psycopg2://u:p@h/d"),
+        ("postgresql://", "postgresql+psycopg2://"),
+        ("postgresql:///d?host=/run/pg", "postgresql+psycopg2:///d?host=%2Frun%2Fpg"),
+        ("postgresql:///d?host=a&host=b&port=7", "postgresql+psycopg2:///d?host=a&host=b&port=7"),
+    ],
+)
+def test_a_url_names_its_driver(given: str, parsed: str) -> None:
+    assert parse_database_url(given) == parsed
 
 
 @pytest.mark.parametrize(

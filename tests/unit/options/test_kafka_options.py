@@ -193,20 +193,6 @@ def test_javas_login_text_is_read(mechanism: str, jaas: str, password: str) -> N
     assert password not in repr(options)
 
 
-def test_secrets_are_not_in_the_repr() -> None:
-    options = parse(
-        {
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "u",
-            "sasl.password": "s3cret",
-            "ssl.certificate.location": "c",
-            "ssl.key.password": "s3cret",
-        }
-    )
-    assert "s3cret" not in repr(options)
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -8,15 +8,12 @@ from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from jdbc_state import StoreSettings
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, SinkOptions, TableName
-from spark_2pc_sink.options.database import parse_database_url
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.options.names import check_topic, parse_identifier, quote_identifier
+from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.options.settings import nearest
 
 URL = "postgresql+psycopg2://shop:pass-word@db:5433/shop"
@@ -252,41 +249,6 @@ def test_a_replay_is_accepted_by_the_name_of_its_batch() -> None:
         sink(accept_replay=True)
 
 
-# --- the database ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given_url", "parsed"),
-    [
-        ("postgresql://h/d", "postgresql+psycopg2://h/d"),
-        (" postgresql+psycopg2://u:p%40@h:1/d ", "postgresql+psycopg2://u:p%40@h:1/d"),
-        ("postgresql://", "postgresql+psycopg2://"),
-        ("postgresql:///d?host=/run/pg", "postgresql+psycopg2:///d?host=%2Frun%2Fpg"),
-        ("postgresql:///d?host=a&host=b&port=7", "postgresql+psycopg2:///d?host=a&host=b&port=7"),
-    ],
-)
-def test_database_urls(given_url: str, parsed: str) -> None:
-    assert parse_database_url(given_url) == parsed
-
-
-@pytest.mark.parametrize(
-    "given_url",
-    [
-        *(None, 5, "", "shop"),
-        *("jdbc:postgresql://h/d?password=pass-word", "postgres://u:pass-word@h/d", "mysql://u:pass-word@h/d"),
-        *("postgresql+asyncpg://u:pass-word@h/d", "postgresql://u:pass-word@h:port/d"),
-        # A slash that stands as it is: the host would be 'ss', and the rest the name of a database.
-        *("postgresql://u:p@ss/pass-word@h:5432/d", "postgresql://u:p@ss/pass-word@h:5432/d?sslmode=require"),
-    ],
-)
-def test_a_bad_database_url_is_refused_without_its_password(given_url: object) -> None:
-    with pytest.raises(ConfigurationError, match="pass 'postgresql") as raised:
-        parse_database_url(given_url)
-    assert "pass-word" not in str(raised.value)
-    assert "pass-word" not in repr(raised.value)
-    assert raised.value.__context__ is None
-
-
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
@@ -315,13 +277,6 @@ def test_table_names_follow_the_rules_of_postgresql(text: str, schema: str | Non
 def test_other_texts_are_no_table_names(text: object) -> None:
     with pytest.raises(ConfigurationError):
         TableName.parse(text)
-
-
-@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=15))
-def test_any_name_can_be_quoted(name: str) -> None:
-    """No text breaks out of its quotes."""
-    assert parse_identifier(quote_identifier(name), option="test") == name
-    assert TableName.parse(str(TableName(name, name))) == TableName(name, name)
 
 
 def test_topics_follow_the_rules_of_kafka() -> None:

@@ -1,0 +1,124 @@
+"""Bad rows: the limit is a number or a share; and where dead letters go."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import DualWriteSink, Records, Rows
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.options.names import TableName
+from spark_2pc_sink.options.sink import BAD_ROWS_MAX, BadRowLimit, SinkOptions
+
+# --- the limit ----------------------------------------------------------------------------------------------------
+
+GIVEN: dict[str, Any] = {
+    "transactional_id": "t",
+    "kafka": {"bootstrap.servers": "h:1"},
+    "database": "postgresql://h/d",
+    "topic": "orders",
+    "table": "t",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "rows", "most"),
+    [
+        (100, 5, 100),
+        (0, 1_000, 0),
+        (0.001, 999, 0),
+        (0.001, 1_000, 1),
+        ("0.1%", 12_345, 12),
+        ("0.1 %", 12_345, 12),
+        ("50%", 10**9, BAD_ROWS_MAX),
+    ],
+)
+def test_how_many_rows_may_be_bad(given: Any, rows: int, most: int) -> None:
+    """A share is rounded down, and no batch has more than can be held."""
+    assert BadRowLimit.parse(given).of(rows) == most
+
+
+@pytest.mark.parametrize(
+    "given", [-1, BAD_ROWS_MAX + 1, True, 0.0, 1.0, 1.5, float("nan"), "5", "0%", "x%", "100%", None]
+)
+def test_what_is_no_limit_is_refused(given: Any) -> None:
+    """The forms that are taken are in the remedy."""
+    with pytest.raises(ConfigurationError, match=r"max_bad_rows='0\.1%'"):
+        BadRowLimit.parse(given)
+
+
+def test_it_is_shown_as_it_is_written() -> None:
+    assert [repr(BadRowLimit.parse(given)) for given in (100, 0.001, "0.10%")] == ["100", "'0.1%'", "'0.1%'"]
+    assert str(BadRowLimit.parse("25%")) == "25%"
+    assert BadRowLimit.parse(BadRowLimit(7)) == BadRowLimit(7)
+
+
+def test_a_limit_without_dead_letters_is_a_contradiction() -> None:
+    with pytest.raises(ConfigurationError, match="it has no meaning with bad_rows='fail'"):
+        DualWriteSink(**GIVEN, max_bad_rows=5)
+
+
+def test_the_table_is_named_after_the_state_table() -> None:
+    """In its schema, unless another is named."""
+    assert SinkOptions.parse(**GIVEN).dead_letter_name == TableName("kafka_transaction_state_dead_letters", "public")
+    other = SinkOptions.parse(**GIVEN, state_schema="ops", dead_letter_table="Bad")
+    assert other.dead_letter_name == TableName("bad", "ops")
+    assert SinkOptions.parse(**GIVEN, dead_letter_table="a.b").dead_letter_name == TableName("b", "a")
+    with pytest.raises(ConfigurationError, match="dead_letter_table"):
+        SinkOptions.parse(**GIVEN, dead_letter_table="a.b.c")
+    with pytest.raises(ConfigurationError, match="with _dead_letters behind it"):
+        SinkOptions.parse(**GIVEN, state_table="s" * 55, bad_rows="dead_letter")
+
+
+# --- the topic ----------------------------------------------------------------------------------------------------
+
+LETTERS: dict[str, Any] = {
+    "transactional_id": "t",
+    "kafka": {"bootstrap.servers": "h:1"},
+    "database": "postgresql://h/d",
+    "bad_rows": "dead_letter",
+    "dead_letter_topic": "bad-orders",
+}
+ONE: dict[str, Any] = {"topic": "orders", "table": "orders"}
+SEVERAL: dict[str, Any] = {"writes": [Records("orders"), Records("audit"), Rows("orders")]}
+
+
+@pytest.mark.parametrize("outputs", [ONE, SEVERAL])
+def test_it_is_among_all_topics_and_is_no_output(outputs: dict[str, Any]) -> None:
+    """Recovery and the check look at it too; rows never go there."""
+    options = SinkOptions.parse(**LETTERS, **outputs)
+    assert options.all_topics == (*options.topics, "bad-orders")
+    assert "bad-orders" not in options.topics
+    without = SinkOptions.parse(**{**LETTERS, "dead_letter_topic": None}, **outputs)
+    assert without.all_topics == without.topics
+
+
+@pytest.mark.parametrize("outputs", [ONE, SEVERAL])
+def test_a_layout_has_the_topic_and_the_table(outputs: dict[str, Any]) -> None:
+    """And says nothing of either where dead letters are in the table alone."""
+    made = SinkOptions.parse(**LETTERS, **outputs, state_schema="Ops").layout
+    layout = SinkLayout.parse(json.loads(json.dumps(made.as_json())))
+    assert layout == made
+    assert layout.dead_letter_topic == "bad-orders"
+    assert layout.dead_letter_table == '"ops"."kafka_transaction_state_dead_letters"'
+    without = SinkOptions.parse(**{**LETTERS, "dead_letter_topic": None}, **outputs).layout
+    assert not {"dead_letter_topic", "dead_letter_table"} & without.as_json().keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ({**ONE, "bad_rows": "fail"}, "there are no dead letters with bad_rows='fail'"),
+        ({**ONE, "dead_letter_topic": "orders"}, "it is the topic of an output"),
+        ({**SEVERAL, "dead_letter_topic": "audit"}, "it is the topic of an output"),
+        ({**ONE, "dead_letter_topic": "bad orders"}, "it has 1 to 249 of the characters"),
+    ],
+)
+def test_what_contradicts_it_is_refused(given: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ConfigurationError, match=rule) as error:
+        SinkOptions.parse(**{**LETTERS, **given})
+    assert error.value.option == "dead_letter_topic"
+    assert "leave it out where the batch" not in error.value.remedy

@@ -15,7 +15,7 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import (
     Settings,
     partition_for,
 )
-from spark_2pc_sink.reference.coordinator.states import TransactionState
+from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, PREDECESSORS, TransactionState
 
 from .driver import RELEASED, metadata
 
@@ -85,3 +85,8 @@ def test_a_change_shares_every_partition_but_one() -> None:
     assert list(changed) == [changed.get("orders")]
     assert changed.with_metadata("orders", None) == state
     assert state.partitions[index].transactions == {}
+
+
+def test_only_a_decided_transaction_is_completed() -> None:
+    assert set(COMPLETION) == DECIDED
+    assert all(PREDECESSORS[after] == {before} for before, after in COMPLETION.items())

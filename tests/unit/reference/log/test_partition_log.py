@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.log.log_values import NOWHERE, EpochEnd, FoundOffset, Isolation, LogSettings
-from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import EndMarker, NeedsCoordinator, Writer
+from spark_2pc_sink.reference.log.log_values import NOWHERE, EpochEnd, FoundOffset, Isolation, LeaderEpochs, LogSettings
+from spark_2pc_sink.reference.log.partition_log import LogState, PartitionLog
+from spark_2pc_sink.reference.log.producer_state import AbortedTransaction, EndMarker, NeedsCoordinator, Writer
 from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.storage.files import MemoryStore, SegmentStore
+from spark_2pc_sink.wire.batch_format import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, seen
 
 UNCOMMITTED, COMMITTED = Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED
@@ -341,3 +344,73 @@ def test_settings_may_change_while_the_log_is_open() -> None:
     log.settings = replace(log.settings, message_max_bytes=10)
     assert append(log, client_batch()).code == Code.MESSAGE_TOO_LARGE
     assert inspect(client_batch()).size_bytes > 10
+
+
+#: Steps from one record's epoch to the next one's.
+STEPS = st.lists(st.integers(0, 3), max_size=30)
+
+
+@given(STEPS, st.integers(-2, 30))
+def test_the_end_of_an_epoch_is_where_a_later_one_begins(steps: list[int], asked: int) -> None:
+    epochs = LeaderEpochs()
+    written: list[int] = []
+    for step in steps:
+        written.append((written[-1] if written else 0) + step)
+        epochs.begin(written[-1], len(written) - 1)
+    answer = epochs.end_of(asked, len(written))
+    known = [epoch for epoch in written if epoch <= asked]
+    if asked < 0 or not written or asked > written[-1]:
+        assert answer == EpochEnd(-1, -1)
+    elif known:
+        assert answer == EpochEnd(known[-1], len(known))
+    else:
+        assert answer == EpochEnd(asked, 0)
+    assert [epochs.at(offset) for offset in range(len(written))] == written
+    assert epochs.latest == (written[-1] if written else -1)
+    assert epochs._epochs == sorted(set(written))  # however many batches an epoch has
+
+
+def test_an_epoch_without_records_is_forgotten_when_the_next_begins() -> None:
+    epochs = LeaderEpochs()
+    for epoch, start in ((0, 0), (1, 5), (2, 5)):
+        epochs.begin(epoch, start)
+    assert epochs.end_of(1, 9) == EpochEnd(0, 5)
+    epochs.begin(1, 9)
+    assert epochs.latest == 2
+
+
+PID = 7
+
+
+def data(offset: int, *, pid: int = PID) -> BatchHeader:
+    return BatchHeader(offset, 100, 0, 2, 0, TRANSACTIONAL_BIT, 0, 1, 1, pid, 0, 0, 1)
+
+
+def marker(offset: int, *, pid: int = PID) -> BatchHeader:
+    return BatchHeader(offset, 66, 0, 2, 0, TRANSACTIONAL_BIT | CONTROL_BIT, 0, 1, 1, pid, 1, -1, 1)
+
+
+def test_a_marker_counts_only_below_the_high_watermark() -> None:
+    """It may be written while the fdatasync runs that makes everything before it durable."""
+    state = LogState(verification=True)
+    state.recovered(data(5), b"")
+    state.marker_written(marker(6), commit=True, coordinator_epoch=0)
+    assert [state.stable_offset(high_watermark) for high_watermark in (5, 6, 7)] == [5, 5, 7]
+
+
+def test_what_is_over_counts_until_then_even_before_what_is_open() -> None:
+    state = LogState(verification=True)
+    state.recovered(data(2, pid=1), b"")
+    state.recovered(data(3, pid=2), b"")
+    state.marker_written(marker(4, pid=1), commit=True, coordinator_epoch=0)
+    assert [state.stable_offset(high_watermark) for high_watermark in (4, 5)] == [2, 3]
+
+
+def test_an_abort_remembers_how_far_everything_is_settled() -> None:
+    """``ProducerStateManager.lastStableOffset``: the earliest still open, else what is behind the marker."""
+    state = LogState(verification=True)
+    state.recovered(data(2, pid=1), b"")
+    state.recovered(data(3, pid=2), b"")
+    state.marker_written(marker(4, pid=1), commit=False, coordinator_epoch=0)
+    state.marker_written(marker(5, pid=2), commit=False, coordinator_epoch=0)
+    assert state.aborted.entries == (AbortedTransaction(1, 2, 4, 3), AbortedTransaction(2, 3, 5, 6))

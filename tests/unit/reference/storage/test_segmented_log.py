@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_2pc_sink.reference.storage import segmented_log
 from spark_2pc_sink.reference.storage.batches import build_batch, encode_records, stamp_batch
 from spark_2pc_sink.reference.storage.errors import CorruptLogError
-from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, SegmentStore
+from spark_2pc_sink.reference.storage.files import (
+    DiskFile,
+    DiskStore,
+    MemoryStore,
+    SegmentStore,
+    TornFileError,
+    segment_name,
+)
 from spark_2pc_sink.reference.storage.segmented_log import INDEX_INTERVAL_BYTES, RELATIVE_OFFSET_MAX, SegmentedLog
 from spark_2pc_sink.wire.batch_format import BatchHeader, read_header
 
@@ -225,3 +235,220 @@ def test_a_length_that_cannot_be_is_damage(tmp_path: Path) -> None:
     with pytest.raises(CorruptLogError, match="is damaged at byte 0: length 0"):
         list(log.batches(1))
     log.close()
+
+
+@pytest.fixture(params=["disk", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> SegmentStore:
+    return DiskStore(tmp_path) if request.param == "disk" else MemoryStore()
+
+
+def full_disk(*_arguments: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_files_are_named_as_kafka_names_them() -> None:
+    assert segment_name(0) == "00000000000000000000.log"
+    assert segment_name(9_223_372_036_854_775_807) == "09223372036854775807.log"
+
+
+def test_a_store_finds_its_segments_again(store: SegmentStore) -> None:
+    assert store.base_offsets() == []
+    for base_offset in (7, 0, 123_456):
+        file = store.segment(base_offset)
+        file.append([b"%d" % base_offset])
+        file.sync()
+        file.close()
+    store.sync()
+    assert store.base_offsets() == [0, 7, 123_456]
+    assert store.segment(7).read(0, 100) == b"7"
+    assert store.segment(7).size_bytes == 1
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    for name in ("partition.metadata", "1.log", "0000000000000000000x.log", "00000000000000000000.index"):
+        (tmp_path / name).touch()
+    assert DiskStore(tmp_path).base_offsets() == []
+
+
+def test_parts_are_written_one_behind_the_other(store: SegmentStore) -> None:
+    file = store.segment(0)
+    file.append([b"ab", memoryview(b"xcdx")[1:3], bytearray(b"e")])
+    file.append([b"f"])
+    assert file.size_bytes == 6
+    assert file.read(0, 100) == b"abcdef"
+    assert file.read(2, 3) == b"cde"
+    assert file.read(6, 1) == b""
+    file.truncate(3)
+    file.append([b"g"])
+    assert file.read(0, 100) == b"abcg"
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENOSPC half way through a batch: the next append, after space was made, goes where this one would have."""
+    file = DiskFile(tmp_path / "f")
+    file.append([b"whole"])
+    real = os.pwritev
+
+    def half(descriptor: int, parts: Sequence[Any], position: int) -> int:
+        return real(descriptor, [b"".join(parts)[:3]], position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", half)
+        patch.setattr(os, "pwrite", full_disk)
+        with pytest.raises(OSError, match="No space left"):
+            file.append([b"lost", b"batch"])
+    assert (tmp_path / "f").read_bytes() == b"whole"
+    file.append([b" again"])
+    assert (tmp_path / "f").read_bytes() == b"whole again"
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = DiskFile(tmp_path / "f")
+    real_pwritev, real_pwrite = os.pwritev, os.pwrite
+    monkeypatch.setattr(
+        os, "pwritev", lambda descriptor, parts, position: real_pwritev(descriptor, [b"".join(parts)[:3]], position)
+    )
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, rest, position: real_pwrite(descriptor, rest[:2], position))
+    file.append([b"ab", b"cdefgh"])
+    assert (tmp_path / "f").read_bytes() == b"abcdefgh"
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    with pytest.raises(OSError, match="nothing more could be written"):
+        file.append([b"lost"])
+    assert (tmp_path / "f").read_bytes() == b"abcdefgh"
+
+
+def test_remains_that_cannot_be_cut_off_are_another_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = DiskFile(tmp_path / "f")
+    monkeypatch.setattr(os, "pwritev", full_disk)
+    monkeypatch.setattr(os, "ftruncate", full_disk)
+    with pytest.raises(TornFileError, match="could not be cut back to 0 bytes"):
+        file.append([b"lost"])
+
+
+def test_a_closed_file_is_no_other_file(tmp_path: Path) -> None:
+    """Its number may belong to a file that was opened since."""
+    file = DiskFile(tmp_path / "f")
+    file.append([b"mine"])
+    file.close()
+    other = DiskFile(tmp_path / "g")
+    for use in (lambda: file.read(0, 1), lambda: file.append([b"x"]), file.sync):
+        with pytest.raises(OSError, match=r"Bad file descriptor|could not be cut back"):
+            use()
+    assert (tmp_path / "g").read_bytes() == b""
+    other.close()
+
+
+class Log(SegmentedLog):
+    """A log that remembers what recovery told."""
+
+    def __init__(self, store: DiskStore | MemoryStore) -> None:
+        super().__init__(store)
+        self.taken: list[BatchHeader] = []
+        self.recover(lambda header, _batch: self.taken.append(header))
+
+
+def fill(store: DiskStore | MemoryStore, sizes: list[int], *, segment_bytes: int = 1 << 20) -> list[bytes]:
+    log = Log(store)
+    batches = []
+    for size in sizes:
+        batch = build_batch(encode_records([(None, bytes(size))] * 2), record_count=2, timestamp_ms=1)
+        stamped = stamp_batch(batch, read_header(batch), base_offset=log.end_offset, leader_epoch=3)
+        log.append(stamped, segment_bytes=segment_bytes)
+        batches.append(b"".join(stamped.parts))
+    log.close()
+    return batches
+
+
+def holding(data: bytes) -> MemoryStore:
+    store = MemoryStore()
+    store.segment(0).append([data])
+    return store
+
+
+def test_a_torn_end_is_cut_off_at_every_byte() -> None:
+    """Whatever part of the last batch reached the file, the log ends before it, and goes on from there."""
+    first, second, last = fill(MemoryStore(), [5, 300, 40])
+    for kept in range(len(last)):
+        store = holding(first + second + last[:kept])
+        log = Log(store)
+        assert [header.base_offset for header in log.taken] == [0, 2]
+        assert (log.end_offset, log.recovered_cut_bytes) == (4, kept)
+        assert store.segment(0).read(0, 10_000) == first + second
+    log = Log(holding(first + second + last))
+    assert (log.end_offset, log.recovered_cut_bytes) == (6, 0)
+
+
+def test_a_wrong_bit_anywhere_in_the_last_batch_cuts_it_off() -> None:
+    """Blocks of an unfinished write may reach the disk in any order. The leader epoch is not covered by the CRC."""
+    first, last = fill(MemoryStore(), [5, 20])
+    for position in [*range(12), *range(16, len(last))]:
+        damaged = bytearray(last)
+        damaged[position] ^= 0x40
+        log = Log(holding(first + bytes(damaged)))
+        assert (log.end_offset, log.recovered_cut_bytes) == (2, len(last)), position
+
+
+def test_what_follows_a_torn_batch_goes_with_it() -> None:
+    """It was never acknowledged: a sync covers everything before."""
+    first, torn, whole = fill(MemoryStore(), [5, 20, 30])
+    log = Log(holding(first + bytes(len(torn)) + whole))
+    assert (log.end_offset, log.recovered_cut_bytes) == (2, len(torn) + len(whole))
+
+
+def test_a_file_of_zeros_is_an_empty_log() -> None:
+    """A crash may leave the length of a file without its content."""
+    log = Log(holding(bytes(5000)))
+    assert (log.end_offset, log.recovered_cut_bytes, log.size_bytes) == (0, 5000, 0)
+
+
+@pytest.mark.parametrize("read_bytes", [61, 100, 333, 1000, 1 << 20])
+def test_batches_are_whole_however_they_lie_in_what_is_read_at_once(
+    read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segmented_log, "READ_BYTES", read_bytes)
+    store = MemoryStore()
+    batches = fill(store, [5, 300, 1, 40, 2000, 7])
+    assert Log(store).taken == [read_header(batch) for batch in batches]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut"])
+def test_damage_in_an_earlier_segment_is_told_and_nothing_is_changed(tmp_path: Path, damage: str) -> None:
+    """Kafka would drop all segments behind it, and with them what it has acknowledged."""
+    batches = fill(DiskStore(tmp_path), [400] * 6, segment_bytes=2000)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 3
+    data = bytearray(files[1].read_bytes())
+    position = len(batches[2])
+    if damage == "flipped":
+        data[position + 100] ^= 1
+    else:
+        del data[-5:]
+    files[1].write_bytes(data)
+    before = [file.read_bytes() for file in files]
+    with pytest.raises(CorruptLogError, match=rf"{files[1].name} is damaged at byte {position}: no whole batch at"):
+        Log(DiskStore(tmp_path))
+    assert [file.read_bytes() for file in files] == before
+
+
+def test_a_segment_that_is_missing_is_told(tmp_path: Path) -> None:
+    fill(DiskStore(tmp_path), [400] * 6, segment_bytes=2000)
+    missing = sorted(tmp_path.iterdir())[1]
+    missing.unlink()
+    with pytest.raises(CorruptLogError, match=r"it ends at offset 4, the next segment begins at 8"):
+        Log(DiskStore(tmp_path))
+
+
+def test_a_last_segment_that_is_empty_or_torn_leaves_the_one_before(tmp_path: Path) -> None:
+    batches = fill(DiskStore(tmp_path), [400, 400])
+    (tmp_path / segment_name(4)).write_bytes(batches[0][:50])
+    log = Log(DiskStore(tmp_path))
+    assert (log.end_offset, log.recovered_cut_bytes) == (4, 50)
+    log.close()
+
+
+def test_a_first_segment_that_is_missing_is_told(tmp_path: Path) -> None:
+    """Nothing deletes segments, so a log begins at 0."""
+    store = DiskStore(tmp_path)
+    store.segment(5).close()
+    with pytest.raises(CorruptLogError, match="the first that is there begins at offset 5"):
+        SegmentedLog(store).recover(lambda *_: None)

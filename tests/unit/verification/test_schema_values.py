@@ -7,7 +7,7 @@ import io
 import json
 import struct
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import fastavro
 import pytest
@@ -73,7 +73,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> SchemaRegistryClient:
     return client
 
 
-def reader(value_format: str, topic: str | None = "orders") -> ValueReader:
+def reader(value_format: Literal["json", "avro", "protobuf"], topic: str | None = "orders") -> ValueReader:
     return value_reader(SinkLayout(table="t", topic=topic, value_format=value_format), OPTIONS)
 
 
@@ -114,7 +114,9 @@ def test_protobuf_becomes_json(memory: SchemaRegistryClient) -> None:
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b'{"id": 1}', b"\x00\x00\x00\x00"])
 @pytest.mark.parametrize("value_format", ["avro", "protobuf"])
-def test_what_is_not_of_the_format_stays(memory: SchemaRegistryClient, value: bytes | None, value_format: str) -> None:
+def test_what_is_not_of_the_format_stays(
+    memory: SchemaRegistryClient, value: bytes | None, value_format: Literal["avro", "protobuf"]
+) -> None:
     """A record that someone else has written is named as one that is no row."""
     text = json.dumps(AVRO) if value_format == "avro" else "syntax = 'proto3'; message V { string id = 1; }"
     memory.register_schema("orders-value", Schema(text, value_format.upper()))

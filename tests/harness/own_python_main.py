@@ -1,6 +1,8 @@
-"""A driver whose executors have a Python of their own; one batch of numbers, as `tests.harness.streams` writes it.
+"""A driver whose workers have a Python of their own; one batch of numbers, as `tests.harness.streams` writes it.
 
 python -m tests.harness.own_python_main MASTER PYTHON SETTINGS_JSON OPTIONS_JSON DIRECTORY
+
+PYTHON is the value of PYSPARK_PYTHON; '' leaves it to PATH, and PYTHONPATH out.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ DEADLINE_S = 300
 def main(master: str, python: str, settings: str, options: str, directory: str) -> None:
     root = Path(directory)
     os.environ.update(spark_environment(root / "local"))
-    os.environ["PYSPARK_PYTHON"] = python
+    if python:
+        os.environ["PYSPARK_PYTHON"] = python
+    else:
+        del os.environ["PYSPARK_PYTHON"], os.environ["PYTHONPATH"]
     builder = SparkSession.builder.appName("executors with a Python of their own")
     # Jars that are at hand for other tests would only be copied about.
     given = spark_settings(root) | {"spark.master": master, "spark.jars": ""} | json.loads(settings)

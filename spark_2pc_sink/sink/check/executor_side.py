@@ -44,10 +44,10 @@ def executor_findings(options: SinkOptions, spark: SparkSession | None) -> Itera
     # Local import: it loads PySpark.
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    from spark_2pc_sink.sink.job.session_facts import has_executors, session_facts  # noqa: PLC0415
+    from spark_2pc_sink.sink.job.session_facts import has_other_python, session_facts  # noqa: PLC0415
 
-    if not has_executors(spark):
-        yield Finding(_SUBJECT, "ok", "tasks run on one machine with the driver")
+    if not has_other_python(spark):
+        yield Finding(_SUBJECT, "ok", "tasks run on one machine with the driver, and with its Python")
         return
     try:
         tasks = session_facts(spark, options.transactional_id).tasks_at_once()
@@ -60,16 +60,17 @@ def executor_findings(options: SinkOptions, spark: SparkSession | None) -> Itera
 
 
 def _tried(options: SinkOptions, spark: SparkSession, *, tasks: int) -> Iterator[Finding]:
-    from spark_2pc_sink.sink.job.executors import REMEDY, try_executors  # noqa: PLC0415
+    from spark_2pc_sink.sink.job.executors import remedy_for, try_executors  # noqa: PLC0415
     from spark_2pc_sink.sink.job.session_facts import stream_endpoint  # noqa: PLC0415
     from spark_2pc_sink.sink.stream.connections import StreamLimits  # noqa: PLC0415
     from spark_2pc_sink.sink.stream.listener import StreamListener  # noqa: PLC0415
 
     with StreamListener(stream_endpoint(spark, options), StreamLimits()) as listener:
         verdict = try_executors(spark, listener, tasks=tasks)
+    remedy = remedy_for(spark)
     for sentence in verdict.faults.values():
-        yield Finding(_SUBJECT, "problem", sentence, REMEDY)
+        yield Finding(_SUBJECT, "problem", sentence, remedy)
     for sentence in verdict.warnings.values():
-        yield Finding(_SUBJECT, "warning", sentence, REMEDY)
+        yield Finding(_SUBJECT, "warning", sentence, remedy)
     if not (verdict.faults or verdict.warnings):
         yield Finding(_SUBJECT, "ok", "each can run the sink's tasks and reaches the driver")

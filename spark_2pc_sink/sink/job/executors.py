@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
@@ -19,7 +21,14 @@ from typing import TYPE_CHECKING, Final
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.job.executor_probe import probe
-from spark_2pc_sink.sink.job.session_facts import beside_server, has_executors, install_log_filter, is_connect
+from spark_2pc_sink.sink.job.session_facts import (
+    beside_server,
+    has_executors,
+    has_other_python,
+    install_log_filter,
+    is_connect,
+    local_workers_python,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -82,7 +91,9 @@ _PACKAGE: Final = "spark_2pc_sink"
 #: The driver's release, by name: the package itself is above this module.
 _VERSION: Final[str] = import_module(_PACKAGE).__version__
 _OPTION: Final = "executors"
-REMEDY: Final = "docs/cluster.md shows how executors get a Python with the package, and a way to the driver's port"
+_ON_CLUSTER: Final = "docs/cluster.md shows how executors get a Python with the package, and a way to the driver's port"
+#: Environment variable with the Python of Spark's workers.
+_WORKERS: Final = "PYSPARK_PYTHON"
 #: Errors of Python for a missing module, of PySpark's worker for a different minor Python version, and of Java for a
 #: missing Python.
 _BROKEN_PYTHON: Final = re.compile(
@@ -144,7 +155,7 @@ def check_executors(spark: SparkSession, listener: StreamListener, transactional
         log.warning("executors: %s", warning)
     if verdict.faults:
         hosts, said = ", ".join(verdict.faults), "; ".join(verdict.faults.values())
-        raise ConfigurationError(option=_OPTION, value=hosts, rule=said, remedy=REMEDY)
+        raise _refusal(spark, hosts, said)
 
 
 def try_executors(spark: SparkSession, listener: StreamListener, *, tasks: int) -> ExecutorVerdict:
@@ -170,11 +181,26 @@ def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str]) -> Executo
     )
 
 
+def remedy_for(spark: SparkSession) -> str:
+    """How the workers get a Python that can run the sink's tasks."""
+    if local_workers_python(spark):
+        own = shlex.quote(sys.executable)
+        return f"set {_WORKERS}={own}, which is the job's own Python, before the Spark session starts"
+    return _ON_CLUSTER
+
+
+def _refusal(spark: SparkSession, hosts: str, said: str) -> ConfigurationError:
+    local = local_workers_python(spark)
+    option, value = (_WORKERS, local) if local else (_OPTION, hosts)
+    return ConfigurationError(option=option, value=value, rule=said, remedy=remedy_for(spark))
+
+
 @contextmanager
-def naming_executors(try_all: Callable[[], object] = lambda: None) -> Iterator[None]:
+def naming_executors(spark: SparkSession, try_all: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Name the host if a job has failed because of its Python.
 
     Args:
+        spark: the job's session.
         try_all: called first: it may raise the same finding for every host. The job's executor may be gone by then.
 
     Raises:
@@ -185,25 +211,14 @@ def naming_executors(try_all: Callable[[], object] = lambda: None) -> Iterator[N
     try:
         yield
     except PySparkException as error:
-        refused = broken_python(str(error))
-        if refused is None:
+        said = str(error)
+        broken = _BROKEN_PYTHON.search(said)
+        if broken is None:
             raise
         try_all()
-        raise refused from error
-
-
-def broken_python(said: str) -> ConfigurationError | None:
-    """The error of a job that an executor's Python could not run; None for any other.
-
-    Args:
-        said: Spark's error text of the job.
-    """
-    broken = _BROKEN_PYTHON.search(said)
-    if broken is None:
-        return None
-    lost = _LOST_TASK.search(said)
-    host = lost[1] if lost else "an executor"
-    return ConfigurationError(option=_OPTION, value=host, rule=f"{host}: {broken[1] or broken[2]}", remedy=REMEDY)
+        lost = _LOST_TASK.search(said)
+        host = lost[1] if lost else "an executor"
+        raise _refusal(spark, host, f"{host}: {broken[1] or broken[2]}") from error
 
 
 def _by_host(answers: Iterable[ExecutorAnswer], say: Callable[[ExecutorAnswer], str]) -> dict[str, str]:
@@ -262,7 +277,7 @@ def _ask(spark: SparkSession, listener: StreamListener, tasks: int) -> list[Exec
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     install_log_filter()
-    with listener.open_attempt() as attempt, naming_executors():
+    with listener.open_attempt() as attempt, naming_executors(spark):
         pickled: bytes = cloudpickle.dumps(attempt.address)  # type: ignore[no-untyped-call]
         # Without Arrow: it may be the missing library.
         asked = F.udf(probe(pickled, LIBRARIES), "string", useArrow=False)
@@ -305,7 +320,7 @@ tried_executors: Final = TriedExecutors()
 
 
 class ExecutorWatch:
-    """Tests executors for one run of a query; no-op if tasks run in the driver's process.
+    """Tests executors for one run of a query; with a local master only if a task of a batch could not run.
 
     Args:
         spark: the session of the first batch.
@@ -371,7 +386,7 @@ class ExecutorWatch:
 
     def naming(self) -> AbstractContextManager[None]:
         """In a job of a batch: name the hosts whose Python could not run its tasks; see `naming_executors`."""
-        return naming_executors(self._check) if self._has_executors else nullcontext()
+        return naming_executors(self._spark, self._check) if has_other_python(self._spark) else nullcontext()
 
     def _check(self) -> None:
         tasks = self._facts.tasks_at_once()

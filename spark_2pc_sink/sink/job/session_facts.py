@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import socket
 import sys
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jdbc_state.sink_log import sink_log
@@ -362,9 +364,30 @@ def beside_server() -> bool:
 
 
 def has_executors(spark: SparkSession) -> bool:
-    """True if tasks run in processes that may use a different Python, according to Spark's master."""
+    """True if tasks may run on other machines, according to Spark's master."""
     master = str(spark.conf.get("spark.master", ""))
     return master != "local" and not master.startswith("local[")
+
+
+def local_workers_python(spark: SparkSession) -> str:
+    """Path of the Python of a local master's workers if it may be another than the driver's; '' if it is the same.
+
+    Spark starts the command in PYSPARK_PYTHON, or ``python3`` from PATH: without an activated environment, that is
+    another Python than the one that runs the job.
+    """
+    if is_connect(spark) or has_executors(spark):
+        return ""
+    named = str(spark.sparkContext.pythonExec)
+    found = Path(shutil.which(named) or named)
+    # A virtual environment's Python is a link to the one that it was made with: the folder tells them apart.
+    ours = Path(sys.executable)
+    same = found.resolve() == ours.resolve() and found.parent.resolve() == ours.parent.resolve()
+    return "" if same else str(found)
+
+
+def has_other_python(spark: SparkSession) -> bool:
+    """True if tasks run in processes that may use a different Python than the driver."""
+    return has_executors(spark) or bool(local_workers_python(spark))
 
 
 def stream_endpoint(spark: SparkSession, options: SinkOptions) -> StreamEndpoint:

@@ -48,11 +48,15 @@ def test_the_simplest_job(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.java
 @pytest.mark.timeout(300)
 def test_a_kafka_source_with_the_connector_of_its_own_packages(tmp_path: Path) -> None:
-    """As a new user has it: Spark fetches the connector, which is the one that README and the pages name."""
+    """As a new user has it, in an activated environment: Spark fetches the connector that README and the pages name."""
     example = EXAMPLES / "orders_from_kafka.py"
-    variables = {"JAVA_TOOL_OPTIONS": f"-Duser.home={tmp_path}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")} | {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "JAVA_TOOL_OPTIONS": f"-Duser.home={tmp_path}",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     ended = subprocess.run(
-        [sys.executable, example], cwd=tmp_path, env=os.environ | variables, capture_output=True, text=True, check=False
+        [sys.executable, example], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert ended.stdout.splitlines()[-1:] == ["Kafka has 100 records, PostgreSQL 100 rows"], ended.stderr[-2000:]
     [connector] = set(re.findall(r"org\.apache\.spark:spark-sql-kafka[^\s\"]*", example.read_text()))

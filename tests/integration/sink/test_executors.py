@@ -1,15 +1,24 @@
-"""The sink where tasks run in executors, which share nothing with the driver but Spark and its port."""
+"""The sink where tasks run in processes that share nothing with the driver but Spark and its port."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import venv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
 
+from tests.harness import ROOT
 from tests.harness.cluster_main import ROWS
+from tests.harness.own_python_main import ROWS as OWN_PYTHON_ROWS
+from tests.harness.streams import sink_options
 
 if TYPE_CHECKING:
     from tests.integration.sink.one_batch import OneBatch
@@ -50,3 +59,40 @@ def home_of_spark(directory: Path) -> Path:
     for path in Path(pyspark.__file__).parent.iterdir():
         (home / path.name).symlink_to(path)
     return home
+
+
+def test_a_local_master_without_an_activated_environment(one_batch: OneBatch) -> None:
+    """The ``python3`` of PATH lacks the packages: the first attempt says so, and what it tells to set is enough."""
+    other = one_batch.directory / "other"
+    venv.create(other)
+    options = sink_options(
+        broker=one_batch.kafka,
+        database=one_batch.database,
+        topic=one_batch.topic,
+        transactional_id=one_batch.transactional_id,
+    )
+
+    def run(folder: str, python: str) -> subprocess.CompletedProcess[str]:
+        directory = one_batch.directory / folder
+        directory.mkdir()
+        arguments = ["local[2]", python, "{}", json.dumps(options), str(directory)]
+        path = os.pathsep.join([str(other / "bin"), os.environ["PATH"]])
+        return subprocess.run(
+            [sys.executable, "-m", "tests.harness.own_python_main", *arguments],
+            cwd=directory,
+            env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+
+    refused = run("refused", "")
+    assert refused.returncode != 0
+    assert f"PYSPARK_PYTHON='{other / 'bin' / 'python3'}'" in refused.stderr
+    assert "cannot import spark_2pc_sink: No module named 'spark_2pc_sink'" in refused.stderr
+    assert "attempt 1 of" not in refused.stderr
+    [remedy] = set(re.findall(r"set PYSPARK_PYTHON=(\S+), ", refused.stderr))
+    done = run("written", shlex.split(remedy)[0])
+    assert done.returncode == 0, done.stderr[-3000:]
+    one_batch.assert_all_there(OWN_PYTHON_ROWS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,8 @@ OPTIONS = SinkOptions.parse(
 
 
 def session(master: str) -> Any:
-    return SimpleNamespace(conf={"spark.master": master, "spark.driver.host": "driver"})
+    conf = {"spark.master": master, "spark.driver.host": "driver"}
+    return SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(pythonExec=sys.executable))
 
 
 def findings(spark: Any) -> list[Finding]:
@@ -60,7 +62,7 @@ def test_without_a_session_they_are_not_tried() -> None:
 
 def test_there_are_none_with_a_local_master(tried: list[Any]) -> None:
     (found,) = findings(session("local[2]"))
-    assert (found.level, found.text) == ("ok", "tasks run on one machine with the driver")
+    assert (found.level, found.text) == ("ok", "tasks run on one machine with the driver, and with its Python")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pickle
 import socket
 import sys
 from importlib import metadata
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -83,6 +84,7 @@ def test_another_major_version_of_an_encoder_is_said() -> None:
     )
 
 
+CLUSTER: Final[Any] = SimpleNamespace(conf={"spark.master": "spark://host:7077"})
 LOST: Final = (
     "Job aborted due to stage failure: Task 1 in stage 2.0 failed 4 times, most recent failure: Lost task 1.3 in stage "
     "2.0 (TID 9) (10.0.0.7 executor 3): org.apache.spark.api.python.PythonException: Traceback:\n"
@@ -107,14 +109,14 @@ LOST: Final = (
 )
 def test_a_job_that_the_python_of_an_executor_cannot_run_names_its_host(said: str, host: str, rule: str) -> None:
     """Spark's own error has it in the middle of a stack."""
-    with pytest.raises(ConfigurationError) as refused, naming_executors():
+    with pytest.raises(ConfigurationError) as refused, naming_executors(CLUSTER):
         raise PySparkException(said)
     assert (refused.value.value, refused.value.rule) == (host, f"{host}: {rule}")
     assert "docs/cluster.md" in refused.value.remedy
 
 
 def test_any_other_error_of_a_job_stays_as_it_is() -> None:
-    with pytest.raises(PySparkException, match="ValueError"), naming_executors():
+    with pytest.raises(PySparkException, match="ValueError"), naming_executors(CLUSTER):
         raise PySparkException(f"{LOST}ValueError: 7")
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,11 +26,15 @@ VERSION: Final = executors._VERSION
 DEADLINE_S: Final = 30
 
 
+def session(master: str, python: str = sys.executable) -> Any:
+    return SimpleNamespace(conf={"spark.master": master}, sparkContext=SimpleNamespace(pythonExec=python))
+
+
 class Cluster:
     """A cluster whose executors answer what a test says; counts how often they are all asked."""
 
     def __init__(self, master: str = "spark://host:7077") -> None:
-        self.spark: Any = SimpleNamespace(conf={"spark.master": master})
+        self.spark: Any = session(master)
         self.members: frozenset[str] | None = frozenset({"driver:1", "a:2"})
         self.answers: list[ExecutorAnswer] = []
         self.asked = 0
@@ -142,7 +149,7 @@ def test_any_other_error_of_a_job_stays_as_it_is(cluster: Cluster) -> None:
 
 
 def test_nothing_is_asked_where_there_are_no_executors_and_where_no_client_is_told(cluster: Cluster) -> None:
-    cluster.spark = SimpleNamespace(conf={"spark.master": "local[2]"})
+    cluster.spark = session("local[2]")
     watch = watch_over(cluster)
     watch.begin()
     watch.look()
@@ -150,11 +157,26 @@ def test_nothing_is_asked_where_there_are_no_executors_and_where_no_client_is_to
         raise PySparkException(f"{LOST}ModuleNotFoundError: No module named 'of_the_users_function'")
     assert cluster.asked == 0
 
-    cluster.spark, cluster.members = SimpleNamespace(conf={"spark.master": "spark://host:7077"}), None
+    cluster.spark, cluster.members = session("spark://host:7077"), None
     connect = watch_over(cluster)
     connect.begin()
     connect.look()
     assert cluster.asked == 1
+
+
+def test_another_python_of_a_local_master_is_named_when_a_task_fails(cluster: Cluster, tmp_path: Path) -> None:
+    """A virtual environment has the interpreter of another one, so its folder tells them apart."""
+    other = tmp_path / "python3"
+    other.symlink_to(Path(sys.executable).resolve())
+    cluster.spark = session("local[2]", str(other))
+    watch = watch_over(cluster)
+    watch.begin()
+    assert cluster.asked == 0
+    cluster.answers = [answer("here", missing="No module named 'spark_2pc_sink'")]
+    with pytest.raises(ConfigurationError) as refused, watch.naming():
+        raise PySparkException(f"{LOST}ModuleNotFoundError: No module named 'spark_2pc_sink'")
+    assert (refused.value.option, refused.value.value) == ("PYSPARK_PYTHON", str(other))
+    assert f"set PYSPARK_PYTHON={shlex.quote(sys.executable)}, " in refused.value.remedy
 
 
 def test_a_start_asks_on_the_driver_meanwhile(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

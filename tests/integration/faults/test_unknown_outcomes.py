@@ -22,6 +22,8 @@ from tests.integration.faults.conftest import MakeJob
 BATCH = 1
 #: EndTxn's key in Kafka's protocol.
 END_TXN = 26
+#: For a broker that is out of reach; the batches before it must get their answers in time.
+MAX_BLOCK_MS = 4_000
 
 
 @contextmanager
@@ -133,7 +135,7 @@ def test_end_txn_finds_no_coordinator(kafka_any_version: Broker, make_job: MakeJ
     """B4, B14, B25: no answer within max.block.ms. The driver looks again until the coordinator is back."""
     job = make_job(kafka_any_version)
     with kafka_any_version.proxy() as proxy:
-        kafka = {"bootstrap.servers": proxy.address, "max.block.ms": 1_000}
+        kafka = {"bootstrap.servers": proxy.address, "max.block.ms": MAX_BLOCK_MS}
         driver = job.stop_at("end", batch=BATCH, kafka=kafka)
         proxy.cut()
         driver.go_on()
@@ -149,7 +151,7 @@ def test_end_txn_finds_no_coordinator_for_too_long(kafka_any_version: Broker, ma
     """B4, D3: the driver ends with InDoubtError, which says that nothing is lost; the next start completes it."""
     job = make_job(kafka_any_version)
     with kafka_any_version.proxy() as proxy:
-        kafka = {"bootstrap.servers": proxy.address, "max.block.ms": 1_000}
+        kafka = {"bootstrap.servers": proxy.address, "max.block.ms": MAX_BLOCK_MS}
         driver = job.stop_at("end", batch=BATCH, kafka=kafka, connect_deadline_ms=0)
         proxy.cut()
         driver.go_on()

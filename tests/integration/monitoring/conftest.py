@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_2pc_sink.monitoring.watched import Watched
 from spark_2pc_sink.testing import wait_until
 from tests.harness import ROOT
 from tests.harness.driver_job import Job
@@ -22,11 +21,6 @@ START_DEADLINE_S = 60
 
 #: The type of the fixture serve: a command with its arguments, and the address that it prints.
 Serve = Callable[..., str]
-
-
-def watching(job: Job, *, timeout_s: int = 10) -> Watched:
-    """Both sides of a job."""
-    return Watched(kafka={"bootstrap.servers": job.broker.bootstrap}, database=job.database, timeout_s=timeout_s)
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ def test_kafka_out_of_reach(
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: hung.wait(60))
     place = {"refused": f"127.0.0.1:{refused}", "silent": f"127.0.0.1:{silent_port}", "no name": "kafka.invalid:9092"}
     kafka = {"bootstrap.servers": place[fault]}
-    found = timed(lambda: look(sinks, kafka=kafka, timeout_s=2), 2)
+    found = timed(lambda: look(sinks, kafka=kafka, timeout_s=5), 5)
     hung.set()
     assert conditions(found) == {"done": "fine", "owed": "owed", "decided": "in_doubt"}
     assert found.kafka_problem
@@ -175,7 +175,7 @@ def test_the_command_shows_one_side_too(sinks: Sinks, silent_port: int, capsys: 
     """B25: exit code 1, and the reason behind all the rest."""
     sinks.decided("decided")
     sides = ["--bootstrap-server", f"127.0.0.1:{silent_port}", "--database", sinks.database]
-    assert cli.main(["status", *sides, "--timeout", "2"]) == exits.EXIT_FAILED
+    assert cli.main(["status", *sides, "--timeout", "5"]) == exits.EXIT_FAILED
     printed = capsys.readouterr()
     assert printed.out.startswith("1 sink: 1 in doubt (for 0:00:")
     assert "KAFKA COULD NOT BE READ" in printed.out
@@ -197,8 +197,8 @@ def test_the_database_out_of_reach(sinks: Sinks, silent_port: int, fault: str) -
             connection.execute(text("SET application_name = 'vacuum of somebody'"))
             connection.execute(text("BEGIN"))
             connection.execute(text("LOCK TABLE kafka_transaction_state IN ACCESS EXCLUSIVE MODE"))
-        found = timed(lambda: look(sinks, database=url, timeout_s=4, match=sinks.id_of("[dl]e*")), 4)
-        one = timed(lambda: look(sinks, database=url, timeout_s=4, transactional_id=sinks.id_of("fine")), 4)
+        found = timed(lambda: look(sinks, database=url, timeout_s=6, match=sinks.id_of("[dl]e*")), 6)
+        one = timed(lambda: look(sinks, database=url, timeout_s=6, transactional_id=sinks.id_of("fine")), 6)
         connection.rollback()
     assert conditions(found) == {"decided": "unclear", "left-open": "unclear"}
     assert found.database_problem

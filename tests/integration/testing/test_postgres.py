@@ -23,8 +23,8 @@ StartPostgres = Callable[..., Database]
 
 @contextmanager
 def connected(url: str) -> Iterator[Connection]:
-    """A connection that commits at the end and gives up connecting after two seconds."""
-    engine = create_engine(url, poolclass=NullPool, connect_args={"connect_timeout": 2})
+    """A connection that commits at the end and gives up connecting after ten seconds."""
+    engine = create_engine(url, poolclass=NullPool, connect_args={"connect_timeout": 10})
     with engine.begin() as connection:
         yield connection
 

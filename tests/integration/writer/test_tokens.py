@@ -123,8 +123,8 @@ def test_a_token_that_was_revoked_is_asked_for_anew(kafka: TokenBroker, monkeypa
 def test_an_issuer_that_is_away_is_waited_for(kafka: TokenBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """And named when the time is over."""
     monkeypatch.setattr(kafka.issuer, "failing", (HTTPStatus.SERVICE_UNAVAILABLE, "later"))
-    properties = kafka.client_properties() | {"sasl.oauthbearer.scope": "of this test", "max.block.ms": 3_000}
-    text = "3000 ms.* the token endpoint .* cannot be asked: 503"
+    properties = kafka.client_properties() | {"sasl.oauthbearer.scope": "of this test", "max.block.ms": 8_000}
+    text = "8000 ms.* the token endpoint .* cannot be asked: 503"
     with Cluster(KafkaOptions.parse(properties)) as cluster:
         with pytest.raises(KafkaTimeoutError, match=text):
             cluster.features()

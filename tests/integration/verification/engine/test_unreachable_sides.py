@@ -37,7 +37,7 @@ def test_kafka_goes_away_half_way(
         if done == 0:
             broker.kill()
 
-    kafka = {"bootstrap.servers": broker.bootstrap, "max.block.ms": 2_000}
+    kafka = {"bootstrap.servers": broker.bootstrap, "max.block.ms": 8_000}
     report = sides.verify(kafka=kafka, progress=kill)
     assert (report.verdict, report.rows, report.counts) == ("inconclusive", None, {}), str(report)
     assert [part.what for part in report.not_checked] == ["the rest"]

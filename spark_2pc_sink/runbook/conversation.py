@@ -423,9 +423,8 @@ class Conversation:
             return Ending.SETTLED
         if not self._automatic and self._told is None:
             self._say("Nothing is to be done. If its job has stopped with an error, call the runbook with that line:")
-            self._say(
-                f"  spark-2pc runbook --transactional-id {picture.transactional_id} --cause 'THE LINE OF THE ERROR'"
-            )
+            sink = self._sides.sink_words(picture.transactional_id)
+            self._say(f"  spark-2pc runbook {sink} --cause 'THE LINE OF THE ERROR'")
         return Ending.SETTLED
 
     def _compare(self, picture: Picture, *, open_transaction: bool) -> Verdict:

@@ -245,7 +245,7 @@ def force_terminate(queries: TransactionQueries, transactional_id: str) -> Termi
             value=transactional_id,
             rule="a coordinator lists it, and lets us see it (DESCRIBE); for an unknown one InitProducerId would "
             "create it",
-            remedy="choose one that is listed: spark-2pc transactions list",
+            remedy="choose one that is listed: spark-2pc transactions … list, with the connection in place of …",
         )
     timeout_ms = DEFAULT_TIMEOUT_MS if before.two_phase_commit else before.timeout_ms
     try:

@@ -6,10 +6,13 @@ What a dead job leaves behind is made in ``tests/integration/incidents``.
 from __future__ import annotations
 
 import io
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
@@ -25,6 +28,9 @@ from tests.integration.writer.writers import kafka_for, table_of
 
 WAYS = {way.incident: way for way in ways() if not way.name}
 
+#: For servers that answer, on a machine that is busy with other things; and for one that is not there.
+ANSWERS_S = 120
+OUT_OF_REACH_S = 3
 #: The type of the fixture follow.
 Follow = Callable[..., tuple[int, str]]
 
@@ -33,13 +39,15 @@ Follow = Callable[..., tuple[int, str]]
 def follow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Follow:
     """Runs the command of a section of RUNBOOK.md in this process, with its answers: exit code and output."""
 
-    def call(incident: str, *, bootstrap: str, database: str, transactional_id: str) -> tuple[int, str]:
+    def call(
+        incident: str, *, bootstrap: str, database: str, transactional_id: str, timeout_s: int = ANSWERS_S
+    ) -> tuple[int, str]:
         way = WAYS[incident]
         values = {"ID": transactional_id, "…": f"--bootstrap-server {bootstrap} --database {database}"}
         monkeypatch.setattr("sys.stdin", io.StringIO(way.stdin(values)))
         capsys.readouterr()
         (command,) = way.commands
-        code = cli.main([*way.words(command, values), "--timeout", "3"])
+        code = cli.main([*way.words(command, values), "--timeout", str(timeout_s)])
         said = capsys.readouterr().out
         assert f"({incident})" in said
         for question, answer in way.answers:
@@ -81,14 +89,15 @@ def test_no_sink_has_this_name(pair: WrittenPair, follow: Follow) -> None:
 
 
 def test_kafka_is_out_of_reach(pair: WrittenPair, follow: Follow) -> None:
-    code, said = follow("kafka_out_of_reach", **sides_of(pair, bootstrap=f"127.0.0.1:{free_port()}"))
+    nowhere = f"127.0.0.1:{free_port()}"
+    code, said = follow("kafka_out_of_reach", **sides_of(pair, bootstrap=nowhere), timeout_s=OUT_OF_REACH_S)
     assert code == 1
     assert "batch 1" in said  # the database is shown all the same
 
 
 def test_the_database_is_out_of_reach(pair: WrittenPair, follow: Follow) -> None:
     nowhere = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
-    code, _ = follow("database_out_of_reach", **sides_of(pair, database=nowhere))
+    code, _ = follow("database_out_of_reach", **sides_of(pair, database=nowhere), timeout_s=OUT_OF_REACH_S)
     assert code == 1
 
 
@@ -107,6 +116,33 @@ def test_readers_wait_for_another_producer(pair: WrittenPair, follow: Follow, mo
         other.abort_transaction()
     code, _ = follow("nothing_wrong", **sides_of(pair))
     assert code == 0
+
+
+def test_the_command_that_ends_another_producer_is_printed_and_can_be_pasted(
+    pair: WrittenPair, follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where its owner is gone for good."""
+    monkeypatch.setattr(sides, "OPEN_MS_MIN", 0)
+    with TransactionalWriter(
+        transactional_id=f"gone {pair.topic}", kafka=kafka_for(pair.broker.bootstrap), topic=pair.topic
+    ) as gone:
+        gone.init_transactions()
+        gone.begin_transaction()
+        gone.append(table_of(3))
+        gone.flush()
+        monkeypatch.setattr("sys.stdin", io.StringIO("force_terminate\n"))
+        place = ["--bootstrap-server", pair.broker.bootstrap, "--database", pair.database]
+        assert cli.main(["runbook", *place, "--transactional-id", pair.transactional_id]) == 3
+        [command] = re.findall(r"^1\. spark-2pc (.*)$", capsys.readouterr().out, re.MULTILINE)
+        monkeypatch.setenv("PGPASSWORD", str(make_url(pair.database).password))
+        # A terminal is asked for the reason.
+        assert cli.main([*shlex.split(command), "--reason", "tested"]) == 0
+    code, said = follow("nothing_wrong", **sides_of(pair))
+    assert code == 0
+    [command] = re.findall(r"^ *spark-2pc (.*) --cause '", said, re.MULTILINE)
+    capsys.readouterr()
+    assert cli.main([*shlex.split(command), "--cause", "gap"]) == 3
+    assert "(gap)" in capsys.readouterr().out
 
 
 def test_a_transaction_that_hangs_is_aborted(

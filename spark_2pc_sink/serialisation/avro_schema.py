@@ -28,7 +28,7 @@ from spark_2pc_sink.wire.batch_format import encode_varint
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: The Avro types that hold all values of a Spark type, that of a derived schema first: (type, logical type).
-_TYPES: Final[Mapping[str, tuple[tuple[str, str | None], ...]]] = {
+TYPES: Final[Mapping[str, tuple[tuple[str, str | None], ...]]] = {
     "BooleanType": (("boolean", None),),
     "ByteType": (("int", None), ("long", None)),
     "ShortType": (("int", None), ("long", None)),
@@ -85,11 +85,7 @@ def _fields(kind: StructType, name: str, path: str) -> list[dict[str, Any]]:
     for field in kind.fields:
         inner = _joined(path, field.name)
         if not _NAME.fullmatch(field.name):
-            raise NoSchemaError(
-                inner,
-                "Avro allows letters, digits and _ in a name",
-                f'rename it for the record: value="struct(`{field.name}` AS {_allowed(field.name)}, …)"',
-            )
+            raise NoSchemaError(inner, "Avro allows letters, digits and _ in a name")
         schema = _or_null(field.dataType, f"{name}.{field.name}", inner, nullable=field.nullable)
         fields.append({"name": field.name, "type": schema} | ({"default": None} if field.nullable else {}))
     return fields
@@ -199,17 +195,15 @@ def _of_decimal(kind: DecimalType, schema: Mapping[str, Any], path: str) -> Deci
 
 
 def _types_of(kind: DataType, path: str) -> tuple[tuple[str, str | None], ...]:
-    allowed = _TYPES.get(type(kind).__name__)
+    allowed = TYPES.get(type(kind).__name__)
     if allowed is None:
-        rule = f"Avro has no type for {kind.simpleString()}"
-        raise NoSchemaError(path, rule, "convert it, for instance by CAST(… AS STRING)")
+        raise NoSchemaError(path, f"Avro has no type for {kind.simpleString()}")
     return allowed
 
 
 def _check_keys(kind: MapType, path: str) -> None:
     if not isinstance(kind.keyType, StringType):
-        remedy = f"convert them: transform_keys({path or 'it'}, (k, v) -> CAST(k AS STRING))"
-        raise NoSchemaError(path, f"{_TEXT_KEYS}, and these are {kind.keyType.simpleString()}", remedy)
+        raise NoSchemaError(path, f"{_TEXT_KEYS}, and these are {kind.keyType.simpleString()}")
 
 
 def _is_null(schema: Any) -> bool:
@@ -222,8 +216,3 @@ def _shown(kind: DataType, path: str) -> str:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _allowed(name: str) -> str:
-    kept = re.sub(r"[^A-Za-z0-9_]", "_", name)
-    return f"_{kept}" if kept[:1].isdigit() else kept

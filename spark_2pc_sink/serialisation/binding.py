@@ -7,16 +7,21 @@ its id. All this precedes any write to Kafka or the database.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.outputs import Format, Part
+from spark_2pc_sink.serialisation.avro_schema import TYPES as AVRO_TYPES
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema, record_name
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, message_indexes, protobuf_encoder
-from spark_2pc_sink.serialisation.protobuf_text import derived_text
+from spark_2pc_sink.serialisation.protobuf_text import TYPES as PROTOBUF_TYPES
+from spark_2pc_sink.serialisation.protobuf_text import derived_text, is_key
 from spark_2pc_sink.serialisation.refusals import NoSchemaError
 from spark_2pc_sink.serialisation.registry import Registry
 from spark_2pc_sink.serialisation.serialiser import Serialiser, header
@@ -35,6 +40,7 @@ class SchemaRequest:
         format: format of its bytes.
         topic: topic of the records; None if rows name their topics.
         strategy: naming strategy of the subject.
+        expression: SQL of the key or the value.
         schema: text of a schema; None for a derived one, or the newest of the subject.
         name: name of the derived record with its namespace, or the message of a given Protobuf schema.
     """
@@ -43,6 +49,7 @@ class SchemaRequest:
     format: Format
     topic: str | None
     strategy: str
+    expression: str
     schema: str | None
     name: str | None
 
@@ -67,7 +74,9 @@ def bind(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialis
     try:
         return _bound(request, kind, registry)
     except NoSchemaError as error:
-        raise _refused(request, kind.simpleString(), error.sentence, error.remedy) from error
+        cast = f"CAST({request.expression} AS {_type_with_schema(kind, request.format)})"
+        remedy = error.remedy or f"convert it: {request.part}={cast!r}"
+        raise _refused(request, kind.simpleString(), error.sentence, remedy) from error
 
 
 def _bound(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
@@ -118,6 +127,39 @@ def _subject(request: SchemaRequest, name: str | None) -> str:
         remedy = f"pass {request.part}_schema_name='namespace.Name'"
         raise NoSchemaError("", f"strategy {request.strategy!r} needs the name of a record", remedy)
     return name if request.strategy == "record" else f"{request.topic}-{name}"
+
+
+def _type_with_schema(kind: DataType, schema_format: Format) -> str:
+    """A type in Spark SQL, with text for all that the format cannot represent, and names that it allows.
+
+    A cast between structs goes by the order of their fields.
+    """
+    if isinstance(kind, StructType):
+        parts = zip(_allowed_names(kind.names), kind.fields, strict=True)
+        fields = (f"{name}: {_type_with_schema(field.dataType, schema_format)}" for name, field in parts)
+        return f"STRUCT<{', '.join(fields)}>"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_type_with_schema(kind.elementType, schema_format)}>"
+    avro = schema_format == "avro"
+    if isinstance(kind, MapType):
+        fits = isinstance(kind.keyType, StringType) if avro else is_key(kind.keyType)
+        key = kind.keyType.simpleString() if fits else "STRING"
+        return f"MAP<{key}, {_type_with_schema(kind.valueType, schema_format)}>"
+    fits = isinstance(kind, DecimalType) or type(kind).__name__ in (AVRO_TYPES if avro else PROTOBUF_TYPES)
+    return kind.simpleString() if fits else "STRING"
+
+
+def _allowed_names(names: Sequence[str]) -> list[str]:
+    """Names of fields with letters, digits and _ alone; those that are allowed stay."""
+    allowed = [re.sub(r"^(?=\d|$)|\W", "_", name, flags=re.ASCII) for name in names]
+    taken = set(names)
+    for place, (name, better) in enumerate(zip(names, allowed, strict=True)):
+        if better != name:
+            # A number: Protobuf takes names that differ by _ alone for one.
+            numbered = (better if number == 1 else f"{better}_{number}" for number in count(1))
+            allowed[place] = next(each for each in numbered if each not in taken)
+            taken.add(allowed[place])
+    return allowed
 
 
 def _derived(request: SchemaRequest, kind: DataType) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
 
@@ -62,8 +62,7 @@ def types_of(kind: DataType, path: str) -> tuple[str, ...]:
     """
     allowed = TYPES.get(type(kind).__name__)
     if allowed is None:
-        rule = f"Protobuf has no type for {kind.simpleString()}"
-        raise NoSchemaError(path, rule, "convert it, for instance by CAST(… AS STRING)")
+        raise NoSchemaError(path, f"Protobuf has no type for {kind.simpleString()}")
     return allowed
 
 
@@ -73,11 +72,16 @@ def check_keys(kind: MapType, path: str) -> None:
     Raises:
         NoSchemaError: they are neither texts nor integers.
     """
-    if not _KEYS & set(TYPES.get(type(kind.keyType).__name__, ())) or isinstance(kind.keyType, DecimalType):
+    if not is_key(kind.keyType):
         rule = (
             f"keys of a Protobuf map are texts, booleans or whole numbers, and these are {kind.keyType.simpleString()}"
         )
-        raise NoSchemaError(path, rule, f"convert them: transform_keys({path}, (k, v) -> CAST(k AS STRING))")
+        raise NoSchemaError(path, rule)
+
+
+def is_key(kind: DataType) -> bool:
+    """True for a Spark type whose values can be keys of a Protobuf map."""
+    return bool(_KEYS & set(TYPES.get(type(kind).__name__, ()))) and not isinstance(kind, DecimalType)
 
 
 @dataclass
@@ -105,12 +109,19 @@ class _Messages:
             return "repeated ", self._single(kind.elementType, name, path, indent, taken, inner)
         if isinstance(kind, MapType):
             check_keys(kind, path)
-            value = self._single(kind.valueType, name, path, indent, taken, inner)
+            value = self._single(kind.valueType, name, path, indent, taken, inner, container="map")
             return "", f"map<{types_of(kind.keyType, path)[0]}, {value}>"
         return "optional ", self._single(kind, name, path, indent, taken, inner)
 
     def _single(  # noqa: PLR0917 - as above
-        self, kind: DataType, name: str, path: str, indent: str, taken: set[str], inner: list[str]
+        self,
+        kind: DataType,
+        name: str,
+        path: str,
+        indent: str,
+        taken: set[str],
+        inner: list[str],
+        container: Literal["array", "map"] = "array",
     ) -> str:
         if isinstance(kind, StructType):
             message = _message_name(name, taken)
@@ -119,7 +130,9 @@ class _Messages:
             return message
         if isinstance(kind, (ArrayType, MapType)):
             rule = "Protobuf has no array or map directly in an array or a map"
-            raise NoSchemaError(path, rule, "put the inner one into a struct: transform(…, x -> struct(x AS items))")
+            call, names = ("transform", "x") if container == "array" else ("transform_values", "(k, x)")
+            remedy = f"put the inner one into a struct: {call}({path}, {names} -> struct(x AS items))"
+            raise NoSchemaError(path, rule, remedy)
         found = types_of(kind, path)[0]
         if found in _IMPORTS:
             self.imported.add(found)
@@ -128,8 +141,7 @@ class _Messages:
 
 def _check_name(each: StructField, path: str) -> None:
     if not _NAME.fullmatch(each.name):
-        rule = "Protobuf allows letters, digits and _ in a name"
-        raise NoSchemaError(path, rule, f'rename it for the record: value="struct(`{each.name}` AS other_name, …)"')
+        raise NoSchemaError(path, "Protobuf allows letters, digits and _ in a name")
 
 
 def _message_name(name: str, taken: set[str]) -> str:

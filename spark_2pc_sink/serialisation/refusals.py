@@ -29,12 +29,12 @@ class NoSchemaError(Exception):
     Attributes:
         path: path of the field, with points between names; '' for the whole.
         rule: what is wrong.
-        remedy: what the author of the job can do.
+        remedy: what the author of the job can do; '' if a cast to a type that the format has is enough.
     """
 
     path: str
     rule: str
-    remedy: str
+    remedy: str = ""
 
     @property
     def sentence(self) -> str:

@@ -1,4 +1,4 @@
-"""The SQL of a remedy, taken out of a message as a person would copy it."""
+"""What a remedy says to type, taken out of a message as a person would copy it."""
 
 from __future__ import annotations
 
@@ -27,3 +27,9 @@ def columns_in(message: object) -> dict[str, str]:
     for given in _COLUMNS.finditer(str(message)):
         found |= ast.literal_eval(f"{{{given[1]}}}")
     return found
+
+
+def option_in(message: object, name: str) -> str | None:
+    """The value that a message says to give to an option of text; None if it names none."""
+    found = re.search(rf"""\b{name}=('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", str(message))
+    return None if found is None else str(ast.literal_eval(found[1]))

@@ -190,12 +190,12 @@ class RecordSchemas:
         for column, part in PARTS.items():
             sql = expressions.key if part == "key" else expressions.value
             if sql is not None and part in expressions.formats:
-                request = self._request(lane.records, part, expressions)
+                request = self._request(lane.records, part, expressions, sql)
                 kind = type_of(rows, part, sql)
                 serialisers[column] = bind(request, kind, self._registry(expressions.formats[part]))
         return replace(expressions, serialisers=serialisers)
 
-    def _request(self, records: Records, part: Part, expressions: RecordExpressions) -> SchemaRequest:
+    def _request(self, records: Records, part: Part, expressions: RecordExpressions, sql: str) -> SchemaRequest:
         from spark_2pc_sink.serialisation.binding import SchemaRequest  # noqa: PLC0415 - as above
 
         of_value = part == "value"
@@ -204,6 +204,7 @@ class RecordSchemas:
             format=expressions.formats[part],
             topic=records.topic if expressions.topic is None else None,
             strategy=records.value_subject_name_strategy if of_value else "topic",
+            expression=sql,
             schema=records.value_schema if of_value else None,
             name=records.value_schema_name if of_value else None,
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+from contextlib import closing
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ from spark_2pc_sink.errors import ConfigurationError, SchemaRegistryError, Unsto
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
 from spark_2pc_sink.serialisation.registry import Registry
 from spark_2pc_sink.testing import assert_same_multiset
+from tests.harness.remedies import option_in
 from tests.harness.streams import FileStream
 from tests.integration.postgres.database_tables import run as execute
 from tests.integration.sink.targets import Target
@@ -238,3 +241,73 @@ def test_registries_are_asked_once_for_each_schema(
     stream.run(target.sink(value_format="protobuf", schema_registry={"url": "mock://sink"}))
     assert len(target.records()) == 3 * len(ROWS)
     assert asked == [f"{target.topic}-value"]
+
+
+#: Values of a column that a format has no type, key or name for; ``protobuf`` alone where Avro has one.
+NOT_IN_A_FORMAT: dict[str, tuple[str, str]] = {
+    "day-time interval": ("", "interval 1 day AS f"),
+    "year-month interval": ("", "interval 1 month AS f"),
+    "calendar interval": ("", "make_interval(1, 2, 3) AS f"),
+    "variant": ("", """parse_json('{"a": 1}') AS f"""),
+    "void": ("", "NULL AS f"),
+    "without a zone": ("protobuf", "timestamp_ntz'2026-01-01' AS f"),
+    "in a struct": ("", "named_struct('a', interval 1 day, 'b', 1) AS f"),
+    "in an array": ("", "array(interval 1 day) AS f"),
+    "in a map": ("", "map('a', interval 1 day) AS f"),
+    "in structs of an array": ("", "array(named_struct('a', interval 1 day)) AS f"),
+    "keys of dates": ("", "map(date'2026-01-01', 1) AS f"),
+    "keys of numbers": ("avro", "map(1, 1) AS f"),
+    "keys of decimals": ("", "map(1.5BD, 1) AS f"),
+    "keys of bytes": ("", "map(X'61', 1) AS f"),
+    "keys of structs": ("", "map(named_struct('a', 1), 1) AS f"),
+    "keys in a struct": ("", "named_struct('a', map(date'2026-01-01', 1)) AS f"),
+    "keys in structs of an array": ("", "array(named_struct('a', map(date'2026-01-01', 1))) AS f"),
+    "keys in a map": ("", "map('a', named_struct('b', map(1.5BD, 1))) AS f"),
+    "name": ("", "1 AS `order id`, 2 AS `order-id`, 3 AS `1st`, 4 AS `żółw`"),
+    "name in a struct": ("", "named_struct('order id', 1, 'order_id', 2) AS f"),
+    "name in structs of an array": ("", "array(named_struct('order id', interval 1 day)) AS f"),
+    "array of arrays": ("protobuf", "array(array(1)) AS f"),
+    "array of maps": ("protobuf", "array(map('a', 1)) AS f"),
+    "map of arrays": ("protobuf", "map('a', array(1)) AS f"),
+    "map of maps in a struct": ("protobuf", "named_struct('g', map('a', map('b', 1))) AS f"),
+}
+
+
+@pytest.mark.parametrize("schema_format", ["avro", "protobuf"])
+@pytest.mark.parametrize("case", NOT_IN_A_FORMAT)
+def test_what_an_error_about_a_schema_prints_mends_it(
+    case: str, schema_format: str, target: Target, spark: SparkSession
+) -> None:
+    """C8: pasted as it is printed; a call that makes a struct of a part is put in the place of that part."""
+    only, column = NOT_IN_A_FORMAT[case]
+    options: dict[str, Any] = {
+        "value_format": schema_format,
+        "schema_registry": {"url": "mock://remedies"},
+        "columns": {"id": "id"},
+    }
+    batch = spark.sql(f"SELECT 1L AS id, {column}")
+    if only in ("", schema_format):
+        with pytest.raises(ConfigurationError) as refused, closing(target.sink(**options)) as sink:
+            sink.write(batch, batch_id=0)
+        remedy = refused.value.remedy
+        into_struct = re.fullmatch(r"put the inner one into a struct: (.*)", remedy)
+        value = option_in(remedy, "value") if into_struct is None else f"struct(id, {into_struct[1]} AS f)"
+        assert value is not None, remedy
+        options["value"] = value
+    with closing(target.sink(**options)) as sink:
+        sink.write(batch, batch_id=0)
+    assert len(target.records()) == 1
+    assert target.rows("id") == [(1,)]
+
+
+def test_what_an_error_about_the_schema_of_a_key_prints_mends_it(target: Target, spark: SparkSession) -> None:
+    options: dict[str, Any] = {"key_format": "avro", "schema_registry": {"url": "mock://remedies"}}
+    batch = spark.sql("SELECT 1L AS id")
+    key = "named_struct('it''s', map(1, id), 'in \"quotes\"', interval 1 day)"
+    with pytest.raises(ConfigurationError) as refused, closing(target.sink(**options, key=key)) as sink:
+        sink.write(batch, batch_id=0)
+    mended = option_in(refused.value.remedy, "key")
+    assert mended is not None
+    with closing(target.sink(**options, key=mended)) as sink:
+        sink.write(batch, batch_id=0)
+    assert len(target.records()) == 1

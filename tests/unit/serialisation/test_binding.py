@@ -22,7 +22,9 @@ from spark_2pc_sink.serialisation.registry import Registry
 from spark_2pc_sink.serialisation.serialiser import header
 
 ORDER = StructType().add("id", LongType()).add("name", StringType())
-VALUE = SchemaRequest(part="value", format="avro", topic="orders", strategy="topic", schema=None, name=None)
+VALUE = SchemaRequest(
+    part="value", format="avro", topic="orders", strategy="topic", expression="struct(*)", schema=None, name=None
+)
 KEY = replace(VALUE, part="key")
 
 

@@ -179,10 +179,11 @@ class Cluster(BrokerConnections):
         missing = [topic for topic in wanted if topic not in found]
         if missing:
             servers = ",".join(self.options.bootstrap_servers)
+            secured = "" if self.options.security_protocol == "PLAINTEXT" else " --command-config FILE"
             raise unknown_topic(
                 missing[0],
                 f"it does not exist at {servers}, and topics are never created here; correct the name, or create it: "
-                f"kafka-topics.sh --bootstrap-server {servers} --create --topic {missing[0]}",
+                f"kafka-topics.sh --bootstrap-server {servers} --create --topic {missing[0]}{secured}",
             )
         return {topic: len(found[topic].partitions) for topic in wanted}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -334,12 +335,15 @@ def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], 
     left = dict(properties)
     for store in ("ssl.truststore", "ssl.keystore"):
         kind = left.pop(f"{store}.type", None)
-        if f"{store}.location" in left and str(kind).upper() != "PEM":
-            name = f"{store}.location"
+        name = f"{store}.location"
+        if name in left and str(kind).upper() != "PEM":
+            given, pkcs12, pem = (shlex.quote(f"{left[name]}{suffix}") for suffix in ("", ".p12", ".pem"))
+            option = "ssl.ca.location" if store == "ssl.truststore" else "ssl.certificate.location"
             rule = f"a Java key store can't be read here, and {store}.type does not say PEM"
             remedy = (
-                "convert it with `keytool -importkeystore -deststoretype PKCS12` and `openssl pkcs12 -nodes`, and give "
-                f"the PEM file with {store}.type=PEM or as ssl.ca.location / ssl.certificate.location"
+                f"convert it: `keytool -importkeystore -srckeystore {given} -destkeystore {pkcs12} -deststoretype "
+                f"PKCS12` and `openssl pkcs12 -nodes -in {pkcs12} -out {pem}`, and set {option}={left[name]}.pem in "
+                f"place of the properties {store}.*"
             )
             raise refused(name, left[name], rule, remedy)
     handler = left.pop("sasl.login.callback.handler.class", None)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import shlex
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +17,23 @@ import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from spark_2pc_sink.cli import exits, main
-from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError, TlsRefusedError
+from spark_2pc_sink.errors import (
+    AuthorizationError,
+    ConfigurationError,
+    KafkaTimeoutError,
+    TlsRefusedError,
+    UnknownTopicError,
+)
 from spark_2pc_sink.kafka.batch_sender import BatchSender
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import TcpProxy, free_port
+from spark_2pc_sink.testing.java import find_java_home
 from tests.conftest import or_skip
+from tests.harness.kafka_tools import make_scripts
 from tests.harness.later import later
-from tests.harness.secure_kafka import PLAIN_PASSWORD, SESSION_MS, SecureKafka, plain_login
+from tests.harness.secure_kafka import PLAIN_PASSWORD, PLAIN_USER, SESSION_MS, SecureKafka, plain_login
 from tests.integration.writer.writers import committed, table_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java]
@@ -126,6 +137,57 @@ def test_a_certificate_that_is_refused_ends_it_at_once(
     assert "\n" not in str(error)
     assert PLAIN_PASSWORD not in str(error)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def type_in(command: str, *lines: str) -> str:
+    """Run a command as in a shell, with these lines as what is typed where it asks; its output."""
+    path = os.pathsep.join([str(find_java_home() / "bin"), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-c", command],
+        input="".join(f"{line}\n" for line in lines),
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        start_new_session=True,  # without a terminal, programs read passwords from standard input
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_a_java_key_store_is_converted_by_what_the_error_prints(
+    kafka: SecureKafka, tmp_path: Path, transactional_id: str
+) -> None:
+    """Both stores, as Kafka's Java clients have them, in a folder whose name needs quotes."""
+    folder = tmp_path / "it's here"
+    folder.mkdir()
+    trusted, own = folder / "trust.jks", folder / "own.jks"
+    pkcs12, word = tmp_path / "own.p12", "changeit"
+    type_in(
+        f"keytool -importcert -noprompt -alias ca -file {kafka.folder / 'authority.pem'} -storepass {word} "
+        f"-keystore {shlex.quote(str(trusted))} -storetype JKS && "
+        f"openssl pkcs12 -export -in {kafka.folder / 'client.pem'} -out {pkcs12} -passout pass:{word} && "
+        f"keytool -importkeystore -srckeystore {pkcs12} -srcstorepass {word} -deststorepass {word} "
+        f"-destkeystore {shlex.quote(str(own))} -deststoretype JKS"
+    )
+    properties = kafka.properties("SSL")
+    del properties["ssl.ca.location"]
+    for store, path in (("ssl.truststore", trusted), ("ssl.keystore", own)):
+        with pytest.raises(ConfigurationError) as refused_:
+            KafkaOptions.parse(properties | {f"{store}.location": str(path)})
+        for command in re.findall("`(.*?)`", refused_.value.remedy):
+            type_in(command, *[word] * 3)
+        [(option, pem)] = re.findall(r"set (\S+)=(.*) in place of", refused_.value.remedy)
+        properties[option] = pem
+    write_and_read(kafka, properties, transactional_id)
+
+
+def test_what_the_error_prints_shows_the_certificate(kafka: SecureKafka) -> None:
+    error = refused(kafka, "EXPIRED")
+    assert isinstance(error, TlsRefusedError)
+    [command] = re.findall(r"See it: (openssl .*)$", error.remedy)
+    assert "BEGIN CERTIFICATE" in type_in(command)
 
 
 @pytest.mark.parametrize(
@@ -245,3 +307,30 @@ def test_sessions_end_while_records_are_on_their_way(
     assert 0 < most <= 5
     found = committed(kafka.broker.bootstrap, "t", transactional_id)
     assert sum((record.value or b"").startswith(transactional_id.encode()) for record in found) == 5_000 * count
+
+
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "SASL_SSL"])
+def test_a_topic_that_is_missing_is_created_by_what_the_error_prints(
+    listener: str, kafka: SecureKafka, pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Kafka's own script. Where brokers want a login, FILE stands for the properties of a client."""
+    or_skip(pytestconfig, lambda: make_scripts(tmp_path))
+    properties = kafka.properties(listener, **(plain_login() if listener == "SASL_SSL" else {}))
+    with Cluster(KafkaOptions.parse(properties)) as cluster:
+        with pytest.raises(UnknownTopicError) as missing:
+            cluster.partition_counts([f"missing.{listener}"])
+        [command] = re.findall(
+            r"kafka-topics\.sh .*?--create --topic [\w.]+(?: --command-config FILE)?", str(missing.value)
+        )
+        java = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            f'username="{PLAIN_USER}" password="{PLAIN_PASSWORD}";',
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(kafka.folder / "authority.pem"),
+        }
+        (tmp_path / "FILE").write_text("".join(f"{name}={value}\n" for name, value in java.items()))
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        type_in(f"cd {tmp_path} && {command}")
+        assert cluster.partition_counts([f"missing.{listener}"]) == {f"missing.{listener}": 1}

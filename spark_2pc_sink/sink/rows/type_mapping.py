@@ -398,7 +398,9 @@ def _remedy(name: str, spark_type: DataType, target: TargetTable, column: Target
     elif column.base_type in SPARK_COUNTERPARTS:
         reason = _REASONS.get((kind, column.base_type), "they are not converted silently; say that you want it")
         to = SPARK_COUNTERPARTS[column.base_type]
-        converted = f"cast({value} as {to})" if _has_cast(kind, to) else f"expression that makes {to} of {value}"
+        if not _has_cast(kind, to):
+            return f"{reason} with an expression that makes {to} of {value}, or alter the column"
+        converted = f"cast({value} as {to})"
     else:
         reason, converted = "it takes text as PostgreSQL reads it; say how", f"cast({value} as string)"
     if of_column is not spark_type:

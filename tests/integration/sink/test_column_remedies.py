@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 import re
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.rows.catalog import read_target
+from spark_2pc_sink.sink.rows.column_plan import plan_columns
 from tests.harness.remedies import columns_in, sql_in
-from tests.integration.postgres.database_tables import rows, run
+from tests.integration.postgres.database_tables import rows, run, transaction
 from tests.integration.sink.targets import Target
 
 if TYPE_CHECKING:
@@ -62,6 +66,17 @@ IDENTITIES: Final = {
     'PARTITION BY RANGE (id); CREATE TABLE "the Orders" PARTITION OF whole DEFAULT',
     "generated": 'CREATE TABLE "the Orders" (id bigint, "the X" {type} GENERATED ALWAYS AS (id::int) STORED)',
 }
+COLLATED: Final = {
+    "collated": 'CREATE TABLE "the Orders" (id bigint, "the X" {type} COLLATE "C")',
+    "collated index": 'CREATE TABLE "the Orders" (id bigint, "the X" {type});'
+    'CREATE UNIQUE INDEX ON "the Orders" ("the X" COLLATE "POSIX")',
+    "collated partition key": 'CREATE TABLE "the Orders" (id bigint, "the X" {type} COLLATE "C") '
+    'PARTITION BY LIST ("the X"); CREATE TABLE part PARTITION OF "the Orders" DEFAULT',
+    "collated domain": 'CREATE DOMAIN "the D" AS {type} COLLATE "C";'
+    'CREATE TABLE "the Orders" (id bigint, "the X" "the D")',
+    "equal without case": """CREATE COLLATION "the C" (provider = icu, locale = 'und-u-ks-level2', """
+    'deterministic = false); CREATE TABLE "the Orders" (id bigint, "the X" {type} COLLATE "the C")',
+}
 UPSERT_BY_ID: Final = {"mode": "upsert", "upsert_keys": ["id"]}
 #: What a batch has for "the X", its type in the table, a value of this type, and options.
 VALUES: Final[dict[str, tuple[str, str, str, dict[str, Any]]]] = {
@@ -78,6 +93,9 @@ VALUES: Final[dict[str, tuple[str, str, str, dict[str, Any]]]] = {
     ),
     "map": ("named_struct('the M', array(map(date'2024-01-01', 1)))", "jsonb", "'{}'", {}),
     "key": ("7", "integer", "7", {"mode": "upsert", "upsert_keys": ["the X"]}),
+    "key of text": ("'a'", "text", "'b'", {"mode": "upsert", "upsert_keys": ["the X"]}),
+    "number for text": ("7", "text", "'b'", {}),
+    "struct for text": ("named_struct('a', 1)", "varchar(60)", "'b'", {}),
     "key of json": ("'[1]'", "json", "'[2]'", {"mode": "upsert", "upsert_keys": ["the X"]}),
     "key of a point": ("'(1,2)'", "point", "'(1,1)'", {"mode": "upsert", "upsert_keys": ["the X"]}),
     "updated": ("7", "integer", "7", UPSERT_BY_ID),
@@ -92,6 +110,7 @@ ENDS: Final = {
     "key of json": dict.fromkeys(("inherited", "generated from", "viewed", "triggering"), _CHOOSE),
     "key of a point": dict.fromkeys(("inherited", "generated from", "viewed", "triggering"), _CHOOSE),
 }
+ENDS["key of text"] = {"partition expression": "pass mode='append'"}
 ENDS["key of json"] |= ENDS["key"]
 ENDS["key of a point"] |= ENDS["key"]
 
@@ -99,15 +118,16 @@ ENDS["key of a point"] |= ENDS["key"]
 def cases() -> list[Any]:
     """Each value with each kind of column that can have it; a quarter, with every kind, is enough for a change."""
     found = []
-    every = [*KINDS, *IDENTITIES]
+    every = [*KINDS, *IDENTITIES, *COLLATED]
     for number, (value, (_, kind, _, options)) in enumerate(VALUES.items()):
         kinds = [*KINDS, *(IDENTITIES if kind == "integer" else ())]
+        kinds += COLLATED if kind.partition("(")[0] in ("text", "varchar", "char") else ()
         if kind in ("json", "point"):
             kinds = [name for name in kinds if name not in _COMPARED]
         if kind == "jsonb":
             kinds.remove("referring")
         if options.get("upsert_keys") == ["id"]:
-            kinds = [name for name in kinds if name not in ("partition key", "partition expression")]
+            kinds = [name for name in kinds if "partition key" not in name and name != "partition expression"]
         for name in kinds:
             marks = pytest.mark.thorough if (number + every.index(name)) % QUARTER else ()
             found.append(pytest.param(value, name, id=f"{value}-{name}", marks=marks))
@@ -147,7 +167,7 @@ def test_what_an_error_about_a_column_prints_mends_it(
 ) -> None:
     """C8."""
     expression, sql_type, of_type, given = VALUES[value]
-    run(target.database, {**KINDS, **IDENTITIES}[kind].format(type=sql_type, value=of_type))
+    run(target.database, {**KINDS, **IDENTITIES, **COLLATED}[kind].format(type=sql_type, value=of_type))
     if given.get("upsert_keys") == ["id"]:
         run(target.database, 'CREATE UNIQUE INDEX ON "the Orders" (id)')
     batch = spark.sql(f"SELECT 1L AS id, {expression} AS `the X`")
@@ -166,3 +186,67 @@ def test_what_an_error_about_a_column_prints_mends_it(
     assert refused is None
     column = [name for name in options["columns"] if name != "id"][-1:] or ["id"]
     assert rows(target.database, f'SELECT count("{column[0]}") FROM "the Orders"') == [(1,)]
+
+
+#: A type in the table, and a text of one of its values.
+COLUMN_TYPES: Final = {
+    "boolean": "true", "smallint": "7", "integer": "7", "bigint": "7", "real": "0.5", "double precision": "0.5",
+    "numeric": "0.5", "numeric(5,2)": "0.5", "text": "a", "varchar(60)": "a", "char(60)": "a", "json": "[1]",
+    "jsonb": "[1]", "uuid": "6d5c1a2e-0b6f-4a9e-9d62-0d9d0c8d7f10", "bytea": "a", "date": "2024-01-01",
+    "timestamp": "2024-01-01 00:00:00", "timestamp(0)": "2024-01-01 00:00:00", "timestamptz": "2024-01-01 00:00:00",
+    "time": "10:00", "timetz": "10:00+00", "interval": "1 day", "interval hour to minute": "01:00", "money": "$1.00",
+    "inet": "::1", "point": "(1,1)", "bit(3)": "101", "int8range": "[1,2)", "tsvector": "a", "boolean[]": "{t}",
+    "integer[]": "{7}", "numeric[]": "{7}", "text[]": "{a}", "jsonb[]": '{"[1]"}', "bytea[]": "{a}",
+    "date[]": "{2024-01-01}", "timestamptz[]": "{2024-01-01}", "interval[]": "{1 day}", "inet[]": "{::1}",
+}  # fmt: skip
+#: A value of each type of Spark; {text} is that of the column.
+SPARK_VALUES: Final = (
+    "true", "7Y", "7S", "7", "7L", "0.5F", "0.5D", "0.5BD", "CAST(7 AS DECIMAL(38, 0))", "'{text}'",
+    "CAST('{text}' AS VARCHAR(60))", "X'37'", "date'2024-01-01'", "timestamp'2024-01-01 00:00:00'",
+    "timestamp_ntz'2024-01-01 00:00:00'", "interval 1 day", "interval 1 month", "make_interval(1, 2, 3)",
+    "named_struct('a', 7)", "map('a', 7)", "parse_json('[1]')", "array(7)", "array('{text}')", "array(0.5D)",
+    "array(date'2024-01-01')", "array(interval 1 month)", "array(array(7))", "array(named_struct('a', 7))",
+)  # fmt: skip
+
+
+def test_the_expression_for_each_pair_of_types_is_one_that_the_column_takes(
+    target: Target, spark: SparkSession
+) -> None:
+    """C8: what an error prints for a type of Spark and one of PostgreSQL; one batch is written with all of them."""
+    pairs = {
+        f"{number} {value} {kind}"[:60]: (value.format(text=text), kind)
+        for number, (value, (kind, text)) in enumerate(itertools.product(SPARK_VALUES, COLUMN_TYPES.items()))
+    }
+    definitions = (f'"{name}" {kind}' for name, (_, kind) in pairs.items())
+    run(target.database, f"CREATE TABLE pairs (id bigint, {', '.join(definitions)})")
+    written = {name: value for name, (value, _) in pairs.items()}
+    without_one: dict[str, str] = {}
+    batch = spark.sql("SELECT 1L AS id")
+    for _ in range(STEPS_MAX):
+        types = batch.selectExpr(*(f"{expression} AS `{name}`" for name, expression in written.items())).schema
+        with transaction(target.database) as connection:
+            table = read_target(connection, "pairs")
+        refused = {}
+        for field in types.fields:
+            column = table.column(field.name)
+            assert column is not None
+            try:
+                plan_columns([(field.name, field.dataType)], replace(table, columns=(column,)), expressions=written)
+            except ConfigurationError as error:
+                refused[field.name] = error.remedy
+        for name, remedy in refused.items():
+            statements, columns = sql_in(remedy), columns_in(remedy)
+            run(target.database, *statements)
+            written |= columns
+            if not statements and not columns:
+                without_one[name] = remedy
+                del written[name]
+        if not refused:
+            break
+    assert refused == {}
+    assert all("with an expression that makes" in remedy for remedy in without_one.values()), without_one
+    with closing(target.sink(table="pairs", columns={"id": "id", **written}, create_table=False, value="'v'")) as sink:
+        sink.write(batch, batch_id=0)
+    filled = ", ".join(f'"{name}" IS NOT NULL' for name in written)
+    [found] = rows(target.database, f"SELECT {filled} FROM pairs")
+    assert [name for name, there in zip(written, found, strict=True) if not there] == []

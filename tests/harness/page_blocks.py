@@ -22,6 +22,8 @@ PAGES: Final = (
     *("examples/README.md", "docker/README.md", "tests/README.md"),
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 )
+#: Between back quotes in a sentence or a table.
+_INLINE: Final = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _BLOCK: Final = re.compile(r"^ *```([^\n]*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 
@@ -60,6 +62,17 @@ def blocks(*languages: str) -> Iterator[Block]:
             language = found[1].partition(" ")[0]
             if not languages or language in languages:
                 yield Block(page, text[: found.start(2)].count("\n") + 1, language, found[2])
+
+
+def in_sentences(*beginnings: str) -> list[tuple[str, str]]:
+    """Code in the sentences of the pages that begins with one of these words and goes on, each with its page, once."""
+    found: dict[tuple[str, str], None] = {}
+    for page in PAGES:
+        for code in _INLINE.findall(_BLOCK.sub("", (ROOT / page).read_text())):
+            words = code.split()
+            if len(words) > 1 and words[0] in beginnings:
+                found[page, " ".join(words)] = None
+    return list(found)
 
 
 class _WithoutDots(ast.NodeTransformer):

@@ -12,7 +12,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from spark_2pc_sink.testing import ReferenceCoordinator, read_topic
-from tests.harness.page_blocks import Block, blocks, run_block
+from tests.harness.page_blocks import Block, blocks, in_sentences, run_block
+from tests.integration.postgres.database_tables import rows, run
 
 
 class Base(DeclarativeBase):
@@ -66,6 +67,25 @@ def test_the_service_of_the_page_writes_both_sides(database: str, broker: Refere
     records = {(record.key or b"").decode(): record.value for record in read_topic(broker.bootstrap, "orders")}
     assert rows == {"order-1": 12, "order-2": 7}
     assert records == {"order-1": b'{"total": 12}', "order-2": b'{"total": 7}'}
+
+
+def test_statements_in_sentences(database: str) -> None:
+    """SQL of the pages outside of blocks, on tables, schemas and roles with the names of the pages."""
+    [role] = rows(database, "SELECT count(*) FROM pg_roles WHERE rolname = 'job'")
+    prepared = [
+        *(["CREATE ROLE job"] if role == (0,) else []),
+        "CREATE SCHEMA sales",
+        "CREATE TABLE products (id bigint PRIMARY KEY)",
+        "CREATE TABLE kafka_transaction_state (transactional_id text PRIMARY KEY)",
+        "INSERT INTO kafka_transaction_state VALUES ('old')",
+    ]
+    statements = [
+        code
+        for _, code in in_sentences("ALTER", "CREATE", "DELETE", "DROP", "GRANT", "INSERT", "SELECT", "UPDATE")
+        if "…" not in code and len(code.split()) > len(("ALTER", "TABLE"))
+    ]
+    assert statements
+    run(database, *prepared, *statements, *(["DROP OWNED BY job", "DROP ROLE job"] if role == (0,) else []))
 
 
 @pytest.mark.slow

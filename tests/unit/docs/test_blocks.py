@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from spark_2pc_sink.cli import command_parser
 from spark_2pc_sink.options.sources import read_properties_file, read_toml_file
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from tests.harness.page_blocks import PAGES, ROOT, Block, blocks
+from tests.harness.page_blocks import PAGES, ROOT, Block, blocks, in_sentences
 from tests.harness.page_commands import COMMANDS, NOT_RUN, PYTHON, SQL, check_command, who_runs
 
 #: What a program prints, and pictures: first words, and who compares them with the program. Nothing here is typed.
@@ -107,6 +109,21 @@ def test_a_program_is_run_by_one_test(block: Block) -> None:
 def test_a_command_is_run_by_one_test(page: str, command: str) -> None:
     """Or there is a reason why it cannot run."""
     assert len(who_runs(page, command)) == 1, f"{page}, {command}: name the test in tests/harness/page_commands.py"
+
+
+@pytest.mark.parametrize(("page", "command"), in_sentences("spark-2pc", "make", "pip", "python"))
+def test_a_command_in_a_sentence_is_one(page: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the targets, extras, modules and flags that it names; it may be only the beginning of one."""
+    program, *words = command.replace("COMMAND", "status").split()
+    if program != "spark-2pc":
+        check_command(" ".join([program, *(word for word in words if word != "…")]))
+        return
+    names = list(takewhile(lambda word: re.fullmatch("[a-z][a-z-]*", word), words))
+    with pytest.raises(SystemExit) as ended:
+        command_parser(names).parse_args([*names, "--help"])
+    assert ended.value.code == 0
+    help_of = capsys.readouterr().out
+    assert set(re.findall(r"--[a-z-]+", command)) <= set(re.findall(r"--[a-z-]+", help_of)), page
 
 
 def test_each_test_that_is_said_to_run_something_is_there() -> None:

@@ -238,9 +238,9 @@ def attempt(store: SqlStateStore, plan: ColumnPlan) -> None:
 @pytest.mark.parametrize(
     ("owner", "method", "call"),
     [
-        (KeyedRows, "__init__", 1),
+        pytest.param(KeyedRows, "__init__", 1, marks=pytest.mark.thorough),
         (CopyReader, "read", 3),
-        (KeyedRows, "write", 1),
+        pytest.param(KeyedRows, "write", 1, marks=pytest.mark.thorough),
         (KeyedRows, "_check_deferred", 1),
     ],
     ids=["LOCK TABLE", "COPY", "INSERT", "SET CONSTRAINTS"],

@@ -61,7 +61,7 @@ def run(options: dict[str, Any], folder: Path, *level: str) -> list[str]:
 @pytest.mark.parametrize(
     ("failure", "level", "error", "said"),
     [
-        ("bad row", (), "UnstorableValueError", "cannot be stored"),
+        pytest.param("bad row", (), "UnstorableValueError", "cannot be stored", marks=pytest.mark.slow),
         pytest.param("bad row", ("INFO",), "UnstorableValueError", "cannot be stored", marks=pytest.mark.thorough),
         pytest.param(
             "Kafka down",

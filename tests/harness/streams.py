@@ -6,6 +6,7 @@ And the settings of their Spark session, changed for a while.
 from __future__ import annotations
 
 import json
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 
 QUERY_DEADLINE_S = 100
+#: The time of the first file; each batch is a second later, however fast they are added.
+_FIRST_S = 1_700_000_000
 
 
 def start_query(stream: DataFrame, sink: Any, checkpoint: Path | str, *, follow: bool = False) -> StreamingQuery:
@@ -73,9 +76,10 @@ class FileStream:
             values = rows[part * share : (part + 1) * share]
             columns = zip(*values, strict=True) if values else ((),) * len(schema)
             arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-            # A hidden file is none of the stream's until it is complete.
+            # A hidden file is none of the stream's until it is complete. Spark reads files in the order of their times.
             unfinished = target / f".{self.files:06d}"
             parquet.write_table(pa.table(arrays, schema=schema), unfinished)
+            os.utime(unfinished, (_FIRST_S + self.files, _FIRST_S + self.files))
             unfinished.rename(target / f"{self.files:06d}-{part}.parquet")
         self.files += 1
 

@@ -89,13 +89,12 @@ def java(request: pytest.FixtureRequest, kafka: Broker, tmp_path: Path) -> Itera
     process.close()
 
 
-def test_a_consumer_of_the_java_client(java: JavaClients, written: str) -> None:
-    levels: list[tuple[str | None, list[str]]] = [("read_committed", COMMITTED), (None, COMMITTED + ABORTED)]
-    for isolation, seen in levels:
-        consumer = java.consumer(isolation_level=isolation)
-        consumer.assign([java.partition(written, 0)])
-        found = taken(lambda consumer=consumer: [each.value or "" for each in java.poll(consumer)], len(seen))
-        assert found == sorted(seen)
+@pytest.mark.parametrize(("isolation", "seen"), [("read_committed", COMMITTED), (None, COMMITTED + ABORTED)])
+def test_a_consumer_of_the_java_client(java: JavaClients, written: str, isolation: str | None, seen: list[str]) -> None:
+    consumer = java.consumer(isolation_level=isolation)
+    consumer.assign([java.partition(written, 0)])
+    found = taken(lambda: [each.value or "" for each in java.poll(consumer)], len(seen))
+    assert found == sorted(seen)
 
 
 @pytest.mark.parametrize("set_on_group", [True, False])

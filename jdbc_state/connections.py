@@ -8,8 +8,10 @@ stopped after sending it holds no lock.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,10 +26,8 @@ from sqlalchemy.engine import URL, Engine
 from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from jdbc_state import passwords
 from jdbc_state.connection_failures import connection_failure
 from jdbc_state.database_kind import PLAIN, DatabaseKind, check_kind, find_kind
-from jdbc_state.encryption import check_encrypted
 from jdbc_state.errors import ConfigurationError, DatabaseRefusedError, DatabaseUnreachableError
 from jdbc_state.pooler import takes_transactions
 from jdbc_state.settings import StoreSettings
@@ -36,6 +36,92 @@ from jdbc_state.sqlstate import describe, translated
 from jdbc_state.watchdog import Watchdog
 
 _log = sink_log(__name__)
+_REMEDY: Final = (
+    "add sslmode=verify-full and sslrootcert=FILE, with the certificate of the server's authority, to the URL of "
+    "database (postgresql://…?sslmode=verify-full&sslrootcert=FILE)"
+)
+#: Databases for which this process has logged a warning.
+_told: set[str] = set()
+_telling = threading.Lock()
+
+
+def readable_by(connection: Any) -> str | None:
+    """The remote host of a connection that could be read in transit; None for a secure one.
+
+    ``sslmode`` does not tell: libpq's default, ``prefer``, continues without TLS if the server does not offer it. TLS
+    is secure, and so are a Unix socket and the loopback interface, which do not leave the machine. A proxy there is
+    responsible for its own connection.
+
+    Args:
+        connection: psycopg2's.
+    """
+    if connection.info.ssl_in_use:
+        return None
+    with closing(socket.socket(fileno=os.dup(connection.info.socket))) as its:
+        if its.family == socket.AF_UNIX:
+            return None
+        host = str(its.getpeername()[0])
+    # A link-local address of IPv6 has its interface as a suffix.
+    return None if ipaddress.ip_address(host.partition("%")[0]).is_loopback else host
+
+
+def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
+    """Check a new connection before anything is written to it.
+
+    Args:
+        connection: psycopg2's; closed if it is refused.
+        label: name of the database in messages.
+        required: refuse an insecure connection. If False, the log warns, once for each database.
+
+    Raises:
+        ConfigurationError: it has no TLS, and leaves this machine.
+    """
+    host = readable_by(connection)
+    if host is None:
+        return
+    if required:
+        connection.close()
+        raise ConfigurationError(
+            option="require_tls",
+            value=True,
+            rule=f"the connection to {label} at {host} has no TLS; nothing was written",
+            remedy=_REMEDY,
+        )
+    with _telling:
+        told = label in _told
+        _told.add(label)
+    if not told:
+        _log.warning(
+            "the connection to %s at %s has no TLS, so rows and statements can be read on their way: %s. "
+            "require_tls=True refuses such connections",
+            *(label, host, _REMEDY),
+        )
+
+
+class PasswordUnavailableError(psycopg2.OperationalError):
+    """No password is available, so a connection cannot be made; handled like any other connection failure."""
+
+
+def ask_password(password: Callable[[], str]) -> str:
+    """The password for a new connection.
+
+    Raises:
+        PasswordUnavailableError: the function failed, which may be temporary.
+        ConfigurationError: it returned something else.
+    """
+    try:
+        given: object = password()
+    except Exception as error:
+        raise PasswordUnavailableError(f"asking for the password failed: {type(error).__name__}: {error}") from error
+    if not isinstance(given, str) or not given:
+        raise ConfigurationError(
+            option="database_password",
+            value="***",
+            rule="the function returned something else than a text that is not empty",
+            remedy="return the password",
+        )
+    return given
+
 
 #: The server's own time-out fires first and gives the better message; the watchdog covers a server that is stopped.
 ANSWER_GRACE_MS = 2_000
@@ -340,7 +426,7 @@ def connect_alone(
 
 def _password_keyword(password: Callable[[], str] | None) -> dict[str, object]:
     """The libpq keyword for a password from the provider; empty if the URL or libpq has it."""
-    return {} if password is None else {"password": passwords.ask(password)}
+    return {} if password is None else {"password": ask_password(password)}
 
 
 def prelude(sql: str) -> dict[str, str]:

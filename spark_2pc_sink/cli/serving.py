@@ -174,7 +174,7 @@ def _show(given: argparse.Namespace) -> CommandResult:
         rule = "the check of the Host header knows names and IPv4 addresses"
         raise ConfigurationError(option="--listen", value=given.listen, rule=rule, remedy="pass localhost:8939")
     with extra("dashboard"):
-        from spark_2pc_sink.monitoring.dashboard.server import serve  # noqa: PLC0415 - optional
+        from spark_2pc_sink.monitoring.dashboard.app import serve  # noqa: PLC0415 - optional
     serve(watched(given), _access(given, host), host, port)
     return CommandResult(exit_code=EXIT_SETTLED)
 

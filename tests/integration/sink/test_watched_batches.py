@@ -23,7 +23,7 @@ from sqlalchemy import make_url
 from jdbc_state import SqlStateStore
 from spark_2pc_sink import BatchReport
 from spark_2pc_sink.errors import DualWriteError
-from spark_2pc_sink.monitoring.batch_counters import SinkCounts
+from spark_2pc_sink.monitoring.exporter import SinkCounts
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import wait_until

@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore, StoreSettings, encryption
-from jdbc_state.connections import Database, driver_connection
-from jdbc_state.encryption import readable_by
+from jdbc_state.connections import Database, driver_connection, readable_by
 from jdbc_state.errors import ConfigurationError
 from spark_2pc_sink.cli import exits, main
 from tests.conftest import or_skip

@@ -15,7 +15,7 @@ from spark_2pc_sink.cli.serving import TOKEN_CHARACTERS_MIN, host_and_port
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import install_command
 from spark_2pc_sink.monitoring import exporter as metrics_server
-from spark_2pc_sink.monitoring.dashboard import server as page_server
+from spark_2pc_sink.monitoring.dashboard import app as page_server
 from tests.harness.without_modules import run_without
 
 SIDES = ("--bootstrap-server", "broker:9092", "--database", "postgresql://ops@db/shop")

@@ -13,8 +13,7 @@ from waitress import wasyncore
 
 from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.monitoring.dashboard.access import Access
-from spark_2pc_sink.monitoring.dashboard.app import make_app
-from spark_2pc_sink.monitoring.dashboard.server import http_server
+from spark_2pc_sink.monitoring.dashboard.app import http_server, make_app
 from spark_2pc_sink.monitoring.exporter import metrics_server
 from spark_2pc_sink.recovery.status import StatusReport
 from tests.unit.monitoring.samples import Shown, sink

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_2pc_sink.monitoring.batch_counters import SinkCounts
-from spark_2pc_sink.monitoring.metric_families import families
+from spark_2pc_sink.monitoring.exporter import SinkCounts, families
 from spark_2pc_sink.testing import CapabilityError
 from tests.conftest import or_skip
 from tests.harness import ROOT

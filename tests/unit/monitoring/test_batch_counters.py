@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jdbc_state import HistoryLine
-from spark_2pc_sink.monitoring.batch_counters import BatchCounters, SinkCounts
+from spark_2pc_sink.monitoring.exporter import BatchCounters, SinkCounts
 from tests.unit.monitoring.samples import FIGURES, row
 
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from spark_2pc_sink.monitoring.dashboard.charts import HEIGHT, WIDTH, Bar, bar_chart, nice_ceiling, short_number
+from spark_2pc_sink.monitoring.dashboard.sink_views import HEIGHT, WIDTH, Bar, bar_chart, nice_ceiling, short_number
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -9,8 +9,7 @@ from prometheus_client.core import Metric
 
 from jdbc_state import StateRow
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.monitoring.batch_counters import SinkCounts
-from spark_2pc_sink.monitoring.metric_families import families
+from spark_2pc_sink.monitoring.exporter import SinkCounts, families
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 from tests.unit.monitoring.samples import EVERYTHING, MARKUP, UNKNOWN, halted, in_doubt, lines, owed, row, sink

@@ -174,7 +174,6 @@ def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE
 
 
 def _fresh(claimant: Claimant) -> dict[str, Any]:
-    """A row of an unknown sink."""
     return {
         "transactional_id": literal(claimant.transactional_id),
         "prepared_transaction_state": literal(""),

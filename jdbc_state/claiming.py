@@ -141,7 +141,6 @@ class Claiming:
         return row
 
     def _take(self, call: _Call) -> StateRow:
-        """The row, once it is claimed."""
         for _ in range(CLAIM_ATTEMPTS_MAX):
             row = self._try(call)
             if row is not None:

@@ -63,7 +63,6 @@ class OneDecision:
 
     @contextmanager
     def _deciding(self) -> Iterator[None]:
-        """The block that writes the state row."""
         self._check_open(DECIDE)
         self._phase = "failed"
         yield

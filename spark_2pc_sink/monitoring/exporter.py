@@ -238,7 +238,6 @@ def families(found: StatusReport, counts: Mapping[str, SinkCounts], *, took_s: f
 
 
 def _sides(found: StatusReport, took_s: float) -> Iterator[Metric]:
-    """Both sides, and the findings there."""
     database, kafka = not found.database_problem, not found.kafka_problem
     yield GaugeMetricFamily("spark_2pc_database_up", "1 where the database answered, else 0.", value=float(database))
     yield GaugeMetricFamily("spark_2pc_kafka_up", "1 where Kafka answered, else 0.", value=float(kafka))
@@ -329,7 +328,6 @@ class SinkCollector(Collector):
         return list(families(found, self._counters.by_sink, took_s=time.monotonic() - begun_s))
 
     def _count(self, found: StatusReport) -> None:
-        """Add the batches since the previous look."""
         rows = [sink.row for sink in found.sinks if sink.row is not None]
         wanted = {row.transactional_id: lines for row in rows if (lines := self._counters.lines_wanted(row))}
         if not wanted:

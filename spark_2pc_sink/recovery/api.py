@@ -102,17 +102,9 @@ def recover(  # noqa: D417 - the options are described where they are declared
 
 
 def _recovery(options: RecoveryOptions, kafka: TransactionClient, store: SqlStateStore) -> Recovery:
-    """The procedure, with the operator's decision."""
     end = None if options.open_transaction is None else OpenTransactionEnd(options.batch)
-    return Recovery(
-        options,
-        kafka=kafka,
-        store=store,
-        clock=_CLOCK,
-        choice=OperatorChoice(
-            options.decision, options.batch, None if end is None else OpenTransactionEnd(options.batch)
-        ),
-    )
+    choice = OperatorChoice(options.decision, options.batch, end)
+    return Recovery(options, kafka=kafka, store=store, clock=_CLOCK, choice=choice)
 
 
 def _run(recovery: Recovery, kafka: TransactionClient, store: SqlStateStore, sender: BatchListSender) -> RecoveryReport:
@@ -170,7 +162,6 @@ def status(  # noqa: D417 - as above
 
 @contextmanager
 def _connected(options: RecoveryOptions) -> Iterator[tuple[Cluster, SqlStateStore]]:
-    """Both sides, closed at the end."""
     with (
         Cluster(options.kafka) as cluster,
         closing(open_store(options)) as store,

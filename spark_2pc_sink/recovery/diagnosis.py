@@ -82,7 +82,6 @@ def explain_outcome_lost(kafka: KafkaSide, row: StateRow, halt: Halt) -> Halt:
 
 
 def _written_by(row: StateRow) -> WrittenRecords:
-    """The offsets of a row's batch."""
     offsets = {TopicPartition.parse(name): at for name, at in row.kafka_offsets.items()}
     return WrittenRecords(row.batch_id, offsets, row.topic_ids)
 

@@ -235,6 +235,5 @@ def _before(settled: ProducerIdAndEpoch | None) -> ProducerIdAndEpoch | None:
 
 
 def _named(error: HaltError, lost: LostBatches) -> HaltError:
-    """A halt that names the lost batches."""
     explained = lost.explain(Halt(error.cause, error.reason, error.facts))
     return replace(error, reason=explained.reason, facts=explained.facts, remedies=())

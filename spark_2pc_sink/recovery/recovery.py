@@ -360,7 +360,6 @@ class Recovery:
     def _act(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, findings: _Findings
     ) -> _Settled | _LookAgain:
-        """Carry out one verdict."""
         if isinstance(resolution, Halt):
             return _unless_decided(self._decided_by_operator(row, kafka, resolution, findings))
         verdict = resolution.verdict

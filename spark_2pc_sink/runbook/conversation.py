@@ -250,7 +250,6 @@ class Conversation:
         return ending
 
     def _one(self, picture: Picture) -> Ending:
-        """Handle one sink to the end."""
         self._told, self._acted, self._accepted = self._told_at_first, False, []
         try:
             for _ in range(ROUNDS_MAX):
@@ -437,7 +436,6 @@ class Conversation:
         return found.verdict
 
     def _left(self, text: str, symptom: Problem) -> Ending:
-        """Report what is left to a person."""
         self._say(text)
         self._say(f"More: RUNBOOK.md#{symptom.value}")
         self._protocol.note("left", text, symptom=symptom.value)

@@ -119,7 +119,6 @@ class _Pages:
             return self._carry_out(transactional_id, chosen)
 
     def _carry_out(self, transactional_id: str, chosen: Choice) -> ResponseReturnValue:
-        """Recover as chosen, and show the result."""
         reason = request.form.get("reason", "").strip() or None
         report: RecoveryReport | None
         problem = ""

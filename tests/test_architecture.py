@@ -40,7 +40,12 @@ RECOVERY_MODULES_MAX = 10
 TEST_FILE_LINES_MAX = 600
 
 #: Bytes in, bytes out: time, chance and the outside world come as arguments.
-PURE_PACKAGES = ("spark_2pc_sink/reference/coordinator", "spark_2pc_sink/recipe", "spark_2pc_sink/wire")
+PURE_PACKAGES = (
+    "spark_2pc_sink/choices",
+    "spark_2pc_sink/recipe",
+    "spark_2pc_sink/reference/coordinator",
+    "spark_2pc_sink/wire",
+)
 IMPURE_MODULES = {
     *("asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "queue", "random", "sched", "secrets"),
     *("select", "selectors", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time", "uuid"),

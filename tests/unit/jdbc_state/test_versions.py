@@ -15,7 +15,10 @@ from tests.unit.jdbc_state.test_model import SETTINGS
 
 def test_the_command_can_be_pasted_whatever_the_names() -> None:
     """C15: into a shell, and then read as the options read names."""
-    remedy = migration(replace(SETTINGS, schema_help=state_command), role="owner", where="h:5432/shop")
+    settings = replace(SETTINGS, schema_help=state_command)
+    remedy = making(settings, role="o'clock")
+    assert remedy.partition("  # ")[0].endswith(""" --history-table '"History"' --role 'o'"'"'clock'""")
+    remedy = migration(settings, role="owner", where="h:5432/shop")
     assert remedy.partition("  # ")[0] == (
         "spark-2pc state migrate --database postgresql://owner@h:5432/shop "
         """--state-schema '"od""d"' --state-table state --history-table '"History"'"""

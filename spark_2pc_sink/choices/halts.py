@@ -76,8 +76,8 @@ _PASS_OVER: Final = Choice(
 )
 _ACCEPT_LOSS: Final = Choice(
     name="accept_loss",
-    title="go on without the batches that the database lacks (none, if another application used this id: give that one "
-    "another id first)",
+    title="go on without the batches that the database lacks (--accept-loss none if another application used this id: "
+    "give that one another id first)",
     kafka="the id gets a new epoch; the records of the batches stay, and are not sent again",
     database="the state row has the last of the batches as done; put their rows back by hand, or give them up",
     act=Act.RECOVER,

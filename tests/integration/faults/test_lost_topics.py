@@ -159,7 +159,7 @@ def test_the_topic_is_deleted_while_a_batch_is_in_doubt(
     outcome = job.fail()
     assert outcome.cause == HaltCause.TOPIC_REMADE
     assert f"topic '{job.topic}' was deleted" in outcome.text
-    assert f"create topic {job.topic} again before the job starts" in outcome.text
+    assert f"create {job.topic} first, with as many partitions as before" in outcome.text
     with halts(HaltCause.TOPIC_REMADE):
         job.recover()
     assert job.state("status", "batch_id") == ("decided", BATCH)

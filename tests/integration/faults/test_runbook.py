@@ -158,7 +158,7 @@ def test_the_cluster_is_replaced(kafka: Broker, kafka_without_2pc: Broker, make_
     code, text = run(moved, "status")
     assert code == exits.EXIT_NOT_KNOWN
     assert "the state row belongs to Kafka cluster" in text
-    refused(moved, "ClaimRefusedError", "connect to the cluster that the state row names")
+    refused(moved, "ClaimRefusedError", "use the cluster that the state row names")
     refused(moved, "ClaimRefusedError", "recover the sink there first", adopt=True)
     assert run(job, "recover", "--take-over")[0] == exits.EXIT_SETTLED
     assert run(moved, "recover", "--take-over", "--adopt")[0] == exits.EXIT_SETTLED
@@ -175,7 +175,7 @@ def test_the_cluster_is_gone_with_a_decided_batch(
     job.kill_at("step:DECIDE", batch=BATCH)
     kafka_without_2pc.create_topic(job.topic, partitions=3)
     moved = job.on(kafka_without_2pc)
-    refused(moved, "ClaimRefusedError", "'owed' where they are to be sent", adopt=True)
+    refused(moved, "ClaimRefusedError", "'owed' if they are to be sent", adopt=True)
     job.sql("UPDATE kafka_transaction_state SET status = 'owed'")
     code, text = run(moved, "recover", "--take-over", "--adopt")
     assert code == exits.EXIT_IN_DOUBT, text

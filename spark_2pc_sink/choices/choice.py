@@ -19,6 +19,8 @@ RECOVER: Final = "spark-2pc recover"
 VERIFY: Final = "spark-2pc verify"
 STATUS: Final = "spark-2pc status"
 
+#: Options that the sink has too, for users who start the job instead of running the command.
+_OF_A_START: Final = frozenset({"adopt", "accept_loss"})
 _STATE_NAMES: Final = ("state_schema", "state_table", "history_table")
 
 #: What may be known about an incident, and decides which of its choices fit.
@@ -207,7 +209,11 @@ class Choice:
         if self.act is Act.COMPARE:
             return remedy(command, f"changes nothing: {self.title}")
         if self.act is Act.RECOVER:
-            return remedy(command, f"{self.title}{self.note}; Kafka: {self.kafka}; database: {self.database}")
+            told = f"{self.title}{self.note}; Kafka: {self.kafka}; database: {self.database}"
+            given = self.keywords(named)
+            if given.keys() <= _OF_A_START and given:
+                told += f"; or {replace(self, on_sink=True).command(sink, named)}, for one start of the job"
+            return remedy(command, told)
         if not command:
             return self.title
         return f"{self.title}: {'; '.join([*self.steps, f'start the job once with {command}'])}{self.note}"

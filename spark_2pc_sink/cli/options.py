@@ -17,7 +17,7 @@ from typing import Any, Final, get_args, get_type_hints
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions, SinkOptions, StatusOptions
-from spark_2pc_sink.options.common import READER_OPTIONS
+from spark_2pc_sink.options.common import READER_FLAGS
 from spark_2pc_sink.options.database import has_secret, without_secrets
 from spark_2pc_sink.options.kafka_security import SecurityOptions
 from spark_2pc_sink.options.settings import kind_of, options_of, setting_of, shown_name
@@ -36,8 +36,6 @@ from spark_2pc_sink.options.sources import (
 
 _log = logging.getLogger(__name__)
 
-#: The tables in the database, for every command that reads them.
-TABLES: Final = ("state_schema", "state_table", "history_table", "history_batches")
 #: Environment variables of flags. Every option and Kafka property has one in addition.
 ENVIRONMENT: Final = {
     f"{PREFIX}{CONFIG}": "--config",
@@ -108,11 +106,10 @@ def connection_as_given(given: argparse.Namespace) -> str | None:
         words += [] if secret else ["--kafka", text]
     if given.database is not None:
         words += ["--database", without_secrets(given.database)]
-    for name in ("password_command", *TABLES):
+    for name in READER_FLAGS:
         if hasattr(given, name):
-            words += [f"--{name.replace('_', '-')}", str(getattr(given, name))]
-    if hasattr(given, "require_tls"):
-        words += ["--require-tls"]
+            value = getattr(given, name)
+            words += [_flag(name)] if value is True else [_flag(name), str(value)]
     return shlex.join(words) + (" --command-config FILE" if secrets else "")
 
 
@@ -124,10 +121,8 @@ def _kafka_flags(given: argparse.Namespace) -> list[str]:
 
 #: Options that a file or the environment may supply if the flags are missing.
 _NAMED_ELSEWHERE: Final = ("database", "transactional_id")
-#: Options of the connection that have a flag with every command that reads the database.
-CONNECTION_FLAGS: Final = tuple(name for name in READER_OPTIONS if name != "database_password")
 #: Options whose flags have another form, or are added by another function.
-_OTHER_FLAGS: Final = ("kafka", "database", "transactional_id", *CONNECTION_FLAGS)
+_OTHER_FLAGS: Final = ("kafka", "database", "transactional_id", *READER_FLAGS)
 _DECLARED: Final = {item.name: item for item in fields(RecoveryOptions)}
 
 
@@ -205,7 +200,7 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True, pos
         "--database", metavar="URL", help="SQLAlchemy URL of the database (default: SPARK_2PC_DATABASE)"
     )
     command.set_defaults(database_required=required)
-    add_options(command, *CONNECTION_FLAGS)
+    add_options(command, *READER_FLAGS)
 
 
 def add_sink(command: argparse._ActionsContainer, *, about: str, required: bool = False) -> None:
@@ -251,7 +246,7 @@ def given_options(given: argparse.Namespace) -> dict[str, Any]:
 
 def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, Any]:
     """The sink options that the command accepts. Options for one start only are never read from a file."""
-    names = {"database", *CONNECTION_FLAGS}
+    names = {"database", *READER_FLAGS}
     if hasattr(given, "sink_required") and getattr(given, "match", None) is None:
         names.add("transactional_id")
     return {name: value for name, value in found.options.items() if name in names}

@@ -282,6 +282,8 @@ READER_OPTIONS: Final = tuple(
     for item in options_of(CommonOptions)
     if setting_of(item).group in (CONNECT, STATE) and item.default is not MISSING and item.name != "accept_database"
 )
+#: Those of them that have a text, and so a flag of a command.
+READER_FLAGS: Final = tuple(name for name in READER_OPTIONS if name != "database_password")
 
 
 def _is_here(server: str) -> bool:

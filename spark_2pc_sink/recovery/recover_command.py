@@ -6,17 +6,17 @@ import shlex
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jdbc_state.versions import as_identifier
 from spark_2pc_sink.options import CommonOptions, KafkaOptions
+from spark_2pc_sink.options.common import READER_FLAGS
 from spark_2pc_sink.options.database import without_secrets
+from spark_2pc_sink.options.names import parse_identifier
+from spark_2pc_sink.options.settings import options_of, setting_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-#: Flags that the command needs if the sink's option is not the default.
-_NAMES: Final = ("state_schema", "state_table", "history_table", "history_batches")
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,11 @@ def _connection(options: CommonOptions) -> list[str]:
     if given is not None:
         return [given.words] if given.words else []
     words = ["--database", without_secrets(options.database)]
-    if options.password_command is not None:
-        words += ["--password-command", options.password_command]
-    if options.require_tls:
-        words += ["--require-tls"]
-    for name in _NAMES:
-        value = getattr(options, name)
-        if value != getattr(CommonOptions, name):
-            words += [f"--{name.replace('_', '-')}", str(value) if isinstance(value, int) else as_identifier(value)]
+    for item in options_of(CommonOptions):
+        value = getattr(options, item.name)
+        if item.name in READER_FLAGS and value != item.default:
+            text = as_identifier(value) if setting_of(item).parse is parse_identifier else str(value)
+            words += [f"--{item.name.replace('_', '-')}", *([] if value is True else [text])]
     servers, *secured = _kafka(options.kafka)
     return [servers, shlex.join(words), *secured]
 

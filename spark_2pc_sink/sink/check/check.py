@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.choices.choice import STATUS, remedy
-from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options import CommonOptions
+from spark_2pc_sink.options.common import READER_OPTIONS
+from spark_2pc_sink.options.names import parse_identifier, quote_identifier
+from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.api import status
 from spark_2pc_sink.recovery.recover_command import sink_words
@@ -163,16 +166,6 @@ def _not_promised(kafka: KafkaFacts, database: DatabaseFacts) -> Iterator[str]:
 
 #: Maximum seconds for each request to Kafka, unless its properties allow less.
 TIMEOUT_S: Final = 10
-#: Options that `status` takes as the sink does. Parsed Kafka options are passed unchanged.
-_SIDES: Final = (
-    "kafka",
-    "database",
-    "database_password",
-    "password_command",
-    "require_tls",
-    "history_batches",
-)
-_NAMES: Final = ("state_schema", "state_table", "history_table")
 
 
 def check_sink(
@@ -225,8 +218,13 @@ def _verify_findings(options: SinkOptions) -> Iterator[Finding]:
 
 def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
     """Whether the sink has run, and whether it is running: a second driver would end the first."""
-    sides: dict[str, Any] = {name: getattr(options, name) for name in _SIDES}
-    sides |= {name: quote_identifier(named) for name in _NAMES if (named := getattr(options, name)) is not None}
+    # Parsed Kafka options are passed unchanged; `status` parses names again.
+    sides: dict[str, Any] = {}
+    for item in options_of(CommonOptions):
+        value = getattr(options, item.name)
+        if item.name in {"kafka", "database", *READER_OPTIONS}:
+            name = value is not None and setting_of(item).parse is parse_identifier
+            sides[item.name] = quote_identifier(value) if name else value
     found = status(
         transactional_id=options.transactional_id,
         timeout_s=timeout_s,

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from benchmarks.figures import Spread
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire.record_batch import assign_producer, encode_unassigned_batch
-from spark_2pc_sink.wire.record_rows import Rows, encode_sections
+from spark_2pc_sink.wire.arrow_layout import Rows
+from spark_2pc_sink.wire.record_batch import assign_producer, encode_sections, encode_unassigned_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -34,7 +34,7 @@ FILE_LINES_MAX = 600
 #: Of the modules of ours that a task which encodes rows loads.
 TASK_LINES_MAX = 6_000
 #: Modules that rows cross, and a recovery; `tests.harness.crossed_modules` says what counts.
-ROW_MODULES_MAX = 25
+ROW_MODULES_MAX = 15
 RECOVERY_MODULES_MAX = 10
 #: A test file may list more cases than its source file has lines.
 TEST_FILE_LINES_MAX = 600

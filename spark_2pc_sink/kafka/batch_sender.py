@@ -35,9 +35,12 @@ from spark_2pc_sink.kafka.leader_lookup import LeaderFinder
 from spark_2pc_sink.kafka.record_encoder import TopicLimits
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
+from spark_2pc_sink.wire.batch_format import SEQUENCE_COUNT
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import ProducedPartition, RecordBytes, produce_request
 from spark_2pc_sink.wire.messages import KafkaRequest
+from spark_2pc_sink.wire.record_batch import assign_producer
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 #: Back-off doubles with each failure in a row; beyond this the maximum is reached for any sensible setting.
@@ -222,6 +225,14 @@ class Lane:
     limits: TopicLimits
     sequence: int = 0
 
+    def numbered(
+        self, payload: RecordBytes | ArrowBuffer, producer: ProducerIdAndEpoch, record_count: int
+    ) -> RecordBytes:
+        """The next batch of the partition, with its producer and sequence number; see `assign_producer`."""
+        assigned = assign_producer(payload, producer=producer, base_sequence=self.sequence)
+        self.sequence = (self.sequence + record_count) % SEQUENCE_COUNT
+        return assigned
+
 
 _Batches: TypeAlias = "list[tuple[Lane, Batch]]"
 
@@ -347,7 +358,9 @@ class BatchSender:
 
     def _ready_leader(self, lane: Lane, batch: Batch, now_s: float) -> int | None:
         """The leader if it accepts the lane's batches now, else None."""
-        node_id = lane.finder.find(self._cluster.deadline(_ms(batch.deadline_s - now_s)))
+        node_id = self._cluster.leaders.get(lane.queue.partition)
+        if node_id is None:
+            node_id = lane.finder.find(self._cluster.deadline(_ms(batch.deadline_s - now_s)))
         if node_id is None:
             self._postpone(lane, "the partition has no leader")
             return None

@@ -111,6 +111,8 @@ class BrokerConnections:
         self._again_at_s: dict[NodeId, float] = {}
         self._reasons: dict[NodeId, str] = {}
         self._versions: dict[NodeId, ApiVersionsReply] = {}
+        #: The versions chosen from these, by broker, API and bound.
+        self._chosen: dict[tuple[NodeId, Api, int | None], int] = {}
         #: Brokers that did not answer the last request, or were unreachable.
         self._silent: set[NodeId] = set()
         self._last_error = "no broker has answered yet"
@@ -338,7 +340,10 @@ class BrokerConnections:
             KafkaError: there is none (code 35).
             NodeUnavailableError: the broker did not report its versions.
         """
-        return api_versions.choose_version(self.api_versions(node_id, deadline), api, at_most=at_most)
+        offered, wanted = self.api_versions(node_id, deadline), (node_id, api, at_most)
+        if wanted not in self._chosen:
+            self._chosen[wanted] = api_versions.choose_version(offered, api, at_most=at_most)
+        return self._chosen[wanted]
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -346,8 +351,13 @@ class BrokerConnections:
         found = ApiVersionsReply.read(response)
         if found.error_code != Code.NONE:
             raise kafka_error("ApiVersions", found.error_code)
-        self._versions[node_id] = found
+        self._take_versions(node_id, found)
         return found
+
+    def _take_versions(self, node_id: NodeId, found: ApiVersionsReply) -> None:
+        """Other versions than before, perhaps: the broker may be another release now."""
+        self._versions[node_id] = found
+        self._chosen.clear()
 
     def _answer(self, node_id: NodeId, sent: SentRequest, deadline: Deadline) -> KafkaResponse:
         self.wait(sent, deadline)
@@ -389,12 +399,12 @@ class BrokerConnections:
         """Note a connection's state: opened, answered, or closed."""
         opened_with = connection.take_versions()
         if opened_with is not None:
-            self._versions[node_id] = ApiVersionsReply.read(opened_with)
+            self._take_versions(node_id, ApiVersionsReply.read(opened_with))
             self._in_a_row.pop(node_id, None)
             self._silent.discard(node_id)
             _log.debug("connected to broker %s at %s:%d", node_id, *connection.address)
         if connection.answered:
-            self._failed.note_answer(node_id)
+            self._failed.answered.add(node_id)
         failure = connection.failure
         if failure is None or self._connections.get(node_id) is not connection:
             return

@@ -66,6 +66,9 @@ class Cluster(BrokerConnections):
 
     Args:
         options: addresses, security, time-outs and back-off.
+
+    Attributes:
+        leaders: known leaders. For a partition that is not among them: `refresh` first, or it currently has none.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -74,7 +77,7 @@ class Cluster(BrokerConnections):
         self._metadata_until_s = 0.0
         #: A broker has been unreachable since: its address may have changed.
         self._may_have_moved = False
-        self._leaders: dict[TopicPartition, int] = {}
+        self.leaders: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, str] = {}
         self._coordinators: dict[str, int] = {}
         self._features: BrokerFeatures | None = None
@@ -216,13 +219,9 @@ class Cluster(BrokerConnections):
         """A topic's id in the newest answer about it; '' if the broker has none (KIP-516)."""
         return self._topic_ids.get(topic, "")
 
-    def leader(self, partition: TopicPartition) -> int | None:
-        """The known leader of ``partition``; None: `refresh` first, or it currently has no leader."""
-        return self._leaders.get(partition)
-
     def forget_leader(self, partition: TopicPartition) -> None:
         """Discard a leader that was found to be outdated."""
-        self._leaders.pop(partition, None)
+        self.leaders.pop(partition, None)
 
     def refresh(self, topics: Iterable[str], deadline: Deadline) -> KafkaResponse:
         """Request brokers and the leaders of ``topics``.
@@ -341,9 +340,9 @@ class Cluster(BrokerConnections):
             for part in topic.partitions:
                 key = TopicPartition(topic.name, part.partition_index)
                 if part.leader_id >= 0:
-                    self._leaders[key] = part.leader_id
+                    self.leaders[key] = part.leader_id
                 else:
-                    self._leaders.pop(key, None)
+                    self.leaders.pop(key, None)
         return reply
 
 

@@ -61,11 +61,8 @@ class ConnectionFailures:
     def __init__(self, options: KafkaOptions, tokens: BrokerTokens | None) -> None:
         self._options = options
         self._tokens = tokens
-        self._answered: set[int | str] = set()
-
-    def note_answer(self, node_id: int | str) -> None:
-        """Note that a broker has answered a request: our settings match its listener."""
-        self._answered.add(node_id)
+        #: Brokers that have answered a request: our settings match their listeners.
+        self.answered: set[int | str] = set()
 
     def judge(
         self, node_id: int | str, address: tuple[str, int] | None, error: BaseException, tls: ssl.SSLContext | None
@@ -85,7 +82,7 @@ class ConnectionFailures:
             return error  # from the token source, or a broker that is too old
         where = _named(node_id, address)
         refused = self._tls_refusal(where, error) or self._login_refusal(where, error)
-        if refused is None and node_id not in self._answered:
+        if refused is None and node_id not in self.answered:
             refused = self._protocol_refusal(where, address, error, tls)
         return refused or NodeUnavailableError(f"{where}: {error}")
 

@@ -57,7 +57,7 @@ class LeaderFinder:
             AuthorizationError: the topic may not be described.
             KafkaTimeoutError: no broker answered.
         """
-        leader = self._cluster.leader(self._partition)
+        leader = self._cluster.leaders.get(self._partition)
         if leader is not None:
             return leader
         topic, index = self._partition.topic, self._partition.partition
@@ -66,7 +66,7 @@ class LeaderFinder:
         exists = found is not None and any(part.partition_index == index for part in found.partitions)
         if exists or (describe_error(code).retriable and code != Code.UNKNOWN_TOPIC_OR_PARTITION):
             self._refreshes_in_vain = 0
-            return self._cluster.leader(self._partition)
+            return self._cluster.leaders.get(self._partition)
         if code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
             raise kafka_error("Metadata", code, f"topic {topic!r}")
         self._refreshes_in_vain += 1
@@ -174,12 +174,12 @@ def by_leader(
     Raises:
         KafkaError, KafkaTimeoutError, UnknownTopicError: see `Cluster.refresh`.
     """
-    unknown = {partition.topic for partition in partitions if cluster.leader(partition) is None}
+    unknown = {partition.topic for partition in partitions if partition not in cluster.leaders}
     if unknown:
         cluster.refresh(unknown, deadline)
     found: dict[int, list[TopicPartition]] = {}
     for partition in partitions:
-        leader = cluster.leader(partition)
+        leader = cluster.leaders.get(partition)
         if leader is not None:
             found.setdefault(leader, []).append(partition)
     return found

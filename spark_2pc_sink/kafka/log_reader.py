@@ -247,7 +247,7 @@ def view_logs(
 
 def _ask_at_once(cluster: Cluster, wanted: list[TopicPartition], deadline: Deadline) -> LogsView | None:
     """Metadata from one broker, ListOffsets from all; None unless every answer is successful."""
-    if not wanted or any(cluster.leader(partition) is None for partition in wanted):
+    if not wanted or any(partition not in cluster.leaders for partition in wanted):
         return None
     led_by = by_leader(cluster, wanted, deadline)
     names = {partition.topic for partition in wanted}

@@ -49,12 +49,11 @@ from spark_2pc_sink.kafka.record_encoder import (
 )
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.arrow_layout import as_one_array
-from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, next_sequence, read_header
+from spark_2pc_sink.wire.arrow_layout import Rows, as_one_array
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, read_header
 from spark_2pc_sink.wire.framed_request import ProducedPartition, RecordBytes, produce_request
 from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, assign_producer, combine_digests
-from spark_2pc_sink.wire.record_rows import Rows
 
 #: Unacknowledged encoded bytes per session; `ProduceSession.append` blocks above it. The same as
 #: Java's buffer.memory: many times a connection's in-flight data, little compared with a Spark worker.
@@ -235,8 +234,7 @@ class ProduceSession:
     def _queue(self, batch: EncodedBatch) -> int:
         """Append one batch to its partition's queue; returns its size in bytes."""
         lane = self._lanes[batch.partition]
-        payload = assign_producer(batch.payload, producer=self._producer, base_sequence=lane.sequence)
-        lane.sequence = next_sequence(lane.sequence, batch.record_count)
+        payload = lane.numbered(batch.payload, self._producer, batch.record_count)
         self._digest = combine_digests(self._digest, batch.digest)
         self._sender.push(lane, payload, record_count=batch.record_count, row_key=batch.row_key)
         self._record_bytes += len(payload)
@@ -345,7 +343,7 @@ class BatchListSender:
         payloads = {
             each.partition: assign_producer(each.payload, producer=producer, base_sequence=0) for each in batches
         }
-        leaders = {self._cluster.leader(partition) for partition in payloads}
+        leaders = {self._cluster.leaders.get(partition) for partition in payloads}
         leader = leaders.pop() if len(leaders) == 1 else None
         fits = sum(len(each) for each in payloads.values()) + REQUEST_BYTES <= self._options.max_request_bytes
         if leader is None or len(payloads) < len(batches) or not fits:
@@ -388,8 +386,7 @@ class BatchListSender:
                 if lane is None:
                     finder = LeaderFinder(self._cluster, batch.partition)
                     lane = lanes[batch.partition] = Lane(PartitionQueue(batch.partition, 0), finder, _NOT_ASKED)
-                payload = assign_producer(batch.payload, producer=producer, base_sequence=lane.sequence)
-                lane.sequence = next_sequence(lane.sequence, batch.record_count)
+                payload = lane.numbered(batch.payload, producer, batch.record_count)
                 sender.push(lane, payload, record_count=batch.record_count, row_key=None)
             while not sender.idle:  # bounded: every batch has a deadline
                 sender.pump(self._options.retry_backoff_ms / 1000)

@@ -25,12 +25,12 @@ from spark_2pc_sink.wire.arrow_layout import (
     ArrowColumn,
     BinaryLayout,
     Int64Array,
+    Rows,
     as_binary,
     binary_layout,
 )
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES
-from spark_2pc_sink.wire.record_batch import batch_digest, encode_unassigned_batch
-from spark_2pc_sink.wire.record_rows import RecordsSection, Rows, encode_sections
+from spark_2pc_sink.wire.record_batch import batch_digest, encode_sections, encode_unassigned_batch
 
 if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions
@@ -455,40 +455,20 @@ class RowBuffer:
             self.kept_bytes += rows.bytes_max
 
 
-class BatchEncoder:
-    """Builds record batches; the base of two encoders, which collect a batch's rows differently.
+class RecordEncoder:
+    """Collects rows by partition, and encodes them as soon as they fill a batch.
 
     Args:
         options: batch size and compression.
         timestamp_ms: timestamp of every record, milliseconds since 1970.
-        limits: a topic's limits.
+        limits: returns a topic's limits; called once for each topic.
     """
 
     def __init__(self, options: EncodingOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
         self._options = options
         self._timestamp_ms = timestamp_ms
-        self._limits = limits
-
-    def _records_bytes_max(self, topic: str) -> int:
-        """Bytes of records per batch: ``batch.size``, or less if the topic allows less."""
-        option, allowed = self._options.batch_bytes_max, self._limits(topic).message_bytes_max
-        return option if allowed is None else max(1, min(option, records_bytes_max(allowed)))
-
-    def _payload(self, section: RecordsSection) -> RecordBytes:
-        """Build the compressed record batch."""
-        return encode_unassigned_batch(
-            section,
-            timestamp_ms=self._timestamp_ms,
-            compression=self._options.compression,
-            level=self._options.compression_level,
-        )
-
-
-class RecordEncoder(BatchEncoder):
-    """Collects rows by partition, and encodes them as soon as they fill a batch."""
-
-    def __init__(self, options: EncodingOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
-        super().__init__(options, timestamp_ms=timestamp_ms, limits=limits)
+        self._limits_of = limits
+        self._limits: dict[str, TopicLimits] = {}
         self._buffers: dict[TopicPartition, RowBuffer] = {}
         self._kept_bytes = 0
 
@@ -500,7 +480,9 @@ class RecordEncoder(BatchEncoder):
         """
         if not len(rows):
             return
-        if self._limits(partition.topic).needs_keys:
+        if partition.topic not in self._limits:
+            self._limits[partition.topic] = self._limits_of(partition.topic)
+        if self._limits[partition.topic].needs_keys:
             _check_keys(partition, rows)
         buffer = self._buffer(partition)
         self._kept_bytes -= buffer.kept_bytes
@@ -533,7 +515,10 @@ class RecordEncoder(BatchEncoder):
     def _buffer(self, partition: TopicPartition) -> RowBuffer:
         known = self._buffers.get(partition)
         if known is None:
-            known = self._buffers[partition] = RowBuffer(self._records_bytes_max(partition.topic))
+            # batch.size, or less if the topic allows less.
+            option, allowed = self._options.batch_bytes_max, self._limits[partition.topic].message_bytes_max
+            bytes_max = option if allowed is None else max(1, min(option, records_bytes_max(allowed)))
+            known = self._buffers[partition] = RowBuffer(bytes_max)
         return known
 
     def _encode(self, batches: Mapping[TopicPartition, Rows]) -> Iterator[EncodedBatch]:
@@ -544,7 +529,12 @@ class RecordEncoder(BatchEncoder):
         counts = [len(batch_rows) for batch_rows in batches.values()]
         sections = encode_sections(rows, counts)
         for (partition, batch_rows), section in zip(batches.items(), sections, strict=True):
-            payload = self._payload(section)
+            payload = encode_unassigned_batch(
+                section,
+                timestamp_ms=self._timestamp_ms,
+                compression=self._options.compression,
+                level=self._options.compression_level,
+            )
             row_key = printable_key(_only_key(batch_rows)) if len(batch_rows) == 1 else None
             if row_key is not None:
                 self._check_single(partition, row_key, payload, batch_rows.bytes_max)
@@ -553,10 +543,9 @@ class RecordEncoder(BatchEncoder):
 
     def _check_single(self, partition: TopicPartition, row_key: str, payload: RecordBytes, record_bytes: int) -> None:
         """Refuse a record that exceeds a limit, before anything is sent for it."""
-        allowed = self._limits(partition.topic).message_bytes_max
-        if allowed is not None and len(payload) > allowed:
-            limit = self._limits(partition.topic).bytes_limit
-            raise record_too_large(partition, row_key, len(payload), limit)
+        limits = self._limits[partition.topic]
+        if limits.message_bytes_max is not None and len(payload) > limits.message_bytes_max:
+            raise record_too_large(partition, row_key, len(payload), limits.bytes_limit)
         if record_bytes > self._options.max_request_bytes:
             limit = f"max.request.size is {self._options.max_request_bytes}"
             raise record_too_large(partition, row_key, record_bytes, limit)

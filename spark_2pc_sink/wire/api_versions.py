@@ -118,6 +118,10 @@ VERSIONS: Final[Mapping[Api, VersionRange]] = {
     Api.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
     Api.LIST_TRANSACTIONS: VersionRange(0, 2),
 }
+#: Each API with each of these versions.
+SPOKEN: Final = frozenset(
+    (api, version) for api, spoken in VERSIONS.items() for version in range(spoken.oldest, spoken.newest + 1)
+)
 
 
 def choose_version(broker: ApiVersionsReply, api: Api, *, at_most: int | None = None) -> int:
@@ -140,12 +144,11 @@ def choose_version(broker: ApiVersionsReply, api: Api, *, at_most: int | None = 
     )
 
 
-def check_version(api: Api, version: int) -> None:
-    """Refuse with a LocalProtocolError to build a request at a version that is not in `VERSIONS`."""
+def unsupported_version(api: Api, version: int) -> LocalProtocolError:
+    """The error for a request at a version that is not in `SPOKEN`."""
     spoken = VERSIONS[api]
-    if not spoken.oldest <= version <= spoken.newest:
-        raise LocalProtocolError(
-            operation=f"build a {api.name} request",
-            state=f"version {version}",
-            rule=f"this package builds and reads versions {spoken.oldest} to {spoken.newest}",
-        )
+    return LocalProtocolError(
+        operation=f"build a {api.name} request",
+        state=f"version {version}",
+        rule=f"this package builds and reads versions {spoken.oldest} to {spoken.newest}",
+    )

@@ -32,12 +32,7 @@ _LONG_BYTES_MAX: Final = 10
 
 def encode_varint(number: int) -> bytes:
     """The zigzag varint of a signed number."""
-    return encode_unsigned(number << 1 if number >= 0 else ~number << 1 | 1)
-
-
-def encode_unsigned(number: int) -> bytes:
-    """The varint of a non-negative number, without zigzag."""
-    encoded, rest = bytearray(), number
+    encoded, rest = bytearray(), number << 1 if number >= 0 else ~number << 1 | 1
     while rest > LOW_BITS:
         encoded.append(rest & LOW_BITS | MORE_FOLLOW)
         rest >>= BITS

@@ -17,8 +17,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire.api_versions import Api, check_version
-from spark_2pc_sink.wire.batch_format import VARINT_BYTES_MAX, encode_unsigned, read_unsigned
+from spark_2pc_sink.wire.api_versions import SPOKEN, Api, unsupported_version
+from spark_2pc_sink.wire.batch_format import BITS, LOW_BITS, MORE_FOLLOW, VARINT_BYTES_MAX, read_unsigned
 
 #: A part of a request: any object that exposes its bytes without a copy.
 RecordBytes: TypeAlias = bytes | bytearray | memoryview
@@ -71,7 +71,8 @@ class FramedRequest(Generic[_Reply]):
     def __init__(
         self, api: Api, version: int, body: Iterable[RecordBytes], read: Callable[[bytes, int], _Reply]
     ) -> None:
-        check_version(api, version)
+        if (api, version) not in SPOKEN:
+            raise unsupported_version(api, version)
         self.API_KEY: int = api
         self.API_VERSION: int = version
         self._body = list(body)
@@ -222,7 +223,13 @@ def _read_ended_with_pair(data: bytes, position: int) -> EndTxnResponse:
 
 
 def _length(counted: Sized) -> bytes:
-    return encode_unsigned(len(counted) + 1)
+    """The compact length: a varint without zigzag."""
+    encoded, rest = bytearray(), len(counted) + 1
+    while rest > LOW_BITS:
+        encoded.append(rest & LOW_BITS | MORE_FOLLOW)
+        rest >>= BITS
+    encoded.append(rest)
+    return bytes(encoded)
 
 
 def _text(text: str) -> bytes:
@@ -230,9 +237,16 @@ def _text(text: str) -> bytes:
     return _length(encoded) + encoded
 
 
+def _read_number(data: bytes, position: int) -> tuple[int, int]:
+    """Decode a varint without zigzag, and where it ends."""
+    if data[position] < MORE_FOLLOW:  # most are small
+        return data[position], position + 1
+    return read_unsigned(data, position, bytes_max=VARINT_BYTES_MAX)
+
+
 def _read_length(data: bytes, position: int) -> tuple[int, int]:
     """Decode a length, and where it ends; -1 for null."""
-    length, position = read_unsigned(data, position, bytes_max=VARINT_BYTES_MAX)
+    length, position = _read_number(data, position)
     return length - 1, position
 
 
@@ -245,11 +259,11 @@ def _read_text(data: bytes, position: int) -> tuple[str | None, int]:
 
 
 def _read_tags(data: bytes, position: int) -> tuple[dict[int, bytes], int]:
-    count, position = read_unsigned(data, position, bytes_max=VARINT_BYTES_MAX)
+    count, position = _read_number(data, position)
     tags = {}
     for _ in range(count):
-        tag, position = read_unsigned(data, position, bytes_max=VARINT_BYTES_MAX)
-        length, position = read_unsigned(data, position, bytes_max=VARINT_BYTES_MAX)
+        tag, position = _read_number(data, position)
+        length, position = _read_number(data, position)
         tags[tag] = _whole(data, position, position + length)
         position += length
     return tags, position

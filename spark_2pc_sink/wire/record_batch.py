@@ -1,4 +1,16 @@
-"""Record batches, built from an encoded records section, and the digest of records; `batch_reader` reads them.
+"""Record batches, built from rows without touching one in Python, and the digest of records; `batch_reader` reads them.
+
+A record of message format v2 (KIP-98, "Message Format"; ``DefaultRecord`` in Kafka's sources)::
+
+    length: varint | attributes: int8 = 0 | timestamp delta: varint = 0 | offset delta: varint |
+    key length: varint | key | value length: varint | value | header count: varint | headers
+
+    header:  key length: varint | key | value length: varint | value
+
+An absent key or value has length -1. The numbers before the key, and the value's length, become two binary arrays
+made with NumPy. One ``binary_join_element_wise`` then joins them with key, value and headers, and the data buffer of
+its result *is* the records section, with room for the batch's header before it. All records of a section have the
+timestamp of the batch, so their delta is 0.
 
 Compression is ``compression.type`` of a producer, and bits 0 to 2 of a batch's attributes
 (``org.apache.kafka.common.record.CompressionType``).
@@ -17,10 +29,11 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, Final
 
 import google_crc32c
@@ -32,7 +45,21 @@ import xxhash
 
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_2pc_sink.wire.arrow_layout import INT32_BYTES_MAX, ArrowBuffer, ArrowColumn
+from spark_2pc_sink.wire.arrow_layout import (
+    INT32_BYTES_MAX,
+    ZERO_BYTES,
+    ArrowBuffer,
+    ArrowColumn,
+    ByteArray,
+    Int64Array,
+    Rows,
+    Varints,
+    binary_array,
+    data_of,
+    encode_varint_rows,
+    join_rows,
+    offsets_of,
+)
 from spark_2pc_sink.wire.batch_format import (
     CRC_END,
     HEADER,
@@ -45,7 +72,6 @@ from spark_2pc_sink.wire.batch_format import (
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
-from spark_2pc_sink.wire.record_rows import RecordsSection
 
 #: The digest of no records at all.
 EMPTY_DIGEST: Final = 0
@@ -55,6 +81,82 @@ _LOW_32: Final = 0xFFFFFFFF
 #: A validity bitmap in which rows 1, 3, 5, ... are valid.
 _ODD_ROWS: Final = 0b10101010
 _HEX_DIGITS: Final = 32
+
+
+@dataclass(frozen=True)
+class RecordsSection:
+    """One batch's records, encoded but not yet compressed, in a pyarrow.Buffer.
+
+    ``ends`` has the index one past each record, ``content_starts`` that of each record's key length. From there on a
+    record contains only row data (length-prefixed key, value and headers), independent of its position in the batch.
+    ``frame`` is the memory of ``buffer``, preceded by `HEADER_BYTES` for a batch header: so records that are not
+    compressed become a batch without being copied, but one batch only.
+    """
+
+    buffer: ArrowBuffer
+    ends: Int64Array
+    content_starts: Int64Array
+    frame: memoryview
+
+    @property
+    def record_count(self) -> int:
+        """Number of records."""
+        return len(self.ends)
+
+
+def encode_sections(rows: Rows, counts: Sequence[int]) -> list[RecordsSection]:
+    """Encode rows as the records of several batches, in each of which offset deltas count from 0.
+
+    ``counts`` has the number of rows in each batch. One pass over all batches: for a few rows, the calls cost more than
+    the bytes. More than 2 GiB - 1 in all are a LocalProtocolError.
+    """
+    row_counts = np.asarray(counts, np.int64)
+    stops = np.cumsum(row_counts)
+    firsts = stops - row_counts
+    deltas = Varints.of(np.arange(len(rows), dtype=np.int64) - np.repeat(firsts, row_counts))
+    bodies = rows.body_sizes + deltas.sizes
+    lengths = Varints.of(bodies)
+    bounds = offsets_of(bodies + lengths.sizes)
+    filled = row_counts[row_counts > 0]
+    joined_bytes = int(bounds[-1]) + HEADER_BYTES * len(filled)
+    if joined_bytes > INT32_BYTES_MAX:
+        raise LocalProtocolError(
+            operation="encode rows as one record batch",
+            state=f"{len(rows)} rows take {joined_bytes} bytes",
+            rule=f"the length of a batch is an int32: cut the rows to {INT32_BYTES_MAX} bytes or less",
+        )
+    heads = encode_varint_rows([lengths, None, None, deltas, rows.key.lengths], len(rows))
+    prefixes = with_header_room(*heads, filled)
+    parts = [prefixes, *rows.key.values(), *rows.value.parts(), *rows.header_parts()]
+    joined = data_of(join_rows(parts, len(rows)))
+    # Arrow has just allocated this memory, and it is not shared.
+    memory = memoryview(joined).cast("B")
+    content_starts = bounds[:-1] + lengths.sizes + ZERO_BYTES + deltas.sizes
+    sections = []
+    frame_start = 0
+    for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
+        begin, section_bytes = int(bounds[first]), int(bounds[stop] - bounds[first])
+        start = frame_start + (HEADER_BYTES if stop > first else 0)
+        sections.append(
+            RecordsSection(
+                buffer=joined.slice(start, section_bytes),
+                ends=bounds[first + 1 : stop + 1] - begin,
+                content_starts=content_starts[first:stop] - begin,
+                frame=memory[frame_start : start + section_bytes],
+            )
+        )
+        frame_start = start + section_bytes
+    return sections
+
+
+def with_header_room(data: ByteArray, offsets: Int64Array, counts: Int64Array) -> ArrowColumn:
+    """The output of `encode_varint_rows`, with room for a header before the first row of each batch."""
+    room = np.zeros(HEADER_BYTES, np.uint8)
+    bounds = offsets[offsets_of(counts)].tolist()
+    parts = [part for start, stop in pairwise(bounds) for part in (room, data[start:stop])]
+    # The first row includes the header room.
+    offsets[1:] += np.repeat(np.arange(1, len(counts) + 1) * HEADER_BYTES, counts)
+    return binary_array(np.concatenate(parts) if parts else data, offsets)
 
 
 def batch_digest(topic: str, section: RecordsSection) -> int:

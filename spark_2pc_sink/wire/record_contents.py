@@ -1,7 +1,7 @@
 """The records in a batch one by one, so that a broker's refusal of some can be traced to rows.
 
 A record's content does not depend on its position: from its key length on, its bytes are the same in any batch
-(see `spark_2pc_sink.wire.record_rows`). Only batches made by `encode_unassigned_batch` are split.
+(see `spark_2pc_sink.wire.record_batch`). Only batches made by `encode_unassigned_batch` are split.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_2pc_sink.wire.arrow_layout import INT32_BYTES_MAX, Varints
+from spark_2pc_sink.wire.arrow_layout import INT32_BYTES_MAX, ZERO_BYTES, Varints
 from spark_2pc_sink.wire.batch_format import BITS, HEADER_BYTES, LOW_BITS, MORE_FOLLOW, read_header, read_varint
 from spark_2pc_sink.wire.batch_reader import decompress
 from spark_2pc_sink.wire.record_batch import Compression
-from spark_2pc_sink.wire.record_rows import ZERO_BYTES
 
 if TYPE_CHECKING:
     from spark_2pc_sink.wire.arrow_layout import ArrowBuffer, ArrowColumn, Int64Array

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from spark_2pc_sink.sink.job.receipts import TaskResults
+from spark_2pc_sink.sink.job.task_plan import TaskResults
 from spark_2pc_sink.sink.stream.listener import StreamListener
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.streams import write_one_batch

@@ -30,11 +30,9 @@ from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
 from spark_2pc_sink.sink.rows.catalog import TableName
 from spark_2pc_sink.sink.rows.copy_encoder import CopyColumn, CopyPlan, Storage
-from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy
-from spark_2pc_sink.sink.rows.table_writer import copy_rows
+from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy, copy_rows, copy_statement
 from spark_2pc_sink.sink.stream.background_task import AttemptThreads
-from spark_2pc_sink.sink.stream.connections import StreamLimits
-from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
+from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamLimits, StreamListener
 from tests.harness.call_trace import module_name
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.producer.support import options_for
@@ -50,6 +48,7 @@ class _Table:
     """`TableRows` over a cursor that only reads."""
 
     rowcount = 0
+    statement = copy_statement(TableName("t"), ["id"])
 
     def copy_expert(self, _statement: object, source: Any, size: int) -> None:
         """As psycopg2's: read all."""
@@ -58,7 +57,7 @@ class _Table:
 
     def copy(self, pieces: Any) -> int:
         """Copy by the code that copies into every table."""
-        return copy_rows(cast("Any", self), TableName("t"), ["id"], pieces)
+        return copy_rows(cast("Any", self), self.statement, pieces)
 
     def delete(self) -> None:
         """Nothing."""

@@ -27,8 +27,8 @@ from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay, Transac
 from spark_2pc_sink.sink.records.record_forwarder import Connections, TopicMetadata
 from spark_2pc_sink.sink.records.record_side import DeadLetterTopic
 from spark_2pc_sink.sink.report import WrittenRows
+from spark_2pc_sink.wire.arrow_layout import Rows
 from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
-from spark_2pc_sink.wire.record_rows import Rows
 from tests.harness.driver_config import Row
 from tests.unit.fakes.batch_work import Results
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from spark_2pc_sink import DualWriteSink, run_until_stopped
 from spark_2pc_sink.options.sources import outputs_of_tables
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
-from spark_2pc_sink.sink.rows.table_writer import CopyReader
+from spark_2pc_sink.sink.rows.table_copy import CopyReader
 from spark_2pc_sink.testing.spark import quick_java_options, start_spark
 from tests.harness import ROOT, streams
 from tests.harness.driver_config import ROWS, DriverConfig, Faults, Journal

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.wire.arrow_layout import ArrowColumn
-from spark_2pc_sink.wire.record_batch import assign_producer, encode_unassigned_batch
-from spark_2pc_sink.wire.record_rows import RecordsSection, Rows, encode_sections
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Rows
+from spark_2pc_sink.wire.record_batch import RecordsSection, assign_producer, encode_sections, encode_unassigned_batch
 
 
 def section_of(key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None) -> RecordsSection:

@@ -66,7 +66,7 @@ def test_a_run_without_opentelemetry_makes_no_spans() -> None:
 
 @pytest.mark.slow
 def test_lineage_names_its_extra() -> None:
-    line = "from spark_2pc_sink.sink.lineage import Lineage; Lineage('shop', None, None, None)"
+    line = "from spark_2pc_sink.sink.query_run import Lineage; Lineage('shop', None, None, None)"
     done = run_without({"openlineage"}, line)
     assert 'run pip install ".[openlineage]"' in done.stderr
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.rows.table_writer import Rows, TableRows
+    from spark_2pc_sink.sink.rows.table_copy import Rows, TableRows
 
 
 _COLUMNS: Final = struct.Struct("!h")

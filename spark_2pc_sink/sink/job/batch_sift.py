@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.job.task_jobs import TaskJobs
     from spark_2pc_sink.sink.job.task_plan import TaskPlan
     from spark_2pc_sink.sink.records.record_forwarder import RecordForwarder
-    from spark_2pc_sink.sink.rows.table_writer import TableRows
+    from spark_2pc_sink.sink.rows.table_copy import TableRows
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
     from spark_2pc_sink.sink.stream.listener import StreamAttempt
 

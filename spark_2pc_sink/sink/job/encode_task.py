@@ -51,12 +51,13 @@ class RowPartitioner(ArrowPartitioner):
 
     Args:
         topic: topic of rows that name none; None if every row names its own.
-        partition_count: returns the number of partitions of a topic; see `Topics.partition_count`.
+        partition_count: see `Topics.partition_count`; called once for each topic.
     """
 
     def __init__(self, topic: str | None, partition_count: Callable[[str], int]) -> None:
         super().__init__(topic)
-        self._count = partition_count
+        self._count_of = partition_count
+        self._counts: dict[str, int] = {}
 
     def split_batch(self, batch: pa.RecordBatch) -> Iterator[PartitionRows]:
         """The rows of a batch by partition; see `split`.
@@ -90,8 +91,10 @@ class RowPartitioner(ArrowPartitioner):
 
         If a topic named by rows does not exist, that value is at fault: running the batch again would not help.
         """
+        if topic in self._counts:
+            return self._counts[topic]
         try:
-            return self._count(topic)
+            found = self._counts[topic] = self._count_of(topic)
         except TopicRefusedError as error:
             raise UnstorableValueError(
                 column="topic",
@@ -100,6 +103,7 @@ class RowPartitioner(ArrowPartitioner):
                 rule=error.rule,
                 remedy=error.remedy,
             ) from error
+        return found
 
     def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
         """See `ArrowPartitioner`: rows without a key may go anywhere."""
@@ -459,7 +463,8 @@ class _LaneEncoder:
         self.row_count = self.left_out = 0
         self.digest = self.row_digest = EMPTY_DIGEST
         self._output = output
-        self._count_of = topics.partition_count
+        #: So many rows are split at once; 0 if rows name their topics.
+        self._rows_min = 0 if lane.topic is None or not lane.sends else _ROWS_EACH * topics.partition_count(lane.topic)
         self._partitioner = RowPartitioner(lane.topic, topics.partition_count)
         self._records = RecordEncoder(plan.encoding, timestamp_ms=plan.timestamp_ms, limits=topics.limits_of)
         self._rows = None if lane.row_encoder is None else RowPieces(lane.row_encoder)
@@ -501,8 +506,7 @@ class _LaneEncoder:
         if rows.num_rows:
             self._waiting.append(rows)
         row_count = sum(each.num_rows for each in self._waiting)
-        enough = self.plan.topic is None or row_count >= _ROWS_EACH * self._count_of(self.plan.topic)
-        if enough or sum(each.nbytes for each in self._waiting) >= _WAITING_BYTES_MAX:
+        if row_count >= self._rows_min or sum(each.nbytes for each in self._waiting) >= _WAITING_BYTES_MAX:
             self._encode_waiting()
 
     def _encode_waiting(self) -> None:

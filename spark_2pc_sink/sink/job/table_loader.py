@@ -25,8 +25,7 @@ from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.rows.conflict_rule import ConflictRule, order_in_table
 from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows, explain_statement, target_alias
-from spark_2pc_sink.sink.rows.table_copy import CopyTarget
-from spark_2pc_sink.sink.rows.table_writer import AppendedRows, TableRows
+from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -224,9 +224,9 @@ class RecordForwarder:
         cluster, topic = self._connections.cluster(), partition.topic
         known = self._topics.facts.get(topic)
         every = [TopicPartition(topic, number) for number in range(known.partition_count if known else 0)]
-        if any(each not in self._topics.ends and cluster.leader(each) is None for each in every):
+        if any(each not in self._topics.ends and each not in cluster.leaders for each in every):
             cluster.refresh([topic], cluster.deadline())
-        led = [each for each in every if each in self._topics.ends or cluster.leader(each) is not None]
+        led = [each for each in every if each in self._topics.ends or each in cluster.leaders]
         return [partition, *led]
 
     def _facts_of(self, topic: str) -> TopicFacts | TopicRefusedError:

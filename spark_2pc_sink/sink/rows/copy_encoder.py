@@ -179,7 +179,7 @@ class Storage:
         wire: Arrow type to cast to before encoding; None for no cast.
         checks: conditions on each value, in the order of evaluation.
         encoding: encoding of the value itself.
-        cast: the database converts the text to the value, see `spark_2pc_sink.sink.rows.table_writer`.
+        cast: the database converts the text to the value, see `spark_2pc_sink.sink.rows.table_copy`.
     """
 
     wire: Any | None = None

@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.rows.catalog import TableName, driver_connection, quote_identifier
-from spark_2pc_sink.sink.rows.table_writer import refused_rows
+from spark_2pc_sink.sink.rows.refused_rows import refused_rows
 from spark_2pc_sink.sink.rows.type_mapping import COMPLEX_TYPES, unsupported
 from spark_2pc_sink.sink.spark_sql import quoted
 

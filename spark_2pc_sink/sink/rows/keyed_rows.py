@@ -20,7 +20,8 @@ from spark_2pc_sink.errors import BatchRetryError, DuplicateKeyError
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.rows.catalog import TableName, identifiers
 from spark_2pc_sink.sink.rows.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN
-from spark_2pc_sink.sink.rows.table_writer import BatchRows, altered_error, count, refused_rows
+from spark_2pc_sink.sink.rows.refused_rows import refused_rows
+from spark_2pc_sink.sink.rows.table_copy import TableRows, altered_error, count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.sink.rows.catalog import TableTree
     from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
-    from spark_2pc_sink.sink.rows.table_writer import Rows
+    from spark_2pc_sink.sink.rows.table_copy import Rows
 
 
 #: Maximum number of duplicate keys named in a message.
@@ -349,7 +350,7 @@ UPSERT_WORK_MEM_KB: Final = 64 * 1024
 _SAVEPOINT: Final = sql.Identifier("_2pc_upsert")
 
 
-class KeyedRows(BatchRows):
+class KeyedRows(TableRows):
     """Rows with new keys are inserted; the plan determines the treatment of the others. Each key is written once.
 
     PostgreSQL itself detects a key that the batch has twice if ON CONFLICT DO UPDATE writes every row, as it affects no

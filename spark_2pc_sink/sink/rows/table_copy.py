@@ -1,31 +1,342 @@
-"""The table copy: writes the COPY bytes of an attempt into its tables while tasks still run."""
+"""The rows of an attempt, from the tasks' frames into the tables, inside the deciding transaction.
+
+All code here runs on the driver, on a SQLAlchemy connection whose transaction is begun and committed by the caller:
+only own savepoints are committed or rolled back here. Rows arrive as COPY bytes encoded by tasks (`CopyEncoder`), and a
+thread copies them while tasks still run (`TableCopy`). No session state is used, so this works through PgBouncer in
+transaction mode.
+"""
 
 from __future__ import annotations
 
 import tempfile
+from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import psycopg2
+import psycopg2.errors
+import psycopg2.extensions
+from psycopg2 import sql
 
-from jdbc_state.connections import driver_connection
 from jdbc_state.watchdog import cut
-from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
+from spark_2pc_sink.sink.rows.catalog import (
+    TableName,
+    TableTree,
+    changed_column,
+    driver_connection,
+    identifiers,
+    read_tree,
+    refuse_unfit,
+)
+from spark_2pc_sink.sink.rows.copy_encoder import COPY_TRAILER
+from spark_2pc_sink.sink.rows.refused_rows import refused_rows
 from spark_2pc_sink.sink.stream.attempt_input import Ended
 from spark_2pc_sink.sink.stream.background_task import BackgroundTask
 from spark_2pc_sink.sink.stream.task_stream import FrameKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.rows.table_writer import Rows, TableRows
+    from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Released
+
+#: Signature, flags 0, header extension of 0 bytes.
+HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
+
+#: Bytes passed to psycopg2 at a time: bounds the copies made by it and libpq. Measured with 93 MB, sizes from 8 KiB to
+#: 8 MiB are equally fast, so a size was chosen that has no noticeable memory cost.
+READ_BYTES = 256 * 1024
+
+
+#: COPY bytes of whole rows: any object with the buffer protocol, such as bytes or a memoryview.
+Rows = Any
+
+
+class CopyReader:
+    """The file read by ``copy_expert``: all rows after one header, and then the trailer.
+
+    Args:
+        pieces: COPY bytes of whole rows. Each is taken after the previous one has been read.
+    """
+
+    def __init__(self, pieces: Iterable[Rows]) -> None:
+        self._slices = _slices(pieces)
+        self._failure: Exception | None = None
+
+    @property
+    def failure(self) -> Exception | None:
+        """The exception raised by :meth:`read`: psycopg2 passes on only its text, as a canceled query."""
+        return self._failure
+
+    def read(self, size: int = READ_BYTES) -> bytes:
+        """The next bytes, at most `READ_BYTES` of them; empty at the end. ``size`` is psycopg2's preferred size.
+
+        Raises:
+            Exception: an exception of the iterable of pieces.
+        """
+        del size  # psycopg2 accepts any size
+        try:
+            return next(self._slices, b"")
+        except Exception as error:
+            self._failure = error
+            raise
+
+
+def copy_statement(table: TableName, columns: Sequence[str]) -> sql.Composable:
+    """The command that copies rows with these columns."""
+    return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table.identifier, identifiers(columns))
+
+
+def copy_rows(cursor: psycopg2.extensions.cursor, statement: sql.Composable, pieces: Iterable[Rows]) -> int:
+    """Copy rows into a table by one command, and return their number.
+
+    Args:
+        cursor: cursor inside a transaction.
+        statement: from `copy_statement`.
+        pieces: COPY bytes of whole rows.
+
+    Raises:
+        psycopg2.Error: PostgreSQL refused a row, or the connection failed.
+        Exception: an exception of the iterable of pieces.
+    """
+    reader = CopyReader(pieces)
+    source: Any = reader  # COPY FROM calls only read() of a file's methods
+    try:
+        cursor.copy_expert(statement, source, READ_BYTES)
+    except psycopg2.Error:
+        if reader.failure is not None:
+            raise reader.failure from None
+        raise
+    return cursor.rowcount
+
+
+def _slices(pieces: Iterable[Rows]) -> Iterator[bytes]:
+    yield HEADER
+    for piece in pieces:
+        rows = memoryview(piece).cast("B")
+        for start in range(0, len(rows), READ_BYTES):
+            yield bytes(rows[start : start + READ_BYTES])
+    yield COPY_TRAILER
+
+
+class TableRows(ABC):
+    """The rows of a batch to be written to the target; creating it locks the target as COPY does.
+
+    Args:
+        connection: connection inside the deciding transaction.
+        plan: plan with which the rows are encoded.
+
+    Raises:
+        BatchRetryError: the table was altered since it was planned.
+        ConfigurationError: it is no longer a table that may get rows, see `refuse_unfit`.
+    """
+
+    def __init__(self, connection: Connection, plan: ColumnPlan) -> None:
+        self._connection = driver_connection(connection)
+        self._plan = plan
+        self._copied = 0
+        self._copy_statement: sql.Composable | None = None
+        with self._connection.cursor() as cursor, refused_rows(plan.table):
+            try:
+                self._tree = self._look(cursor, lock=True)
+            except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName) as error:
+                # Not planned again: create_table would create another one, with half of the rows in the old one.
+                raise ConfigurationError(
+                    option="table",
+                    value=str(plan.table),
+                    rule="it was there before, and is gone: renamed, dropped, or moved to another schema",
+                    remedy="put it back, or name the table that it has become; then start the job again",
+                ) from error
+            _refuse_changed_columns(cursor, plan)
+            if plan.casts:
+                cursor.execute(_texts_ddl(plan))
+
+    @abstractmethod
+    def copy(self, pieces: Iterable[Rows]) -> int:
+        """Copy rows, and return their number.
+
+        Args:
+            pieces: COPY bytes of whole rows; each is requested after the previous one has been sent.
+
+        Raises:
+            ConstraintError: the table refused a row.
+            Exception: an exception of the iterable of pieces.
+        """
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Delete rows, if planned; all rows have been copied, and none of them is written yet.
+
+        Raises:
+            ConstraintError: the table refused it.
+            DuplicateKeyError: see `finish`.
+        """
+
+    @abstractmethod
+    def write(self) -> None:
+        """Write the collected rows.
+
+        Raises:
+            ConstraintError: the table refused a row.
+            DuplicateKeyError: see `finish`.
+        """
+
+    @abstractmethod
+    def finish(self, rows: int) -> WrittenRows:
+        """Check that all rows have arrived, and return the table's counts.
+
+        Deferred constraints are checked now: with several tables, each is written before the first is finished.
+
+        Args:
+            rows: number of rows encoded by its sources.
+
+        Raises:
+            ConstraintError: the table refused a row, or a trigger dropped one; also violations of its deferred
+                constraints.
+            DuplicateKeyError: with keys: one occurs twice and there is no order, or twice with the greatest.
+                Raised as soon as it is detected.
+        """
+
+    def forget(self) -> None:
+        """Remove auxiliary tables: other rows may follow in the same transaction."""
+        if self._plan.casts:
+            with self._connection.cursor() as cursor:
+                cursor.execute(sql.SQL("DROP TABLE {}").format(_texts(self._plan).identifier))
+
+    def _copy(self, pieces: Iterable[Rows], table: TableName) -> int:
+        plan = self._plan
+        into = _texts(plan) if plan.casts else table
+        with self._connection.cursor() as cursor, refused_rows(plan.table, casts=plan.casts):
+            if self._copy_statement is None:
+                self._copy_statement = copy_statement(into, plan.copied_names)
+            copied = copy_rows(cursor, self._copy_statement, pieces)
+            if plan.casts:
+                cursor.execute(_cast_statement(plan, table))
+                copied = cursor.rowcount
+                cursor.execute(sql.SQL("TRUNCATE {}").format(into.identifier))
+        self._copied += copied
+        return copied
+
+    def _look(self, cursor: psycopg2.extensions.cursor, *, lock: bool) -> TableTree:
+        tree = read_tree(cursor, self._plan.table, lock=lock)
+        refuse_unfit(tree, self._plan.table, upsert=bool(self._plan.upsert_keys), deletes=self._plan.delete is not None)
+        return tree
+
+    def _look_again(self, cursor: psycopg2.extensions.cursor) -> TableTree:
+        """The table after its last row, and after triggers at the end of a transaction."""
+        self._check_deferred(cursor)
+        # The lock does not prevent attaching a partition. One that has our rows is locked at this point.
+        return self._look(cursor, lock=False) if self._tree.partitioned or self._tree.triggers else self._tree
+
+    def _check_deferred(self, cursor: psycopg2.extensions.cursor) -> None:
+        """Check deferred constraints now, while the rows that break one can still be named.
+
+        Once, after all rows of the batch: a row may refer to another that was written in another way.
+        """
+        with refused_rows(self._plan.table):
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def _refuse_missing(self, given: int, arrived: int) -> None:
+        """Every way of writing must have as many rows arrive as were given."""
+        if arrived != given:
+            raise self._refused(
+                f"{given} rows were given to it and {arrived} arrived: a trigger of the table leaves rows out, or "
+                "deletes them"
+            )
+
+    def _refused(self, detail: str) -> ConstraintError:
+        """The table does not match the server's answer; no constraint caused that."""
+        return ConstraintError(table=str(self._plan.table), constraint="", column="", sqlstate="", detail=detail)
+
+
+class AppendedRows(TableRows):
+    """Rows that are copied directly into the target."""
+
+    def copy(self, pieces: Iterable[Rows]) -> int:
+        """See `TableRows.copy`."""
+        return self._copy(pieces, self._plan.table)
+
+    def delete(self) -> None:
+        """See `TableRows.delete`: there are no keys."""
+
+    def write(self) -> None:
+        """See `TableRows.write`: they are copied into the target itself."""
+
+    def finish(self, rows: int) -> WrittenRows:
+        """See `TableRows.finish`."""
+        with self._connection.cursor() as cursor:
+            tree = self._look_again(cursor)
+            self._refuse_missing(rows, self._copied)
+            if tree.may_have_lost(self._tree):
+                # Possibly other rows: a trigger may delete old ones. Only reading all rows can tell, for which the role
+                # needs SELECT.
+                with refused_rows(self._plan.table):
+                    arrived = self._count_arrived(cursor)
+                self._refuse_missing(rows, arrived)
+        return WrittenRows(given=rows, written=rows)
+
+    def _count_arrived(self, cursor: psycopg2.extensions.cursor) -> int:
+        """The rows written by this transaction; capped at those given, if a trigger has added some."""
+        query = sql.SQL("SELECT count(*) FROM {}{} WHERE xmin = pg_catalog.pg_current_xact_id()::xid").format(
+            sql.SQL("" if self._tree.partitioned else "ONLY "), self._plan.table.identifier
+        )
+        return min(self._copied, count(cursor, query))
+
+
+def _texts(plan: ColumnPlan) -> TableName:
+    """The staging table for rows if some columns are copied as text."""
+    return TableName(name=f"_2pc_texts_{plan.lane}", schema="pg_temp")
+
+
+def _texts_ddl(plan: ColumnPlan) -> sql.Composable:
+    columns = [sql.SQL("{} {}").format(sql.Identifier(it.name), sql.SQL(it.copied_type)) for it in plan.copied]
+    return sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DROP").format(
+        _texts(plan).identifier, sql.SQL(", ").join(columns)
+    )
+
+
+def _cast_statement(plan: ColumnPlan, table: TableName) -> sql.Composable:
+    """Move rows on. Assignment to a column rejects values beyond its length, where a cast would truncate them."""
+    values = [
+        sql.SQL("{}::{}").format(sql.Identifier(column.name), sql.SQL(column.target.stored_type))
+        if column.storage.cast
+        else sql.Identifier(column.name)
+        for column in plan.copied
+    ]
+    return sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}").format(
+        table.identifier, identifiers(plan.copied_names), sql.SQL(", ").join(values), _texts(plan).identifier
+    )
+
+
+def count(cursor: psycopg2.extensions.cursor, query: sql.Composable) -> int:
+    """The single number returned by a query."""
+    cursor.execute(query)
+    [(found,)] = cursor.fetchall()
+    return int(found)
+
+
+def altered_error(what: str) -> BatchRetryError:
+    """The table was altered: planned again, the batch may fit the altered table, or the error says what is wrong.
+
+    Args:
+        what: the change.
+    """
+    return BatchRetryError(reason=f"the table was altered after the batch was planned: {what}")
+
+
+def _refuse_changed_columns(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> None:
+    changed = changed_column(cursor, plan.table, (column.target for column in plan.columns))
+    if changed is not None:
+        raise altered_error(f"column {changed}")
+
 
 #: Maximum duration of one COPY command, and maximum pause between its frames: the server limits the duration of
 #: statements, and detects a row that it refuses at once.

@@ -17,7 +17,7 @@ from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
-from spark_2pc_sink.sink.rows.table_writer import AppendedRows, Rows, TableRows
+from spark_2pc_sink.sink.rows.table_copy import AppendedRows, Rows, TableRows
 
 #: The columns of most tests: the key, and something to overwrite.
 ORDERS = {"id": t.LongType(), "item": t.StringType()}

@@ -19,8 +19,7 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.job.table_loader import TableLoader
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
-from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy
-from spark_2pc_sink.sink.rows.table_writer import AppendedRows, CopyReader
+from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyReader, CopyTarget, TableCopy
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
 from spark_2pc_sink.sink.stream.background_task import AttemptThreads
 from spark_2pc_sink.testing import wait_until

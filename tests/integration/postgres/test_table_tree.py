@@ -17,7 +17,8 @@ from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, Constrain
 from spark_2pc_sink.sink.rows.catalog import TableName, driver_connection, read_target, read_tree
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
-from spark_2pc_sink.sink.rows.table_writer import AppendedRows, refused_rows
+from spark_2pc_sink.sink.rows.refused_rows import refused_rows
+from spark_2pc_sink.sink.rows.table_copy import AppendedRows
 from tests.harness.remedies import sql_in
 from tests.integration.postgres.database_tables import append, orders, plan_of, rows, run, transaction, upsert
 

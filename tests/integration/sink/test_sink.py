@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_2pc_sink.sink.job.receipts import TaskReceipt
+    from spark_2pc_sink.sink.job.task_plan import TaskReceipt
     from tests.conftest import MakeTopic
 
 

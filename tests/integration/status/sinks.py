@@ -17,7 +17,7 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire.record_rows import Rows
+from spark_2pc_sink.wire.arrow_layout import Rows
 from tests.harness.providers import Broker
 from tests.integration.state.state_stores import FIRST, claim, execute, sql_store
 

@@ -27,7 +27,7 @@ from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.producer import TransactionalWriter, WriterState
 from spark_2pc_sink.testing import read_topic, wait_until
-from spark_2pc_sink.wire.record_rows import Rows
+from spark_2pc_sink.wire.arrow_layout import Rows
 from tests.conftest import MakeTopic
 from tests.harness.providers import Broker
 from tests.integration.writer.writers import DEADLINE_S, committed, kafka_for, options_for, session_of, table_of, values

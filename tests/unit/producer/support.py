@@ -19,7 +19,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.settings import shown_name
 from spark_2pc_sink.producer import Operation, TransactionalWriter, WriterState
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.record_rows import Rows
+from spark_2pc_sink.wire.arrow_layout import Rows
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import answer

@@ -269,7 +269,7 @@ def test_attempts_that_go_on_for_long_are_in_the_log_with_their_reason(caplog: p
 
 
 def ends_of(cluster: Cluster, *partitions: TopicPartition) -> KafkaRequest:
-    (leader,) = {cluster.leader(partition) for partition in partitions}
+    (leader,) = {cluster.leaders[partition] for partition in partitions}
     assert leader is not None
     version = cluster.version(leader, Api.LIST_OFFSETS, cluster.deadline())
     ends = dict.fromkeys(partitions, OffsetSpec.LATEST)
@@ -293,8 +293,8 @@ def test_several_brokers_are_asked_at_once(caplog: pytest.LogCaptureFixture) -> 
         fake.partitions[T1].fill(3)
         cluster.partition_counts(["t"])
         for partition in (T0, T1):
-            cluster.request(cluster.leader(partition) or 0, ends_of(cluster, partition), cluster.deadline())
-        asked = {cluster.leader(each) or 0: ends_of(cluster, each) for each in (T0, T1)}
+            cluster.request(cluster.leaders[partition], ends_of(cluster, partition), cluster.deadline())
+        asked = {cluster.leaders[each]: ends_of(cluster, each) for each in (T0, T1)}
         answers = cluster.request_at_once(asked, cluster.deadline())
         assert answers is not None
         found = {key: end for answer in answers.values() for key, end in responses.by_partition(answer.topics).items()}

@@ -23,7 +23,7 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.record_rows import Rows
+from spark_2pc_sink.wire.arrow_layout import Rows
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.wire import Received, Step, answer
 from tests.unit.producer.support import SMALL_BATCHES, T0, one_batch_each, rows, session_on

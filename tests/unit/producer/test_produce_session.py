@@ -24,8 +24,7 @@ from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
-from spark_2pc_sink.wire.record_batch import batch_digest
-from spark_2pc_sink.wire.record_rows import encode_sections
+from spark_2pc_sink.wire.record_batch import batch_digest, encode_sections
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Received, Step, answer, hang_up, keep_silent, lose_answer, serve_it

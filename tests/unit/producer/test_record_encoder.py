@@ -28,9 +28,10 @@ from spark_2pc_sink.kafka.record_encoder import (
 )
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.arrow_layout import Rows
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
+from spark_2pc_sink.wire.record_batch import encode_sections
 from spark_2pc_sink.wire.record_list import encode_listed_batch, record_content
-from spark_2pc_sink.wire.record_rows import Rows, encode_sections
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer
 from tests.unit.producer.support import PAIR, T0, T1, options_for
@@ -374,7 +375,7 @@ def at_rest(cluster: Cluster) -> None:
     """The leaders are known, and so is a connection to them."""
     cluster.partition_counts([T0.topic])
     cluster.features()
-    assert cluster.leader(T0) is not None
+    assert T0 in cluster.leaders
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from kafka.protocol.producer import WriteTxnMarkersResponse
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire import messages, responses
-from spark_2pc_sink.wire.api_versions import Api, check_version
 
 PRODUCER = ProducerIdAndEpoch(2**40, 32_766)
 ORDERS_3 = TopicPartition("orders", 3)
@@ -129,6 +128,5 @@ def test_read_write_txn_markers(version: int) -> None:
 
 
 def test_a_version_that_is_not_spoken_is_refused() -> None:
-    check_version(Api.WRITE_TXN_MARKERS, 2)
     with pytest.raises(LocalProtocolError, match="versions 1 to 2"):
-        check_version(Api.WRITE_TXN_MARKERS, 3)
+        messages.write_txn_markers_request(PRODUCER, ORDERS_3, commit=True, coordinator_epoch=1, version=3)

@@ -20,13 +20,13 @@ from spark_2pc_sink.wire.batch_format import HEADER_BYTES, StoredMarker, next_se
 from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches
 from spark_2pc_sink.wire.record_batch import (
     Compression,
+    RecordsSection,
     assign_producer,
     batch_digest,
     content_digest,
     encode_unassigned_batch,
 )
 from spark_2pc_sink.wire.record_contents import content_digests, contents_of, key_of_content, value_of_content
-from spark_2pc_sink.wire.record_rows import RecordsSection
 from tests.harness.record_batches import batch_of, section_of
 from tests.unit.wire.rows import LAYOUTS, Row, columns, rows
 

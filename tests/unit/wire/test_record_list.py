@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.kafka.record_encoder import partition_for_keys
+from spark_2pc_sink.wire.arrow_layout import Rows
 from spark_2pc_sink.wire.batch_format import TRANSACTIONAL_BIT, read_header
-from spark_2pc_sink.wire.record_batch import Compression, batch_digest, encode_unassigned_batch
+from spark_2pc_sink.wire.record_batch import Compression, batch_digest, encode_sections, encode_unassigned_batch
 from spark_2pc_sink.wire.record_list import (
     COMPRESSED_BYTES_MIN,
     RECORD_BYTES,
@@ -18,7 +19,6 @@ from spark_2pc_sink.wire.record_list import (
     partition_for_key,
     record_content,
 )
-from spark_2pc_sink.wire.record_rows import Rows, encode_sections
 
 CONTENT = st.none() | st.binary(max_size=200)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), CONTENT), max_size=3)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
 from spark_2pc_sink.wire import record_rows
+from spark_2pc_sink.wire.arrow_layout import Rows
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES
-from spark_2pc_sink.wire.record_rows import Rows, encode_sections
+from spark_2pc_sink.wire.record_batch import encode_sections
 from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import HEADERS_TYPE, LAYOUTS, Row, columns, rows
 

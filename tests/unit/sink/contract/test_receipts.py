@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, UnstorableValueError
-from spark_2pc_sink.sink.job.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, read_results
+from spark_2pc_sink.sink.job.task_plan import RESULT_SCHEMA, TaskReceipt, TaskResults, read_results
 from spark_2pc_sink.sink.stream.task_stream import LaneTotals
 
 DATA_ERROR = UnstorableValueError(column="c", row_key="key=1", value="x", rule="r")

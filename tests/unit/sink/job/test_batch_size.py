@@ -25,7 +25,7 @@ from spark_2pc_sink.sink.job.batch_size import (
     SmallBatches,
 )
 from spark_2pc_sink.sink.job.classic_query import is_straight
-from spark_2pc_sink.sink.job.receipts import TaskReceipt, TaskResults
+from spark_2pc_sink.sink.job.task_plan import TaskReceipt, TaskResults
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
 from spark_2pc_sink.sink.stream.background_task import AttemptThreads
 from spark_2pc_sink.testing import wait_until

@@ -17,10 +17,8 @@ from pyspark.errors import PySparkException
 
 from spark_2pc_sink import __version__
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.job.executor_probe import probe
-from spark_2pc_sink.sink.job.executors import LIBRARIES, ExecutorAnswer, ExecutorVerdict, judge, naming_executors
-from spark_2pc_sink.sink.stream.connections import StreamLimits
-from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
+from spark_2pc_sink.sink.job.executors import LIBRARIES, ExecutorAnswer, ExecutorVerdict, judge, naming_executors, probe
+from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamLimits, StreamListener
 from spark_2pc_sink.sink.stream.task_stream import StreamAddress
 from spark_2pc_sink.testing import free_port
 

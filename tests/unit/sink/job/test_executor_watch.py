@@ -16,8 +16,7 @@ from pyspark.errors import PySparkException
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.job import executors
 from spark_2pc_sink.sink.job.executors import ExecutorAnswer, ExecutorWatch, tried_executors
-from spark_2pc_sink.sink.stream.connections import StreamLimits
-from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
+from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamLimits, StreamListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

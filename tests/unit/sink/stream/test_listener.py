@@ -19,8 +19,7 @@ import pytest
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, FrameReader, LocalStream, Released
-from spark_2pc_sink.sink.stream.connections import StreamLimits
-from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamListener
+from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamLimits, StreamListener
 from spark_2pc_sink.sink.stream.task_stream import (
     FRAME_BYTES,
     DriverMessage,

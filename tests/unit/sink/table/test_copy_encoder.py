@@ -29,7 +29,7 @@ from spark_2pc_sink.sink.rows.copy_encoder import (
     timestamp_payload,
     uuid_payload,
 )
-from spark_2pc_sink.sink.rows.table_writer import HEADER, READ_BYTES, CopyReader
+from spark_2pc_sink.sink.rows.table_copy import HEADER, READ_BYTES, CopyReader
 from spark_2pc_sink.sink.rows.value_checks import (
     UUID_TEXT,
     Check,

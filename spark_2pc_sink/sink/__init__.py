@@ -3,7 +3,7 @@
 A room imports only rooms below it:
 
 ``sink``
-    `DualWriteSink`, the object that a user passes to foreachBatch, and one run of one query.
+    `DualWriteSink`, the object that a user passes to foreachBatch; ``query_run``: one run of one query.
 ``check``
     What can be found out before the first batch.
 ``job``

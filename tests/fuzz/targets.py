@@ -231,8 +231,6 @@ def stream_frames(data: bytes) -> None:
             assert attempt_input.unpacked_records(frame).pack() == frame.details
         with suppress(RemoteProtocolError):
             assert attempt_input.unpacked_totals(frame.payload) is not None
-        with suppress(RemoteProtocolError):
-            attempt_input.unpacked_hello(frame)
     answered = bytearray(data)
     with suppress(RemoteProtocolError):
         while stream.next_message(answered) is not None:

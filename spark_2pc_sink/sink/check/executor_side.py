@@ -62,8 +62,7 @@ def executor_findings(options: SinkOptions, spark: SparkSession | None) -> Itera
 def _tried(options: SinkOptions, spark: SparkSession, *, tasks: int) -> Iterator[Finding]:
     from spark_2pc_sink.sink.job.executors import remedy_for, try_executors  # noqa: PLC0415
     from spark_2pc_sink.sink.job.session_facts import stream_endpoint  # noqa: PLC0415
-    from spark_2pc_sink.sink.stream.connections import StreamLimits  # noqa: PLC0415
-    from spark_2pc_sink.sink.stream.listener import StreamListener  # noqa: PLC0415
+    from spark_2pc_sink.sink.stream.listener import StreamLimits, StreamListener  # noqa: PLC0415
 
     with StreamListener(stream_endpoint(spark, options), StreamLimits()) as listener:
         verdict = try_executors(spark, listener, tasks=tasks)

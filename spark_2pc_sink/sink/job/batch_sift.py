@@ -104,7 +104,7 @@ class TableTries:
                     with driver_connection(connection).cursor() as cursor:
                         cursor.execute("SELECT 1")
                     continue
-                for part in SiftedPart.all_of(taken.payload):
+                for part in SiftedPart.all_of(taken.frame.payload):
                     if not sift.too_many:
                         sift.take(part)
                 self._source.done(taken)

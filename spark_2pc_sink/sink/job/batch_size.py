@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_2pc_sink.sink.job.receipts import TaskResults
+    from spark_2pc_sink.sink.job.task_plan import TaskResults
 
 
 _SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"

@@ -21,8 +21,7 @@ from jdbc_state.sink_log import at_work_for
 from spark_2pc_sink.errors import DualWriteError, LocalProtocolError, UnstorableValueError
 from spark_2pc_sink.kafka.record_encoder import ArrowPartitioner, PartitionRows, RecordColumns, RecordEncoder
 from spark_2pc_sink.serialisation.refusals import NotEncodableError
-from spark_2pc_sink.sink.job.receipts import TaskReceipt
-from spark_2pc_sink.sink.job.task_plan import TaskIdentity
+from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskReceipt
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_columns import key_values
 from spark_2pc_sink.sink.records.record_json import json_values, nested_texts

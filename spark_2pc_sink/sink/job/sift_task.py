@@ -18,7 +18,7 @@ from spark_2pc_sink.errors import DataError, DualWriteError, LocalProtocolError
 from spark_2pc_sink.kafka.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, RowNames, find_refused
 from spark_2pc_sink.sink.job.encode_task import RowPartitioner, completed_rows
-from spark_2pc_sink.sink.job.receipts import RESULT_SCHEMA
+from spark_2pc_sink.sink.job.task_plan import RESULT_SCHEMA
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.stream.task_stream import TaskStream
 from spark_2pc_sink.wire.record_contents import content_digests, contents_of

@@ -22,8 +22,7 @@ from spark_2pc_sink.sink.job.batch_sift import BatchSift, is_about_rows
 from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX
 from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task
 from spark_2pc_sink.sink.job.lane_columns import expressions_by_lane, ordered, rows_of, selected
-from spark_2pc_sink.sink.job.receipts import TaskResults, add_up, read_results
-from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan
+from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.records.topics import Topics
 from spark_2pc_sink.sink.rows.table_copy import TableCopy
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream

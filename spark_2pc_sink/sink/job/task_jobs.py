@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from spark_2pc_sink.sink.job.batch_size import ArrowBatchSize, SmallBatches
 from spark_2pc_sink.sink.job.encode_task import renaming, task_function
 from spark_2pc_sink.sink.job.executors import ExecutorWatch, tried_executors
-from spark_2pc_sink.sink.job.receipts import RESULT_DDL
 from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
-from spark_2pc_sink.sink.stream.connections import StreamLimits
-from spark_2pc_sink.sink.stream.listener import StreamListener
+from spark_2pc_sink.sink.job.task_plan import RESULT_DDL
+from spark_2pc_sink.sink.stream.listener import StreamLimits, StreamListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -204,18 +204,19 @@ class RecordForwarder:
             self._session.cancel()
 
     def _handle(self, taken: Released) -> None:
-        if taken.kind is FrameKind.QUESTION:
-            self._source.answer(taken, write_answer(self._facts_of(bytes(taken.payload).decode(errors="replace"))))
+        frame = taken.frame
+        if frame.kind is FrameKind.QUESTION:
+            self._source.answer(taken, write_answer(self._facts_of(bytes(frame.payload).decode(errors="replace"))))
             return
         if taken.records is None:
-            raise LocalProtocolError(operation="forward", state=taken.kind.name, rule="records have a header")
+            raise LocalProtocolError(operation="forward", state=frame.kind.name, rule="records have a header")
         header = taken.records
         session = self._session = self._session or self._open()
         if header.partition.topic not in self._met:
             self._met.add(header.partition.topic)
             session.meet(self._led_partitions(header.partition))
         session.append_encoded(
-            EncodedBatch(header.partition, taken.payload, header.record_count, header.digest, header.row_key)
+            EncodedBatch(header.partition, frame.payload, header.record_count, header.digest, header.row_key)
         )
         self._source.done(taken)
 

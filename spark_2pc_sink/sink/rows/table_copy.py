@@ -440,11 +440,11 @@ class TableCopy:
             while not isinstance(taken := self._taken(self._idle_s), Ended):
                 if taken is None:
                     self._keep_alive()
-                elif self._targets[taken.lane].waits:
+                elif self._targets[taken.frame.lane].waits:
                     self._spill(taken)
                 else:
-                    rows = self._table_rows(taken.lane, self._opened())
-                    self._copied[taken.lane] += rows.copy(self._pieces(taken))
+                    rows = self._table_rows(taken.frame.lane, self._opened())
+                    self._copied[taken.frame.lane] += rows.copy(self._pieces(taken))
 
     def _taken(self, timeout_s: float) -> Released | Ended | None:
         following, self._next = self._next, None
@@ -454,8 +454,8 @@ class TableCopy:
         """The rows of one COPY: consecutive frames of one lane."""
         end_s = monotonic() + _COPY_S_MAX
         taken: Released | Ended | None = first
-        while taken is not None and not isinstance(taken, Ended) and taken.lane == first.lane:
-            yield taken.payload
+        while taken is not None and not isinstance(taken, Ended) and taken.frame.lane == first.frame.lane:
+            yield taken.frame.payload
             self._source.done(taken)
             if monotonic() >= end_s:
                 return
@@ -464,10 +464,10 @@ class TableCopy:
 
     def _spill(self, taken: Released) -> None:
         try:
-            if taken.lane not in self._spilled:
+            if taken.frame.lane not in self._spilled:
                 # Deleted by the system when it is closed, even if the process is killed.
-                self._spilled[taken.lane] = tempfile.TemporaryFile(prefix="spark_2pc_")  # noqa: SIM115
-            self._spilled[taken.lane].write(taken.payload)
+                self._spilled[taken.frame.lane] = tempfile.TemporaryFile(prefix="spark_2pc_")  # noqa: SIM115
+            self._spilled[taken.frame.lane].write(taken.frame.payload)
         except OSError as error:
             raise BatchRetryError(
                 reason=f"rows that wait for another table cannot be put into {tempfile.gettempdir()}: "

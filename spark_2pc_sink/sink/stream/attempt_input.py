@@ -114,6 +114,8 @@ class FrameReader:
             raise _broken(f"frame {self._next_number} is {self._kind.name}, and HELLO is the first one only")
         if number != self._next_number:
             raise _broken(f"frame {number} came, and frame {self._next_number} was expected")
+        if self._kind is FrameKind.HELLO and payload_bytes != HELLO.size:
+            raise _broken(f"HELLO has {payload_bytes} bytes")
         if not 0 < payload_bytes <= _PAYLOAD_BYTES_MAX[self._kind]:
             limit = _PAYLOAD_BYTES_MAX[self._kind]
             raise _broken(f"{self._kind.name} has a payload of {payload_bytes} bytes, which must be 1 to {limit}")
@@ -121,18 +123,6 @@ class FrameReader:
             raise _broken(f"{self._kind.name} has {self._details_bytes} bytes of details")
         self._next_number += 1
         self.frame_bytes = self._details_bytes + payload_bytes
-
-
-def unpacked_hello(frame: Frame) -> tuple[int, int]:
-    """The task and the task attempt.
-
-    Raises:
-        RemoteProtocolError: the frame is too short.
-    """
-    if len(frame.payload) != HELLO.size:
-        raise _broken(f"HELLO has {len(frame.payload)} bytes")
-    task, task_attempt = HELLO.unpack(frame.payload)
-    return task, task_attempt
 
 
 def unpacked_records(frame: Frame) -> RecordsHeader:
@@ -234,36 +224,6 @@ class Released:
     frame: Frame
     records: RecordsHeader | None
 
-    @property
-    def kind(self) -> FrameKind:
-        """ROWS, RECORDS or QUESTION."""
-        return self.frame.kind
-
-    @property
-    def lane(self) -> int:
-        """Index of the output."""
-        return self.frame.lane
-
-    @property
-    def count(self) -> int:
-        """Rows or records."""
-        return self.frame.count
-
-    @property
-    def payload(self) -> memoryview:
-        """COPY bytes without header and trailer, an encoded record batch, or a question."""
-        return self.frame.payload
-
-    @property
-    def task(self) -> int:
-        """The Spark partition id."""
-        return self.sender.task
-
-    @property
-    def task_attempt(self) -> int:
-        """Spark's id of the task attempt."""
-        return self.sender.task_attempt
-
 
 class AttemptInput:
     """The output of one attempt's tasks. Thread-safe.
@@ -272,6 +232,9 @@ class AttemptInput:
         bytes_max: ceiling over all frames that are held, queued, or being received.
         tasks_at_once: how many tasks may run at a time; determines how much is held back of each.
         wake: called, with the lock held, when a sender may have got room, or has an answer, or all must end.
+
+    Attributes:
+        failure: why the attempt has failed.
     """
 
     def __init__(self, bytes_max: int, tasks_at_once: int, wake: Callable[[], None] = lambda: None) -> None:
@@ -285,7 +248,7 @@ class AttemptInput:
         self._answers: dict[Sender, bytes] = {}
         self._used = self._held = 0
         self._input_closed = False
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
 
     # --- consumers and the driver --------------------------------------------------------------------------------
 
@@ -345,11 +308,6 @@ class AttemptInput:
         except BaseException as error:
             self.fail(error if isinstance(error, Exception) else BatchRetryError(reason="the driver was interrupted"))
             raise
-
-    @property
-    def failure(self) -> Exception | None:
-        """Reason of the attempt's failure."""
-        return self._failure
 
     @property
     def held_bytes(self) -> int:
@@ -488,7 +446,7 @@ class AttemptInput:
     def lost(self, sender: Sender) -> None:
         """The connection of a sender is lost. What it has sent is dropped; if it was committed, the attempt fails."""
         with self._changed:
-            if sender.ended or sender.replaced or self._failure is not None:
+            if sender.ended or sender.replaced or self.failure is not None:
                 return
             if sender.committed:
                 self._fail(
@@ -504,12 +462,12 @@ class AttemptInput:
     # --- with the lock held --------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     def _fail(self, error: Exception) -> None:
-        if self._failure is None:
-            self._failure = error
+        if self.failure is None:
+            self.failure = error
             for queue in self._queues.values():
                 queue.clear()
             for sender in self._senders.values():
@@ -542,7 +500,7 @@ class AttemptInput:
         self._held -= sender.held_bytes
         sender.held_bytes = 0
         for released in sender.held:
-            self._queues[released.kind].append(released)
+            self._queues[released.frame.kind].append(released)
         sender.held.clear()
         self._changed.notify_all()
 

@@ -1,28 +1,387 @@
-"""The driver's end of the stream: one port for a run of a query, one token for each attempt of a batch."""
+"""The driver's end of the stream: one port for a run of a query, one token for each attempt, one thread for all tasks.
+
+The thread reads frames straight into the consumers' memory, and stops reading a connection while there is no room for
+its next frame. A conversation is a generator that yields what it waits for, so its steps are written in order.
+"""
 
 from __future__ import annotations
 
 import hmac
 import secrets
+import selectors
 import socket
 import ssl
 import tempfile
 import threading
+from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final, NamedTuple
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
-from spark_2pc_sink.sink.stream.connections import Connections, StreamLimits
-from spark_2pc_sink.sink.stream.task_stream import TOKEN_BYTES, StreamAddress
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, FrameReader, Sender, StaleTaskError
+from spark_2pc_sink.sink.stream.task_stream import (
+    HELLO,
+    TOKEN_BYTES,
+    DriverMessage,
+    Frame,
+    StreamAddress,
+    packed_message,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from types import TracebackType
 
+#: Frames of all tasks together; PostgreSQL takes some 100 MB a second, so this is half a second of work.
+BYTES_MAX: Final = 64 * 1024 * 1024
+#: Connections that have not shown a token, beyond those of all tasks at once.
+_STRANGERS_MAX: Final = 64
+_REFUSAL_CHARACTERS_MAX: Final = 4096
+#: Threads that wake at the same moment may each send a byte.
+_WAKES: Final = 64
+
+_T = TypeVar("_T")
+_Steps: TypeAlias = "Generator[_Wait, None, _T]"
+
+
+@dataclass(frozen=True)
+class StreamLimits:
+    """Bounds in bytes, tasks and seconds.
+
+    Attributes:
+        bytes_max: maximum for all frames of one attempt that are held, queued or being received.
+        tasks_at_once: maximum number of the application's concurrent tasks.
+        io_deadline_s: time for the rest of a frame whose header has arrived, and for tasks, as in `StreamAddress`.
+        hello_s: time for TLS, token and the first frame of a connection.
+        alive_s: interval between two keep-alive frames to each task; much less than the deadline.
+    """
+
+    bytes_max: int = BYTES_MAX
+    tasks_at_once: int = 1
+    io_deadline_s: float = 60.0
+    hello_s: float = 10.0
+    alive_s: float = 3.0
+
+
+class _Wait(Enum):
+    """The condition that a connection waits for."""
+
+    READ = selectors.EVENT_READ
+    WRITE = selectors.EVENT_WRITE
+    #: Until its next frame fits.
+    ROOM = 0
+    #: For its turn: the others are served first.
+    TURN = -1
+
+
+class _Connection:
+    """One connection of a task, unauthenticated until it has sent a token."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.reader = FrameReader()
+        self.steps: _Steps[None]
+        self.wait = _Wait.READ
+        self.events = 0
+        self.out = bytearray()
+        self.attempt: AttemptInput | None = None
+        self.sender: Sender | None = None
+        self.opened_s = self.moved_s = monotonic()
+
+    def handshake(self) -> _Steps[None]:
+        """Agree on TLS, if the socket has it.
+
+        Raises:
+            OSError: the connection is lost, or the peer does not speak TLS.
+        """
+        while isinstance(self.sock, ssl.SSLSocket):
+            try:
+                self.sock.do_handshake()
+            except ssl.SSLWantReadError:
+                yield _Wait.READ
+            except ssl.SSLWantWriteError:
+                yield _Wait.WRITE
+            else:
+                return
+
+    def receive(self, into: memoryview) -> _Steps[int]:
+        """Fill part of ``into``; returns the number of bytes.
+
+        Raises:
+            OSError: the connection is lost.
+        """
+        while True:
+            try:
+                received = self.sock.recv_into(into)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                yield _Wait.READ
+            except ssl.SSLWantWriteError:
+                yield _Wait.WRITE
+            else:
+                if not received:
+                    raise ConnectionResetError("the task closed the connection")
+                self.moved_s = monotonic()
+                return received
+
+    def tell(self, message: DriverMessage, text: bytes = b"") -> None:
+        """Send a message, as far as the socket accepts it now; the rest follows when it accepts more.
+
+        Raises:
+            OSError: the connection is lost.
+        """
+        self.out += packed_message(message, text)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send the rest of pending messages."""
+        while self.out:
+            try:
+                sent = self.sock.send(self.out)
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                return
+            del self.out[:sent]
+
+
+class _StrangerError(Exception):
+    """A connection has not sent the token of an open attempt."""
+
+
+class Connections:
+    """The thread that serves all connections of a listener.
+
+    Args:
+        server: the listening socket; closed by this object.
+        tls: context of the server's end; None without encryption.
+        limits: bounds.
+        attempt_of: returns the open attempt of a token.
+        failed: called with the error that ended the thread.
+    """
+
+    def __init__(
+        self,
+        server: socket.socket,
+        tls: ssl.SSLContext | None,
+        limits: StreamLimits,
+        attempt_of: Callable[[bytes], AttemptInput | None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._server, self._tls, self._limits = server, tls, limits
+        self._attempt_of, self._failed = attempt_of, failed
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        for sock in (self._server, self._wake_in, self._wake_out):
+            sock.settimeout(0)
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self._selector.register(self._wake_in, selectors.EVENT_READ)
+        self._connections: dict[_Connection, None] = {}
+        self._turns: list[_Connection] = []
+        self._woken = self._closing = False
+        #: The thread has ended by an error.
+        self.has_failed: bool = False
+        self._swept_s = 0.0
+        context = copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._run,), name="spark_2pc_sink stream", daemon=True
+        )
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look at attempts and waiting connections soon. Any thread may call it."""
+        if not self._woken:
+            self._woken = True
+            # A thread that has just ended has closed the socket.
+            with suppress(OSError):
+                self._wake_out.send(b"x")
+
+    def close(self) -> None:
+        """End the thread, and close all sockets."""
+        self._closing = True
+        self.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._serve()
+        except Exception as error:  # noqa: BLE001 - every attempt fails by it
+            self.has_failed = True
+            self._failed(error)
+        self._look()
+        for connection in list(self._connections):
+            self._close(connection)
+        for sock in (self._server, self._wake_in, self._wake_out):
+            sock.close()
+        self._selector.close()
+
+    def _serve(self) -> None:
+        due = dict.fromkeys(self._turns)
+        self._turns.clear()
+        for key, _ in self._selector.select(0 if due else self._limits.alive_s / 2):
+            if key.fileobj is self._server:
+                self._accept()
+            elif key.fileobj is self._wake_in:
+                self._wake_in.recv(_WAKES)
+                self._woken = False
+                self._look()
+            else:
+                due[key.data] = None
+        for connection in due:
+            self._step(connection)
+        if monotonic() >= self._swept_s + self._limits.alive_s / 2:
+            self._sweep()
+
+    # --- one connection ------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._server.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        sock.settimeout(0)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._tls is not None:
+            sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        strangers = [each for each in self._connections if each.sender is None]
+        if len(strangers) >= self._limits.tasks_at_once + _STRANGERS_MAX:
+            self._close(strangers[0])
+        connection = _Connection(sock)
+        connection.steps = self._conversation(connection)
+        self._connections[connection] = None
+        self._step(connection)
+
+    def _conversation(self, connection: _Connection) -> _Steps[None]:
+        """The steps of a connection from its first byte to its last."""
+        yield from connection.handshake()
+        token = memoryview(bytearray(TOKEN_BYTES))
+        filled = 0
+        while filled < TOKEN_BYTES:
+            filled += yield from connection.receive(token[filled:])
+        attempt = self._attempt_of(bytes(token))
+        if attempt is None:
+            raise _StrangerError
+        connection.attempt = attempt
+        connection.tell(DriverMessage.WELCOME)
+        connection.sender = sender = attempt.admit(*HELLO.unpack((yield from self._frame(connection)).payload))
+        while not sender.ended:
+            frame = yield from self._frame(connection)
+            attempt.receive(sender, frame)
+            yield _Wait.TURN
+        connection.tell(DriverMessage.RECEIPT)
+
+    @staticmethod
+    def _frame(connection: _Connection) -> _Steps[Frame]:
+        """The next frame, once there is room for it."""
+        reader, sender, attempt, has_room = connection.reader, connection.sender, connection.attempt, False
+        while True:
+            if reader.frame_bytes and not has_room and attempt is not None and sender is not None:
+                while not attempt.reserve(sender, reader.frame_bytes):
+                    yield _Wait.ROOM
+                has_room = True
+                connection.moved_s = monotonic()
+            frame = reader.advance((yield from connection.receive(reader.space())))
+            if frame is not None:
+                return frame
+
+    def _step(self, connection: _Connection) -> None:
+        """Advance a connection until it waits."""
+        if connection not in self._connections:
+            return
+        try:
+            connection.flush()
+            connection.wait = next(connection.steps)
+        except StopIteration:
+            self._close(connection)
+        except Exception as error:
+            attempt = connection.attempt
+            if isinstance(error, RemoteProtocolError) and attempt is not None:
+                attempt.fail(BatchRetryError(reason=str(error)))
+            if isinstance(error, (RemoteProtocolError, StaleTaskError)) or (attempt and error is attempt.failure):
+                self._refuse(connection, str(error))
+            elif isinstance(error, (OSError, _StrangerError)):
+                self._close(connection)
+            else:
+                raise
+        else:
+            if connection.wait is _Wait.TURN:
+                self._turns.append(connection)
+            self._listen(connection)
+
+    def _listen(self, connection: _Connection) -> None:
+        """Register the condition that a connection waits for."""
+        events = 0 if connection.wait is _Wait.ROOM else selectors.EVENT_READ
+        if connection.out or connection.wait is _Wait.WRITE:
+            events |= selectors.EVENT_WRITE
+        if events != connection.events:
+            if not events:
+                self._selector.unregister(connection.sock)
+            elif connection.events:
+                self._selector.modify(connection.sock, events, connection)
+            else:
+                self._selector.register(connection.sock, events, connection)
+            connection.events = events
+
+    def _tell(self, connection: _Connection, message: DriverMessage, text: bytes = b"") -> None:
+        try:
+            connection.tell(message, text)
+        except OSError:
+            self._close(connection)
+        else:
+            self._listen(connection)
+
+    def _refuse(self, connection: _Connection, reason: str) -> None:
+        self._tell(connection, DriverMessage.REFUSED, reason[:_REFUSAL_CHARACTERS_MAX].encode(errors="replace"))
+        self._close(connection)
+
+    def _close(self, connection: _Connection) -> None:
+        if self._connections.pop(connection, connection) is connection:
+            return
+        if connection.events:
+            self._selector.unregister(connection.sock)
+        if connection.attempt is not None and connection.sender is not None:
+            connection.attempt.lost(connection.sender)
+        connection.sock.close()
+
+    # --- all connections -----------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Notify connections of changes to their attempts, and resume those for which there is room now."""
+        for connection in list(self._connections):
+            attempt, sender = connection.attempt, connection.sender
+            if attempt is not None and attempt.failure is not None:
+                self._refuse(connection, str(attempt.failure))
+            elif attempt is not None and sender is not None:
+                answer = attempt.taken_answer(sender)
+                if sender.replaced:
+                    self._refuse(connection, f"a newer attempt of task {sender.task} has started")
+                elif answer is not None:
+                    self._tell(connection, DriverMessage.ANSWER, answer)
+        waiting = {each.sender: each for each in self._connections if each.wait is _Wait.ROOM}
+        for attempt in {each.attempt for each in waiting.values() if each.attempt is not None}:
+            while (first := waiting.pop(attempt.next_waiting, None)) is not None:
+                self._step(first)
+
+    def _sweep(self) -> None:
+        """Send keep-alive frames, and close connections that are past a deadline."""
+        self._swept_s = now_s = monotonic()
+        for connection in list(self._connections):
+            quiet_s = now_s - connection.moved_s
+            if connection.sender is None:
+                if now_s - connection.opened_s > self._limits.hello_s:
+                    self._close(connection)
+            elif connection.reader.mid_frame and connection.wait is _Wait.READ and quiet_s > self._limits.io_deadline_s:
+                self._refuse(connection, f"the rest of a frame did not come for {quiet_s:.0f} s")
+            else:
+                self._tell(connection, DriverMessage.ALIVE)
+
+
+#: Connections that the system accepts before the thread does.
 _BACKLOG: Final = 512
 
 
@@ -132,7 +491,7 @@ class StreamListener:
                 self._listening = None
             if self._listening is None:
                 endpoint = self.endpoint
-                tls = _made_certificate() if endpoint.encrypted else None
+                tls, certificate = _made_certificate() if endpoint.encrypted else (None, None)
                 try:
                     server = _bound(endpoint)
                 except ConfigurationError:
@@ -144,11 +503,10 @@ class StreamListener:
                     endpoint.host.strip("[]"),
                     server.getsockname()[1],
                     b"",
-                    None if tls is None else tls.certificate,
+                    certificate,
                     self._limits.io_deadline_s,
                 )
-                context = None if tls is None else tls.context
-                connections = Connections(server, context, self._limits, self._attempt_of, self._failed)
+                connections = Connections(server, tls, self._limits, self._attempt_of, self._failed)
                 self._listening = connections, address
             return self._listening[1]
 
@@ -194,15 +552,8 @@ def _bound(endpoint: StreamEndpoint) -> socket.socket:
     )
 
 
-class _ServerTls(NamedTuple):
-    """TLS of a listener: its context, and the PEM of its certificate."""
-
-    context: ssl.SSLContext
-    certificate: str
-
-
-def _made_certificate() -> _ServerTls:
-    """TLS with a key and certificate that are unique to the run.
+def _made_certificate() -> tuple[ssl.SSLContext, str]:
+    """TLS with a key and certificate that are unique to the run: the context, and the certificate's PEM.
 
     Raises:
         MissingExtraError: the package that creates them is not installed.
@@ -239,4 +590,4 @@ def _made_certificate() -> _ServerTls:
         file.write(certificate + private)
         file.flush()
         context.load_cert_chain(file.name, password=password)
-    return _ServerTls(context, certificate.decode())
+    return context, certificate.decode()

@@ -156,11 +156,6 @@ class LaneTotals:
         return cls(record_bytes=len(frame.payload), records=records.record_count, digest=records.digest)
 
 
-def packed_hello(task: int, task_attempt: int) -> bytes:
-    """The payload of HELLO."""
-    return HELLO.pack(task, task_attempt)
-
-
 def packed_totals(totals: dict[int, LaneTotals]) -> bytes:
     """The payload of END. That of a task without rows is one byte, because no frame may be empty."""
     return b"".join(
@@ -337,7 +332,7 @@ class TaskStream(StreamOutput):
     def __init__(self, address: StreamAddress, task: int, task_attempt: int) -> None:
         super().__init__()
         self._connection = _DriverConnection(address)
-        self._hello = Frame(FrameKind.HELLO, memoryview(packed_hello(task, task_attempt)))
+        self._hello = Frame(FrameKind.HELLO, memoryview(HELLO.pack(task, task_attempt)))
         self._next_number = 0
 
     def __enter__(self) -> TaskStream:

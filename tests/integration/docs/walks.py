@@ -162,7 +162,7 @@ def micro_batch(kafka: str, database: str, topic: str) -> Walk:
     return {
         "The driver, in Spark's call of the sink": longest(found, "sink/sink", ""),
         "A task that reads rows and encodes them": longest(found, "sink/job/encode_task", "/encode_task:"),
-        "The driver's thread that receives, meanwhile": longest(found, "sink/stream/connections", ""),
+        "The driver's thread that receives, meanwhile": longest(found, "sink/stream/listener", ""),
         "Its thread that forwards records": longest(found, "sink/stream/background_task", "/record_forwarder:"),
         "Its thread that copies rows": longest(found, "sink/stream/background_task", "/table_copy:"),
     }

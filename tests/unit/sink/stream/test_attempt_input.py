@@ -115,8 +115,9 @@ class World:
         released = self.input.take(kind, 0)
         if not isinstance(released, Released):
             return False
-        name = int.from_bytes(released.payload[:4], "big")
-        self.released[released.task].append((released.task_attempt, kind, name))
+        name = int.from_bytes(released.frame.payload[:4], "big")
+        sender = released.sender
+        self.released[sender.task].append((sender.task_attempt, kind, name))
         self.taken.append(released)
         return True
 
@@ -305,7 +306,7 @@ def test_a_question_overtakes_what_is_held_and_queued() -> None:
     world.input.receive(run.sender, Frame(FrameKind.QUESTION, memoryview(b"what")))
     asked = world.input.take(FrameKind.RECORDS, 0)
     assert isinstance(asked, Released)
-    assert (asked.kind, bytes(asked.payload)) == (FrameKind.QUESTION, b"what")
+    assert (asked.frame.kind, bytes(asked.frame.payload)) == (FrameKind.QUESTION, b"what")
     world.input.answer(asked, b"that")
     assert world.input.taken_answer(run.sender) == b"that"
     assert world.input.taken_answer(run.sender) is None

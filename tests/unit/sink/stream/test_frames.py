@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink.stream.attempt_input import FrameReader, unpacked_hello, unpacked_records, unpacked_totals
+from spark_2pc_sink.sink.stream.attempt_input import FrameReader, unpacked_records, unpacked_totals
+from spark_2pc_sink.sink.stream.task_stream import HELLO as HELLO_BYTES
 from spark_2pc_sink.sink.stream.task_stream import (
     PAYLOAD_BYTES_MAX,
     QUESTION_BYTES_MAX,
@@ -20,7 +21,6 @@ from spark_2pc_sink.sink.stream.task_stream import (
     LaneTotals,
     RecordsHeader,
     next_message,
-    packed_hello,
     packed_message,
     packed_totals,
 )
@@ -36,7 +36,7 @@ COUNTS = st.integers(0, 2**64 - 1)
 TOTALS = st.builds(LaneTotals, COUNTS, COUNTS, COUNTS, COUNTS, st.integers(0, 2**128 - 1))
 
 
-HELLO = Frame(FrameKind.HELLO, memoryview(packed_hello(1, 2))).header(0) + packed_hello(1, 2)
+HELLO = Frame(FrameKind.HELLO, memoryview(HELLO_BYTES.pack(1, 2))).header(0) + HELLO_BYTES.pack(1, 2)
 
 
 def received(data: bytes, cut: int) -> list[Frame]:
@@ -129,8 +129,11 @@ def test_nothing_comes_before_hello_and_its_memory_is_not_allocated() -> None:
 
 
 def test_a_short_hello_is_refused() -> None:
+    reader = FrameReader()
+    header = reader.space()
+    header[:] = Frame(FrameKind.HELLO, memoryview(b"x")).header(0)
     with pytest.raises(RemoteProtocolError, match="HELLO has 1 bytes"):
-        unpacked_hello(Frame(FrameKind.HELLO, memoryview(b"x")))
+        reader.advance(len(header))
 
 
 @given(st.lists(st.tuples(st.sampled_from(DriverMessage), st.binary(max_size=20))), st.integers(1, 9))

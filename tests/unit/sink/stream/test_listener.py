@@ -29,11 +29,11 @@ from spark_2pc_sink.sink.stream.task_stream import (
     RecordsHeader,
     StreamAddress,
     TaskStream,
-    packed_hello,
     packed_message,
     packed_totals,
     unreachable,
 )
+from spark_2pc_sink.sink.stream.task_stream import HELLO as HELLO_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ MIB = 1024 * 1024
 MORE_THAN_BUFFERS = 40 * MIB
 LIMITS = StreamLimits(bytes_max=4 * MIB, tasks_at_once=2, io_deadline_s=1, hello_s=0.5, alive_s=0.1)
 ROW = Frame(FrameKind.ROWS, memoryview(b"x"), count=1)
-HELLO = memoryview(packed_hello(0, 0))
+HELLO = memoryview(HELLO_BYTES.pack(0, 0))
 TOTALS = memoryview(packed_totals({0: LaneTotals(row_bytes=1, rows=1)}))
 ORDERS = RecordsHeader(TopicPartition("orders", 3), 2, 7)
 
@@ -66,10 +66,10 @@ class Consumers:
         while (found := self._attempt.take(kind, 0.1)) is not ENDED:
             if not isinstance(found, Released):
                 continue
-            if found.kind is FrameKind.QUESTION:
-                self._attempt.answer(found, bytes(found.payload) * 8)
+            if found.frame.kind is FrameKind.QUESTION:
+                self._attempt.answer(found, bytes(found.frame.payload) * 8)
                 continue
-            self.taken[found.task, kind].append(bytes(found.payload[:2]))
+            self.taken[found.sender.task, kind].append(bytes(found.frame.payload[:2]))
             self._attempt.done(found)
 
     def finish(self) -> None:
@@ -125,7 +125,7 @@ class RawTask:
     def __init__(self, address: StreamAddress, task: int = 0, task_attempt: int = 0) -> None:
         self.socket = socket.create_connection((address.host, address.port), timeout=20)
         self.socket.sendall(address.token)
-        self.send(FrameKind.HELLO, packed_hello(task, task_attempt), number=0)
+        self.send(FrameKind.HELLO, HELLO_BYTES.pack(task, task_attempt), number=0)
 
     def send(self, kind: FrameKind, payload: bytes, *, number: int, count: int = 1) -> None:
         self.socket.sendall(Frame(kind, memoryview(payload), count=count).header(number) + payload)
@@ -170,7 +170,7 @@ def test_small_pieces_of_rows_become_large_frames(attempt: StreamAttempt) -> Non
         stream.finish()
     frames = []
     while isinstance(found := attempt.take(FrameKind.ROWS, 0), Released):
-        frames.append((len(found.payload), found.count))
+        frames.append((len(found.frame.payload), found.frame.count))
     assert frames == [(524_000, 1048), (476_000, 952), (2 * FRAME_BYTES, 3)]
 
 
@@ -460,7 +460,7 @@ def test_of_two_attempts_of_a_task_the_newer_one_is_taken_whole(attempt: StreamA
         late.finish()
     found = attempt.take(FrameKind.ROWS, 20)
     assert isinstance(found, Released)
-    assert (bytes(found.payload), found.task_attempt) == (b"new", 2)
+    assert (bytes(found.frame.payload), found.sender.task_attempt) == (b"new", 2)
     assert attempt.take(FrameKind.ROWS, 0) is None
     assert attempt.failure is None
 

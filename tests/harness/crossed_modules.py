@@ -23,7 +23,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions, TopicLimits
 from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
 from spark_2pc_sink.sink.job.encode_task import run_encode_task
-from spark_2pc_sink.sink.job.task_plan import LanePlan, RowEncoderPlan, TaskIdentity, TaskPlan
+from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_forwarder import Connections, KnownTopics, RecordForwarder
 from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
@@ -127,7 +127,7 @@ def _run(batches: int) -> None:
         plan = TaskPlan(
             transactional_id="orders",
             encoding=EncodingOptions.of(kafka),
-            lanes=(LanePlan(topic="t", row_encoder=RowEncoderPlan(CopyPlan((column,)), "id")),),
+            lanes=(LanePlan(topic="t", row_encoder=CopyPlan((column,), row_key="id")),),
             topics=Topics({"t": topic}),
             timestamp_ms=1,
             stream=source.address,

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.kafka.record_encoder import EncodedBatch
     from spark_2pc_sink.serialisation.serialiser import Serialiser
-    from spark_2pc_sink.sink.job.task_plan import LanePlan, RowEncoderPlan, TaskPlan
+    from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskPlan
     from spark_2pc_sink.sink.records.topics import Topics
+    from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 
@@ -530,8 +531,8 @@ class RowPieces:
         plan: plan of the lane.
     """
 
-    def __init__(self, plan: RowEncoderPlan) -> None:
-        self._encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
+    def __init__(self, plan: CopyPlan) -> None:
+        self._encoder = CopyEncoder(plan)
         self._sent = 0
 
     def encode(self, rows: pa.RecordBatch) -> Iterator[tuple[bytes, int]]:

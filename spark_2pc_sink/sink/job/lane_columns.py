@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import Lane, RowSource
     from spark_2pc_sink.options.sql_text import Explosion
     from spark_2pc_sink.sink.job.table_loader import TableLoader
-    from spark_2pc_sink.sink.job.task_plan import RowEncoderPlan
     from spark_2pc_sink.sink.records.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
+    from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
 
 
 _PACKED: Final = "_2pc_lane_"
@@ -296,7 +296,7 @@ class LaneWork:
         """The columns of the upsert keys."""
         return () if self.lane.rows is None else tuple(self.lane.rows.keys)
 
-    def plan(self, row_encoder: RowEncoderPlan | None, *, packed_with_others: bool) -> LanePlan:
+    def plan(self, row_encoder: CopyPlan | None, *, packed_with_others: bool) -> LanePlan:
         """The tasks' work on the rows.
 
         Args:

@@ -190,7 +190,7 @@ class _SiftTask:
         plan = self._lane.row_encoder
         if plan is None:
             return
-        encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
+        encoder = CopyEncoder(plan)
         encoded = encoder.encode(rows) + encoder.finish()
         if self._plan.staged:
             self._stream.rows(self._lane.index, names.packed(encoded), len(names))

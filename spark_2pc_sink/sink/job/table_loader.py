@@ -12,7 +12,6 @@ from jdbc_state.sqlstate import describe
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
-from spark_2pc_sink.sink.job.task_plan import RowEncoderPlan
 from spark_2pc_sink.sink.records import record_columns, record_expressions
 from spark_2pc_sink.sink.rows.catalog import (
     TableName,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from jdbc_state.connections import Database
     from spark_2pc_sink.options import Lane, SinkOptions
     from spark_2pc_sink.sink.records.record_expressions import RecordExpressions
+    from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
 
 
 # INSERT on single columns is not enough: LOCK TABLE requires it on the table. An upsert reads the columns that it
@@ -247,9 +247,9 @@ class TableLoader:
         """What is written where; None before the table exists."""
         return self._plan
 
-    def encoder_plan(self) -> RowEncoderPlan:
+    def encoder_plan(self) -> CopyPlan:
         """How a task encodes rows."""
-        return RowEncoderPlan(self.planned.copy_plan, self._row_key)
+        return replace(self.planned.copy_plan, row_key=self._row_key)
 
     def table(self, connection: Connection) -> TableRows:
         """The writer of rows into the table, through ``connection``, in the deciding transaction.

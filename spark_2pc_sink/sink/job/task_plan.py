@@ -42,19 +42,6 @@ class TaskIdentity:
 
 
 @dataclass(frozen=True)
-class RowEncoderPlan:
-    """How tasks encode the rows of a lane for its table. Can be pickled.
-
-    Attributes:
-        columns: how each column is checked and encoded.
-        row_key: column that identifies rows in error texts; None for the upsert keys.
-    """
-
-    columns: CopyPlan
-    row_key: str | None
-
-
-@dataclass(frozen=True)
 class LanePlan:
     """How tasks treat the rows of one lane. Can be pickled.
 
@@ -78,7 +65,7 @@ class LanePlan:
     sends: bool = True
     told_as: str | None = None
     topic: str | None = None
-    row_encoder: RowEncoderPlan | None = None
+    row_encoder: CopyPlan | None = None
     json: tuple[JsonField, ...] | None = None
     key_column: str | None = None
     leaves_out: bool = False

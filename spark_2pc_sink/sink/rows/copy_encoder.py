@@ -218,12 +218,15 @@ class CopyPlan:
         upsert_keys: empty for append.
         own: columns that are copied and not stored.
         delete: column that is true for rows that delete the one of their key; None without one.
+        row_key: Arrow column that identifies rows in messages; None for the upsert keys, or without any, the row's
+            number in its task.
     """
 
     columns: tuple[CopyColumn, ...]
     upsert_keys: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     delete: str | None = None
+    row_key: str | None = None
 
 
 class CopyEncoder:
@@ -234,13 +237,11 @@ class CopyEncoder:
 
     Args:
         plan: the driver's plan.
-        row_key: Arrow column that identifies rows in messages; default: the upsert keys, or without any, the row's
-            number in its task.
     """
 
-    def __init__(self, plan: CopyPlan, *, row_key: str | None = None) -> None:
+    def __init__(self, plan: CopyPlan) -> None:
         self._plan = plan
-        self._row_keys = plan.upsert_keys if row_key is None else (row_key,)
+        self._row_keys = plan.upsert_keys if plan.row_key is None else (plan.row_key,)
         self._read_by_deletion = {*plan.upsert_keys, *plan.own}
         self._schema: Any = None
         self._encoder: ArrowToPostgresBinaryEncoder | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -97,7 +98,7 @@ def encode_here(frame: DataFrame, plan: ColumnPlan) -> list[list[bytes]]:
 
 
 def encoded(batches: Iterable[Any], plan: ColumnPlan) -> list[bytes]:
-    encoder = CopyEncoder(plan.copy_plan, row_key="id")
+    encoder = CopyEncoder(replace(plan.copy_plan, row_key="id"))
     return [*(encoder.encode(batch) for batch in batches), encoder.finish()]
 
 

@@ -8,6 +8,7 @@ import re
 import struct
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -236,7 +237,7 @@ INVALID = pa.array([b"fine", b"\xff"], pa.binary()).view(pa.string())
 def test_value_that_cannot_be_stored_is_refused_with_its_row(
     plan: ColumnPlan, values: Any, shown: str, rule: str
 ) -> None:
-    encoder = CopyEncoder(plan.copy_plan, row_key="id")
+    encoder = CopyEncoder(replace(plan.copy_plan, row_key="id"))
     with pytest.raises(UnstorableValueError) as caught:
         encoder.encode(batch_of(values))
     error = caught.value
@@ -249,14 +250,14 @@ def test_value_that_cannot_be_stored_is_refused_with_its_row(
 def test_null_where_the_table_has_not_null() -> None:
     plan = plan_for(t.StringType(), "text", nullable=False)
     with pytest.raises(UnstorableValueError, match=r"column 'x' of the row with id=101: null .* text NOT NULL"):
-        CopyEncoder(plan.copy_plan, row_key="id").encode(batch_of(["a", None]))
+        CopyEncoder(replace(plan.copy_plan, row_key="id")).encode(batch_of(["a", None]))
 
 
 def test_null_in_an_upsert_key() -> None:
     plan = plan_for(t.StringType(), "text", keys=["id"])
     batch = pa.record_batch({"id": pa.array([1, None], pa.int64()), "x": ["a", "b"]})
     with pytest.raises(UnstorableValueError, match="column 'id' of the row with x='b'") as caught:
-        CopyEncoder(plan.copy_plan, row_key="x").encode(batch)
+        CopyEncoder(replace(plan.copy_plan, row_key="x")).encode(batch)
     assert "an upsert key" in caught.value.rule
 
 

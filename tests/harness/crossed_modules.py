@@ -125,7 +125,6 @@ def _run(batches: int) -> None:
         listener = stack.enter_context(StreamListener(StreamEndpoint("127.0.0.1", "127.0.0.1"), StreamLimits()))
         source = stack.enter_context(listener.open_attempt())
         plan = TaskPlan(
-            transactional_id="orders",
             encoding=EncodingOptions.of(kafka),
             lanes=(LanePlan(topic="t", row_encoder=CopyPlan((column,), row_key="id")),),
             topics=Topics({"t": topic}),

@@ -10,7 +10,7 @@ import gc
 import sys
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,7 @@ from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests, cont
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeAlias
 
     from spark_2pc_sink.kafka.record_encoder import EncodedBatch
     from spark_2pc_sink.serialisation.serialiser import Serialiser
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.records.topics import Topics
     from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
+
+    TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 #: Maximum length of a row's key in an error text.
@@ -211,32 +214,19 @@ def _check_text(batch: pa.RecordBatch, text: pa.Array, column: str) -> None:
         )
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import TypeAlias
-
-    TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-class _Plan(Protocol):
-    """A task's instructions."""
-
-    @property
-    def transactional_id(self) -> str:
-        """The sink's id, for the log."""
-
-
-_AnyPlan = TypeVar("_AnyPlan", bound=_Plan)
+_AnyPlan = TypeVar("_AnyPlan")
 
 
 def task_function(
-    run: Callable[[Iterable[pa.RecordBatch], _AnyPlan, TaskIdentity], Iterator[pa.RecordBatch]], plan: _AnyPlan
+    run: Callable[[Iterable[pa.RecordBatch], _AnyPlan, TaskIdentity], Iterator[pa.RecordBatch]],
+    plan: _AnyPlan,
+    transactional_id: str,
 ) -> TaskFunction:
-    """The function that `mapInArrow` calls in a task: ``run``, with the task's identity."""
+    """The function that `mapInArrow` calls in a task: ``run`` with the task's identity; its log names the sink."""
 
     def run_in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         remaining = iter(batches)
-        with at_work_for(plan.transactional_id):
+        with at_work_for(transactional_id):
             yield from run(remaining, plan, _task_identity())
         # A task that gives up has not read all of them. Spark ends a worker process that leaves some, and the next task
         # waits while a new one imports everything.

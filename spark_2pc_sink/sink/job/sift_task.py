@@ -54,11 +54,6 @@ class SiftPlan:
     most: int
     refusal: RecordRefusedError | None = None
 
-    @property
-    def transactional_id(self) -> str:
-        """See `TaskPlan`."""
-        return self.tasks.transactional_id
-
 
 @dataclass(frozen=True)
 class SiftReceipt:

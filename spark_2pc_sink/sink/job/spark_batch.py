@@ -287,7 +287,6 @@ class SparkBatch:
     def _plan(self, topics: KnownTopics, *, kafka_only: bool, stream: StreamAddress | None = None) -> TaskPlan:
         encoders = [None if lane.loader is None or kafka_only else lane.loader.encoder_plan() for lane in self._lanes]
         return TaskPlan(
-            transactional_id=self._options.transactional_id,
             encoding=EncodingOptions.of(self._options.kafka),
             lanes=tuple(
                 lane.plan(encoder, packed_with_others=len(self._lanes) > 1)

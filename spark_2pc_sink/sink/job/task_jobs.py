@@ -63,7 +63,7 @@ class TaskJobs:
             task: as passed to `task_function`.
             plan: its instructions.
         """
-        function = task_function(task, plan)
+        function = task_function(task, plan, self._transactional_id)
         # PySpark resolves the columns, and parses their names as SQL.
         if any(mark in name for name in frame.columns for mark in ".`"):
             function = renaming(function, frame.columns)

@@ -78,7 +78,6 @@ class TaskPlan:
     """Everything that a task needs to know. Can be pickled; contains no credentials and only the driver's address.
 
     Attributes:
-        transactional_id: the sink's id, for the log.
         encoding: how records are encoded.
         lanes: how rows are processed; a resend only computes the digest of lanes without records.
         topics: the driver's facts about topics.
@@ -86,7 +85,6 @@ class TaskPlan:
         stream: where the task sends its output; None for the driver, and if only a digest is requested.
     """
 
-    transactional_id: str
     encoding: EncodingOptions
     lanes: tuple[LanePlan, ...]
     topics: Topics

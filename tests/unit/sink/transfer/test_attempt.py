@@ -57,7 +57,6 @@ class Driver:
         known = {"t": TOPIC} if topic else {}
         self.topics = KnownTopics(known, dead_letters="letters")
         self.plan = TaskPlan(
-            transactional_id="orders",
             encoding=EncodingOptions.of(self.kafka),
             lanes=(LanePlan(topic=topic),),
             topics=Topics(dict(known)),

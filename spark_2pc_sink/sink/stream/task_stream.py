@@ -318,7 +318,9 @@ class StreamOutput(ABC):
 
 
 class TaskStream(StreamOutput):
-    """The output of a task. A context manager: entering it connects, leaving it closes the connection.
+    """The output of a task, over a connection that never waits without a deadline.
+
+    A context manager: entering it connects, leaving it closes the connection.
 
     Args:
         address: the driver's address, from the plan.
@@ -331,58 +333,32 @@ class TaskStream(StreamOutput):
 
     def __init__(self, address: StreamAddress, task: int, task_attempt: int) -> None:
         super().__init__()
-        self._connection = _DriverConnection(address)
+        self._address = address
         self._hello = Frame(FrameKind.HELLO, memoryview(HELLO.pack(task, task_attempt)))
         self._next_number = 0
-
-    def __enter__(self) -> TaskStream:
-        self._connection.open()
-        try:
-            self._put(self._hello)
-            # The driver knows of the attempt before it has rows: it drops what an earlier one has sent.
-            self._connection.flush()
-        except BaseException:
-            self._connection.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.close()
-
-    def _put(self, frame: Frame) -> None:
-        self._connection.send(frame.header(self._next_number) + frame.details, frame.payload)
-        self._next_number += 1
-
-    def _receive(self, expected: DriverMessage) -> bytes:
-        self._connection.flush()
-        return self._connection.receive(expected)
-
-
-def unreachable(address: StreamAddress) -> str | None:
-    """Why this process cannot send to the driver, with the option that helps; None if it can."""
-    connection = _DriverConnection(address)
-    try:
-        connection.open()
-    except BatchRetryError as error:
-        return str(error)
-    connection.close()
-    return None
-
-
-class _DriverConnection:
-    """A connection to the driver that never waits without a deadline."""
-
-    def __init__(self, address: StreamAddress) -> None:
-        self._address = address
         self._socket: socket.socket | None = None
         self._out = bytearray()
         self._received = bytearray()
         self._alive_s = 0.0
         self._lost_by: OSError | None = None
 
-    def open(self) -> None:
+    def __enter__(self) -> TaskStream:
+        self.connect()
+        try:
+            self._put(self._hello)
+            # The driver knows of the attempt before it has rows: it drops what an earlier one has sent.
+            self._flush()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def connect(self) -> None:
         """Connect, show the token, and wait until the driver accepts it.
 
         Raises:
@@ -405,41 +381,41 @@ class _DriverConnection:
             raise self._error(f"TLS failed: {error}", remedy=remedy) from error
         self._alive_s = monotonic()
         try:
-            self.send(address.token, memoryview(b""))
-            self.flush()
-            self.receive(DriverMessage.WELCOME)
+            self._send_all(memoryview(address.token))
+            self._receive(DriverMessage.WELCOME)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; later calls fail."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    def send(self, head: bytes, payload: memoryview) -> None:
-        """Send ``head`` and ``payload``; small ones are buffered until there are more of them, or until `flush`."""
-        self._out += head
-        if len(payload) < _COPIED_BYTES_MAX:
-            self._out += payload
+    def _put(self, frame: Frame) -> None:
+        """Send a frame; small ones are buffered until there are more of them, or until `_flush`."""
+        self._out += frame.header(self._next_number) + frame.details
+        self._next_number += 1
+        if len(frame.payload) < _COPIED_BYTES_MAX:
+            self._out += frame.payload
             if len(self._out) >= FRAME_BYTES:
-                self.flush()
+                self._flush()
             return
-        self.flush()
-        self._send_all(payload)
+        self._flush()
+        self._send_all(frame.payload)
 
-    def flush(self) -> None:
-        """Send buffered bytes."""
+    def _flush(self) -> None:
         out, self._out = self._out, bytearray()
         self._send_all(memoryview(out))
 
-    def receive(self, expected: DriverMessage) -> bytes:
+    def _receive(self, expected: DriverMessage) -> bytes:
         """Wait for a message of the driver; its text.
 
         Raises:
             BatchRetryError: the driver has given up the attempt, or shows no activity.
         """
+        self._flush()
         while (text := self._take(expected)) is None:
             self._wait(select.POLLIN)
             self._read()
@@ -516,6 +492,17 @@ class _DriverConnection:
         address = self._address
         where = f"{socket.gethostname()} to the driver at {address.host}:{address.port}"
         return BatchRetryError(reason=f"{where}: {what}. {remedy}".rstrip())
+
+
+def unreachable(address: StreamAddress) -> str | None:
+    """Why this process cannot send to the driver, with the option that helps; None if it can."""
+    stream = TaskStream(address, 0, 0)
+    try:
+        stream.connect()
+    except BatchRetryError as error:
+        return str(error)
+    stream.close()
+    return None
 
 
 def _encrypted(plain: socket.socket, certificate: str) -> ssl.SSLSocket:

@@ -187,9 +187,10 @@ def test_an_unknown_compression_is_refused() -> None:
 
 
 def test_a_batch_whose_length_is_no_int32_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    section = section_of(*columns([(b"k", b"v" * 9, ())]))
     monkeypatch.setattr(record_batch, "INT32_BYTES_MAX", 70)
     with pytest.raises(LocalProtocolError, match="at most 70 bytes"):
-        encode([(b"k", b"v" * 9, ())])
+        encode_unassigned_batch(section, timestamp_ms=NOW_MS, compression="none")
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])

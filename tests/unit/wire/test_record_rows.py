@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
-from spark_2pc_sink.wire import record_rows
+from spark_2pc_sink.wire import record_batch
 from spark_2pc_sink.wire.arrow_layout import Rows
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES
 from spark_2pc_sink.wire.record_batch import encode_sections
@@ -204,9 +204,9 @@ def test_rows_beyond_what_a_batch_can_hold_are_refused(monkeypatch: pytest.Monke
     """The bound is that of an int32; a smaller one stands in for it here, the test below uses the real one."""
     key, value, headers = columns([(b"k" * 40, b"v" * 40, ())] * 3)
     size = len(section_of(key, value, headers).frame)
-    monkeypatch.setattr(record_rows, "INT32_BYTES_MAX", size)
+    monkeypatch.setattr(record_batch, "INT32_BYTES_MAX", size)
     section_of(key, value, headers)
-    monkeypatch.setattr(record_rows, "INT32_BYTES_MAX", size - 1)
+    monkeypatch.setattr(record_batch, "INT32_BYTES_MAX", size - 1)
     with pytest.raises(LocalProtocolError, match=f"3 rows take {size} bytes"):
         section_of(key, value, headers)
 

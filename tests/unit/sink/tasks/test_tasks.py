@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 PRODUCER: Any = None
 
 
-class Plan:
-    transactional_id = "orders"
-
-
 def test_a_task_that_gives_up_reads_its_input_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind its answer: Spark would end the worker process, and the next task would wait for a new one."""
     monkeypatch.setattr(encode_task, "_task_identity", lambda: TaskIdentity(0, 0))
@@ -47,11 +43,11 @@ def test_a_task_that_gives_up_reads_its_input_to_the_end(monkeypatch: pytest.Mon
             events.append(f"read {number}")
             yield batch
 
-    def give_up(batches: Iterable[pa.RecordBatch], plan: Plan, identity: TaskIdentity) -> Iterator[pa.RecordBatch]:
+    def give_up(batches: Iterable[pa.RecordBatch], plan: None, identity: TaskIdentity) -> Iterator[pa.RecordBatch]:
         del plan, identity
         yield next(iter(batches))
 
-    events.extend("answer" for _ in task_function(give_up, Plan())(given()))
+    events.extend("answer" for _ in task_function(give_up, None, "orders")(given()))
     assert events == ["read 0", "answer", "read 1", "read 2"]
 
 
@@ -107,7 +103,6 @@ def test_rows_are_found_by_the_records_that_a_broker_has_named() -> None:
     named = content_digests(pa.array([b"\x02k\x06two\x00"]))
     refusal = RecordRefusedError(topic="t", partition=0, record="key k", reason="no schema", contents=named)
     tasks = TaskPlan(
-        transactional_id="orders",
         encoding=EncodingOptions(1_000_000, 1_000_000, "none", None),
         lanes=(LanePlan(topic="t"),),
         topics=Topics({"t": TopicFacts(2, "", TopicLimits(None, None))}),

@@ -63,11 +63,7 @@ class Integer:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A boolean, a float or a double.
-
-    Attributes:
-        kind: NumPy's name of the number type.
-    """
+    """A boolean, a float or a double; ``kind`` is NumPy's name of the number type."""
 
     kind: str
 
@@ -80,12 +76,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Bytes:
-    """A string or bytes.
-
-    Attributes:
-        path: path of the field.
-        text: True for a string.
-    """
+    """A string (``text``) or bytes."""
 
     path: str
     text: bool
@@ -113,12 +104,7 @@ class Decimal:
 
 @dataclass(frozen=True)
 class Optional:
-    """A union of a type and null.
-
-    Attributes:
-        of: the type.
-        null_first: null is the first branch of the union.
-    """
+    """A union of a type and null, which may be the first branch or the second."""
 
     of: AvroEncoder
     null_first: bool = True
@@ -135,12 +121,7 @@ class Optional:
 
 @dataclass(frozen=True)
 class Required:
-    """A type without null.
-
-    Attributes:
-        path: path of the field.
-        of: the type.
-    """
+    """A type without null."""
 
     path: str
     of: AvroEncoder
@@ -153,11 +134,7 @@ class Required:
 
 @dataclass(frozen=True)
 class Absent:
-    """A field without a column.
-
-    Attributes:
-        content: its encoded null.
-    """
+    """A field without a column: its encoded null."""
 
     content: bytes
 
@@ -169,11 +146,7 @@ class Absent:
 
 @dataclass(frozen=True)
 class Record:
-    """A record.
-
-    Attributes:
-        fields: the column of each field, None if there is none, in the order of the schema.
-    """
+    """A record: the column of each field, None if there is none, in the order of the schema."""
 
     fields: tuple[tuple[str | None, AvroEncoder], ...]
 
@@ -188,11 +161,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Array:
-    """An array.
-
-    Attributes:
-        items: encoder of its elements.
-    """
+    """An array."""
 
     items: AvroEncoder
 
@@ -204,12 +173,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Map:
-    """A map; its keys are strings.
-
-    Attributes:
-        keys: encoder of its keys.
-        values: encoder of its values.
-    """
+    """A map; its keys are strings."""
 
     keys: AvroEncoder
     values: AvroEncoder

@@ -73,11 +73,7 @@ class Integer:
 
 @dataclass(frozen=True)
 class Floating:
-    """A float or a double.
-
-    Attributes:
-        kind: NumPy's name of the number type.
-    """
+    """A float or a double; ``kind`` is NumPy's name of the number type."""
 
     kind: str
 
@@ -99,12 +95,7 @@ class Floating:
 
 @dataclass(frozen=True)
 class Bytes:
-    """A string or bytes.
-
-    Attributes:
-        path: path of the field.
-        text: True for a string.
-    """
+    """A string (``text``) or bytes."""
 
     path: str
     text: bool
@@ -121,10 +112,19 @@ class Bytes:
 
 
 @dataclass(frozen=True)
-class DecimalText:
-    """A decimal as a string, without an exponent."""
+class _NeverDefault:
+    """A kind without a default that a field omits: the text of zero is not empty, and a message has presence."""
 
     wire_type: int = LENGTH
+
+    def nonzero(self, column: ArrowColumn) -> BoolArray:
+        """See `ProtobufEncoder`."""
+        return np.ones(len(column), bool)
+
+
+@dataclass(frozen=True)
+class DecimalText(_NeverDefault):
+    """A decimal as a string, without an exponent."""
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
         """See `ProtobufEncoder`."""
@@ -133,52 +133,31 @@ class DecimalText:
         texts = [format(value, "f").encode() for value in column.to_pylist()]
         return _prefixed(pa.array(texts, pa.large_binary()))
 
-    def nonzero(self, column: ArrowColumn) -> BoolArray:
-        """See `ProtobufEncoder`; the text of zero is not empty."""
-        return np.ones(len(column), bool)
-
 
 @dataclass(frozen=True)
-class Timestamp:
+class Timestamp(_NeverDefault):
     """A ``google.protobuf.Timestamp``: seconds, and nanoseconds after them."""
-
-    wire_type: int = LENGTH
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
         """See `ProtobufEncoder`."""
         seconds, rest = np.divmod(integers(column), _MICROSECONDS_PER_S)
         return _of_numbers(seconds, rest * _NANOSECONDS_PER_MICROSECOND)
 
-    def nonzero(self, column: ArrowColumn) -> BoolArray:
-        """See `ProtobufEncoder`; a message has presence."""
-        return np.ones(len(column), bool)
-
 
 @dataclass(frozen=True)
-class Date:
+class Date(_NeverDefault):
     """A ``google.type.Date``: year, month, day."""
-
-    wire_type: int = LENGTH
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
         """See `ProtobufEncoder`."""
         return _of_numbers(*(part(column).to_numpy(zero_copy_only=False) for part in (pc.year, pc.month, pc.day)))
 
-    def nonzero(self, column: ArrowColumn) -> BoolArray:
-        """See `ProtobufEncoder`; a message has presence."""
-        return np.ones(len(column), bool)
-
 
 @dataclass(frozen=True)
-class Message:
-    """A message.
+class Message(_NeverDefault):
+    """A message: the column of each field, in the order of their numbers."""
 
-    Attributes:
-        fields: the column of each field, in the order of their numbers.
-    """
-
-    fields: tuple[tuple[str, Field], ...]
-    wire_type: int = LENGTH
+    fields: tuple[tuple[str, Field], ...] = ()
 
     def body(self, column: ArrowColumn) -> ArrowColumn:
         """The messages themselves."""
@@ -188,10 +167,6 @@ class Message:
     def pieces(self, column: ArrowColumn) -> list[Piece]:
         """See `ProtobufEncoder`."""
         return _prefixed(self.body(column))
-
-    def nonzero(self, column: ArrowColumn) -> BoolArray:
-        """See `ProtobufEncoder`; a message has presence."""
-        return np.ones(len(column), bool)
 
 
 class Field(Protocol):
@@ -210,14 +185,7 @@ class Field(Protocol):
 
 @dataclass(frozen=True)
 class Single:
-    """A field with one value.
-
-    Attributes:
-        path: path of the field.
-        number: number of the field.
-        of: its kind.
-        presence: null is distinguished from the default of its kind.
-    """
+    """A field with one value; with ``presence``, null is distinguished from the default of its kind."""
 
     path: str
     number: int
@@ -238,14 +206,7 @@ class Single:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A field with any number of values.
-
-    Attributes:
-        path: path of the field.
-        number: number of the field.
-        of: kind of its values.
-        packed: all numbers share one tag.
-    """
+    """A field with any number of values; if ``packed``, all numbers share one tag."""
 
     path: str
     number: int
@@ -268,14 +229,7 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Map:
-    """A map: any number of messages of a key (1) and a value (2).
-
-    Attributes:
-        path: path of the field.
-        number: number of the field.
-        keys: kind of its keys.
-        values: kind of its values.
-    """
+    """A map: any number of messages of a key (1) and a value (2)."""
 
     path: str
     number: int

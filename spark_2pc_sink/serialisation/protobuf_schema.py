@@ -112,7 +112,7 @@ def protobuf_encoder(kind: StructType, message: Descriptor, path: str = "") -> M
         remedy = "add it to the schema, or leave it out of the value"
         where = f"{path}.{left}" if path else left
         raise NoSchemaError(where, "the value has it, and the message has no such field", remedy)
-    return Message(tuple(fields))
+    return Message(fields=tuple(fields))
 
 
 def _field(kind: DataType, described: FieldDescriptor, path: str) -> Field:

@@ -13,8 +13,8 @@ from spark_2pc_sink.cli.options import add_connection, add_database, add_sink, f
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.verification.api import verify
-from spark_2pc_sink.verification.next_steps import Commands, next_steps
+from spark_2pc_sink.verification.api import SHAPE, verify
+from spark_2pc_sink.verification.repairs import Commands, next_steps
 from spark_2pc_sink.verification.report import Verdict
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ _EXIT_OF: Final[dict[Verdict, int]] = {
     "different": EXIT_IN_DOUBT,
     "inconclusive": EXIT_INCONCLUSIVE,
 }
-#: The form of the table, as keywords of `verify`.
-_SHAPE: Final = ("table", "topic", "mode", "keys", "order_by", "late_rows", "record_columns")
 #: Other options.
 _ASKED: Final = ("since", "last", "batch", "open_transaction", "table_only", "write_missing")
 
@@ -107,7 +105,7 @@ def _names(text: str) -> list[str]:
 
 
 def _verify(given: argparse.Namespace) -> CommandResult:
-    shape, asked = ({name: getattr(given, name) for name in names} for names in (_SHAPE, _ASKED))
+    shape, asked = ({name: getattr(given, name) for name in names} for names in (SHAPE, _ASKED))
     sides = {name: value for name, value in given_options(given).items() if name not in asked}
     kafka = read_connection(given)
     with _ProgressBar() as bar:

@@ -13,7 +13,7 @@ from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.settings import options_of
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.verification.missing_files import checked_directory
+from spark_2pc_sink.verification.repairs import checked_directory
 from spark_2pc_sink.verification.report import VerifyReport
 from spark_2pc_sink.verification.target import GivenTarget, parse_record_columns
 
@@ -138,21 +138,15 @@ class Scope:
         """
         if self.is_all:
             return frozenset(batches)
-        named = self.batch if self.since is None else self.since
-        if not batches or (named is not None and named not in batches):
+        if not batches or (self.last is None and not {self.batch, self.since} & {*batches}):
             known = f"has batches {batches[0]} to {batches[-1]}" if batches else "has no batch"
-            option = next(name for name, value in vars(self).items() if value is not None)
-            raise ConfigurationError(
-                option=option,
-                value=getattr(self, option),
-                rule=f"the batch is one that the history of the sink still knows, and it {known}",
-                remedy="name one of those, or leave it out to compare everything",
-            )
+            [(option, value)] = ((name, value) for name, value in vars(self).items() if value is not None)
+            rule = f"the batch is one that the history of the sink still knows, and it {known}"
+            remedy = "name one of those, or leave it out to compare everything"
+            raise ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)
         if self.last is not None:
             return frozenset(batches[-self.last :])
-        return frozenset(
-            each for each in batches if each == self.batch or (self.since is not None and each >= self.since)
-        )
+        return frozenset(each for each in batches if each >= (self.since or 0) and self.batch in (None, each))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,21 +180,18 @@ class Request:
         """
         common = {item.name for item in options_of(CommonOptions)}
         keys, directory = given["keys"], given["write_missing"]
-        same = ("table", "mode", "order_by", "late_rows")
         return cls(
             options=CommonOptions.parse(**{name: value for name, value in given.items() if name in common}),
             target=GivenTarget(
-                **{name: given[name] for name in same},
+                **{name: given[name] for name in ("table", "mode", "order_by", "late_rows")},
                 keys=None if keys is None else tuple(keys),
                 record_columns=parse_record_columns(given["record_columns"]),
             ),
             scope=Scope(given["since"], given["last"], given["batch"]),
             progress=given["progress"] or (lambda *_: None),
-            differences_max=given["differences_max"],
-            wait_ms=given["wait_ms"],
-            table_only=given["table_only"],
             write_missing=None if directory is None else checked_directory(Path(directory)),
             registry=SchemaRegistryOptions.parse(given["schema_registry"]),
             topic=check_topic(given["topic"]),
             shape={name: given[name] for name in SHAPE},
+            **{name: given[name] for name in ("differences_max", "wait_ms", "table_only")},
         )

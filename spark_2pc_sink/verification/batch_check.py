@@ -47,6 +47,19 @@ class _Walk:
     newest_bytes: int = 0
     newest_plain_bytes: int = 0
 
+    def note(self, batch: DecodedBatch, plain_bytes: int, *, together_bytes: int) -> int:
+        """Pass a batch; the plain size of all that are read at once with it, 0 for one alone."""
+        self.position = batch.last_offset + 1
+        self.ahead_bytes += batch.size_bytes if batch.base_offset >= self.end else 0
+        self.newest.append((batch.size_bytes, plain_bytes))
+        self.newest_bytes += batch.size_bytes
+        self.newest_plain_bytes += plain_bytes
+        while self.newest_bytes > together_bytes and len(self.newest) > 1:
+            gone_bytes, gone_plain_bytes = self.newest.popleft()
+            self.newest_bytes -= gone_bytes
+            self.newest_plain_bytes -= gone_plain_bytes
+        return self.newest_plain_bytes if len(self.newest) > 1 else 0
+
 
 class BatchCheck:
     """Checks batches before librdkafka reads them, each once.
@@ -84,42 +97,37 @@ class BatchCheck:
         if not bounds:
             return
         with Cluster(self._options) as cluster:
-            deadline = cluster.deadline()
+            deadline, answered = cluster.deadline(), False
             starts = end_offsets(cluster, bounds, OffsetSpec.EARLIEST, deadline)
             log_ends = end_offsets(cluster, bounds, OffsetSpec.LATEST, deadline)
             # Nothing exists before the beginning of a log: that counts as checked.
             walks = {at: _Walk(start, max(start, starts[at]), end, log_ends[at]) for at, (start, end) in bounds.items()}
-            self._go(cluster, walks)
-
-    def _go(self, cluster: Cluster, walks: Mapping[TopicPartition, _Walk]) -> None:
-        deadline = cluster.deadline()
-        answered = False
-        while open_ := {at: walk.position for at, walk in walks.items() if not self._is_over(at, walk)}:
-            if deadline.passed:
-                why = f"no record came of {', '.join(map(str, open_))}"
-                raise KafkaTimeoutError(operation="Fetch", deadline_ms=deadline.limit_ms, last_error=why)
-            try:
-                found = fetch_logs(cluster, open_, deadline)
-            except KafkaTimeoutError:
-                # A request that was cut short by the deadline tells less than the answers before it.
-                if not answered:
-                    raise
-                continue
-            answered = True
-            for at, data in found.items():
-                self._look_at(at, walks[at], data)
-            if any(walks[at].position > position for at, position in open_.items()):
-                # It gives up only after that time without an answer.
-                deadline, answered = cluster.deadline(), False
-            else:
-                deadline.pause()
+            deadline = cluster.deadline()
+            while open_ := {at: walk.position for at, walk in walks.items() if not self._is_over(at, walk)}:
+                if deadline.passed:
+                    why = f"no record came of {', '.join(map(str, open_))}"
+                    raise KafkaTimeoutError(operation="Fetch", deadline_ms=deadline.limit_ms, last_error=why)
+                try:
+                    found = fetch_logs(cluster, open_, deadline)
+                except KafkaTimeoutError:
+                    # A request that was cut short by the deadline tells less than the answers before it.
+                    if not answered:
+                        raise
+                    continue
+                answered = True
+                for at, data in found.items():
+                    self._check(at, walks[at], data)
+                if any(walks[at].position > position for at, position in open_.items()):
+                    # It gives up only after that time without an answer.
+                    deadline, answered = cluster.deadline(), False
+                else:
+                    deadline.pause()
 
     def _is_over(self, partition: TopicPartition, walk: _Walk) -> bool:
         """Whether a walk is over; stretches checked by an earlier one are skipped, and both are merged."""
         seen = self._seen.get(partition)
         if seen is not None and seen is not walk and seen.begin <= walk.position <= seen.position:
-            walk.begin = min(walk.begin, seen.begin)
-            walk.position, walk.newest = seen.position, seen.newest
+            walk.begin, walk.position, walk.newest = min(walk.begin, seen.begin), seen.position, seen.newest
             walk.newest_bytes, walk.newest_plain_bytes = seen.newest_bytes, seen.newest_plain_bytes
             if walk.end <= seen.end:
                 walk.ahead_bytes = seen.ahead_bytes
@@ -128,37 +136,20 @@ class BatchCheck:
             self._seen[partition] = walk
         return over
 
-    def _look_at(self, partition: TopicPartition, walk: _Walk, data: bytes) -> None:
+    def _check(self, partition: TopicPartition, walk: _Walk, data: bytes) -> None:
         what = str(partition)
         try:
             for batch in decode_record_batches(data):
                 what = f"the batch at offset {batch.base_offset} of {partition}, {batch.size_bytes} bytes"
-                self._note(walk, batch, self._plain_bytes(batch))
+                codec, plain_bytes = Compression(batch.compression), len(batch.payload)
+                if codec is not Compression.NONE:
+                    plain_bytes = sum(map(len, decompressed_pieces(batch.payload, codec, bytes_max=self._bytes_max)))
+                self.dense |= walk.note(batch, plain_bytes, together_bytes=self._together_bytes) > self._bytes_max
                 what = str(partition)
         except RemoteProtocolError as error:
             code = Code.CORRUPT_MESSAGE
             detail = f"{what}: {error.detail}; {_REMEDY}"
             raise KafkaError(api="Fetch", code=code, name=code.name, detail=detail) from error
-
-    def _plain_bytes(self, batch: DecodedBatch) -> int:
-        """Decompressed size of a batch."""
-        codec = Compression(batch.compression)
-        if codec is Compression.NONE:
-            return len(batch.payload)
-        return sum(map(len, decompressed_pieces(batch.payload, codec, bytes_max=self._bytes_max)))
-
-    def _note(self, walk: _Walk, batch: DecodedBatch, plain_bytes: int) -> None:
-        walk.position = batch.last_offset + 1
-        if batch.base_offset >= walk.end:
-            walk.ahead_bytes += batch.size_bytes
-        walk.newest.append((batch.size_bytes, plain_bytes))
-        walk.newest_bytes += batch.size_bytes
-        walk.newest_plain_bytes += plain_bytes
-        while walk.newest_bytes > self._together_bytes and len(walk.newest) > 1:
-            gone_bytes, gone_plain_bytes = walk.newest.popleft()
-            walk.newest_bytes -= gone_bytes
-            walk.newest_plain_bytes -= gone_plain_bytes
-        self.dense |= len(walk.newest) > 1 and walk.newest_plain_bytes > self._bytes_max
 
 
 def check_login(options: KafkaOptions) -> None:

@@ -26,7 +26,8 @@ Paths: TypeAlias = Callable[[str], tuple[str, ...]]
 # --- the table -----------------------------------------------------------------------------------------------------
 
 _FIND: Final = """
-SELECT c.oid::bigint, n.nspname, c.relname
+SELECT c.oid::bigint, n.nspname, c.relname,
+       CASE WHEN pg_catalog.row_security_active(c.oid) THEN current_user::text ELSE '' END
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = pg_catalog.to_regclass(%s) AND c.relkind IN ('r', 'p')
 """
@@ -86,22 +87,16 @@ class Column:
 
 @dataclass(frozen=True)
 class TableShape:
-    """A table as the catalogue describes it; the primary key is the first of the unique keys."""
+    """A table as the catalogue describes it; the primary key is the first of the unique keys.
+
+    Attributes:
+        hidden_from: the role for which row-level security may hide rows; '' if it hides none.
+    """
 
     table: TableName
     columns: tuple[Column, ...]
     unique_keys: tuple[tuple[str, ...], ...] = ()
-
-    def key_among(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The first unique key that consists of only these columns; () for none."""
-        return next((key for key in self.unique_keys if set(key) <= set(names)), ())
-
-
-def hides_rows(cursor: Cursor, table: TableName) -> str:
-    """The role for which row-level security may hide rows of a table; '' if it hides none."""
-    cursor.execute("SELECT current_user::text, pg_catalog.row_security_active(%s)", (str(table),))
-    [(role, active)] = cursor.fetchall()
-    return str(role) if active else ""
+    hidden_from: str = ""
 
 
 def read_shape(cursor: Cursor, table: str) -> TableShape:
@@ -115,12 +110,11 @@ def read_shape(cursor: Cursor, table: str) -> TableShape:
     if found is None:
         rule, remedy = "there is no such table in the database", "name it with its schema: 'schema.table'"
         raise ConfigurationError(option="table", value=table, rule=rule, remedy=remedy)
-    oid, schema, name = found
+    oid, schema, name, role = found
     cursor.execute(_COLUMNS, {"table": oid})
     columns = tuple(Column(*row) for row in cursor.fetchall())
     cursor.execute(_UNIQUE_KEYS, {"table": oid})
-    keys = tuple(tuple(row[0]) for row in cursor.fetchall())
-    return TableShape(TableName(name=name, schema=schema), columns, keys)
+    return TableShape(TableName(name, schema), columns, tuple(tuple(key) for (key,) in cursor.fetchall()), role)
 
 
 # --- the records ---------------------------------------------------------------------------------------------------
@@ -157,14 +151,13 @@ class FieldFacts:
         """Add one more value; nulls are ignored."""
         if isinstance(value, _Number):
             self.point |= any(mark in value for mark in ".eE")
-            return
-        if isinstance(value, (dict, list)):
-            self.other, value = True, json.dumps(value)
-            self.zoned |= _ZONED.search(value) is not None
-        elif isinstance(value, str):
-            self.text = True
-        if isinstance(value, str):
-            self.fraction_digits = max([self.fraction_digits, *map(len, _FRACTION.findall(value))])
+        elif isinstance(value, (str, dict, list)):
+            is_text = isinstance(value, str)
+            spelt = value if isinstance(value, str) else json.dumps(value)
+            self.text |= is_text
+            self.other |= not is_text
+            self.zoned |= not is_text and _ZONED.search(spelt) is not None
+            self.fraction_digits = max([self.fraction_digits, *map(len, _FRACTION.findall(spelt))])
 
 
 @dataclass
@@ -177,8 +170,7 @@ class RecordFacts:
 
     def note(self, values: Iterable[bytes | None]) -> None:
         """Add the values of more records."""
-        for value in values:
-            found = as_object(value)
+        for found in map(as_object, values):
             self.records += found is not None
             self.others += found is None
             for name, part in (found or {}).items():
@@ -187,10 +179,8 @@ class RecordFacts:
 
 def as_object(value: bytes | None) -> Mapping[str, Any] | None:
     """A value's JSON object, with its numbers as spelled; None for any other value."""
-    if value is None:
-        return None
     try:
-        found = json.loads(value, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+        found = json.loads(value or b"", parse_int=_Number, parse_float=_Number, parse_constant=_Number)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
@@ -200,15 +190,11 @@ def as_object(value: bytes | None) -> Mapping[str, Any] | None:
 
 _TIMESTAMPS: Final = frozenset({"timestamp", "timestamptz"})
 _INTEGERS: Final = frozenset({"int2", "int4", "int8"})
-#: Types that PostgreSQL hashes with 64 bits. All others are compared as text.
-_HASHED: Final = frozenset(
-    {
-        *_TIMESTAMPS,
-        *_INTEGERS,
-        *("numeric", "float4", "float8", "bool", "text", "varchar", "bpchar", "date", "time", "uuid", "bytea", "jsonb"),
-    }
+_OTHERS: Final = frozenset(
+    {"numeric", "float4", "float8", "bool", "text", "varchar", "bpchar", "date", "time", "uuid", "jsonb"}
 )
-_HASHED_ELEMENTS: Final = frozenset({f"_{base}" for base in _HASHED - {"bytea", *_TIMESTAMPS}})
+#: Types that PostgreSQL hashes with 64 bits. All others are compared as text.
+_HASHED: Final = _TIMESTAMPS | _INTEGERS | _OTHERS | {"bytea"} | {f"_{base}" for base in _INTEGERS | _OTHERS}
 #: Arrays whose elements have another JSON form.
 _OTHER_ELEMENTS: Final = ("_bytea", "_timestamp", "_timestamptz", "_json", "_jsonb")
 #: Digits of a timestamp's fraction that to_json writes by default.
@@ -280,16 +266,11 @@ def compared_columns(
 ) -> ComparedColumns:
     """Decide which columns of a table are compared with records, and how.
 
-    Args:
-        shape: the table's shape.
-        facts: facts from a sample of the records.
-        given: the user's expressions, if the values' fields are not the columns.
-        lacking: why a column has no expression among those given.
-        paths: paths of columns; None if the fields have the columns' names.
-        keys: columns by which the table identifies a row.
+    ``given`` has expressions for columns, if the values' fields are not the columns, and ``lacking`` says why a column
+    has none. Without ``paths`` the fields have the columns' names. ``keys`` identify a row in the table.
     """
     if given:
-        return _given_columns(shape, given, lacking, keys)
+        return _given_columns(shape, dict(given), lacking, keys)
     compared: list[ComparedColumn] = []
     unseen: list[str] = []
     left: list[NotChecked] = []
@@ -311,41 +292,35 @@ def compared_columns(
             left.append(NotChecked(f"column {column.name}", why))
             continue
         compared.append(_collated(rule, column, keys))
-        if column.base in _TIMESTAMPS and _kept_unit(found) is not None:
+        if column.base in _TIMESTAMPS and found.fraction_digits <= _USUAL_DIGITS:
             why = f"records tell {max(found.fraction_digits, 0)} digits of a second, and so many are compared"
             left.append(NotChecked(f"finer parts of column {column.name}", why))
-    told = {column.field for column in compared}
     columns = set() if paths is not None else {column.name for column in shape.columns}
-    unknown = [name for name in facts.fields if name not in told | columns]
+    unknown = [name for name in facts.fields if name not in columns | {column.field for column in compared}]
     if unknown:
-        why = (
+        has = (
             "the table has no column of that name" if paths is None else "no column of the table is made of that alone"
         )
-        left.append(NotChecked(f"fields {', '.join(unknown)} of the records", why))
+        left.append(NotChecked(f"fields {', '.join(unknown)} of the records", has))
     return ComparedColumns(tuple(compared), tuple(unseen), tuple(left))
 
 
-def _given_columns(
-    shape: TableShape, given: Sequence[RecordColumn], lacking: str, keys: Collection[str]
-) -> ComparedColumns:
-    expressions = dict(given)
+def _given_columns(shape: TableShape, given: Mapping[str, str], lacking: str, keys: Collection[str]) -> ComparedColumns:
     compared, left = [], []
     for column in shape.columns:
-        if column.name not in expressions:
+        if column.name not in given:
             left.append(NotChecked(f"column {column.name}", lacking))
             continue
         if column.base in _TIMESTAMPS:
             left.append(NotChecked(f"finer parts of column {column.name}", "milliseconds are compared"))
         # The expression already gives the column's value, so only the precision is adjusted. Length and precision of
         # the type are omitted, as a cast would truncate or round.
-        bare = column.base in _HASHED | _HASHED_ELEMENTS
-        kind = f'pg_catalog."{column.base}"' if bare else column.type_name
-        read = f"({expressions[column.name]})::{kind}"
+        kind = f'pg_catalog."{column.base}"' if column.base in _HASHED else column.type_name
         own = quote_identifier(column.name)
         form = _form(column, FieldFacts(fraction_digits=_USUAL_DIGITS)).table(own)
-        rule = ComparedColumn(column.name, column.name, "", read, form, form, own)
+        rule = ComparedColumn(column.name, column.name, "", f"({given[column.name]})::{kind}", form, form, own)
         compared.append(_collated(rule, column, keys))
-    return ComparedColumns(tuple(compared), not_checked=tuple(left), given=expressions)
+    return ComparedColumns(tuple(compared), not_checked=tuple(left), given=given)
 
 
 def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> ComparedColumn:
@@ -353,12 +328,13 @@ def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> Co
 
     A key is equal in each of its spellings. In other columns the bytes are compared.
     """
+    both = (rule.of_record, rule.of_table)
     if column.name in keys and column.type_name.rpartition(".")[2] == "citext":
         # By its own equality, which ignores case.
-        of_record, of_table = (sql.removesuffix("::text") for sql in (rule.of_record, rule.of_table))
+        of_record, of_table = (sql.removesuffix("::text") for sql in both)
     elif column.loose_collation:
         name = column.loose_collation if column.name in keys else 'pg_catalog."C"'
-        of_record, of_table = (f"({sql}) COLLATE {name}" for sql in (rule.of_record, rule.of_table))
+        of_record, of_table = (f"({sql}) COLLATE {name}" for sql in both)
     else:
         return rule
     return replace(rule, of_record=of_record, of_table=of_table)
@@ -367,8 +343,8 @@ def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> Co
 def _why_unseen(column: Column, path: Sequence[str]) -> str:
     if path and path[0] != column.name:
         return f"no record has the field {path[0]} that it is made of"
-    does = "computes it, and " if column.generated else "fills it, and " if column.filled else ""
-    return f"{'the table ' if does else ''}{does}no record has a field of that name"
+    does = "the table computes it, and " if column.generated else "the table fills it, and " if column.filled else ""
+    return f"{does}no record has a field of that name"
 
 
 def _why_left(column: Column, found: FieldFacts, path: Sequence[str]) -> str:
@@ -424,17 +400,17 @@ def _form(column: Column, found: FieldFacts) -> _Form:
     if kind in ("json", "jsonb"):
         return _json_form(found)
     if kind == "interval":
-        return _Form('pg_catalog."interval"', _interval_parts, _interval_parts, spell=interval_sql)
+        return _Form('pg_catalog."interval"', _interval_parts, _interval_parts, spell=_interval_sql)
     if kind in _INTEGERS and found.point:
         # A Spark decimal is written with all digits of its scale, which an integer does not accept.
         return _Form("numeric", lambda value: f"{value}::{column.type_name}")
-    if kind not in _HASHED | _HASHED_ELEMENTS:
+    if kind not in _HASHED:
         return _Form(column.type_name, lambda value: f"{value}::text", lambda value: f"{value}::text")
-    unit = _kept_unit(found) if kind in _TIMESTAMPS else None
     rule: Callable[[str], str] = _shortest_float if kind == "float8" else str
-    if unit is not None:
+    if kind in _TIMESTAMPS and found.fraction_digits <= _USUAL_DIGITS:
+        unit = "second" if found.fraction_digits <= 0 else "milliseconds"
         rule = lambda value: f"date_trunc('{unit}', {value})"  # noqa: E731 - one of three
-    spell = (lambda text: dated_sql(text, kind)) if kind in {"date", *_TIMESTAMPS} else None
+    spell = (lambda text: _dated_sql(text, kind)) if kind in {"date", *_TIMESTAMPS} else None
     # Without a length or a precision: a field that does not fit must differ, and not be truncated.
     return _Form(f'pg_catalog."{kind}"', rule, rule, str, spell)
 
@@ -472,13 +448,6 @@ def _json_form(found: FieldFacts) -> _Form:
     return _Form("jsonb", lambda value: form(row(value)), lambda value: form(f"{value}::jsonb"), row)
 
 
-def _kept_unit(found: FieldFacts) -> str | None:
-    """The unit for `date_trunc` to which both sides are truncated; None if a record is finer than milliseconds."""
-    if found.fraction_digits > _USUAL_DIGITS:
-        return None
-    return "second" if found.fraction_digits <= 0 else "milliseconds"
-
-
 # --- dates, timestamps and intervals as Spark spells them, which PostgreSQL does not read, or not see to be equal ----
 
 # Only existing days, from 4700 BC to 199999: PostgreSQL would refuse the whole record for any other text that looks
@@ -491,7 +460,7 @@ _OFFSET: Final = r"(Z|[+-](0\d|1[0-5]):[0-5]\d(:[0-5]\d|))"
 _INSTANT: Final = f"({_YEAR}-{_DAY}|{_LEAP_DAY})T{_TIME}{_OFFSET}"
 
 
-def dated_sql(spelt: str, kind: str) -> str:
+def _dated_sql(spelt: str, kind: str) -> str:
     """A date or a timestamp, including years that PostgreSQL spells differently from Java: +10000, 0000, -0100."""
     year = rf"substring(ltrim({spelt}, '-') from '^\d+')"
     rest = rf"substring(ltrim({spelt}, '-') from '^\d+(.*)$')"
@@ -505,7 +474,7 @@ def dated_sql(spelt: str, kind: str) -> str:
     )
 
 
-def interval_sql(spelt: str) -> str:
+def _interval_sql(spelt: str) -> str:
     """An interval in PostgreSQL's form, or in Spark's: ``INTERVAL '-1 02:03' DAY TO MINUTE``."""
     sign = f"CASE WHEN {spelt} ~ '^INTERVAL ''-' THEN -1 ELSE 1 END"
     hours = f"CASE WHEN {spelt} ~ 'MINUTE TO SECOND$' THEN '00:' END"
@@ -520,7 +489,7 @@ def interval_sql(spelt: str) -> str:
 def _instants_sql(json_sql: str) -> str:
     """JSON with the seconds since 1970 in place of each timestamp that has a time zone."""
     # A timestamp is between two quotes; a quote inside a text only adds pieces, identically on both sides.
-    seconds = f"extract(epoch FROM {dated_sql('piece', 'timestamptz')})::text"
+    seconds = f"extract(epoch FROM {_dated_sql('piece', 'timestamptz')})::text"
     made = f"CASE WHEN piece ~ '^{_INSTANT}$' THEN {seconds} ELSE piece END"
     return (
         f"(SELECT string_agg({made}, '\"' ORDER BY n)::jsonb "

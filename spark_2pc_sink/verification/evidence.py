@@ -27,8 +27,8 @@ from jdbc_state.sqlstate import translated
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.verification.api import Request
-from spark_2pc_sink.verification.history import OPEN_END, Claim, Claims, Logs, Ranges, claims_of, gone_claims
-from spark_2pc_sink.verification.staging import SETTINGS, cancel, utf8_client
+from spark_2pc_sink.verification.history import OPEN_END, Claim, Claims, Logs, Ranges, claims_of
+from spark_2pc_sink.verification.staging import SETTINGS, cancel, run, utf8_client
 from spark_2pc_sink.verification.table_pairs import NotedLayout, letter_topics
 from spark_2pc_sink.verification.topic_reader import TopicReader
 
@@ -43,8 +43,6 @@ _LINES_FOR_EACH: Final = 4
 _LINES_SHARE: Final = 10
 #: Querying a missing table would end the transaction.
 _EXISTS: Final = text("SELECT to_regclass(:name) IS NOT NULL")
-
-# --- the snapshot --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -67,31 +65,13 @@ class Snapshot:
 
     def run(self, statement: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Rows of a statement; empty if it is not a query."""
-        with self.driver.cursor() as cursor:
-            cursor.execute(statement, values)
-            return cursor.fetchall() if cursor.description is not None else []
+        return run(self.driver, statement, values)
 
     def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
         """The same for many rows, which are fetched in portions."""
         with self.driver.cursor("verify_stream") as cursor:
             cursor.execute(statement)
             yield from cursor
-
-    @contextmanager
-    def undone(self) -> Iterator[None]:
-        """Undo the block's changes when it succeeds; otherwise the transaction cannot be used any more."""
-        self.run("SAVEPOINT undone")
-        yield
-        self.run("ROLLBACK TO SAVEPOINT undone; RELEASE SAVEPOINT undone")
-
-    @contextmanager
-    def cancelled_on_error(self) -> Iterator[None]:
-        """Cancel what a thread runs in the database here if the block fails or is interrupted with Ctrl-C."""
-        try:
-            yield
-        except BaseException:
-            cancel(self.driver)
-            raise
 
 
 @contextmanager
@@ -123,16 +103,12 @@ def _taken_snapshot(database: Database, request: Request) -> Iterator[Snapshot]:
         discard(connection)
 
 
-# --- the evidence --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """All evidence except the records and the rows.
 
     Attributes:
         database: opens more sessions.
-        layout: layout of the sink's newest claim; None if unknown.
         noted: the layouts of all its claims that are still known, the oldest first.
         others: layouts of other sinks in the same state table, by transactional id.
         claims: claims of all batches in the history.
@@ -147,7 +123,6 @@ class Evidence:
     snapshot: Snapshot
     database: Database
     reader: TopicReader
-    layout: SinkLayout | None
     claims: Claims
     chosen: frozenset[int]
     logs: Logs
@@ -165,6 +140,11 @@ class Evidence:
         return self.snapshot.row or (lines[-1].row if lines else None)
 
     @property
+    def layout(self) -> SinkLayout | None:
+        """Layout of the sink's newest claim; None if unknown."""
+        return self.noted[-1].layout if self.noted else None
+
+    @property
     def letter_topics(self) -> frozenset[str]:
         """The topics that have, or had, the sink's dead letters: their records are not of table rows."""
         return letter_topics(self.noted)
@@ -177,20 +157,13 @@ class Evidence:
     @property
     def up_to(self) -> int | None:
         """The newest batch that is compared."""
-        seen = (index for index in sorted(self.chosen, reverse=True) if index not in self.hidden)
-        found = (self.claims.claims[index] for index in seen)
-        return next((claim.batch for claim in found if not claim.unknown), None)
+        seen = (self.claims.claims[index] for index in sorted(self.chosen, reverse=True) if index not in self.hidden)
+        return next((claim.batch for claim in seen if not claim.unknown), None)
 
     def bounds(self, *, everything: bool, to_the_end: bool = False) -> Ranges:
-        """First offset and end of the committed records to read.
-
-        Args:
-            everything: all records, not only those of the scope.
-            to_the_end: always up to the newest batch.
-        """
-        starts = self.logs.starts
+        """First offset and end of the committed records of the scope, or of all; perhaps up to the newest batch."""
         if everything:
-            return {at: (starts[at], end) for at, end in self.ends.items()}
+            return {at: (self.logs.starts[at], end) for at, end in self.ends.items()}
         found = self.bounds_of(self.chosen, self.ends)
         return {at: (first, self.ends[at] if to_the_end else end) for at, (first, end) in found.items()}
 
@@ -217,43 +190,44 @@ def gathered(request: Request) -> Iterator[Evidence]:
     settings = StoreSettings(**options.store_settings())
     reader = TopicReader(options.kafka)
     with closing(SqlStateStore(options.database, settings)) as store:
-        actions = store.read_actions(options.transactional_id, last=_LINES_FOR_EACH * (settings.history_batches + 1))
-        noted = [
-            NotedLayout(line.at, SinkLayout.parse(line.detail[LAYOUT]))
-            for line in actions[::-1]
-            if LAYOUT in line.detail
-        ]
-        layout = noted[-1].layout if noted else None
+        lines = store.read_actions(options.transactional_id, last=_LINES_FOR_EACH * (settings.history_batches + 1))
+        details = [(line.at, line.detail[LAYOUT]) for line in lines[::-1] if LAYOUT in line.detail]
+        noted = [NotedLayout(at, SinkLayout.parse(detail)) for at, detail in details]
         names = (row.transactional_id for row in store.read_all() if row.transactional_id != options.transactional_id)
         others = {name: SinkLayout.parse(found) for name in names if (found := store.read_layout(name)) is not None}
         cluster_id = reader.cluster_id()
         with _taken_snapshot(store.database, request) as early:
-            topics = _topics(claims_of(early.row, early.lines, cluster_id=cluster_id), layout, request)
+            topics = _topics(claims_of(early.row, early.lines, cluster_id=cluster_id), noted[-1:], request)
         before = reader.describe(topics)
         with _taken_snapshot(store.database, request) as snapshot:
             claims = claims_of(snapshot.row, snapshot.lines, cluster_id=cluster_id)
             wanted = request.scope.of(claims.batch_ids)
-            topics, deadline = _topics(claims, layout, request), time.monotonic() + request.wait_ms / 1000
+            topics, deadline = _topics(claims, noted[-1:], request), time.monotonic() + request.wait_ms / 1000
             logs = reader.describe(topics)
             # read_committed consumers get some time to see the newest batch.
             while any(_held(claim, logs) for claim in claims.claims[-1:]) and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
                 logs = reader.describe(topics)
-            gone = gone_claims(claims, logs)
+            gone = claims.gone_from(logs)
             hidden = dict(_hidden(reader, claims, logs, gone, snapshot.row))
+            chosen = frozenset(
+                index
+                for index, claim in enumerate(claims.claims)
+                if request.scope.is_all or (index >= claims.newest_query and claim.batch in wanted)
+            )
+            ends = {at: min(before.ends.get(at, 0), end) for at, end in logs.ends.items()}
+            for index, claim in enumerate(claims.claims):
+                for at, (_, last) in claim.ranges.items() if index not in hidden else ():
+                    if at in ends and last != OPEN_END and index not in gone.get(at.topic, ()):
+                        ends[at] = min(max(ends[at], last + 1), logs.ends[at])
             yield Evidence(
                 snapshot=snapshot,
                 database=store.database,
                 reader=reader,
-                layout=layout,
                 claims=claims,
-                chosen=frozenset(
-                    index
-                    for index, claim in enumerate(claims.claims)
-                    if request.scope.is_all or (index >= claims.newest_query and claim.batch in wanted)
-                ),
+                chosen=chosen,
                 logs=logs,
-                ends=_ends(before, logs, claims, hidden, gone),
+                ends=ends,
                 hidden=hidden,
                 gone=gone,
                 noted=noted,
@@ -261,10 +235,10 @@ def gathered(request: Request) -> Iterator[Evidence]:
             )
 
 
-def _topics(claims: Claims, layout: SinkLayout | None, request: Request) -> frozenset[str]:
+def _topics(claims: Claims, newest: Sequence[NotedLayout], request: Request) -> frozenset[str]:
     noted = {request.topic}
-    if layout is not None:
-        noted |= {layout.dead_letter_topic, *(lane.topic for lane in layout.each)}
+    for each in newest:
+        noted |= {each.layout.dead_letter_topic, *(lane.topic for lane in each.layout.each)}
     return claims.topics | {topic for topic in noted if topic is not None}
 
 
@@ -282,39 +256,17 @@ def _hidden(
         if claim.unknown or any(index in gone.get(topic, ()) for topic in claim.topics):
             continue
         held = _held(claim, logs)
-        why = f"an open transaction holds back readers of {held[0]} at offset {logs.ends[held[0]]}" if held else ""
-        if claim.in_doubt:
-            why = _why_in_doubt(reader, claim, row, logs, held)
-        if why:
-            yield index, why
-
-
-def _why_in_doubt(
-    reader: TopicReader, claim: Claim, row: StateRow | None, logs: Logs, held: Collection[TopicPartition]
-) -> str:
-    """Why a batch is in doubt; '' if Kafka has completed it, and only the row does not say so yet."""
-    if row is not None and row.status == OWED:
-        return "Kafka lacks it, and the job sends it again: see spark-2pc status"
-    left = [
-        (at, offset)
-        for at, (first, last) in sorted(claim.ranges.items())
-        if at in logs.starts and (offset := max(first, logs.starts[at])) <= last
-    ]
-    # If its logs have lost all of it, that is a difference in any case.
-    if not held and (not left or next(reader.pick(left[:1], committed=True), None) is not None):
-        return ""
-    return "the database has decided it, and readers of Kafka do not see it yet: see spark-2pc status"
-
-
-def _ends(
-    before: Logs, now: Logs, claims: Claims, hidden: Mapping[int, str], gone: Mapping[str, Collection[int]]
-) -> dict[TopicPartition, int]:
-    """Ends of the ranges in which records must belong to known batches, or are foreign."""
-    ends = {at: min(before.ends.get(at, 0), end) for at, end in now.ends.items()}
-    for index, claim in enumerate(claims.claims):
-        if index in hidden:
-            continue
-        for at, (_, last) in claim.ranges.items():
-            if at in ends and last != OPEN_END and index not in gone.get(at.topic, ()):
-                ends[at] = min(max(ends[at], last + 1), now.ends[at])
-    return ends
+        if claim.in_doubt and row is not None and row.status == OWED:
+            yield index, "Kafka lacks it, and the job sends it again: see spark-2pc status"
+        elif claim.in_doubt:
+            left = [
+                (at, offset)
+                for at, (first, last) in sorted(claim.ranges.items())
+                if at in logs.starts and (offset := max(first, logs.starts[at])) <= last
+            ]
+            # Perhaps Kafka has completed it, and only the row does not say so yet. If its logs have lost all of it,
+            # that is a difference in any case.
+            if held or (left and next(reader.pick(left[:1], committed=True), None) is None):
+                yield index, "the database has decided it, and readers of Kafka do not see it yet: see spark-2pc status"
+        elif held:
+            yield index, f"an open transaction holds back readers of {held[0]} at offset {logs.ends[held[0]]}"

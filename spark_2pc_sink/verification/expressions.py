@@ -9,16 +9,14 @@ column alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.sql_text import unquoted
-from spark_2pc_sink.verification.columns import Column, Paths, RecordColumn, TableShape
-
-Part: TypeAlias = Literal["key", "value"]
+from spark_2pc_sink.verification.columns import Paths, RecordColumn, TableShape
 
 _NAME: Final = r"(?:`[^`]+`|[A-Za-z_]\w*)"
 _PATH: Final = re.compile(rf"{_NAME}(?:\s*\.\s*{_NAME})*")
@@ -26,7 +24,7 @@ _PART: Final = re.compile(_NAME)
 _CALL: Final = re.compile(r"(?P<function>[A-Za-z_]\w*)\s*\((?P<arguments>.*)\)", re.DOTALL)
 _SPREAD: Final = re.compile(rf"(?P<struct>{_NAME})\s*\.\s*\*")
 _NAMED: Final = re.compile(rf"(?P<expression>.+)\s+AS\s+(?P<name>{_NAME})", re.IGNORECASE | re.DOTALL)
-_TEXT: Final = re.compile(r"'(?P<text>[^'\\]*)'|\"(?P<double>[^\"\\]*)\"")
+_TEXT: Final = re.compile(r"(?P<quote>['\"])(?P<text>(?:(?!(?P=quote))[^\\])*)(?P=quote)")
 _CAST: Final = re.compile(rf"CAST\s*\(\s*(?P<path>{_PATH.pattern})\s+AS\s+STRING\s*\)", re.IGNORECASE)
 #: A path of two parts is a column and a field of it.
 _TWO: Final = 2
@@ -38,8 +36,6 @@ _KEY_COLUMN: Final = "key"
 _SAME_TEXT: Final = frozenset(
     {*("text", "varchar", "bpchar", "json", "jsonb", "uuid"), *("int2", "int4", "int8", "bool", "date")}
 )
-#: PostgreSQL's views of a part of a record: its text, and its bytes.
-_PARTS: Final[Mapping[Part, tuple[str, str]]] = {"key": ("key", "key_bytes"), "value": ("value_text", "value_bytes")}
 
 
 def path_parts(expression: str) -> tuple[str, ...] | None:
@@ -56,14 +52,25 @@ def _plain(expression: str) -> str:
 
 def only_column(expression: str | None) -> str | None:
     """The plain form of a column, if the expression is the column or its text; None for any other expression."""
-    if expression is None:
-        return None
-    cast = _CAST.fullmatch(expression.strip())
-    inner = expression if cast is None else cast["path"]
+    cast = _CAST.fullmatch((expression or "").strip())
+    inner = (expression or "") if cast is None else cast["path"]
     return None if path_parts(inner) is None else _plain(inner)
 
 
-# --- the fields of a value -----------------------------------------------------------------------------------------
+def split_list(text: str, outside: Iterable[tuple[int, str]]) -> list[str] | None:
+    """The parts between commas, without surrounding blanks; None if a parenthesis is not closed, or not opened.
+
+    ``outside`` are the characters of the text that are not in quotes, each with its position.
+    """
+    parts, start, depth = [], 0, 0
+    for place, character in outside:
+        depth += (character in "([") - (character in ")]")
+        if depth < 0:
+            return None
+        if character == "," and depth == 0:
+            parts.append(text[start:place].strip())
+            start = place + 1
+    return [*parts, text[start:].strip()] if depth == 0 else None
 
 
 @dataclass(frozen=True)
@@ -93,16 +100,15 @@ class ValueFields:
 
 
 def value_fields(value: str | None) -> ValueFields | None:
-    """The fields of the value that an expression makes; None if the expression does not show them.
+    """The fields of the value that a sink's expression makes; None if the expression does not show them.
 
-    Args:
-        value: the sink's expression; None for the whole row.
+    Without an expression the value is the whole row.
     """
     if value is None:
         return ValueFields(every_column=True)
     call = _CALL.fullmatch(value.strip())
-    arguments = None if call is None else _arguments(call["arguments"])
-    if call is None or arguments is None:
+    arguments = None if call is None else split_list(call["arguments"], unquoted(call["arguments"]))
+    if call is None or arguments is None or not all(arguments):
         return None
     function = call["function"].lower()
     if function == "to_json":
@@ -111,7 +117,11 @@ def value_fields(value: str | None) -> ValueFields | None:
         return value_fields(arguments[0]) if is_struct else None
     if function == "struct":
         return _of_struct(arguments)
-    return _of_named_struct(arguments) if function == "named_struct" else None
+    names = [_TEXT.fullmatch(name) for name in arguments[::2]]
+    if function != "named_struct" or None in names:
+        return None
+    pairs = zip(names, arguments[1::2], strict=False)
+    return ValueFields(named={_plain(expression): name["text"] for name, expression in pairs if name is not None})
 
 
 def _of_struct(arguments: Sequence[str]) -> ValueFields:
@@ -127,33 +137,6 @@ def _of_struct(arguments: Sequence[str]) -> ValueFields:
             named[_plain(argument)] = path[-1]
         # A name generated by Spark, such as col1, is not the field of a column.
     return ValueFields("*" in arguments, named, tuple(spread))
-
-
-def _of_named_struct(arguments: Sequence[str]) -> ValueFields | None:
-    texts = [_TEXT.fullmatch(name) for name in arguments[::2]]
-    named = {
-        _plain(expression): text["double"] if text["text"] is None else text["text"]
-        for text, expression in zip(texts, arguments[1::2], strict=False)
-        if text is not None
-    }
-    return None if None in texts else ValueFields(named=named)
-
-
-def _arguments(text: str) -> list[str] | None:
-    """The arguments of a call; None if the text is not a single argument list, as in ``f(a) + g(b)``."""
-    parts, start, depth = [], 0, 0
-    for place, character in unquoted(text):
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if depth < 0:
-            return None
-        if character == "," and depth == 0:
-            parts.append(text[start:place].strip())
-            start = place + 1
-    parts.append(text[start:].strip())
-    return parts if depth == 0 and all(parts) else None
-
-
-# --- the columns of a table ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -195,33 +178,27 @@ class RecordSources:
         return (column,) if ready else path
 
     def alone(self, shape: TableShape) -> tuple[RecordColumn, ...]:
-        """The columns of a table that are a record's key or its unchanged value."""
-        found = ((column, self._part_of(column.name)) for column in shape.columns)
-        made = ((column.name, _sql(part, column)) for column, part in found if part is not None)
-        return tuple(RecordColumn(name, expression) for name, expression in made if expression is not None)
+        """The columns of a table that are a record's key or its unchanged value, if their text is the same there."""
+        found = []
+        for column in shape.columns:
+            part = self._part_of(column.name)
+            if part is not None and column.base == "bytea":
+                found.append(RecordColumn(column.name, f"{part}_bytes"))
+            elif part is not None and column.base in _SAME_TEXT:
+                found.append(RecordColumn(column.name, "value_text" if part == "value" else part))
+        return tuple(found)
 
     def _expression(self, column: str) -> str | None:
         """The expression of a table's column; None if it is not written."""
         return f"`{column}`" if self.layout.columns is None else self.layout.columns.get(column)
 
-    def _part_of(self, column: str) -> Part | None:
+    def _part_of(self, column: str) -> str | None:
+        """The part of a record that is a column: 'key' or 'value'; None for none."""
         expression = self._expression(column)
         if expression is None:
             return None
-        written: dict[Part, str | None] = {"value": self.layout.value, "key": self.layout.key}
-        plain = _plain(expression)
-        return next((part for part, of_part in written.items() if plain == only_column(of_part)), None)
-
-
-def _sql(part: Part, column: Column) -> str | None:
-    """The source of the column for PostgreSQL; None if the text has another form there."""
-    text, content = _PARTS[part]
-    if column.base == "bytea":
-        return content
-    return text if column.base in _SAME_TEXT else None
-
-
-# --- the key of a record -------------------------------------------------------------------------------------------
+        written = {"value": self.layout.value, "key": self.layout.key}
+        return next((part for part, of_part in written.items() if _plain(expression) == only_column(of_part)), None)
 
 
 @dataclass(frozen=True)
@@ -240,13 +217,7 @@ class RecordKey:
 
 
 def record_key(layout: SinkLayout | None, *, columns: Sequence[str], row_key: Sequence[str]) -> RecordKey:
-    """Find the source of the key in a record that is made from a row.
-
-    Args:
-        layout: the layout that the sink has noted; None if it has not.
-        columns: columns of the row.
-        row_key: columns that identify a row; () if none do.
-    """
+    """Find the source of the key in a record that is made from a row, of which the columns ``row_key`` identify one."""
     if layout is None:
         if len(row_key) > 1:
             return RecordKey(None, unknown=f"which key the columns {', '.join(row_key)} make is not known")

@@ -12,20 +12,91 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from typing import Final
+
+import xxhash
 
 from jdbc_state import DECIDED, DONE, OWED, HistoryLine, StateRow
 from jdbc_state.history import ACCEPTED, ADOPTED, PASSED
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.verification.record_digest import MODULUS, digest_of, digest_text
 from spark_2pc_sink.verification.report import BatchResult, Difference, DifferenceKind, Differences
 
 #: First and last offset, or first offset and end, by partition.
 Ranges = Mapping[TopicPartition, tuple[int, int]]
-
 #: For a range with an unknown end.
 OPEN_END: Final = 2**63 - 1
+
+# --- the digest of records ------------------------------------------------------------------------------------------
+# The sink's own, recomputed from what Kafka returns. The format is that of `spark_2pc_sink.wire.record_batch`,
+# deliberately written a second time: a bug in the code that writes must not be repeated by the code that checks. A test
+# compares both. Each record has a 128-bit hash (XXH3, seeded by its topic) of key, value and headers, each preceded by
+# its length as Kafka encodes it; the digest is their sum modulo 2^128.
+
+MODULUS: Final = 1 << 128
+Headers = Sequence[tuple[str, "bytes | None"]]
+
+
+def length_bytes(length: int) -> bytes:
+    """A length as Kafka encodes it in a record (zigzag varint); -1 is an absent key or value."""
+    rest = length << 1 if length >= 0 else 1
+    encoded = bytearray()
+    while rest > 0x7F:  # noqa: PLR2004 - seven bits in each byte; the high bit says that more follow
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+#: Nearly all lengths are below; longer ones are encoded each time. An index of -1 selects the last element.
+_LENGTHS: Final = [*map(length_bytes, range(4_096)), length_bytes(-1)]
+_ABSENT: Final = _LENGTHS[-1]
+
+
+def content_of(key: bytes | None, value: bytes | None, headers: Headers | None) -> bytes:
+    """The bytes of a record that are hashed."""
+    return b"".join(
+        (
+            _ABSENT if key is None else _length(key) + key,
+            _ABSENT if value is None else _length(value),
+            value or b"",
+            _headers(headers) if headers else b"\0",
+        )
+    )
+
+
+def record_hash(topic: str, content: bytes) -> int:
+    """The hash of one record; the sum of those of a batch, modulo `MODULUS`, is the batch's digest."""
+    return xxhash.xxh3_128_intdigest(content, _seed(topic))
+
+
+def digest_of(topic: str, contents: Sequence[bytes]) -> int:
+    """The digest of records of one topic."""
+    seed, hashed = _seed(topic), xxhash.xxh3_128_intdigest
+    return sum([hashed(content, seed) for content in contents]) % MODULUS
+
+
+def digest_text(digest: int) -> str:
+    """A digest as the state row has it."""
+    return f"{digest:032x}"
+
+
+def _length(data: bytes) -> bytes:
+    return _LENGTHS[len(data)] if len(data) < len(_LENGTHS) - 1 else length_bytes(len(data))
+
+
+def _headers(headers: Headers) -> bytes:
+    parts = [length_bytes(len(headers))]
+    for name, value in headers:
+        parts += [_length(name.encode()), name.encode(), _ABSENT if value is None else _length(value) + value]
+    return b"".join(parts)
+
+
+@cache
+def _seed(topic: str) -> int:
+    return xxhash.xxh3_64_intdigest(topic.encode())
+
 
 # --- the batches of the history -------------------------------------------------------------------------------------
 
@@ -37,8 +108,7 @@ class Claim:
     Attributes:
         batch: Spark's batch id.
         decision: number of its history line.
-        records: number of records it wrote.
-        digest: digest over them, as text; '' if a person has accepted any.
+        digest: digest over its records, as text; '' if a person has accepted any.
         ranges: the first and the last offset in each partition.
         topic_ids: ids of its topics when it was written.
         decided_at: by the database's clock; None if unknown.
@@ -66,6 +136,33 @@ class Claim:
         return frozenset(partition.topic for partition in self.ranges)
 
 
+@dataclass(frozen=True)
+class Logs:
+    """The topics of a sink as Kafka describes them.
+
+    Attributes:
+        topic_ids: ids of the topics that exist; '' if the brokers have no ids.
+        starts: the first retained offset of each partition.
+        ends: one past the last offset visible to read_committed consumers.
+        written: one past the last offset of each log, open transactions included.
+        compacted: topics whose superseded records the brokers remove.
+    """
+
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    written: Mapping[TopicPartition, int] = field(default_factory=dict)
+    compacted: frozenset[str] = frozenset()
+
+    def replaced(self, claim: Claim) -> list[str]:
+        """The claim's topics that no longer exist, or were re-created; only ids can tell."""
+        return [
+            topic
+            for topic in sorted(claim.topics)
+            if (now := self.topic_ids.get(topic)) is None or (now and claim.topic_ids.get(topic, now) not in ("", now))
+        ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claims:
     """All batches in the history, the oldest first, each with its last attempt.
@@ -91,15 +188,16 @@ class Claims:
         """Batches of the query that owns the row."""
         return [claim.batch for claim in self.claims[self.newest_query :] if claim.batch is not None]
 
+    def gone_from(self, logs: Logs) -> dict[str, frozenset[int]]:
+        """By topic, the indexes of claims on an earlier topic of its name."""
+        gone: dict[str, frozenset[int]] = {}
+        for index, claim in enumerate(self.claims):
+            gone |= {topic: gone.get(topic, frozenset()) | {index} for topic in logs.replaced(claim)}
+        return gone
+
 
 def claims_of(row: StateRow | None, lines: Sequence[HistoryLine], *, cluster_id: str) -> Claims:
-    """Read the batches from a history.
-
-    Args:
-        row: the state row; None if it is lost.
-        lines: its history, the oldest first; without a history, the row itself is used.
-        cluster_id: the current Kafka cluster; lines about another one are ignored.
-    """
+    """Read the batches from a history, the oldest first; without one from the state row, if that is not lost."""
     if not lines and row is not None:
         lines = [HistoryLine("", row)]
     claims: list[Claim] = []
@@ -159,42 +257,6 @@ def _claim(line: HistoryLine, before: Sequence[Claim], *, newest: bool, cluster_
 
 
 # --- the records in the topics --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Logs:
-    """The topics of a sink as Kafka describes them.
-
-    Attributes:
-        topic_ids: ids of the topics that exist; '' if the brokers have no ids.
-        starts: the first retained offset of each partition.
-        ends: one past the last offset visible to read_committed consumers.
-        written: one past the last offset of each log, open transactions included.
-        compacted: topics whose superseded records the brokers remove.
-    """
-
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    written: Mapping[TopicPartition, int] = field(default_factory=dict)
-    compacted: frozenset[str] = frozenset()
-
-    def replaced(self, claim: Claim) -> list[str]:
-        """The claim's topics that no longer exist, or were re-created; only ids can tell."""
-        return [
-            topic
-            for topic in sorted(claim.topics)
-            if (now := self.topic_ids.get(topic)) is None or (now and claim.topic_ids.get(topic, now) not in ("", now))
-        ]
-
-
-def gone_claims(claims: Claims, logs: Logs) -> dict[str, frozenset[int]]:
-    """By topic, the claims on an earlier topic of its name."""
-    gone: dict[str, set[int]] = {}
-    for index, claim in enumerate(claims.claims):
-        for topic in logs.replaced(claim):
-            gone.setdefault(topic, set()).add(index)
-    return {topic: frozenset(indexes) for topic, indexes in gone.items()}
 
 
 @dataclass
@@ -268,7 +330,7 @@ class PartitionClaims:
 class Tally:
     """Counts records inside and outside of claims; records that are read again are not counted again.
 
-    Claims that are ``gone`` refer to an earlier topic of the same name, see `gone_claims`.
+    Claims that are ``gone`` refer to an earlier topic of the same name, see `Claims.gone_from`.
     """
 
     def __init__(self, claims: Sequence[Claim], gone: Mapping[str, frozenset[int]]) -> None:
@@ -295,24 +357,20 @@ class Tally:
         self.reached[partition] = max(self.reached.get(partition, 0), offsets[-1] + 1)
         self.records += len(offsets) - new
         for stretch in self.of(partition).stretches(offsets, new):
-            first, last = offsets[stretch.start], offsets[stretch.stop - 1]
-            if stretch.claim < 0:
-                self._leave(partition, first, last, stretch)
+            first, last, records = offsets[stretch.start], offsets[stretch.stop - 1], stretch.stop - stretch.start
+            if stretch.claim >= 0:
+                found = self.found[stretch.claim]
+                found.records += records
+                found.digest += digest_of(partition.topic, contents[stretch.start : stretch.stop])
+                found.digest %= MODULUS
+                found.seen[partition] = (found.seen.get(partition, (first, last))[0], last)
                 continue
-            found = self.found[stretch.claim]
-            found.records += stretch.stop - stretch.start
-            found.digest += digest_of(partition.topic, contents[stretch.start : stretch.stop])
-            found.digest %= MODULUS
-            found.seen[partition] = (found.seen.get(partition, (first, last))[0], last)
-
-    def _leave(self, partition: TopicPartition, first: int, last: int, stretch: Stretch) -> None:
-        records = stretch.stop - stretch.start
-        before = next((left for left in reversed(self.unclaimed) if left.partition == partition), None)
-        if before is not None and before.after == stretch.order:
-            before.last = last
-            before.records += records
-        else:
-            self.unclaimed.append(Unclaimed(partition, first, last, records, stretch.order))
+            before = next((left for left in reversed(self.unclaimed) if left.partition == partition), None)
+            if before is not None and before.after == stretch.order:
+                before.last = last
+                before.records += records
+            else:
+                self.unclaimed.append(Unclaimed(partition, first, last, records, stretch.order))
 
 
 # --- both compared -------------------------------------------------------------------------------------------------
@@ -343,40 +401,46 @@ class HistoryCheck:
         if not self.digests:
             self.differences.skip("digests of batches", "they are of rows too that go to a table and to no topic")
         results = tuple(
-            self._result(self.known.claims[index], index, tally.found[index]) for index in sorted(self.chosen)
+            self._result(self.known.claims[index], self.hidden.get(index, ""), tally.found[index])
+            for index in sorted(self.chosen)
         )
         for left in tally.unclaimed:
-            self._unclaimed(left)
+            records = counted(left.records, "record")
+            if left.after < 0 and not self.known.from_the_start:
+                what = f"{records} of {left.partition} before offset {left.last + 1} against the history"
+                self.differences.skip(what, "it does not reach back so far")
+                continue
+            where = "before the first batch" if left.after < 0 else f"after batch {self.known.claims[left.after].batch}"
+            text = f"{records} {where} {'is' if left.records == 1 else 'are'} of no batch that the history knows"
+            self._say(None, "gap", text, left.partition, (left.first, left.last))
         return results
 
-    def _result(self, claim: Claim, index: int, found: Found) -> BatchResult:
+    def _result(self, claim: Claim, hidden: str, found: Found) -> BatchResult:
         result = BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, found=found.records)
-        why = claim.unknown or self.hidden.get(index, "")
-        if why:
+        if why := claim.unknown or hidden:
             self.differences.skip(f"batch {claim.batch} against the history", why)
             return replace(result, found=None, checked=False)
-        lost = self._lost(claim)
-        packed = sorted(claim.topics & self.logs.compacted)
-        if packed:
+        before = self.differences.counts.total()
+        self._report_lost(claim)
+        lost = self.differences.counts.total() > before
+        if packed := sorted(claim.topics & self.logs.compacted):
             why = "log compaction removes records that later ones supersede"
             self.differences.skip(f"record counts and digests of batches in {', '.join(packed)}", why)
             return replace(result, same=not lost)
         if lost:
             return replace(result, same=False)
         digest_same = digest_text(found.digest) == claim.digest or not claim.records if self.digests else None
-        return replace(result, digest_same=digest_same, same=self._compare(claim, found, digest_same=digest_same))
+        self._compare(claim, found, digest_same=digest_same)
+        return replace(result, digest_same=digest_same, same=self.differences.counts.total() == before)
 
-    def _lost(self, claim: Claim) -> bool:
-        """Report and return whether a part of the batch is gone with its topic or log."""
-        before = self.differences.counts.total()
+    def _report_lost(self, claim: Claim) -> None:
+        """Report what of the batch is gone with its topic or log."""
         replaced = self.logs.replaced(claim)
         for topic in replaced:
-            was, now = claim.topic_ids.get(topic, ""), self.logs.topic_ids.get(topic)
+            was, now = claim.topic_ids.get(topic, "") or "unknown", self.logs.topic_ids.get(topic)
             place = min(at for at in claim.ranges if at.topic == topic)
             if now is None:
-                text = (
-                    f"topic {topic} had the id {was or 'unknown'} when the batch was written, and it does not exist now"
-                )
+                text = f"topic {topic} had the id {was} when the batch was written, and it does not exist now"
                 self._say(claim, "topic_deleted", text, place)
             else:
                 text = f"topic {topic} was deleted and made again: its id was {was}, and is {now} now"
@@ -395,49 +459,31 @@ class HistoryCheck:
                 continue
             text += f"; the batch had offsets {first} to {last}"
             self._say(claim, "truncated", text, partition, (first, last))
-        return self.differences.counts.total() > before
 
-    def _compare(self, claim: Claim, found: Found, *, digest_same: bool | None) -> bool:
-        """Compare count, digest and offsets of a batch with the history; return whether all agree."""
-        before = self.differences.counts.total()
+    def _compare(self, claim: Claim, found: Found, *, digest_same: bool | None) -> None:
+        """Compare count, digest and offsets of a batch with the history."""
         if found.records != claim.records:
             text = f"the topics hold {counted(found.records, 'record')} in its offsets, and it wrote {claim.records}"
             self._say(claim, "batch_count", text)
-            if found.records > claim.records and self.digests:
-                self._strangers(claim, found)
         elif digest_same is False:
             text = f"the digest of its records is {digest_text(found.digest)}, and was {claim.digest}"
             self._say(claim, "digest", text)
+        many = found.records - claim.records
+        if many > 0 and self.digests:
+            # The hash of a single stranger is the excess in the digest.
+            wanted = (found.digest - int(claim.digest, 16)) % MODULUS
+            place = self.locate(claim, wanted) if many == 1 else None
+            if place is not None:
+                self._say(claim, "stranger", "this record is not the batch's own", place[0], (place[1], place[1]))
+            else:
+                text = f"{many} of the {counted(found.records, 'record')} in its offsets are not its own"
+                self._say(claim, "stranger", text, min(claim.ranges), claim.ranges[min(claim.ranges)])
         for partition, (first, last) in sorted(claim.ranges.items()):
             seen = found.seen.get(partition)
             if seen != (first, last):
                 there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
                 text = f"the batch had offsets {first} to {last}, of which readers find {there}"
                 self._say(claim, "offsets", text, partition, (first, last))
-        return self.differences.counts.total() == before
-
-    def _strangers(self, claim: Claim, found: Found) -> None:
-        """Name the record that does not belong to the batch: a single one's hash is the excess in the digest."""
-        many = found.records - claim.records
-        wanted = (found.digest - int(claim.digest, 16)) % MODULUS
-        place = self.locate(claim, wanted) if many == 1 else None
-        if place is not None:
-            self._say(claim, "stranger", "this record is not the batch's own", place[0], (place[1], place[1]))
-            return
-        partition = min(claim.ranges)
-        text = f"{many} of the {counted(found.records, 'record')} in its offsets are not its own"
-        self._say(claim, "stranger", text, partition, claim.ranges[partition])
-
-    def _unclaimed(self, left: Unclaimed) -> None:
-        records = counted(left.records, "record")
-        if left.after < 0 and not self.known.from_the_start:
-            what = f"{records} of {left.partition} before offset {left.last + 1}"
-            self.differences.skip(f"{what} against the history", "it does not reach back so far")
-            return
-        after = self.known.claims[left.after].batch if left.after >= 0 else None
-        where = "before the first batch" if left.after < 0 else f"after batch {after}"
-        text = f"{records} {where} {'is' if left.records == 1 else 'are'} of no batch that the history knows"
-        self._say(None, "gap", text, left.partition, (left.first, left.last))
 
     def _say(
         self,
@@ -445,17 +491,9 @@ class HistoryCheck:
         kind: DifferenceKind,
         text: str,
         partition: TopicPartition | None = None,
-        at: tuple[int, int] | None = None,
+        at: tuple[int | None, int | None] = (None, None),
     ) -> None:
-        first, last = at or (None, None)
-        self.differences.add(
-            Difference(
-                kind=kind,
-                text=text,
-                batch=None if claim is None else claim.batch,
-                topic=None if partition is None else partition.topic,
-                partition=None if partition is None else partition.partition,
-                offset=first,
-                last_offset=None if last == OPEN_END else last,
-            )
-        )
+        found = Difference(kind=kind, text=text, batch=None if claim is None else claim.batch)
+        place = {} if partition is None else {"topic": partition.topic, "partition": partition.partition}
+        last = None if at[1] == OPEN_END else at[1]
+        self.differences.add(replace(found, **place, offset=at[0], last_offset=last))  # type: ignore[arg-type]

@@ -22,10 +22,8 @@ from spark_2pc_sink.verification.history import Ranges, Tally
 from spark_2pc_sink.verification.report import Difference, Differences, LetterResult
 from spark_2pc_sink.verification.table_pairs import layout_at
 
-#: The columns that identify a dead letter, and those that are compared.
-KEY: Final = ("query_id", "batch_id", "identity")
+#: The columns that are compared, of dead letters with the same query, batch and identity.
 COMPARED: Final = ("occurrences", "output", "reason", "sqlstate", "row")
-#: Query, batch and identity.
 LetterKey: TypeAlias = tuple[str, int, str]
 
 #: PostgreSQL's own refusal would end the transaction.
@@ -37,7 +35,6 @@ class Letter:
     """One dead letter on one side.
 
     Attributes:
-        key: its identity.
         columns: values of `COMPARED`; without the row if that was omitted as too large for the topic.
         partition, offset: the record's; None in the table.
     """
@@ -46,6 +43,17 @@ class Letter:
     columns: Mapping[str, Any] = field(hash=False)
     partition: TopicPartition | None = None
     offset: int | None = None
+
+    def shown(self, names: Iterable[str] = COMPARED) -> dict[str, Any]:
+        """As JSON, for a report."""
+        columns = {name: self.columns[name] for name in names if name in self.columns}
+        shown: dict[str, Any] = json.loads(json.dumps(columns, default=str))
+        return shown
+
+    def difference(self, **told: Any) -> Difference:
+        """A difference in this letter."""
+        place = {} if self.partition is None else asdict(self.partition)
+        return Difference(key=f"identity={self.key[2]}", batch=self.key[1], offset=self.offset, **place, **told)
 
 
 def check_letters(transactional_id: str, evidence: Evidence, differences: Differences) -> tuple[LetterResult, ...]:
@@ -77,15 +85,27 @@ def _compare(
 ) -> int:
     """Compare the dead letters of some claims, and report the differences; the number in the topic."""
     topic, table = place
-    claims = evidence.claims.claims
-    in_topic = list(_in_topic(transactional_id, evidence, differences, topic, indexes))
+    claims, newest = evidence.claims.claims, len(evidence.claims.claims) - 1
+    rows = [line.row for line in evidence.snapshot.lines] + ([] if evidence.row is None else [evidence.row])
+    queries = {row.query_id for row in rows if row.query_id is not None}
+    bounds = {at: each for at, each in evidence.bounds_of(indexes, evidence.ends).items() if at.topic == topic}
+    cut, in_topic = Tally(claims, evidence.gone), []
+    for at, offset, key, value in _records(evidence, bounds):
+        index = cut.of(at).claim_at(offset)
+        if index not in indexes:
+            continue
+        letter = letter_of_record(key, value, transactional_id, at, offset, queries=queries)
+        if letter is not None and letter.key[1] == claims[index].batch:
+            in_topic.append(letter)
+            continue
+        why = "this record is no dead letter of the batch"
+        differences.add(Difference(kind="stranger", text=why, batch=claims[index].batch, offset=offset, **asdict(at)))
     # The dead letters of the same batches: of the query that owns the row, and of those that letters name.
     own = None if evidence.row is None else evidence.row.query_id
     batches = {(own, claims[index].batch) for index in indexes if index >= evidence.claims.newest_query}
     batches |= {letter.key[:2] for letter in in_topic}
     found = _in_table(evidence, table, transactional_id, {batch for _, batch in batches})
     in_table = [letter for letter in found if letter.key[:2] in batches]
-    newest = len(claims) - 1
     deleted = deleted_batches(in_topic, in_table, newest=claims[newest].batch if newest in indexes else None)
     if deleted:
         names = ", ".join(str(batch) for _, batch in deleted)
@@ -95,28 +115,6 @@ def _compare(
         for difference in compared_letters(in_topic, in_table, deleted=frozenset(deleted)):
             differences.add(difference)
     return len(in_topic)
-
-
-def _in_topic(
-    transactional_id: str, evidence: Evidence, differences: Differences, topic: str, indexes: Sequence[int]
-) -> Iterator[Letter]:
-    """The dead letters of some claims; other records in their ranges are reported."""
-    claims = evidence.claims.claims
-    cut = Tally(claims, evidence.gone)
-    rows = [line.row for line in evidence.snapshot.lines] + ([] if evidence.row is None else [evidence.row])
-    queries = {row.query_id for row in rows if row.query_id is not None}
-    bounds = evidence.bounds_of(indexes, evidence.ends)
-    for at, offset, key, value in _records(evidence, {at: each for at, each in bounds.items() if at.topic == topic}):
-        index = cut.of(at).claim_at(offset)
-        if index not in indexes:
-            continue
-        letter = letter_of_record(key, value, transactional_id, at, offset, queries=queries)
-        batch = claims[index].batch
-        if letter is not None and letter.key[1] == batch:
-            yield letter
-            continue
-        why = "this record is no dead letter of the batch"
-        differences.add(Difference(kind="stranger", text=why, batch=batch, offset=offset, **asdict(at)))
 
 
 def count_open_letters(evidence: Evidence, transactional_id: str, bounds: Ranges) -> tuple[int, int | None]:
@@ -129,12 +127,8 @@ def count_open_letters(evidence: Evidence, transactional_id: str, bounds: Ranges
     if table is None or not _is_readable(evidence, table):
         return len(letters), None
     known = [letter.key for letter in letters if letter is not None]
-    in_table = _in_table(evidence, table, transactional_id, {batch for _, batch, _ in known})
-    keys = {letter.key for letter in in_table}
+    keys = {letter.key for letter in _in_table(evidence, table, transactional_id, {batch for _, batch, _ in known})}
     return len(letters), sum(key in keys for key in known)
-
-
-# --- the sides -----------------------------------------------------------------------------------------------------
 
 
 def _records(
@@ -157,7 +151,7 @@ def _in_table(
     # A colon in a name is not a parameter.
     quoted = table.replace(":", r"\:")
     query = text(
-        f'SELECT {", ".join((*KEY, *COMPARED[:-1]))}, CAST("row" AS text) AS "row" FROM {quoted} '
+        f'SELECT query_id, batch_id, identity, {", ".join(COMPARED[:-1])}, CAST("row" AS text) AS "row" FROM {quoted} '
         "WHERE transactional_id = :id AND batch_id = ANY(:batches)"
     )
     wanted = {"id": transactional_id, "batches": sorted(batch for batch in batches if batch is not None)}
@@ -196,9 +190,6 @@ def parsed(json_text: bytes | str) -> Any:
     return json.loads(json_text, parse_float=Decimal)
 
 
-# --- the comparison ------------------------------------------------------------------------------------------------
-
-
 def compared_letters(
     in_topic: Sequence[Letter], in_table: Iterable[Letter], *, deleted: Collection[tuple[str, int]]
 ) -> Iterator[Difference]:
@@ -207,25 +198,23 @@ def compared_letters(
     counts = Counter(letter.key for letter in in_topic)
     seen: set[LetterKey] = set()
     for letter in in_topic:
+        row = rows.get(letter.key)
         if letter.key in seen:
             why = f"the topic has this dead letter {counted(counts[letter.key], 'time')}"
-            yield _difference(letter, kind="twice", text=why, side="kafka")
-            continue
-        seen.add(letter.key)
-        row = rows.get(letter.key)
-        if row is None and letter.key[:2] not in deleted:
+            yield letter.difference(kind="twice", text=why, side="kafka")
+        elif row is None and letter.key[:2] not in deleted:
             why = "the topic has this dead letter, and the table does not"
-            yield _difference(letter, kind="missing_in_table", text=why, record=_shown(letter, COMPARED))
+            yield letter.difference(kind="missing_in_table", text=why, record=letter.shown())
         elif row is not None:
             names = [name for name, column in letter.columns.items() if column != row.columns[name]]
             why = f"the dead letter differs in {', '.join(names)}"
-            shown = {"record": _shown(letter, names), "row": _shown(row, names)}
             if names:
-                yield _difference(letter, kind="differing", text=why, **shown)
+                yield letter.difference(kind="differing", text=why, record=letter.shown(names), row=row.shown(names))
+        seen.add(letter.key)
     for key, row in rows.items():
         if key not in seen:
             why = "the table has this dead letter, and the topic does not"
-            yield _difference(row, kind="missing_in_kafka", text=why, row=_shown(row, COMPARED))
+            yield row.difference(kind="missing_in_kafka", text=why, row=row.shown())
 
 
 def deleted_batches(
@@ -237,16 +226,3 @@ def deleted_batches(
     """
     there = {letter.key[:2] for letter in in_table}
     return sorted({letter.key[:2] for letter in in_topic if letter.key[1] != newest} - there)
-
-
-def _shown(letter: Letter, names: Iterable[str]) -> dict[str, Any]:
-    """As JSON, for a report."""
-    columns = {name: letter.columns[name] for name in names if name in letter.columns}
-    shown: dict[str, Any] = json.loads(json.dumps(columns, default=str))
-    return shown
-
-
-def _difference(letter: Letter, **told: Any) -> Difference:
-    _, batch, identity = letter.key
-    place = {} if letter.partition is None else asdict(letter.partition)
-    return Difference(key=f"identity={identity}", batch=batch, offset=letter.offset, **place, **told)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
 
 from jdbc_state.sqlstate import translated
@@ -40,11 +39,9 @@ def run_open(request: Request) -> VerifyReport:
         known=evidence.row is not None or found is not None,
         scope="the open transaction",
         records=0 if found is None else found.records,
-        counts=dict(differences.counts),
-        differences=tuple(differences.kept),
-        not_checked=tuple(differences.not_checked),
         open_transaction=found,
         seconds=round(time.monotonic() - begun, 3),
+        **differences.fields(),
     )
 
 
@@ -94,11 +91,19 @@ def _compare(request: Request, evidence: Evidence, differences: Differences, ran
         noted=evidence.noted[-1:],
         is_open=True,
     )
-    alone = replace(request, scope=Scope(last=1), write_missing=None)
-    tables = []
+    tables: list[OpenTable] = []
     if rows or evidence.has_several:
+        alone = replace(request, scope=Scope(last=1), write_missing=None)
         with translated(evidence.database.named("verify")):
-            tables = list(_tables(alone, only, differences))
+            for _, comparison, found in compare_tables(alone, only, differences, Tally(only.claims.claims, {})):
+                topics = () if found is None else tuple(sorted(comparison.topics))
+                table = OpenTable(table=comparison.table, topics=topics)
+                tables.append(
+                    table if found is None else replace(table, records=found.records, in_table=found.in_table)
+                )
+        untold = only.claims.topics.difference(*(table.topics for table in tables))
+        if untold and evidence.has_several:
+            differences.skip(f"records of {', '.join(sorted(untold))}", "no table that is compared has their rows")
     told = defaultdict(list)
     for table in tables:
         if table.in_table is not None:
@@ -106,25 +111,10 @@ def _compare(request: Request, evidence: Evidence, differences: Differences, ran
     # For tables with the same topics, the one that lacks most rows counts.
     compared += [min(each, key=lambda found: found[1] / found[0] if found[0] else 1) for each in told.values()]
     records, written = sum(count for count, _ in compared), sum(last + 1 - first for first, last in ranges.values())
-    described = {str(at): each for at, each in ranges.items()}
     return OpenTransactionRows(
         state=TransactionState.ONGOING,
         records=records or written,
         in_table=sum(there for _, there in compared) if records or not written else None,
-        partitions=described,
+        partitions={str(at): each for at, each in ranges.items()},
         tables=tuple(tables) if evidence.has_several else (),
     )
-
-
-def _tables(request: Request, evidence: Evidence, differences: Differences) -> Iterator[OpenTable]:
-    tally = Tally(evidence.claims.claims, evidence.gone)
-    untold = set(evidence.claims.topics)
-    for _, comparison, found in compare_tables(request, evidence, differences, tally):
-        if found is None:
-            yield OpenTable(table=comparison.table)
-            continue
-        untold -= comparison.topics
-        topics = tuple(sorted(comparison.topics))
-        yield OpenTable(table=comparison.table, topics=topics, records=found.records, in_table=found.in_table)
-    if untold and evidence.has_several:
-        differences.skip(f"records of {', '.join(sorted(untold))}", "no table that is compared has their rows")

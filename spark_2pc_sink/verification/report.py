@@ -176,13 +176,7 @@ class TableResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LetterResult:
-    """Result for a topic's dead letters against those of the dead-letter table.
-
-    Attributes:
-        topic: the dead-letter topic.
-        table: the dead-letter table, as quoted SQL.
-        letters: number of dead letters in the topic, in the batches that were compared.
-    """
+    """Result for a topic's dead letters against those of the dead-letter table; ``letters`` is the topic's number."""
 
     topic: str
     table: str
@@ -194,14 +188,7 @@ class LetterResult:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTable:
-    """One table of the sink against the records of the open transaction.
-
-    Attributes:
-        table: as the sink spells it.
-        topics: topics whose records describe its rows; empty if it was not compared, see `VerifyReport.not_checked`.
-        records: number of records compared.
-        in_table: number of these that have a row; None if the table was not compared.
-    """
+    """One table of the sink against the records of the open transaction: how many have a row, None if not compared."""
 
     table: str
     topics: tuple[str, ...] = ()
@@ -347,11 +334,7 @@ class VerifyReport:
 
 
 class Differences:
-    """Collects the results of the checks: counts them all, and keeps the first of each kind of each table.
-
-    Args:
-        kept_max: number of differences kept of each kind.
-    """
+    """Collects the results of the checks: counts them all, and keeps the first ``kept_max`` of each kind and table."""
 
     def __init__(self, kept_max: int) -> None:
         self.kept_max = kept_max
@@ -385,6 +368,11 @@ class Differences:
         if more:
             self.counts[kind] += more
             self._counts[self._table, kind] += more
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a report with these results."""
+        kept, not_checked = tuple(self.kept), tuple(self.not_checked)
+        return {"counts": dict(self.counts), "differences": kept, "not_checked": not_checked}
 
     def skip(self, what: str, why: str, remedy: str = "") -> None:
         """Note a part that is not compared, once; see `NotChecked`."""

@@ -10,9 +10,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg2
 import psycopg2.errors
@@ -55,6 +56,8 @@ _BYTE_ORDER: Final = (
     "SELECT attcollation <> 0 FROM pg_catalog.pg_attribute "
     "WHERE attrelid = 'pg_temp.verify_staged'::regclass AND attname = 'o'"
 )
+#: Records for one statement: the JSON object, the offset and the place of each.
+Chunk: TypeAlias = Sequence[tuple[bytes, int, int]]
 
 
 class NewFieldsError(Exception):
@@ -63,9 +66,6 @@ class NewFieldsError(Exception):
     def __init__(self, values: Sequence[bytes]) -> None:
         super().__init__(f"{len(values)} records have fields that the sample lacks")
         self.values = values
-
-
-# --- records -------------------------------------------------------------------------------------------------------
 
 
 class RecordTexts:
@@ -96,59 +96,24 @@ class RecordTexts:
         if self.plain:
             made = self.read(at.topic, value)
             return made or (b"null" if self._tombstones is None else self._tombstones.text(key))
-        values: dict[str, Any] = {
-            "key": _text(key),
-            "key_bytes": _hexadecimal(key),
-            "value_text": _text(value) if "value_text" in self._parts else None,
-            "value_bytes": _hexadecimal(value) if "value_bytes" in self._parts else None,
-            "headers": [[name, _text(part)] for name, part in headers_of(message) or ()],
-            "topic": at.topic,
-            "partition": at.partition,
-            "offset": message.offset(),
+        parts: dict[str, Callable[[], Any]] = {
+            "key": lambda: _text(key),
+            "key_bytes": lambda: _hexadecimal(key),
+            "value_text": lambda: _text(value),
+            "value_bytes": lambda: _hexadecimal(value),
+            "headers": lambda: [[name, _text(part)] for name, part in headers_of(message) or ()],
+            "topic": lambda: at.topic,
+            "partition": lambda: at.partition,
+            "offset": message.offset,
         }
-        gone = {MARK: True} if value is None and self._tombstones is not None else {}
-        named = json.dumps({part: values[part] for part in self._parts if part != "value"} | gone).encode()
+        named: dict[str, Any] = {part: parts[part]() for part in self._parts if part != "value"}
+        if value is None and self._tombstones is not None:
+            named[MARK] = True
+        encoded = json.dumps(named).encode()
         if "value" not in self._parts:
-            return named
+            return encoded
         # The value is JSON already, and is inserted unchanged.
-        content = self.read(at.topic, value) or b"null"
-        return named[:-1] + (b"" if named == b"{}" else b",") + b'"value":' + content + b"}"
-
-
-@dataclass
-class Chunk:
-    """Records for one statement: a JSON object, the offset and the place of each, and the bytes of all objects."""
-
-    texts: list[bytes] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    size: int = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether the chunk is full."""
-        return len(self.texts) >= CHUNK_RECORDS_MAX or self.size >= CHUNK_BYTES_MAX
-
-    def add(self, place: int, offsets: Sequence[int], texts: Sequence[bytes]) -> None:
-        """Add records of one place."""
-        self.texts += texts
-        self.offsets += offsets
-        self.places += [place] * len(texts)
-        self.size += sum(map(len, texts))
-
-    def halves(self) -> Iterator[Chunk]:
-        """Two chunks with the same records."""
-        middle = len(self.texts) // 2
-        for part in (slice(None, middle), slice(middle, None)):
-            yield Chunk(self.texts[part], self.offsets[part], self.places[part])
-
-    def spelled_in(self, encoding: str) -> Chunk:
-        """The same records, with characters that the Python encoding lacks replaced by their code points.
-
-        The table cannot contain them, so a text with one differs from every text there. A field without a column may
-        contain any.
-        """
-        return replace(self, texts=[_spelled_in(text, encoding) for text in self.texts])
+        return encoded[:-1] + (b"," if named else b"") + b'"value":' + (self.read(at.topic, value) or b"null") + b"}"
 
 
 def without_nul(json_text: bytes) -> bytes:
@@ -156,7 +121,7 @@ def without_nul(json_text: bytes) -> bytes:
     return _ESCAPED_NUL.sub(_INSTEAD_OF_NUL, json_text) if rb"\u0000" in json_text else json_text
 
 
-def literal(texts: Sequence[bytes], connection: DriverConnection) -> str:
+def literal(texts: Iterable[bytes], connection: DriverConnection) -> str:
     """JSON texts as the SQL literal of an array, see `without_nul`.
 
     Raises:
@@ -167,19 +132,16 @@ def literal(texts: Sequence[bytes], connection: DriverConnection) -> str:
     return quoted.getquoted().decode()
 
 
-def _spelled_in(text: bytes, encoding: str) -> bytes:
+def spelled_in(text: bytes, encoding: str) -> bytes:
+    """A JSON text, with characters that the Python encoding lacks replaced by their code points.
+
+    The table cannot contain them, so a text with one differs from every text there. A field without a column may
+    contain any.
+    """
     content = text.decode(errors="replace")
-    if _is_in(content, encoding):
-        return text
-    return "".join(each if _is_in(each, encoding) else f"\\u001aU+{ord(each):X}\\u001a" for each in content).encode()
-
-
-def _is_in(text: str, encoding: str) -> bool:
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
+    lacking = {each for each in set(content) if each.encode(encoding, "ignore") != each.encode(encoding, "replace")}
+    made = content.translate({ord(each): f"\\u001aU+{ord(each):X}\\u001a" for each in lacking})
+    return made.encode() if lacking else text
 
 
 def _text(content: bytes | None) -> str | None:
@@ -191,13 +153,17 @@ def _hexadecimal(content: bytes | None) -> str | None:
     return None if content is None else f"\\x{content.hex()}"
 
 
-# --- sessions ------------------------------------------------------------------------------------------------------
-
-
 def utf8_client(connection: DriverConnection) -> str:
     """Set a connection's encoding to UTF-8, overriding role and database; return the database's, by Python's name."""
     connection.set_client_encoding("UTF8")
     return encodings.get(connection.get_parameter_status("server_encoding") or "UTF8", "utf_8")
+
+
+def run(connection: DriverConnection, statement: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+    """Rows of a statement; empty if it is not a query."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return cursor.fetchall() if cursor.description is not None else []
 
 
 def cancel(connection: DriverConnection) -> None:
@@ -207,6 +173,17 @@ def cancel(connection: DriverConnection) -> None:
             connection.cancel()
         except psycopg2.OperationalError as error:
             _log.info("a session of verify has ended with the database: %s", error)
+
+
+@contextmanager
+def cancelled_on_error(connections: Iterable[DriverConnection]) -> Iterator[None]:
+    """Neither an error in the block nor Ctrl-C waits for the statements that threads run in the database."""
+    try:
+        yield
+    except BaseException:
+        for connection in connections:
+            cancel(connection)
+        raise
 
 
 class StagingSession:
@@ -219,22 +196,18 @@ class StagingSession:
         self._reason = ""
         self._unseen = {name: json.dumps(name, ensure_ascii=False).encode() for name in sql.compared.unseen}
         self._encoding = utf8_client(connection)
-        with connection.cursor() as cursor:
-            cursor.execute(f"BEGIN; {SETTINGS}; SET LOCAL statement_timeout = {statement_timeout_ms:d}")
-            try:
-                cursor.execute(sql.make_staged())
-            except psycopg2.ProgrammingError as error:
-                raise _refused(sql, error) from error
-            cursor.execute(_BYTE_ORDER)
-            if sql.order_by is not None and cursor.fetchone() == (True,):
-                # Spark orders texts bytewise.
-                self.sql = replace(sql, order_by=f'({sql.order_by}) COLLATE "C"')
+        self.run(f"BEGIN; {SETTINGS}; SET LOCAL statement_timeout = {statement_timeout_ms:d}")
+        try:
+            self.run(sql.make_staged())
+        except psycopg2.ProgrammingError as error:
+            raise _refused(sql, error) from error
+        if sql.order_by is not None and self.run(_BYTE_ORDER) == [(True,)]:
+            # Spark orders texts bytewise.
+            self.sql = replace(sql, order_by=f'({sql.order_by}) COLLATE "C"')
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         """Rows of a statement; empty if it is not a query."""
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchall() if cursor.description is not None else []
+        return run(self.connection, statement)
 
     def take(self, chunk: Chunk) -> None:
         """Stage records; those that are not rows are staged as such.
@@ -243,47 +216,40 @@ class StagingSession:
             NotRowsError: most of them are not rows.
             NewFieldsError: they have fields that are columns and are not compared yet.
         """
-        self._look_for_new_fields(chunk.texts)
-        with self.connection.cursor() as cursor:
-            self._take(cursor, chunk)
-
-    def _look_for_new_fields(self, texts: Sequence[bytes]) -> None:
-        if not self._unseen:
-            return
-        joined = b"".join(texts)
-        names = [name for name, spelt in self._unseen.items() if spelt in joined]
-        likely = [text for text in texts if any(self._unseen[name] in text for name in names)]
+        joined = b"".join(text for text, _, _ in chunk) if self._unseen else b""
+        names = {name: spelt for name, spelt in self._unseen.items() if spelt in joined}
+        likely = (text for text, _, _ in chunk if any(spelt in text for spelt in names.values()))
         new = [text for text in likely if any((as_object(text) or {}).get(name) is not None for name in names)]
         if new:
             raise NewFieldsError(new[:1_000])
+        with self.connection.cursor() as cursor:
+            self._take(cursor, chunk)
 
     def _take(self, cursor: Cursor, chunk: Chunk) -> None:
-        count = len(chunk.texts)
+        texts, offsets, places = zip(*chunk, strict=True)
         cursor.execute("SAVEPOINT chunk")
         try:
-            records = literal(chunk.texts, self.connection)
-            places, offsets = (f"'{{{','.join(map(str, each))}}}'" for each in (chunk.places, chunk.offsets))
-            cursor.execute(self.sql.stage(records, places, offsets))
-            if cursor.rowcount == count:
-                self._staged += count
+            numbers = (f"'{{{','.join(map(str, each))}}}'" for each in (places, offsets))
+            cursor.execute(self.sql.stage(literal(texts, self.connection), *numbers))
+            if cursor.rowcount == len(chunk):
+                self._staged += len(chunk)
                 cursor.execute("RELEASE SAVEPOINT chunk")
                 return
-            reason = "a value is several JSON objects, with commas between them"
+            reason, spelled = "a value is several JSON objects, with commas between them", texts
         except (psycopg2.DataError, UnicodeDecodeError) as error:
-            reason = str(error).splitlines()[0]
+            reason, spelled = str(error).splitlines()[0], texts
             if isinstance(error, psycopg2.errors.UntranslatableCharacter):
-                spelled = chunk.spelled_in(self._encoding)
-                if spelled.texts != chunk.texts:
-                    cursor.execute("ROLLBACK TO SAVEPOINT chunk")
-                    self._take(cursor, spelled)
-                    return
-        self._reason = self._reason or reason
+                spelled = tuple(spelled_in(text, self._encoding) for text in texts)
         cursor.execute("ROLLBACK TO SAVEPOINT chunk")
-        if count > 1:
-            for half in chunk.halves():
+        if spelled != texts:
+            self._take(cursor, list(zip(spelled, offsets, places, strict=True)))
+            return
+        self._reason = self._reason or reason
+        if len(chunk) > 1:
+            for half in (chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]):
                 self._take(cursor, half)
             return
-        cursor.execute(self.sql.stage_unreadable(chunk.places[0], chunk.offsets[0]))
+        cursor.execute(self.sql.stage_unreadable(places[0], offsets[0]))
         self._staged += 1
         self._unreadable += 1
         if self._unreadable > UNREADABLE_MAX and 2 * self._unreadable > self._staged:
@@ -291,47 +257,35 @@ class StagingSession:
 
 
 class Staging:
-    """All sessions, and the threads that feed them. Use it as a context manager."""
+    """All sessions, and the threads that feed them, until a stack is closed."""
 
-    def __init__(self, database: Database, sql: Statements, texts: RecordTexts, *, statement_timeout_ms: int) -> None:
-        self._database = database
+    def __init__(
+        self, stack: ExitStack, database: Database, sql: Statements, texts: RecordTexts, *, statement_timeout_ms: int
+    ) -> None:
         self._sql = sql
         self._texts = texts
-        self._timeout_ms = statement_timeout_ms
-        self._stack = ExitStack()
-        self._chunk = Chunk()
+        self._chunk: list[tuple[bytes, int, int]] = []
+        self._chunk_bytes = 0
         self._waiting: list[Future[None]] = []
         self._turns: list[tuple[StagingSession, ThreadPoolExecutor]] = []
-        self.sessions: list[StagingSession] = []
-
-    def __enter__(self) -> Staging:
-        with ExitStack() as stack:
-            for _ in range(SESSIONS):
-                thread = stack.enter_context(ThreadPoolExecutor(1, "verify-staging"))
-                connection = stack.enter_context(closing(self._database.session("verify")))
-                session = StagingSession(connection, self._sql, statement_timeout_ms=self._timeout_ms)
-                self.sessions.append(session)
-                self._turns.append((session, thread))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            # Neither an error nor Ctrl-C waits for the threads' statements.
-            for session in self.sessions:
-                cancel(session.connection)
-        self._stack.close()
+        for _ in range(SESSIONS):
+            thread = stack.enter_context(ThreadPoolExecutor(1, "verify-staging"))
+            connection = stack.enter_context(closing(database.session("verify")))
+            session = StagingSession(connection, sql, statement_timeout_ms=statement_timeout_ms)
+            self._turns.append((session, thread))
+        self.sessions: list[StagingSession] = [session for session, _ in self._turns]
 
     def take(self, at: TopicPartition, messages: Sequence[Message], offsets: Sequence[int], part: Stretch) -> None:
         """Stage one partition's records from one stretch; waits while all sessions are busy."""
-        chosen = messages[part.start : part.stop]
+        chosen, make = messages[part.start : part.stop], self._texts.make
         if self._texts.plain:
             read, topic = self._texts.read, at.topic
-            texts = [read(topic, message.value()) or self._texts.make(at, message) for message in chosen]
+            texts = [read(topic, message.value()) or make(at, message) for message in chosen]
         else:
-            texts = [self._texts.make(at, message) for message in chosen]
-        self._chunk.add(self._sql.place(part.order, at), offsets[part.start : part.stop], texts)
-        if self._chunk.full:
+            texts = [make(at, message) for message in chosen]
+        self._chunk += zip(texts, offsets[part.start : part.stop], repeat(self._sql.place(part.order, at)))
+        self._chunk_bytes += sum(map(len, texts))
+        if len(self._chunk) >= CHUNK_RECORDS_MAX or self._chunk_bytes >= CHUNK_BYTES_MAX:
             self._put()
 
     def finish(self) -> None:
@@ -340,23 +294,24 @@ class Staging:
         while self._waiting:
             self._waiting.pop(0).result()
 
-    def each(self, work: Callable[[StagingSession], Any]) -> list[Any]:
-        """Do something in every session, at the same time."""
-        return [done.result() for done in [thread.submit(work, session) for session, thread in self._turns]]
+    def each(self, statement: str) -> list[list[tuple[Any, ...]]]:
+        """The rows of a statement in every session; they run at the same time."""
+        return [done.result() for done in [thread.submit(session.run, statement) for session, thread in self._turns]]
 
     def _put(self) -> None:
         while len(self._waiting) >= SESSIONS:
             self._waiting.pop(0).result()
-        if self._chunk.texts:
+        if self._chunk:
             self._turns.append(self._turns.pop(0))
             session, thread = self._turns[-1]
             self._waiting.append(thread.submit(session.take, self._chunk))
-            self._chunk = Chunk()
+            self._chunk, self._chunk_bytes = [], 0
 
 
 def _refused(sql: Statements, error: psycopg2.Error) -> ConfigurationError | StateStoreError:
     text = str(error).splitlines()[0]
-    if (sql.compared.given or sql.order_by) and not isinstance(error, psycopg2.errors.InsufficientPrivilege):
+    denied = isinstance(error, psycopg2.errors.InsufficientPrivilege)
+    if (sql.compared.given or sql.order_by) and not denied:
         return ConfigurationError(
             option="record_columns" if sql.compared.given else "order_by",
             value=", ".join(sql.compared.given.values()) or sql.order_by,
@@ -364,7 +319,7 @@ def _refused(sql: Statements, error: psycopg2.Error) -> ConfigurationError | Sta
             remedy='they see value, value_text, value_bytes, key, key_bytes, headers, topic, partition and "offset" of '
             "a record; order_by sees the columns that are compared",
         )
-    if isinstance(error, psycopg2.errors.InsufficientPrivilege):
+    if denied:
         text += (
             "; verify compares in temporary tables, so have the owner of the database grant this role TEMPORARY on it"
         )

@@ -1,9 +1,9 @@
-"""SQL of the comparison: both sides as hashes of the compared columns, compared as multisets.
+"""SQL of the comparison: both sides as hashes of the compared columns, compared as multisets. Pure: texts.
 
-Pure: texts. A row and a record with the same content have the same 64-bit hash. First only fingerprints are compared:
-both sides are divided into buckets, and the number of hashes in a bucket and their sum are its fingerprint. The hashes
-themselves are compared only in buckets that differ. In an append table the hash chooses the bucket; with upserts the
-hash of the key does, so that all records of a key are in one bucket.
+A row and a record with the same content have the same 64-bit hash. First only fingerprints are compared: both sides are
+divided into buckets, and the number of hashes in a bucket and their sum are its fingerprint. The hashes themselves are
+compared only in buckets that differ. In an append table the hash chooses the bucket; with upserts the hash of the key
+does, so that all records of a key are in one bucket.
 
 Everything is kept in temporary tables, which end with their transaction: nothing is left, and no privilege is needed
 but TEMPORARY on the database.
@@ -14,11 +14,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import TableName, quote_identifier
-from spark_2pc_sink.verification.columns import ComparedColumns
+from spark_2pc_sink.verification.columns import ComparedColumn, ComparedColumns
+
+#: How the sink writes the table.
+Mode = Literal["append", "upsert", "insert_ignore"]
+#: Why a side lacks it: only the other side has it, has it in another form, or has it once more.
+Reason = Literal["missing", "differing", "twice"]
 
 #: A power of two. Ten million rows leave some 600 in a bucket: few to compare, and the fingerprints are small.
 BUCKETS: Final = 16_384
@@ -41,27 +46,28 @@ _OWN: Final = secrets.token_hex(8)
 MARK: Final = f"tombstone {_OWN}"
 _PLACE, _OFFSET, _KEY, _MARK = map(quote_identifier, (f"place {_OWN}", f"offset {_OWN}", f"key {_OWN}", MARK))
 
-#: Hashes that one side has more often than the other.
-_COUNTS: Final = (
-    "SELECT h, coalesce(r.n, 0) AS records, coalesce(t.n, 0) AS rows "
-    "FROM (SELECT h, count(*) AS n FROM pg_temp.verify_records GROUP BY h) AS r "
-    "FULL JOIN (SELECT h, count(*) AS n FROM pg_temp.verify_rows GROUP BY h) AS t USING (h) "
-    "WHERE r.n IS DISTINCT FROM t.n"
+#: Both sides are multisets: only the surplus of a duplicate is left (``twice``: the other side has one). A record and a
+#: row of one key with different values are a pair: one of each, in their order.
+_UNMATCHED: Final = """
+WITH counts AS (
+  SELECT h, coalesce(r.n, 0) AS records, coalesce(t.n, 0) AS rows
+  FROM (SELECT h, count(*) AS n FROM pg_temp.verify_records GROUP BY h) AS r
+  FULL JOIN (SELECT h, count(*) AS n FROM pg_temp.verify_rows GROUP BY h) AS t USING (h)
+  WHERE r.n IS DISTINCT FROM t.n
+), lone_records AS (
+  SELECT place, at, rows > 0 AS twice, CASE WHEN rows = 0 AND {keyed} THEN k END AS pair
+  FROM (SELECT s.*, c.rows, row_number() OVER (PARTITION BY h ORDER BY place, at) AS n
+        FROM pg_temp.verify_records AS s JOIN counts AS c USING (h)) AS s WHERE n > rows
+), lone_rows AS (
+  SELECT part, at, records > 0 AS twice, CASE WHEN records = 0 AND {keyed} THEN k END AS pair
+  FROM (SELECT s.*, c.records, row_number() OVER (PARTITION BY h ORDER BY part, at) AS n
+        FROM pg_temp.verify_rows AS s JOIN counts AS c USING (h)) AS s WHERE n > records
 )
-#: Entries of one side without a counterpart: the surplus over the other side.
-_LONE: Final = (
-    "SELECT h, k, {own}, {other} > 0 AS twice FROM (SELECT s.*, c.{other}, "
-    "row_number() OVER (PARTITION BY h ORDER BY {own}) AS n "
-    "FROM pg_temp.{side} AS s JOIN pg_temp.verify_counts AS c USING (h)) AS s WHERE n > {other}"
-)
-#: A record and a row of one key with different values: one of each, in their order.
-_PAIRS: Final = (
-    "SELECT r.place, r.at AS record_at, t.part, t.at AS row_at FROM "
-    "(SELECT *, row_number() OVER (PARTITION BY k ORDER BY place, at) AS n "
-    "FROM pg_temp.verify_lone_records WHERE NOT twice) AS r "
-    "JOIN (SELECT *, row_number() OVER (PARTITION BY k ORDER BY at) AS n "
-    "FROM pg_temp.verify_lone_rows WHERE NOT twice) AS t USING (k, n)"
-)
+SELECT r.place, r.at, t.part, t.at AS row_at, CASE WHEN coalesce(r.twice, t.twice) THEN 'twice'
+         WHEN r.place IS NULL OR t.part IS NULL THEN 'missing' ELSE 'differing' END AS reason
+FROM (SELECT *, row_number() OVER (PARTITION BY pair ORDER BY place, at) AS n FROM lone_records) AS r
+FULL JOIN (SELECT *, row_number() OVER (PARTITION BY pair ORDER BY at) AS n FROM lone_rows) AS t USING (pair, n)
+"""
 
 
 @dataclass(frozen=True)
@@ -72,34 +78,26 @@ class Statements:
         table: the target.
         compared: its compared columns.
         key: the columns that identify a row; () if there are none.
-        upsert: the last record of each key counts, otherwise all records.
+        mode: append: all records count; upsert: the last one of each key; insert_ignore: the first one.
         order_by: SQL over compared columns whose greatest value wins among records of one key; None for none.
         order_first: that order takes precedence over the order of batches.
         partitions: partitions of the records, in order. A record's place is the number of its batch times their number,
             plus the index of its partition.
         has_tombstones: records without a value mean that their key has no row.
-        first_batch: for each key the earliest batch counts, not the latest.
     """
 
     table: TableName
     compared: ComparedColumns
     key: tuple[str, ...] = ()
-    upsert: bool = False
+    mode: Mode = "append"
     order_by: str | None = None
     order_first: bool = False
     partitions: tuple[TopicPartition, ...] = ()
     has_tombstones: bool = False
-    first_batch: bool = False
-
-    # --- records ---------------------------------------------------------------------------------------------------
 
     def place(self, order: int, partition: TopicPartition) -> int:
         """The place of records of a partition; ``order`` is the index of their claim, or of the previous one."""
         return (order + 1) * len(self.partitions) + self.partitions.index(partition)
-
-    def partition(self, place: int) -> TopicPartition:
-        """The partition of a place."""
-        return self.partitions[place % len(self.partitions)]
 
     def make_staged(self, name: str = "verify_staged") -> str:
         """An empty table for the hashes of records, with the place and offset of each."""
@@ -112,8 +110,8 @@ class Statements:
 
     def stage_unreadable(self, place: int, offset: int) -> str:
         """Add a record that is not a row: its hash is that of its place, which no row has."""
+        own = _hash(["'unreadable'::text", f"{place}::bigint", f"{offset}::bigint"])
         order = ", NULL" if self.order_by else ""
-        own = f"hash_record_extended(ROW('unreadable'::text, {place}::bigint, {offset}::bigint), 0)"
         return f"INSERT INTO pg_temp.verify_staged SELECT {own}, {own}, {place}, {offset}, false{order}"
 
     def typed_records(self, records: str) -> str:
@@ -122,22 +120,21 @@ class Statements:
         return f"SELECT {columns} FROM ({self._read(records)}) AS s"
 
     def _staged_from(self, records: str, places: str, offsets: str) -> str:
-        order = f", ({self.order_by}) AS o" if self.order_by else ""
         # A tombstone differs from every row: its hash is that of its place.
         gone = _hash(["'tombstone'::text", _PLACE, _OFFSET])
         hashed = _hash([column.of_record for column in self.compared.columns])
+        key = self._key_hash([column.of_record for column in self._key_columns])
+        order = f", ({self.order_by}) AS o" if self.order_by else ""
         return (
-            f"SELECT CASE WHEN {_MARK} THEN {gone} ELSE {hashed} END AS h, "
-            f"{self._key_hash([column.of_record for column in self.compared.named(self.key)])} AS k, "
-            f"{_PLACE} AS place, {_OFFSET} AS at, coalesce({_MARK}, false) AS gone{order} "
+            f"SELECT CASE WHEN {_MARK} THEN {gone} ELSE {hashed} END AS h, {key} AS k, {_PLACE} AS place, "
+            f"{_OFFSET} AS at, coalesce({_MARK}, false) AS gone{order} "
             f"FROM ({self._read(records, places, offsets)}) AS s"
         )
 
     def _read(self, records: str, places: str = "'{}'", offsets: str = "'{}'") -> str:
         # All columns of one field read it identically.
         fields = {column.field: column for column in self.compared.columns}
-        given = self.compared.given
-        kinds = RECORD_PARTS if given else {name: each.field_type for name, each in fields.items()}
+        kinds = RECORD_PARTS if self.compared.given else {name: each.field_type for name, each in fields.items()}
         typed = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in kinds.items())
         names = ", ".join(map(quote_identifier, [*kinds, MARK]))
         made = [f"{each.read} AS {quote_identifier(name)}" for name, each in fields.items()]
@@ -147,12 +144,10 @@ class Statements:
             f"unnest({places}::bigint[]), unnest({offsets}::bigint[])) AS r ({names}, {_PLACE}, {_OFFSET})"
         )
 
-    # --- upserts ---------------------------------------------------------------------------------------------------
-
     def keep_winners(self, table: str) -> str:
         """Keep, in a table of staged records, for each key the one whose row the table keeps."""
         order = ["o DESC NULLS LAST"] if self.order_by else []
-        batch = [f"place / {len(self.partitions)} {'ASC' if self.first_batch else 'DESC'}"]
+        batch = [f"place / {len(self.partitions)} {'ASC' if self.mode == 'insert_ignore' else 'DESC'}"]
         winning = ", ".join([*(order + batch if self.order_first else batch + order), "at DESC"])
         winners = f"SELECT DISTINCT ON (k) * FROM pg_temp.{table} ORDER BY k, {winning}"
         return (
@@ -164,19 +159,10 @@ class Statements:
         """A condition on staged records: they are of the claim with this index."""
         return f"place / {len(self.partitions)} = {order + 1}"
 
-    # --- fingerprints ----------------------------------------------------------------------------------------------
-
-    @property
-    def _bucket(self) -> str:
-        return f"({'k' if self.upsert else 'h'} & {BUCKETS - 1})"
-
-    def staged_fingerprints(self) -> str:
-        """Bucket, number of hashes and their sum."""
-        return f"SELECT {self._bucket} AS b, count(*), sum(h)::text FROM pg_temp.verify_staged GROUP BY 1"
-
-    def table_fingerprints(self) -> str:
-        """The same of the table."""
-        return f"SELECT {self._bucket} AS b, count(*), sum(h)::text FROM ({self._hashed_table()}) AS t GROUP BY 1"
+    def fingerprints(self, *, staged: bool) -> str:
+        """Bucket, number of hashes and their sum, of staged records or of the table."""
+        of = "pg_temp.verify_staged" if staged else f"({self._hashed_table()}) AS t"
+        return f"SELECT {self._bucket} AS b, count(*), sum(h)::text FROM {of} GROUP BY 1"
 
     def in_buckets(self, buckets: Sequence[int]) -> str:
         """A condition on hashes."""
@@ -184,61 +170,43 @@ class Statements:
             return "true"
         return f"{self._bucket} = ANY ('{{{','.join(map(str, buckets))}}}'::bigint[])"
 
-    # --- hashes ----------------------------------------------------------------------------------------------------
+    @property
+    def of_records(self) -> str:
+        """A condition on the table's rows: a record has the same key, or if there is no key, the same hash."""
+        same = "k" if self.key else "h"
+        return f"{same} IN (SELECT {same} FROM pg_temp.verify_records)"
 
     def make_rows(self, condition: str) -> str:
         """The hashes of the table's rows, and the location of each row."""
         hashed = self._hashed_table(", tableoid AS part, ctid AS at")
         return _made("verify_rows", f"SELECT h, k, part, at FROM ({hashed}) AS t WHERE {condition}")
 
-    def of_records(self) -> str:
-        """A condition on the table's rows: a record has the same key, or if there is no key, the same hash."""
-        same = "k" if self.key else "h"
-        return f"{same} IN (SELECT {same} FROM pg_temp.verify_records)"
-
     def drop_obeyed_tombstones(self) -> str:
         """Remove tombstones whose keys have no row, as expected; others differ from the table."""
-        return (
-            "DELETE FROM pg_temp.verify_records AS r WHERE gone "
-            "AND NOT EXISTS (SELECT FROM pg_temp.verify_rows AS t WHERE t.k = r.k)"
-        )
+        row = "SELECT FROM pg_temp.verify_rows AS t WHERE t.k = r.k"
+        return f"DELETE FROM pg_temp.verify_records AS r WHERE gone AND NOT EXISTS ({row})"
 
     def drop_late_records(self) -> str:
         """Remove those whose key has a row with a greater order: records of earlier batches describe that row."""
-        columns = self.compared.columns
         # By its type, as exactly as records can express it; the text of a column has another order.
         forms = {
             column.field: quote_identifier(column.name) if column.of_table.endswith("::text") else column.of_table
-            for column in columns
+            for column in self.compared.columns
         }
         named = ", ".join(f"{form} AS {quote_identifier(name)}" for name, form in forms.items())
-        key = self._key_hash([column.of_table for column in self.compared.named(self.key)])
+        key = self._key_hash([column.of_table for column in self._key_columns])
         rows = (
             f"SELECT {_KEY} AS k, ({self.order_by}) AS o FROM (SELECT {key} AS {_KEY}, {named} FROM {self.table}) AS s"
         )
         newer = "t.o > r.o OR (r.o IS NULL AND t.o IS NOT NULL)"
         return f"DELETE FROM pg_temp.verify_records AS r USING ({rows}) AS t WHERE t.k = r.k AND ({newer})"
 
-    def make_lone(self) -> str:
-        """Records without a row, rows without a record, and pairs of both that have one key.
-
-        Both sides are multisets: only the surplus of a duplicate is returned; ``twice``: the other side has one.
-        """
-        made = (
-            _made("verify_counts", _COUNTS),
-            _made("verify_lone_records", _LONE.format(side="verify_records", own="place, at", other="rows")),
-            _made("verify_lone_rows", _LONE.format(side="verify_rows", own="part, at", other="records")),
-            _made("verify_pairs", f"{_PAIRS} WHERE {'true' if self.key else 'false'}"),
-        )
-        return "; ".join(made)
+    def make_unmatched(self) -> str:
+        """Records without a row, rows without a record, and pairs of both that have one key, each with its reason."""
+        return _made("verify_unmatched", _UNMATCHED.format(keyed="true" if self.key else "false"))
 
     def compare_pair(self, records: str, row: str) -> str:
-        """For each column: whether record and row differ in it, and both in their compared form.
-
-        Args:
-            records: the record alone.
-            row: a condition that only the row satisfies.
-        """
+        """For each column: whether one record and the row of a condition differ in it, and both in their form."""
         named = [(column, f"c{number}") for number, column in enumerate(self.compared.columns)]
         of_record = ", ".join(f"{column.of_record} AS {name}" for column, name in named)
         of_table = ", ".join(f"{column.of_table} AS {name}" for column, name in named)
@@ -248,22 +216,26 @@ class Statements:
             f"(SELECT {of_table} FROM {self.table} WHERE {row}) AS t"
         )
 
-    # --- rows ------------------------------------------------------------------------------------------------------
-
     def rows_at(self, places: str) -> str:
         """Rows as JSON and as COPY's texts, from a query of (part, at)."""
         names = [f"t.{quote_identifier(name)}" for name in self.compared.names]
         texts = ", ".join(f"{name}::text" for name in names)
         # j alone would be a column of that name; with a star it is the row.
         json = f"(SELECT to_jsonb(j.*) FROM (SELECT {', '.join(names)}) AS j)::text"
-        return (
-            f"SELECT {json}, {texts} FROM ({places}) AS p (part, at) "
-            f"JOIN {self.table} AS t ON t.tableoid = p.part AND t.ctid = p.at"
-        )
+        joined = f"JOIN {self.table} AS t ON t.tableoid = p.part AND t.ctid = p.at"
+        return f"SELECT {json}, {texts} FROM ({places}) AS p (part, at) {joined}"
+
+    @property
+    def _bucket(self) -> str:
+        return f"({'h' if self.mode == 'append' else 'k'} & {BUCKETS - 1})"
+
+    @property
+    def _key_columns(self) -> tuple[ComparedColumn, ...]:
+        return self.compared.named(self.key)
 
     def _hashed_table(self, more: str = "") -> str:
         hashed = _hash([column.of_table for column in self.compared.columns])
-        key = self._key_hash([column.of_table for column in self.compared.named(self.key)])
+        key = self._key_hash([column.of_table for column in self._key_columns])
         return f"SELECT {hashed} AS h, {key} AS k{more} FROM {self.table}"
 
     def _key_hash(self, parts: Sequence[str]) -> str:

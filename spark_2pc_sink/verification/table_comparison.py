@@ -2,14 +2,16 @@
 
 The columns that are compared are found by a sample of the records, the records are read and staged while the database
 makes fingerprints of the table, and both are compared as multisets: by fingerprints first, by hashes where those
-differ. What differs is left in temporary tables of the snapshot's session, from which `Unmatched` names it.
+differ. What differs is left in a temporary table of the snapshot's session, from which it is read back by name, for the
+report and for files.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -18,15 +20,14 @@ from typing import Any, Final, TypeAlias
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.api import Request
-from spark_2pc_sink.verification.columns import RecordFacts, TableShape, hides_rows, read_shape
+from spark_2pc_sink.verification.columns import RecordFacts, TableShape, read_shape
 from spark_2pc_sink.verification.evidence import Evidence
-from spark_2pc_sink.verification.history import Ranges, Stretch, Tally
-from spark_2pc_sink.verification.record_digest import content_of
+from spark_2pc_sink.verification.history import Ranges, Stretch, Tally, content_of
 from spark_2pc_sink.verification.report import THE_TABLE, Differences, Refusal
-from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging
+from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging, cancelled_on_error
 from spark_2pc_sink.verification.statements import Statements
 from spark_2pc_sink.verification.table_pairs import NO_TOPIC, TablePair, other_writers
-from spark_2pc_sink.verification.target import RECORD_COLUMNS_REMEDY, NotRowsError, TablePlan, Target
+from spark_2pc_sink.verification.target import RECORD_COLUMNS_REMEDY, NotRowsError, Target, planned
 from spark_2pc_sink.verification.topic_reader import TopicReader, offsets_of
 from spark_2pc_sink.verification.unmatched import Unmatched
 from spark_2pc_sink.verification.values import ValueReader, formats_of, no_registry, value_reader
@@ -41,7 +42,6 @@ SAMPLED_PARTITIONS_MAX: Final = 32
 SAMPLED_RECORDS: Final = 200
 #: Hashes in transit between sessions: above this they go through a file.
 _SPOOLED_BYTES_MAX: Final = 8 * 1024 * 1024
-_UNTOLD: Final = "rows that no record is of"
 
 
 def read_all(
@@ -94,89 +94,72 @@ class TableComparison:
     """Compares one table; ``directory`` is for files with missing records and rows, None for none."""
 
     def __init__(
-        self,
-        request: Request,
-        evidence: Evidence,
-        differences: Differences,
-        pair: TablePair,
-        directory: Path | None,
+        self, request: Request, evidence: Evidence, differences: Differences, pair: TablePair, directory: Path | None
     ) -> None:
         self._request = request
         self._evidence = evidence
+        self._snapshot = evidence.snapshot
         self._differences = differences
         self._pair = pair
         self._directory = directory
-        self._layout = pair.layout
-        self._target: Target = request.target.completed(self._layout, unordered=pair.unordered)
-        self._read: ValueReader = value_reader(self._layout, request.registry)
+        self._target: Target = request.target.completed(pair.layout, unordered=pair.unordered)
+        self._read: ValueReader = value_reader(pair.layout, request.registry)
         self._keyed = self._target.mode != "append"
         #: With upserts and one batch, its index: records of later batches are staged too.
         self._only = min(evidence.chosen) if self._keyed and request.scope.batch is not None else None
-        bounds = evidence.bounds(everything=request.scope.is_all, to_the_end=self._only is not None)
         self.topics: frozenset[str] = pair.all_topics
+        bounds = evidence.bounds(everything=request.scope.is_all, to_the_end=self._only is not None)
         self._bounds: Ranges = {at: bound for at, bound in bounds.items() if at.topic in self.topics}
         hidden = evidence.bounds_of(evidence.hidden, evidence.logs.written)
         self._hidden: Ranges = {at: bound for at, bound in hidden.items() if at.topic in self.topics}
-
-    @property
-    def table(self) -> str:
-        """Its original spelling."""
-        return self._target.table or ""
+        self.table: str = self._target.table or ""
 
     def run(self, tally: Tally) -> ComparedTable | None:
         """Compare, count the records, and report differences; None if that is not possible, which is reported."""
-        if self._evidence.is_open and not self._hidden and self._why_untold() is None:
+        refusal = Refusal(self._pair.why, NO_TOPIC) if self._pair.why else None
+        if refusal is None and not self.table:
+            refusal = Refusal("the sink has noted none", "pass --table TABLE (table)")
+        if refusal is None and self._evidence.is_open and not self._hidden:
             return ComparedTable(0, ())
-        plan = self._plan()
-        while plan is not None:
+        shape = self._shape() if refusal is None else None
+        if shape is not None and (refusal := self._why_unreadable()) is None:
+            return self._compare_all(shape, self._sample(), tally)
+        if refusal is not None:
+            self._differences.skip(THE_TABLE, *refusal)
+        return None
+
+    def _compare_all(self, shape: TableShape, facts: RecordFacts, tally: Tally) -> ComparedTable | None:
+        whole = self._is_whole()
+        partitions = sorted(at for at in {*self._evidence.ends, *self._hidden} if at.topic in self.topics)
+        while True:
+            sql = planned(self._target, shape, facts, partitions, whole=whole)
+            if isinstance(sql, Refusal):
+                self._differences.skip(THE_TABLE, *sql)
+                return None
             try:
-                found = self._stage_and_compare(plan, plan.sql(), tally)
+                found = self._stage_and_compare(shape, sql, tally, whole=whole)
             except NewFieldsError as error:
                 # Again, with these fields too.
-                plan.facts.note(error.values)
+                facts.note(error.values)
             except NotRowsError as error:
                 why = f"most records cannot become rows of it: {error}"
                 self._differences.skip(THE_TABLE, why, RECORD_COLUMNS_REMEDY)
                 return None
             else:
-                for part in plan.compared.not_checked:
+                for part in sql.compared.not_checked:
                     self._differences.skip(part.what, part.why)
                 return found
-        return None
-
-    # --- the plan --------------------------------------------------------------------------------------------------
-
-    def _plan(self) -> TablePlan | None:
-        """The plan of the comparison; None if it is not possible, which is reported."""
-        why = self._why_untold()
-        shape = self._shape() if why is None else None
-        if shape is not None and (why := self._why_unreadable()) is None:
-            partitions = {at for at in {*self._evidence.ends, *self._hidden} if at.topic in self.topics}
-            plan = TablePlan(self._target, shape, self._sample(), partitions, whole=self._is_whole())
-            why = plan.refusal()
-            if why is None:
-                plan.sql()
-                return plan
-        if why is not None:
-            self._differences.skip(THE_TABLE, *why)
-        return None
-
-    def _why_untold(self) -> Refusal | None:
-        if self._pair.why:
-            return Refusal(self._pair.why, NO_TOPIC)
-        return None if self.table else Refusal("the sink has noted none", "pass --table TABLE (table)")
 
     def _shape(self) -> TableShape | None:
         try:
-            with self._evidence.snapshot.driver.cursor() as cursor:
+            with self._snapshot.driver.cursor() as cursor:
                 shape = read_shape(cursor, self.table)
-                role = hides_rows(cursor, shape.table)
         except ConfigurationError as error:
             if not self._evidence.has_several or self._request.target.table is not None:
                 raise
             self._differences.skip(THE_TABLE, error.rule, error.remedy)
             return None
-        if role:
+        if role := shape.hidden_from:
             why = f"the table's policies apply to role {role}: it needs BYPASSRLS, or be another one, to see all rows"
             self._differences.skip("rows that row-level security hides", why)
         return shape
@@ -188,20 +171,20 @@ class TableComparison:
                 "no topic of its rows exists, or was written to in these batches",
                 "compare more batches, or name the topic that has its records: --topic TOPIC",
             )
-        formats = formats_of(self._layout)
+        formats = formats_of(self._pair.layout)
         return no_registry(formats) if formats and self._request.registry is None else None
 
     def _sample(self) -> RecordFacts:
         """The facts of the records, or if consumers see none, of the hidden ones."""
         facts = RecordFacts()
         for bounds, committed in ((self._bounds, True), (self._hidden, False)):
-            chosen = {at: bounds[at] for at in sorted(bounds) if bounds[at][1] > bounds[at][0]}
-            sampled = dict(list(chosen.items())[:SAMPLED_PARTITIONS_MAX])
             if facts.records or facts.others:
                 break
+            chosen = [(at, *bounds[at]) for at in sorted(bounds) if bounds[at][1] > bounds[at][0]]
+            sampled = chosen[:SAMPLED_PARTITIONS_MAX]
             for some in (
-                {at: (start, min(start + SAMPLED_RECORDS, end)) for at, (start, end) in sampled.items()},
-                {at: (max(end - SAMPLED_RECORDS, start), end) for at, (start, end) in sampled.items()},
+                {at: (start, min(start + SAMPLED_RECORDS, end)) for at, start, end in sampled},
+                {at: (max(end - SAMPLED_RECORDS, start), end) for at, start, end in sampled},
             ):
                 for at, messages in self._evidence.reader.read(some, committed=committed):
                     values = (message.value() for message in messages)
@@ -213,12 +196,12 @@ class TableComparison:
         """Whether every row must have a record; if not, report why."""
         if not self._request.scope.is_all:
             return False
-        reasons = [why for why in self._why_partial() if why]
+        reasons = list(self._why_partial())
         for why in reasons:
-            self._differences.skip(_UNTOLD, why)
+            self._differences.skip("rows that no record is of", why)
         return not reasons
 
-    def _why_partial(self) -> Iterable[str]:
+    def _why_partial(self) -> Iterator[str]:
         evidence, pair = self._evidence, self._pair
         claims = evidence.claims.claims
         untold = [claims[index].batch for index in pair.untold]
@@ -239,18 +222,16 @@ class TableComparison:
             topics = ", ".join(sorted(packed))
             yield f"log compaction of {topics} removes records that later ones of their key supersede"
 
-    # --- the comparison --------------------------------------------------------------------------------------------
-
-    def _stage_and_compare(self, plan: TablePlan, sql: Statements, tally: Tally) -> ComparedTable:
-        evidence, progress = self._evidence, self._request.progress
-        snapshot, timeout_ms = evidence.snapshot, self._request.options.statement_timeout_ms
+    def _stage_and_compare(self, shape: TableShape, sql: Statements, tally: Tally, *, whole: bool) -> ComparedTable:
+        reader, progress, run = self._evidence.reader, self._request.progress, self._snapshot.run
+        timeout_ms = self._request.options.statement_timeout_ms
         texts = RecordTexts(sql.compared.given.values(), self._read, self._target.tombstones)
-        with (
-            Staging(evidence.database, sql, texts, statement_timeout_ms=timeout_ms) as staging,
-            ThreadPoolExecutor(1, "verify-table") as thread,
-            snapshot.cancelled_on_error(),
-        ):
-            made = thread.submit(snapshot.run, sql.table_fingerprints()) if plan.whole else None
+        with ExitStack() as stack:
+            staging = Staging(stack, self._evidence.database, sql, texts, statement_timeout_ms=timeout_ms)
+            thread = stack.enter_context(ThreadPoolExecutor(1, "verify-table"))
+            busy = [self._snapshot.driver, *(session.connection for session in staging.sessions)]
+            stack.enter_context(cancelled_on_error(busy))
+            made = thread.submit(run, sql.fingerprints(staged=False)) if whole else None
 
             def stage(
                 at: TopicPartition, messages: Any, offsets: list[int], part: Stretch, *, seen: bool = True
@@ -258,8 +239,8 @@ class TableComparison:
                 if self._is_staged(at, part, seen=seen):
                     staging.take(at, messages, offsets, part)
 
-            read_all(evidence.reader, self._bounds, tally, progress, stage)
-            for at, messages in evidence.reader.read(self._hidden, committed=False):
+            read_all(reader, self._bounds, tally, progress, stage)
+            for at, messages in reader.read(self._hidden, committed=False):
                 offsets = offsets_of(messages)
                 for part in tally.of(at).stretches(offsets):
                     stage(at, messages, offsets, part, seen=False)
@@ -267,8 +248,10 @@ class TableComparison:
             progress("comparing", 0, 1)
             # The database's own error must be raised before a statement fails in the ended transaction.
             table = None if made is None else _fingerprints([made.result()])
-            with snapshot.undone():
-                found = self._compare(staging, table, plan, tally)
+            # The changes are undone when it succeeds; otherwise the transaction cannot be used any more.
+            run("SAVEPOINT comparison")
+            found = self._compare(staging, table, shape, tally)
+            run("ROLLBACK TO SAVEPOINT comparison; RELEASE SAVEPOINT comparison")
         progress("comparing", 1, 1)
         return found
 
@@ -281,94 +264,79 @@ class TableComparison:
             return True
         return part.claim in self._evidence.chosen if self._only is None else part.claim >= self._only
 
-    def _compare(self, staging: Staging, table: Fingerprints | None, plan: TablePlan, tally: Tally) -> ComparedTable:
+    def _compare(self, staging: Staging, table: Fingerprints | None, shape: TableShape, tally: Tally) -> ComparedTable:
         """Compare the staged records with the table: all rows if there are fingerprints, else those of the records."""
-        sql, run = staging.sessions[0].sql, self._evidence.snapshot.run
-        of_batch = None if self._only is None else sql.of_batch(self._only)
-        before = 0
-        if of_batch is not None:
-            count = f"SELECT count(*) FROM pg_temp.verify_staged WHERE {of_batch}"
-            before = sum(staged for ((staged,),) in staging.each(lambda session: session.run(count)))
-        if sql.upsert:
-            staging.each(lambda session: session.run(sql.keep_winners("verify_staged")))
-        columns = sql.compared.names
+        sql, rows, condition = staging.sessions[0].sql, 0, "true"
+        of_batch = "false" if self._only is None else sql.of_batch(self._only)
+        staged = sum(
+            count for ((count,),) in staging.each(f"SELECT count(*) FROM pg_temp.verify_staged WHERE {of_batch}")
+        )
+        if self._keyed:
+            staging.each(sql.keep_winners("verify_staged"))
         if table is not None:
-            kafka = _fingerprints(staging.each(lambda session: session.run(sql.staged_fingerprints())))
             rows = sum(number for number, _ in table.values())
-            differing = sorted(
-                bucket for bucket in kafka.keys() | table.keys() if kafka.get(bucket) != table.get(bucket)
-            )
+            kafka = _fingerprints(staging.each(sql.fingerprints(staged=True)))
+            differing = [bucket for bucket in kafka.keys() | table.keys() if kafka.get(bucket) != table.get(bucket)]
             if not differing:
-                return ComparedTable(rows, columns)
-            condition = sql.in_buckets(differing)
-            self._collect(staging, sql, condition, condition)
-            return ComparedTable(rows, columns, self._name(sql, plan, tally)[1])
-        left, late = self._collect(staging, sql, "true", sql.of_records(), of_batch)
-        ((rows, records),) = run(
+                return ComparedTable(rows, sql.compared.names)
+            condition = sql.in_buckets(sorted(differing))
+        self._collect(staging, sql, condition)
+        if self._only is not None:
+            self._snapshot.run(f"DELETE FROM pg_temp.verify_records WHERE NOT ({of_batch})")
+            ((left,),) = self._snapshot.run("SELECT count(*) FROM pg_temp.verify_records")
+            self._skip_some(staged - left, "have been replaced by records of later batches")
+        late = self._match(sql, sql.of_records if table is None else condition, partly=table is None)
+        unmatched = Unmatched(self._request, self._evidence, sql, self._read, tally=tally, rows_too=table is not None)
+        count, written = unmatched.report(self._differences), self._write(unmatched, shape)
+        if table is not None:
+            return ComparedTable(rows, sql.compared.names, written)
+        ((rows, records),) = self._snapshot.run(
             "SELECT (SELECT count(*) FROM pg_temp.verify_rows), (SELECT count(*) FROM pg_temp.verify_records)"
         )
-        self._tell_part(before - left if of_batch is not None else 0, late)
-        unmatched, written = self._name(sql, plan, tally)
-        return ComparedTable(rows - late, columns, written, records, records - unmatched)
+        return ComparedTable(rows - late, sql.compared.names, written, records, records - count)
 
-    def _collect(
-        self, staging: Staging, sql: Statements, of_records: str, of_rows: str, of_batch: str | None = None
-    ) -> tuple[int, int]:
-        """Match the hashes of both sides, and leave those found on one side only.
-
-        Returns:
-            how many records of the one batch are left, and how many records were excluded because the table has a newer
-            row from another batch.
-        """
-        snapshot, left, late = self._evidence.snapshot, 0, 0
-        run = snapshot.run
-        run(sql.make_staged("verify_records"))
+    def _collect(self, staging: Staging, sql: Statements, condition: str) -> None:
+        """Copy staged hashes of all sessions to that of the snapshot."""
+        self._snapshot.run(sql.make_staged("verify_records"))
         for session in staging.sessions:
             with SpooledTemporaryFile(_SPOOLED_BYTES_MAX) as hashes:
-                staged = f"COPY (SELECT * FROM pg_temp.verify_staged WHERE {of_records}) TO STDOUT"
+                staged = f"COPY (SELECT * FROM pg_temp.verify_staged WHERE {condition}) TO STDOUT"
                 with session.connection.cursor() as cursor:
                     cursor.copy_expert(staged, hashes)
                 hashes.seek(0)
-                with snapshot.driver.cursor() as cursor:
+                with self._snapshot.driver.cursor() as cursor:
                     cursor.copy_expert("COPY pg_temp.verify_records FROM STDIN", hashes)
-        if sql.upsert:
+        if self._keyed:
             # The records of a key may have been in several sessions.
-            run(sql.keep_winners("verify_records"))
-        if of_batch is not None:
-            run(f"DELETE FROM pg_temp.verify_records WHERE NOT ({of_batch})")
-            ((left,),) = run("SELECT count(*) FROM pg_temp.verify_records")
+            self._snapshot.run(sql.keep_winners("verify_records"))
+
+    def _match(self, sql: Statements, of_rows: str, *, partly: bool) -> int:
+        """Match the hashes of both sides; the number of records left out because the table has a newer row."""
+        run, late = self._snapshot.run, 0
         run("ANALYZE pg_temp.verify_records")
         run(sql.make_rows(of_rows))
-        if sql.order_first and of_rows != of_records:
-            with snapshot.driver.cursor() as cursor:
-                cursor.execute(sql.drop_late_records())
-                late = cursor.rowcount
+        if sql.order_first and partly:
+            ((late,),) = run(f"WITH late AS ({sql.drop_late_records()} RETURNING 1) SELECT count(*) FROM late")
+            self._skip_some(late, "came late: the table keeps a newer row of their key")
         if sql.has_tombstones:
             run(sql.drop_obeyed_tombstones())
-        run(sql.make_lone())
-        return left, late
+        run(sql.make_unmatched())
+        return late
 
-    def _tell_part(self, superseded: int, late: int) -> None:
-        replaced = {
-            "have been replaced by records of later batches": superseded,
-            "came late: the table keeps a newer row of their key": late,
-        }
-        for what, count in replaced.items():
-            if count:
-                scope = "the open transaction" if self._evidence.is_open else self._request.scope
-                self._differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
+    def _skip_some(self, count: int, what: str) -> None:
+        if count:
+            scope = "the open transaction" if self._evidence.is_open else self._request.scope
+            self._differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
 
-    def _name(self, sql: Statements, plan: TablePlan, tally: Tally) -> tuple[int, tuple[str, ...]]:
-        """Name the differences, and write them to files if requested; number of differing records, and paths."""
-        unmatched = Unmatched(self._request, self._evidence, sql, self._read, tally=tally, rows_too=plan.whole)
-        count = unmatched.report(self._differences)
+    def _write(self, unmatched: Unmatched, shape: TableShape) -> tuple[str, ...]:
+        """Write the differences to files if requested; their paths."""
         if self._directory is None:
-            return count, ()
-        if formats_of(self._layout):
+            return ()
+        if formats_of(self._pair.layout):
             why = "no file can put records with a schema back; a restart of the job with accept_replay can"
             self._differences.skip("files with what either side lacks", why)
-            return count, ()
-        return count, unmatched.write(self._directory, plan.shape, self._layout, sorted(self.topics))
+            return ()
+        return unmatched.write(self._directory, shape, self._pair.layout, sorted(self.topics))
 
 
 def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:

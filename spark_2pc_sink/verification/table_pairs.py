@@ -89,36 +89,29 @@ class TablePair:
 
 
 def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | None = None) -> tuple[TablePair, ...]:
-    """The tables of the newest layout, each with the topics that describe its rows.
-
-    Args:
-        noted: the layouts of the sink's claims, the oldest first.
-        claims: the batches in the history.
-        topic: the topic that the user says describes the rows; None to find it.
-    """
+    """The tables of the newest layout, each with the topics that describe its rows, or with the topic that is given."""
     named = {each.topic for one in noted for each in one.layout.each if each.records}
     by_rows = frozenset(claims.topics - named - letter_topics(noted))
     newest = noted[-1].layout
 
     def pair(lane: SinkLayout) -> TablePair:
         if topic is not None:
-            return _said(lane, newest, topic, len(claims.claims))
+            told = [each for each in newest.each if each.records and each.topic == topic]
+            best = max(told, key=_rank(lane)) if told else SinkLayout(topic=topic)
+            only = frozenset({topic})
+            return TablePair(_joined(lane, best), "", (only,) * len(claims.claims), only, unordered=best is not lane)
         now = _told(lane, newest, by_rows)
         if now.before is None:
             return now
-        told = [*(_earlier(lane, each.layout, newest, by_rows) for each in noted[:-1]), now.before]
-        of_claims = tuple(told[layout_at(noted, claim.decided_at)] for claim in claims.claims)
-        return replace(now, topics=of_claims, before=told[0])
+        topics = [*(_earlier(lane, each.layout, newest, by_rows) for each in noted[:-1]), now.before]
+        of_claims = tuple(topics[layout_at(noted, claim.decided_at)] for claim in claims.claims)
+        return replace(now, topics=of_claims, before=topics[0])
 
     return tuple(pair(lane) for lane in newest.each if lane.table is not None)
 
 
 def foreseen_refusals(layout: SinkLayout) -> dict[str, Refusal]:
-    """The tables of a sink whose comparison would be inconclusive, as far as its options tell, and why.
-
-    Args:
-        layout: layout of the sink before its first batch.
-    """
+    """The tables of a sink whose comparison would be inconclusive, as far as its options tell, and why."""
     found = {}
     for pair in table_pairs((NotedLayout(datetime.now(timezone.utc), layout),), Claims()):
         target = GivenTarget().completed(pair.layout, unordered=pair.unordered)
@@ -146,21 +139,17 @@ def same_table(one: str, other: str) -> bool:
     return first.name == second.name and (first.schema == second.schema or None in (first.schema, second.schema))
 
 
-def _of_table(layout: SinkLayout, table: str) -> SinkLayout | None:
-    """The lane of a table; None if the layout lacks the table."""
-    return next((each for each in layout.each if each.table and same_table(each.table, table)), None)
-
-
 def _earlier(
     lane: SinkLayout, layout: SinkLayout, newest: SinkLayout, by_rows: frozenset[str]
 ) -> frozenset[str] | None:
     """The topics that describe the table in an earlier layout; empty if the layout lacks it."""
-    same = _of_table(layout, str(lane.table))
-    if same is not None:
-        return _told(same, layout, by_rows).before
+    for each in layout.each:
+        if each.table and same_table(each.table, str(lane.table)):
+            return _told(each, layout, by_rows).before
     # A table that the sink no longer writes may be this one before a rename: its topics then have the rows.
-    replaced = any(each.table and _of_table(newest, each.table) is None for each in layout.each)
-    return None if replaced else frozenset()
+    now = [each.table for each in newest.each if each.table]
+    before = [each.table for each in layout.each if each.table]
+    return frozenset() if all(any(same_table(old, new) for new in now) for old in before) else None
 
 
 def _told(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> TablePair:
@@ -188,14 +177,6 @@ def _told(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> Tabl
     return TablePair(replace(lane, records=False), why)
 
 
-def _said(lane: SinkLayout, layout: SinkLayout, topic: str, claims: int) -> TablePair:
-    """The table of a lane with the records of the topic that the user has named."""
-    found = [each for each in layout.each if each.records and each.topic == topic]
-    best = max(found, key=_rank(lane)) if found else SinkLayout(topic=topic)
-    only = frozenset({topic})
-    return TablePair(_joined(lane, best), "", (only,) * claims, only, unordered=best is not lane)
-
-
 def _rank(lane: SinkLayout) -> Callable[[SinkLayout], Any]:
     """How well a topic describes a table: its deletions, its columns, and the order of its rows."""
     return lambda records: (
@@ -209,9 +190,6 @@ def _joined(lane: SinkLayout, records: SinkLayout) -> SinkLayout:
     return replace(lane, **{name: getattr(records, name) for name in _OF_RECORDS})
 
 
-# --- the choice ----------------------------------------------------------------------------------------------------
-
-
 def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair, ...]:
     """The tables to compare; all topics of a sink with one table have the records of its rows.
 
@@ -221,18 +199,15 @@ def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair, ...]:
     """
     topic, layout, claims = request.topic, evidence.layout, evidence.claims
     if topic is not None and topic not in evidence.logs.topic_ids and topic not in claims.topics:
-        raise ConfigurationError(
-            option="topic",
-            value=topic,
-            rule="it is a topic that the sink writes, and there is none of this name",
-            remedy=f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}",
-        )
+        rule = "it is a topic that the sink writes, and there is none of this name"
+        remedy = f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}"
+        raise ConfigurationError(option="topic", value=topic, rule=rule, remedy=remedy)
     of_rows = (claims.topics | evidence.logs.topic_ids.keys()) - evidence.letter_topics
     topics = frozenset(of_rows if topic is None else {topic})
     alone = (TablePair(layout, "", (topics,) * len(claims.claims), topics),)
-    if layout is None:
-        return alone
-    if not layout.lanes and topic is None and not _has_replaced_its_table(request, evidence, layout):
+    if layout is None or (
+        not layout.lanes and topic is None and not _has_replaced_its_table(request, evidence, layout)
+    ):
         return alone
     pairs = table_pairs(evidence.noted, claims, topic=topic)
     if not layout.lanes:
@@ -269,9 +244,6 @@ def _has_replaced_its_table(request: Request, evidence: Evidence, layout: SinkLa
     others = [str(TableName.parse(table)) for table in named if not same_table(table, layout.table)]
     find = "SELECT EXISTS (SELECT FROM unnest(%s::text[]) AS n WHERE to_regclass(n) IS NOT NULL)"
     return evidence.snapshot.run(find, (others,)) == [(True,)]
-
-
-# --- tables that no topic tells ------------------------------------------------------------------------------------
 
 
 def other_writers(evidence: Evidence, table: str) -> list[str]:

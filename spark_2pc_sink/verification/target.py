@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -20,22 +21,19 @@ from spark_2pc_sink.verification.columns import (
     as_object,
     compared_columns,
 )
-from spark_2pc_sink.verification.expressions import RecordSources, path_parts
+from spark_2pc_sink.verification.expressions import RecordSources, path_parts, split_list
 from spark_2pc_sink.verification.report import NotChecked, Refusal
-from spark_2pc_sink.verification.statements import MARK, Statements
+from spark_2pc_sink.verification.statements import MARK, Mode, Statements
 
-#: How the sink writes the table.
-Mode = Literal["append", "upsert", "insert_ignore"]
 LateRows = Literal["replace", "keep_newer"]
 
 RECORD_COLUMNS_REMEDY: Final = "pass --record-columns (record_columns), which says how a record becomes a row"
+#: A literal or a quoted name of PostgreSQL, in which a doubled quote ends the text and starts it again; or a character.
+_TOKEN: Final = re.compile(r"""'[^']*'|"[^"]*"|(?P<character>.)""", re.DOTALL)
 
 
 class NotRowsError(Exception):
     """Records are not rows, or do not tell which row they belong to; the text has the reason."""
-
-
-# --- the user's expressions ----------------------------------------------------------------------------------------
 
 
 def parse_record_columns(text: str | None) -> tuple[RecordColumn, ...]:
@@ -46,8 +44,12 @@ def parse_record_columns(text: str | None) -> tuple[RecordColumn, ...]:
     """
     if text is None:
         return ()
+    outside = [(found.start(), found["character"]) for found in _TOKEN.finditer(text) if found["character"]]
+    parts = None if any(character in "'\"" for _, character in outside) else split_list(text, outside)
+    if parts is None:
+        raise _refused(text, "every quote and every parenthesis is closed")
     columns = []
-    for part in _parts(text):
+    for part in parts:
         name, equals, expression = part.partition("=")
         if not equals or not expression.strip() or expression.lstrip().startswith("="):
             raise _refused(text, "its parts have the form column = SQL expression, with commas between")
@@ -57,30 +59,9 @@ def parse_record_columns(text: str | None) -> tuple[RecordColumn, ...]:
     return tuple(columns)
 
 
-def _parts(text: str) -> Iterator[str]:
-    depth, quote, start = 0, "", 0
-    for position, character in enumerate(text):
-        if quote:
-            # A doubled quote ends the text and starts it again.
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character == "," and depth == 0:
-            yield text[start:position]
-            start = position + 1
-        else:
-            depth += (character in "([") - (character in ")]")
-    if quote or depth:
-        raise _refused(text, "every quote and every parenthesis is closed")
-    yield text[start:]
-
-
 def _refused(text: str, rule: str) -> ConfigurationError:
     remedy = "pass \"order_id = (value->>'id')::bigint, total = (value->>'total')::numeric\""
     return ConfigurationError(option="record_columns", value=text, rule=rule, remedy=remedy)
-
-
-# --- tombstones ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -100,16 +81,13 @@ class Tombstones:
     @classmethod
     def of(cls, layout: SinkLayout | None, keys: Sequence[str]) -> Tombstones:
         """Layout and settings of a sink; the layout is None if it has noted none."""
-        if len(keys) != 1:
-            return cls(tuple(keys))
-        (column,) = keys
-        if layout is not None and layout.key is not None:
+        column = keys[0] if len(keys) == 1 else None
+        if column is not None and layout is not None and layout.key is not None:
             written = (layout.columns or {}).get(column, column).strip()
             forms = (
                 form.format(sql) for sql in (column, f"`{column}`", written) for form in ("{}", "CAST({} AS STRING)")
             )
-            if layout.key.strip() not in forms:
-                return cls(tuple(keys))
+            column = column if layout.key.strip() in forms else None
         return cls(tuple(keys), column)
 
     def text(self, key: bytes | None) -> bytes:
@@ -127,9 +105,6 @@ class Tombstones:
             message = f"the key {key!r} of a tombstone does not tell {', '.join(self.keys)}; pass record_columns, with "
             raise NotRowsError(message + "expressions over key for these columns")
         return json.dumps({**named, MARK: True}).encode()
-
-
-# --- the target ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,10 +139,11 @@ class Target:
 
     def __post_init__(self) -> None:
         if self.mode != "append" and not self.keys:
-            rule = f"with mode={self.mode!r} they are the sink's upsert_keys"
-            raise ConfigurationError(
-                option="keys", value=None, rule=rule, remedy="pass keys=['order_id'], --keys order_id"
+            rule, remedy = (
+                f"with mode={self.mode!r} they are the sink's upsert_keys",
+                "pass keys=['order_id'], --keys order_id",
             )
+            raise ConfigurationError(option="keys", value=None, rule=rule, remedy=remedy)
         if self.order_by is not None and self.mode != "upsert":
             rule, remedy = "it has a meaning with mode='upsert' only", "pass mode='upsert', or leave it out"
             raise ConfigurationError(option="order_by", value=self.order_by, rule=rule, remedy=remedy)
@@ -175,11 +151,10 @@ class Target:
     def untold(self, compared: Sequence[str] | None = None) -> Refusal | None:
         """Why records lack a noted column of key or order; None if they have it, or that is not known yet.
 
-        Args:
-            compared: the columns that are compared; None before there is a record.
+        ``compared`` are the columns that are compared; None before there is a record.
         """
+        paths = None if self.sources is None else self.sources.paths
         if compared is None:
-            paths = None if self.sources is None else self.sources.paths
             lacking = [name for name in self.noted if paths is not None and not paths(name)]
         else:
             lacking = [name for name in self.noted if name not in compared]
@@ -201,13 +176,13 @@ class Target:
                     rule=f"records tell every one of them, and {name!r} is not among what can be compared",
                     remedy=f"the columns are {', '.join(compared) or 'none'}; else pass record_columns",
                 )
-        return self.keys or shape.key_among(compared)
+        return self.keys or next((key for key in shape.unique_keys if set(key) <= set(compared)), ())
 
     def updated_only(self, compared: ComparedColumns) -> ComparedColumns:
         """Without columns that keep the values of an earlier record of their key."""
         why = dict.fromkeys(self.unchanged, "with unchanged_when the last record of a row may lack its value")
         if self.update_columns is not None:
-            others = (name for name in compared.names if name not in {*self.keys, *(self.update_columns or ())})
+            others = (name for name in compared.names if name not in {*self.keys, *self.update_columns})
             why |= dict.fromkeys(others, "update_columns leaves it as it was when the row was new")
         left = tuple(NotChecked(f"column {name}", why[name]) for name in compared.names if name in why)
         columns = tuple(column for column in compared.columns if column.name not in why)
@@ -226,11 +201,9 @@ class GivenTarget:
     record_columns: tuple[RecordColumn, ...] = ()
 
     def completed(self, layout: SinkLayout | None, *, unordered: bool = False) -> Target:
-        """Fill missing settings with those that the sink has noted.
+        """Fill missing settings with those that the sink has noted, if it has.
 
-        Args:
-            layout: layout of the sink's newest claim; None if unknown.
-            unordered: records of one key have no order within a batch.
+        ``unordered``: records of one key have no order within a batch.
         """
         noted = SinkLayout() if layout is None else layout
         mode: Mode = "insert_ignore" if noted.mode == "insert_ignore" else "append"
@@ -288,80 +261,47 @@ def _order_by(layout: SinkLayout, *, unordered: bool) -> str | None:
     return order.strip().strip("`") if order is not None and late else None
 
 
-# --- the plan ------------------------------------------------------------------------------------------------------
+def planned(
+    target: Target, shape: TableShape, facts: RecordFacts, partitions: Sequence[TopicPartition], *, whole: bool
+) -> Statements | Refusal:
+    """Plan a comparison, or say why nothing can be compared.
 
+    ``whole``: every row must have a record. Otherwise only records are searched for among the rows.
 
-@dataclass(frozen=True)
-class TablePlan:
-    """How a table is compared.
-
-    Attributes:
-        facts: facts about the records; updated if records have more fields than the sample.
-        partitions: partitions of the records.
-        whole: every row must have a record. Otherwise only records are searched for among the rows.
+    Raises:
+        ConfigurationError: a key is not among the columns that are compared.
     """
-
-    target: Target
-    shape: TableShape
-    facts: RecordFacts
-    partitions: Iterable[TopicPartition]
-    whole: bool
-
-    @property
-    def compared(self) -> ComparedColumns:
-        """The columns that are compared."""
-        target, facts = self.target, self.facts
-        if not facts.records and not facts.others:
-            # Without any record every row is unexpected.
-            facts = RecordFacts({column.name: FieldFacts() for column in self.shape.columns})
-        by_user = {} if target.record_columns else {"lacking": "no part of the records is made of what it is made of"}
-        keys = () if target.mode == "append" else target.keys
-        paths = None if target.sources is None else target.sources.paths
-        found = compared_columns(self.shape, facts, self.record_columns, paths=paths, keys=keys, **by_user)
-        return target.updated_only(found)
-
-    @property
-    def record_columns(self) -> tuple[RecordColumn, ...]:
-        """The expressions that make a row from a record; empty if the fields of its value do."""
-        given, sources = self.target.record_columns, self.target.sources
-        if given or self.facts.records or not self.facts.others or sources is None:
-            return given
-        return sources.alone(self.shape)
-
-    def refusal(self) -> Refusal | None:
-        """Why nothing can be compared; None if something can."""
-        if self.target.unforeseen is not None:
-            return self.target.unforeseen
-        if self.target.mode == "insert_ignore" and not self.whole:
-            return Refusal(
-                "with mode='insert_ignore' the first record of a key counts, so only all batches can be compared",
-                "leave out --since, --last and --batch",
-            )
-        if self.target.record_columns:
-            return None
-        if not self.record_columns and self.facts.others and not self.facts.records:
+    if target.unforeseen is not None:
+        return target.unforeseen
+    if target.mode == "insert_ignore" and not whole:
+        why = "with mode='insert_ignore' the first record of a key counts, so only all batches can be compared"
+        return Refusal(why, "leave out --since, --last and --batch")
+    given, sources = target.record_columns, target.sources
+    if not given and facts.others and not facts.records:
+        given = () if sources is None else sources.alone(shape)
+        if not given:
             return Refusal("the values of the records are not JSON objects", RECORD_COLUMNS_REMEDY)
-        compared = self.compared.names
-        if not compared:
-            fields = ", ".join(self.facts.fields) or "none"
+    if not facts.records and not facts.others:
+        # Without any record every row is unexpected.
+        facts = RecordFacts({column.name: FieldFacts() for column in shape.columns})
+    paths = None if sources is None else sources.paths
+    keys = () if target.mode == "append" else target.keys
+    by_user = {} if target.record_columns else {"lacking": "no part of the records is made of what it is made of"}
+    compared = target.updated_only(compared_columns(shape, facts, given, paths=paths, keys=keys, **by_user))
+    if not target.record_columns:
+        if not compared.names:
+            fields = ", ".join(facts.fields) or "none"
             return Refusal(f"no column can be compared: the records have the fields {fields}", RECORD_COLUMNS_REMEDY)
-        return self.target.untold(compared)
-
-    def sql(self) -> Statements:
-        """The statements.
-
-        Raises:
-            ConfigurationError: a key is not among the columns that are compared.
-        """
-        target, compared = self.target, self.compared
-        return Statements(
-            table=self.shape.table,
-            compared=compared,
-            key=target.key_of(self.shape, compared.names),
-            upsert=target.mode != "append",
-            order_by=target.order_by,
-            order_first=target.late_rows == "keep_newer",
-            partitions=tuple(sorted(self.partitions)),
-            has_tombstones=target.tombstones is not None,
-            first_batch=target.mode == "insert_ignore",
-        )
+        untold = target.untold(compared.names)
+        if untold is not None:
+            return untold
+    return Statements(
+        table=shape.table,
+        compared=compared,
+        key=target.key_of(shape, compared.names),
+        mode=target.mode,
+        order_by=target.order_by,
+        order_first=target.late_rows == "keep_newer",
+        partitions=tuple(partitions),
+        has_tombstones=target.tombstones is not None,
+    )

@@ -25,8 +25,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.logins.tokens import confluent_callback, token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.verification.batch_check import BatchCheck, check_login
-from spark_2pc_sink.verification.history import Logs, Ranges
-from spark_2pc_sink.verification.record_digest import Headers
+from spark_2pc_sink.verification.history import Headers, Logs, Ranges
 
 with extra("verify"):
     from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicCollection, libversion
@@ -154,10 +153,7 @@ class TopicReader:
         )
 
     def _offsets(
-        self,
-        partitions: Collection[TopicPartition],
-        spec: Any,
-        level: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        self, partitions: Collection[TopicPartition], spec: Any, level: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
         wanted = {LibraryPartition(each.topic, each.partition): spec for each in partitions}
@@ -181,9 +177,7 @@ class TopicReader:
     def read(self, bounds: Ranges, *, committed: bool = True) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
         """Records from the first offset of each partition up to the second, without it.
 
-        Args:
-            bounds: by partition. The end must be reachable by such a reader.
-            committed: exclude records of open and aborted transactions.
+        Without ``committed``, also those of open and aborted transactions. Such a reader must be able to reach the end.
 
         Yields:
             records of one partition, at least one, in offset order.
@@ -200,12 +194,7 @@ class TopicReader:
     def pick(
         self, wanted: Iterable[tuple[TopicPartition, int]], *, committed: bool = False
     ) -> Iterator[tuple[TopicPartition, Message]]:
-        """Look up single records; missing ones are skipped.
-
-        Args:
-            wanted: partition and offset of each, grouped by partition and ascending.
-            committed: only those visible to read_committed consumers.
-        """
+        """Look up single records, grouped by partition and in ascending order; missing ones are skipped."""
         with self._consumer(committed=committed) as consumer:
             for at, offsets in _close_together(wanted):
                 bounds = {at: (offsets[0], offsets[-1] + 1)}
@@ -303,16 +292,14 @@ def headers_of(message: Message) -> Headers | None:
 
 def _close_together(wanted: Iterable[tuple[TopicPartition, int]]) -> Iterator[tuple[TopicPartition, list[int]]]:
     """Offsets of one partition that are read in one go."""
-    last: TopicPartition | None = None
-    offsets: list[int] = []
-    for at, offset in wanted:
-        if last is not None and (at != last or offset - offsets[-1] > _LEAP or len(offsets) >= _PICKED_MAX):
-            yield last, offsets
-            offsets = []
-        last = at
-        offsets.append(offset)
-    if last is not None:
-        yield last, offsets
+    for at, records in groupby(wanted, lambda each: each[0]):
+        offsets: list[int] = []
+        for _, offset in records:
+            if offsets and (offset - offsets[-1] > _LEAP or len(offsets) >= _PICKED_MAX):
+                yield at, offsets
+                offsets = []
+            offsets.append(offset)
+        yield at, offsets
 
 
 def _must_ascend(messages: Sequence[Message], place: tuple[str, int]) -> None:

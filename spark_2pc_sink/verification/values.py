@@ -51,12 +51,7 @@ def no_registry(formats: Mapping[str | None, str]) -> Refusal:
 
 
 def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | None) -> ValueReader:
-    """Convert values of the sink's records to JSON: with the registry's schemas; without a schema, unchanged.
-
-    Args:
-        layout: layout of the sink's newest claim; None if unknown.
-        registry: None if not given; values with a schema are then not JSON.
-    """
+    """Convert values of the sink's records to JSON: with the registry's schemas; without a registry, unchanged."""
     formats = formats_of(layout)
     if not formats or registry is None:
         return as_it_is
@@ -79,8 +74,6 @@ def as_it_is(topic: str, value: bytes | None) -> bytes | None:
     del topic
     return value
 
-
-# --- Avro and Protobuf ---------------------------------------------------------------------------------------------
 
 _Decode: TypeAlias = Callable[[int, bytes], Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from jdbc_state.sqlstate import translated
@@ -12,9 +12,8 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.verification.api import Request
 from spark_2pc_sink.verification.evidence import Evidence, gathered
-from spark_2pc_sink.verification.history import Claim, HistoryCheck, Tally
+from spark_2pc_sink.verification.history import Claim, HistoryCheck, Tally, content_of, record_hash
 from spark_2pc_sink.verification.letters import check_letters
-from spark_2pc_sink.verification.record_digest import content_of, record_hash
 from spark_2pc_sink.verification.report import BatchResult, Differences, LetterResult, TableResult, VerifyReport
 from spark_2pc_sink.verification.table_comparison import ComparedTable, TableComparison, read_all
 from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pairs, count_rows
@@ -77,7 +76,7 @@ class _Verification:
             if request.table_only:
                 differences.skip("the history", "only the table was asked for")
             else:
-                self.batches = self._history_check().judge(tally)
+                self._check_history(tally)
         except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
             # Findings until then are valid, the rest is unknown.
             differences.skip("the rest", str(error), "settle that, and call verify again")
@@ -86,17 +85,18 @@ class _Verification:
 
     def _compare_tables(self, tally: Tally) -> None:
         for pair, comparison, found in compare_tables(self.request, self.evidence, self.differences, tally):
-            told = {} if found is None else {"rows": found.rows, "columns": found.columns}
-            topics = tuple(sorted(comparison.topics))
-            self.tables.append(TableResult(table=comparison.table, topics=topics, **told))  # type: ignore[arg-type]
-            self.written += () if found is None else found.written
+            result = TableResult(table=comparison.table, topics=tuple(sorted(comparison.topics)))
+            if found is not None:
+                result = replace(result, rows=found.rows, columns=found.columns)
+                self.written += found.written
+            self.tables.append(result)
             if pair.why:
                 with self.differences.about(pair.table):
                     count_rows(pair, self.evidence, self.request, self.differences)
 
-    def _history_check(self) -> HistoryCheck:
+    def _check_history(self, tally: Tally) -> None:
         evidence = self.evidence
-        return HistoryCheck(
+        self.batches = HistoryCheck(
             known=evidence.claims,
             chosen=evidence.chosen,
             logs=evidence.logs,
@@ -104,7 +104,7 @@ class _Verification:
             digests=evidence.layout is None or all(lane.records for lane in evidence.layout.each),
             hidden=evidence.hidden,
             locate=self._locate,
-        )
+        ).judge(tally)
 
     def _locate(self, claim: Claim, wanted: int) -> tuple[TopicPartition, int] | None:
         """The record in a batch's ranges that has a hash."""
@@ -116,14 +116,11 @@ class _Verification:
                     return at, message.offset() or 0
         return None
 
-    # --- the report ------------------------------------------------------------------------------------------------
-
     def _report(self, *, unsure: bool) -> VerifyReport:
         compared = [table for table in self.tables if table.rows is not None]
-        different = self.differences.counts.total()
         return VerifyReport(
             transactional_id=self.request.options.transactional_id,
-            verdict="different" if different else "inconclusive" if unsure else "same",
+            verdict="different" if self.differences.counts else "inconclusive" if unsure else "same",
             scope=str(self.request.scope),
             up_to=self.evidence.up_to,
             records=self.records,
@@ -132,15 +129,13 @@ class _Verification:
             tables=tuple(self.tables) if self.evidence.has_several else (),
             letters=self.letters,
             batches=self.batches,
-            counts=dict(self.differences.counts),
-            differences=tuple(self.differences.kept),
-            not_checked=tuple(self.differences.not_checked),
             written=self.written,
+            **self.differences.fields(),
         )
 
     def _is_unsure(self) -> bool:
         """Whether too much was not compared to rely on the rest."""
-        compared: Sequence[TableResult] = [table for table in self.tables if table.rows is not None]
+        compared = [table for table in self.tables if table.rows is not None]
         if len(compared) < len(self.tables):
             return True
         named = self.evidence.has_several and self.request.target.table is not None

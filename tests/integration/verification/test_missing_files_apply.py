@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink.testing import CapabilityError, read_topic
 from spark_2pc_sink.testing.postgres import find_binaries
-from spark_2pc_sink.verification.next_steps import PAGE
+from spark_2pc_sink.verification.repairs import PAGE
 from tests.conftest import or_skip
 from tests.harness.kafka_tools import make_scripts
 from tests.harness.written_pair import TABLE, WrittenPair

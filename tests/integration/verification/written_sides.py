@@ -9,41 +9,32 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, TypeAlias
 
 from confluent_kafka import OFFSET_END, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from jdbc_state import Decision, SqlStateStore
-from spark_2pc_sink import VerifyReport, verify
+from spark_2pc_sink import Records, Rows, VerifyReport, verify
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.verification.record_digest import MODULUS, content_of, digest_text, record_hash
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.options.outputs import lanes_of
+from spark_2pc_sink.verification.history import MODULUS, content_of, digest_text, record_hash
 from spark_2pc_sink.verification.topic_reader import TopicReader
 from tests.harness.providers import Broker
+from tests.harness.sql import run_sql, sql_session
 
 DEADLINE_S = 30
-
-
-@dataclass(frozen=True)
-class Written:
-    """Records that were sent: where they are, and their digest."""
-
-    offsets: Mapping[str, tuple[int, int]]
-    records: int
-    digest: str
+Outputs: TypeAlias = Sequence[Records | Rows]
+#: By topic the key and the value of each record; a value that is neither text nor bytes goes out as its JSON.
+Sent: TypeAlias = Mapping[str, Iterable[tuple[str | None, Any]]]
+#: How far a batch came: the row says so too, or Kafka alone has committed, or aborted, or neither.
+End: TypeAlias = Literal["done", "committed", "aborted", "open"]
 
 
 @dataclass
 class Sides:
-    """One sink.
-
-    Args:
-        broker: of the topics.
-        database: SQLAlchemy URL.
-        topic: of the sink.
-        transactional_id: of the sink.
-        table: its name; made by the test.
-    """
+    """One sink; ``table`` is made by the test."""
 
     broker: Broker
     database: str
@@ -57,35 +48,26 @@ class Sides:
 
     def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement in a transaction of its own."""
-        with (
-            closing(SqlStateStore(self.database)) as store,
-            closing(store.database.session("test")) as connection,
-            connection.cursor() as cursor,
-        ):
-            cursor.execute(statement, values or None)
-            return cursor.fetchall() if cursor.description is not None else []
+        return run_sql(self.database, statement, *values)
 
     def copy(self, table: str, file: TextIO) -> None:
         """Append a file of rows in COPY's text format."""
-        with (
-            closing(SqlStateStore(self.database)) as store,
-            closing(store.database.session("test")) as connection,
-            connection.cursor() as cursor,
-        ):
+        with sql_session(self.database) as cursor:
             cursor.copy_expert(f"COPY {table} FROM STDIN", file)
 
-    def send(
-        self,
-        records: Iterable[tuple[str | None, bytes | None]],
-        *,
-        transactional_id: str | None = None,
-        headers: Sequence[tuple[str, bytes]] = (),
-    ) -> Written:
-        """Send keys and values in one transaction of this or another producer, and commit it."""
-        producer = self._producer(transactional_id or self.transactional_id)
-        sent = self._produce(producer, records, headers=headers)
+    def claim(self, layout: Mapping[str, Any] | None) -> None:
+        """A start of the job, which notes this of the sink."""
+        with closing(SqlStateStore(self.database)) as store:
+            store.prepare_schema()
+            name, cluster = self.transactional_id, self._reader().cluster_id()
+            row = store.claim(transactional_id=name, cluster_id=cluster, query_id="query", run_id="run", layout=layout)
+            self.generation = row.generation
+
+    def send(self, *records: tuple[str | None, Any], transactional_id: str) -> None:
+        """Send records in one transaction of another producer, and commit it."""
+        producer = self._producer(transactional_id)
+        self._produce(producer, {self.topic: records})
         producer.commit_transaction(DEADLINE_S)
-        return sent
 
     def write(
         self,
@@ -93,55 +75,71 @@ class Sides:
         *,
         statement: str = "INSERT INTO target SELECT * FROM json_populate_record(NULL::target, %s)",
         values: Sequence[bytes] | None = None,
-        end: Literal["done", "committed", "aborted", "open"] = "done",
-        between: Callable[[], object] | None = None,
-        count: int | None = None,
         layout: Mapping[str, Any] | None = None,
+        **how: Any,
     ) -> None:
-        """One batch in the sink's order: its records, its rows with the decision, and the end of the transaction.
+        """A claim that notes the layout, and one batch.
 
         Args:
             rows: parameters of the statement, as JSON. The field ``id`` is the key of the record.
             statement: writes one row.
             values: of the records; by default the rows.
-            end: how far it came: the row says so too, or Kafka alone has committed, or aborted, or neither.
+            layout: what the claim notes of the sink.
+            how: see `batch`.
+        """
+        self.claim(layout)
+        keys = [str(row["id"]) if "id" in row else None for row in rows]
+        sent = {self.topic: list(zip(keys, rows if values is None else values, strict=True))}
+        self.batch(sent, [(statement, (json.dumps(row),)) for row in rows], row_count=len(rows), **how)
+
+    def batch(
+        self,
+        sent: Sent,
+        statements: Iterable[tuple[Any, ...]],
+        *,
+        row_count: int,
+        outputs: Mapping[str, int] | None = None,
+        end: End = "done",
+        between: Callable[[], object] | None = None,
+        count: int | None = None,
+    ) -> None:
+        """One batch in the sink's order: its records, its rows with the decision, and the end of the transaction.
+
+        Args:
+            sent: the records.
+            statements: write the rows, each with its parameters.
+            row_count: how many these are.
+            outputs: the same of each output, for the history.
+            end: how far it came.
             between: called when the first record is in the log and the others are not.
             count: as the number of records in the history, where that is to be wrong.
-            layout: what the claim notes of the sink.
         """
-        values = [json.dumps(row).encode() for row in rows] if values is None else values
-        keys = [str(row["id"]) if "id" in row else None for row in rows]
-        producer = self._producer(self.transactional_id)
-        sent = self._produce(producer, zip(keys, values, strict=True), between=between)
-        reader = TopicReader(KafkaOptions.parse({"bootstrap.servers": self.broker.bootstrap}))
+        name, prepared = self.transactional_id, f"7:{self.batches}"
+        producer = self._producer(name)
+        offsets, records, digest = self._produce(producer, sent, between=between)
+        topics = {place.rpartition("-")[0] for place in offsets}
         with closing(SqlStateStore(self.database)) as store:
-            if not self.generation:
-                store.prepare_schema()
-            row = store.claim(
-                transactional_id=self.transactional_id,
-                cluster_id=reader.cluster_id(),
-                query_id="query",
-                run_id="run",
-                layout=layout,
+            # Without it the store does not know that the history has figures.
+            store.prepare_schema()
+            row = store.read(name)
+            assert row is not None
+            decision = Decision(
+                prepared=prepared,
+                expected=row.prepared_transaction_state,
+                batch_id=self.batches,
+                row_count=row_count,
+                record_count=records if count is None else count,
+                digest=digest,
+                kafka_offsets=offsets,
+                topic_ids=self._reader().describe(topics).topic_ids,
+                figures={"outputs": outputs or {}},
             )
-            self.generation = row.generation
-            with store.deciding(self.transactional_id, row.generation) as transaction:
-                for each in rows:
-                    transaction.connection.exec_driver_sql(statement, (json.dumps(each),))
-                transaction.decide(
-                    Decision(
-                        prepared=f"7:{self.batches}",
-                        expected=row.prepared_transaction_state,
-                        batch_id=self.batches,
-                        row_count=len(rows),
-                        record_count=sent.records if count is None else count,
-                        digest=sent.digest,
-                        kafka_offsets=sent.offsets,
-                        topic_ids=reader.describe([self.topic]).topic_ids,
-                    )
-                )
+            with store.deciding(name, row.generation) as transaction:
+                for statement in statements:
+                    transaction.connection.exec_driver_sql(*statement)
+                transaction.decide(decision)
             self.batches += 1
-            self.batch_offsets.append(sent.offsets)
+            self.batch_offsets.append(offsets)
             if end == "open":
                 # A producer that is gone would try to end its transaction.
                 self.open_producers.append(producer)
@@ -149,8 +147,25 @@ class Sides:
                 producer.abort_transaction(DEADLINE_S)
             else:
                 producer.commit_transaction(DEADLINE_S)
-            if end == "done":
-                store.mark_done(self.transactional_id, row.generation, f"7:{self.batches - 1}")
+            if end == "done" and records:
+                store.mark_done(name, row.generation, prepared)
+
+    def delete_records(self, before: Mapping[int, int] | None = None) -> None:
+        """Cut the first offsets of partitions off, as retention does; without numbers, all of the topic."""
+        ends = {0: OFFSET_END, 1: OFFSET_END} if before is None else before
+        client = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        places = [TopicPartition(self.topic, number, offset) for number, offset in ends.items()]
+        for answer in client.delete_records(places).values():
+            answer.result()
+
+    def verify(self, **options: Any) -> VerifyReport:
+        """What verify says; of this table unless another is named."""
+        sides = {"kafka": {"bootstrap.servers": self.broker.bootstrap}, "database": self.database}
+        told = {"transactional_id": self.transactional_id, "table": self.table, "wait_ms": 2_000}
+        return verify(**{**sides, **told, **options})
+
+    def _reader(self) -> TopicReader:
+        return TopicReader(KafkaOptions.parse({"bootstrap.servers": self.broker.bootstrap}))
 
     def _producer(self, transactional_id: str) -> Producer:
         settings = {"bootstrap.servers": self.broker.bootstrap, "transactional.id": transactional_id, "linger.ms": 5}
@@ -159,14 +174,9 @@ class Sides:
         return producer
 
     def _produce(
-        self,
-        producer: Producer,
-        records: Iterable[tuple[str | None, bytes | None]],
-        *,
-        headers: Sequence[tuple[str, bytes]] = (),
-        between: Callable[[], object] | None = None,
-    ) -> Written:
-        """Send records in a transaction that is left open."""
+        self, producer: Producer, sent: Sent, *, between: Callable[[], object] | None = None
+    ) -> tuple[dict[str, tuple[int, int]], int, str]:
+        """Send records in a transaction that is left open: their offsets, their number, and their digest."""
         places: list[tuple[str, int]] = []
 
         def note(error: object, message: Message) -> None:
@@ -174,13 +184,12 @@ class Sides:
             places.append((f"{message.topic()}-{message.partition()}", message.offset() or 0))
 
         producer.begin_transaction()
-        digest = count = 0
-        for key, value in records:
-            producer.produce(self.topic, value=value, key=key, headers=list(headers), on_delivery=note)
-            encoded = None if key is None else key.encode()
-            digest += record_hash(self.topic, content_of(encoded, value, headers))
-            count += 1
-            if between is not None and count == 1:
+        digest = 0
+        for topic, key, value in [(topic, *record) for topic, records in sent.items() for record in records]:
+            content = _bytes(value)
+            producer.produce(topic, value=content, key=key, on_delivery=note)
+            digest += record_hash(topic, content_of(_bytes(key), content, ()))
+            if between is not None and not places:
                 assert producer.flush(DEADLINE_S) == 0
                 between()
         assert producer.flush(DEADLINE_S) == 0
@@ -188,28 +197,41 @@ class Sides:
         for name, offset in places:
             first, last = offsets.get(name, (offset, offset))
             offsets[name] = (min(first, offset), max(last, offset))
-        return Written(offsets, count, digest_text(digest % MODULUS))
+        return offsets, len(places), digest_text(digest % MODULUS) if places else ""
 
-    def delete_all_records(self) -> None:
-        """Empty the topic, as retention does."""
-        client = AdminClient({"bootstrap.servers": self.broker.bootstrap})
-        for answer in client.delete_records(
-            [TopicPartition(self.topic, number, OFFSET_END) for number in (0, 1)]
-        ).values():
-            answer.result()
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+@dataclass
+class WrittenOutputs:
+    """A sink with several outputs, and perhaps with topic and table of dead letters."""
+
+    sides: Sides
+    writes: Outputs
+    dead_letters: tuple[str, str] | None = None
+
+    def start(self, writes: Outputs | None = None) -> None:
+        """A start of the job, perhaps with other outputs: a claim with its layout."""
+        self.writes = self.writes if writes is None else writes
+        self.sides.claim(SinkLayout.of(lanes_of(self.writes), dead_letters=self.dead_letters).as_json())
+
+    def write(
+        self, sent: Sent, *statements: str, rows: Mapping[str, int] | None = None, committed: bool = True
+    ) -> None:
+        """One batch; ``rows`` has how many of them each table gets, where the history tells."""
+        if not self.sides.generation:
+            self.start()
+        outputs = {f"Rows({table!r})": count for table, count in (rows or {}).items()}
+        made, end = [(statement,) for statement in statements], "done" if committed else "open"
+        self.sides.batch(sent, made, row_count=sum(outputs.values()), outputs=outputs, end=end)  # type: ignore[arg-type]
 
     def verify(self, **options: Any) -> VerifyReport:
-        """What verify says; of this table unless another is named."""
-        return verify(
-            **{
-                "transactional_id": self.transactional_id,
-                "kafka": {"bootstrap.servers": self.broker.bootstrap},
-                "database": self.database,
-                "table": self.table,
-                "wait_ms": 2_000,
-                **options,
-            }
-        )
+        """What verify says of all that the sink has noted."""
+        return self.sides.verify(**{"table": None, **options})
 
 
 def rows(first: int, count: int) -> list[dict[str, Any]]:

@@ -60,21 +60,17 @@ def fetched(fake: FakeCluster) -> list[int]:
 @pytest.mark.parametrize("codec", list(Compression)[1:])
 def test_a_batch_that_becomes_too_large_is_named_with_its_remedy(fake: FakeCluster, codec: Compression) -> None:
     """D13."""
-    put(fake, batch(BYTES_MAX, codec))
-    checker(fake).look({T0: (0, 1)})
+    # What is not compressed has no bound.
+    put(fake, batch(BYTES_MAX, codec), batch(BYTES_MAX * 2, Compression.NONE))
+    checker(fake).look({T0: (0, 2)})
     large = batch(BYTES_MAX + 1, codec)
     put(fake, large)
     with pytest.raises(KafkaError) as raised:
-        checker(fake).look({T0: (0, 2)})
+        checker(fake).look({T0: (0, 3)})
     assert raised.value.code == Code.CORRUPT_MESSAGE
     text = str(raised.value)
-    assert f"the batch at offset 1 of t-0, {len(large)} bytes: its {codec.name} data cannot be read: " in text
+    assert f"the batch at offset 2 of t-0, {len(large)} bytes: its {codec.name} data cannot be read: " in text
     assert f"more than {BYTES_MAX} bytes; kafka-dump-log.sh shows" in text
-
-
-def test_what_is_not_compressed_has_no_bound(fake: FakeCluster) -> None:
-    put(fake, batch(BYTES_MAX * 2, Compression.NONE))
-    checker(fake).look({T0: (0, 1)})
 
 
 def test_a_batch_that_is_no_batch_is_named_with_its_partition(fake: FakeCluster) -> None:
@@ -156,23 +152,20 @@ def test_partitions_of_several_leaders_are_read_by_one_request_to_each(fake: Fak
     assert check.has_seen(T1, 0)
 
 
-def test_a_question_that_the_deadline_cuts_short_says_less_than_the_answers_before_it(fake: FakeCluster) -> None:
+@pytest.mark.parametrize(
+    ("answers", "max_block_ms", "told"),
+    [
+        # A request that the deadline cuts short says less than the answers before it.
+        ([serve_no_records, *[keep_silent] * 100], 500, "no record came of t-0"),
+        ([keep_silent] * 100, 150, "FETCH for t-0 found no answer within 150 ms"),
+        ([serve_no_records] * 10_000, 150, "no record came of t-0"),
+    ],
+    ids=["one answer", "none", "none with records"],
+)
+def test_only_a_reader_that_hears_nothing_gives_up(
+    fake: FakeCluster, answers: list[Any], max_block_ms: int, told: str
+) -> None:
     put(fake, batch(10))
-    fake.script(Api.FETCH, serve_no_records, *[keep_silent] * 100)
-    with pytest.raises(KafkaTimeoutError, match="no record came of t-0"):
-        checker(fake, max_block_ms=500).look({T0: (0, 1)})
-
-
-def test_who_gets_no_answer_at_all_says_so(fake: FakeCluster) -> None:
-    put(fake, batch(10))
-    fake.script(Api.FETCH, *[keep_silent] * 100)
-    with pytest.raises(KafkaTimeoutError, match="FETCH for t-0 found no answer within 150 ms"):
-        checker(fake, max_block_ms=150).look({T0: (0, 1)})
-
-
-def test_only_who_hears_nothing_gives_up(fake: FakeCluster) -> None:
-    put(fake, batch(10))
-
-    fake.script(Api.FETCH, *[serve_no_records] * 10_000)
-    with pytest.raises(KafkaTimeoutError, match="no record came of t-0"):
-        checker(fake, max_block_ms=150).look({T0: (0, 1)})
+    fake.script(Api.FETCH, *answers)
+    with pytest.raises(KafkaTimeoutError, match=told):
+        checker(fake, max_block_ms=max_block_ms).look({T0: (0, 1)})

@@ -1,4 +1,4 @@
-"""The history against the topics: what it says of batches, whose records are whose, and what differs."""
+"""The history against the topics: digests, what the history says of batches, whose records are whose, differences."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from jdbc_state import DECIDED, DONE, OWED, HistoryLine, StateRow
 from jdbc_state.history import ACCEPTED, ADOPTED, CLAIMED, EMPTY, PASSED, RESENT
 from jdbc_state.history import DECIDED as DECIDED_LINE
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.history import (
+    MODULUS,
     OPEN_END,
     Claim,
     Claims,
@@ -20,105 +26,130 @@ from spark_2pc_sink.verification.history import (
     Stretch,
     Tally,
     claims_of,
-    gone_claims,
+    content_of,
+    digest_of,
+    digest_text,
+    length_bytes,
+    record_hash,
 )
-from spark_2pc_sink.verification.record_digest import content_of, digest_of, digest_text
 from spark_2pc_sink.verification.report import BatchResult, Differences
+from spark_2pc_sink.wire.batch_format import encode_varint
+from spark_2pc_sink.wire.record_batch import content_digest, format_digest
 
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
-HERE = "cluster"
-PLACE = TopicPartition("orders", 0)
+TOPIC = "orders"
+PLACE = TopicPartition(TOPIC, 0)
+
+# --- the digest ---
+
+parts = st.none() | st.binary(max_size=300)
+headers = st.lists(st.tuples(st.text(max_size=20), parts), max_size=3)
+
+
+def with_length(data: bytes | None) -> bytes:
+    return encode_varint(-1) if data is None else encode_varint(len(data)) + data
+
+
+@pytest.mark.parametrize("length", [-1, 0, 1, 63, 64, 8_191, 8_192, 2**31 - 1])
+def test_a_length_is_written_as_kafka_writes_it(length: int) -> None:
+    assert length_bytes(length) == encode_varint(length)
+
+
+@given(st.lists(st.tuples(parts, parts, headers), max_size=5))
+def test_records_have_the_digest_that_the_sink_writes_down(
+    records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
+) -> None:
+    contents = [content_of(*record) for record in records]
+    written = []
+    for key, value, named in records:
+        encoded = [part for name, each in named for part in (with_length(name.encode()), with_length(each))]
+        written.append(b"".join([with_length(key), with_length(value), encode_varint(len(named)), *encoded]))
+    assert contents == written
+    assert digest_of(TOPIC, contents) == content_digest(TOPIC, pa.array(written, pa.binary()))
+
+
+def test_the_digest_is_the_sum_of_hashes_of_topic_and_bytes_in_their_places() -> None:
+    contents = [content_of(b"k", b"v", None), content_of(None, b"x" * 5_000, None)]
+    total = sum(record_hash(TOPIC, content) for content in contents) % MODULUS
+    assert (digest_of(TOPIC, contents), digest_text(total)) == (total, format_digest(total))
+    whole = content_of(b"ab", b"c", None)
+    assert record_hash(TOPIC, whole) != record_hash("other", whole)
+    assert record_hash(TOPIC, whole) != record_hash(TOPIC, content_of(b"a", b"bc", None))
+
+
+# --- the batches of the history ---
 
 
 def line(
     decision: int, batch: int | None, first: int = 0, last: int = 0, event: str = DECIDED_LINE, **row: Any
 ) -> HistoryLine:
-    values: dict[str, Any] = {
-        "status": DONE,
-        "batch_id": batch,
-        "record_count": 1,
-        "digest": "ab",
-        "kafka_offsets": {"orders-0": (first, last)},
-        "topic_ids": {"orders": "id"},
-        "cluster_id": HERE,
-        **row,
-    }
+    values: dict[str, Any] = {"status": DONE, "batch_id": batch, "record_count": 1, "digest": "ab"}
+    values |= {"kafka_offsets": {"orders-0": (first, last)}, "topic_ids": {TOPIC: "id"}, "cluster_id": "here", **row}
     return HistoryLine(event, StateRow(transactional_id="t", generation=1, decision=decision, claimed_at=AT, **values))
 
 
-def new() -> HistoryLine:
-    return line(0, None, event=CLAIMED, status="none", kafka_offsets={}, record_count=0)
+def read(*lines: HistoryLine, row: StateRow | None = None) -> Claims:
+    return claims_of(row, lines, cluster_id="here")
+
+
+def ranges(found: Claims) -> list[tuple[int | None, dict[TopicPartition, tuple[int, int]]]]:
+    return [(claim.batch, dict(claim.ranges)) for claim in found.claims]
 
 
 def test_each_decision_is_a_batch_with_its_offsets() -> None:
-    found = claims_of(None, [new(), line(1, 0, 0, 4), line(2, 1, 6, 9)], cluster_id=HERE)
-    assert [(claim.batch, dict(claim.ranges), claim.unknown) for claim in found.claims] == [
-        (0, {PLACE: (0, 4)}, ""),
-        (1, {PLACE: (6, 9)}, ""),
-    ]
-    assert found.from_the_start
-    assert found.skipped == ()
-    assert (found.batch_ids, found.topics) == ([0, 1], frozenset({"orders"}))
+    new = line(0, None, event=CLAIMED, status="none", kafka_offsets={}, record_count=0)
+    found = read(new, line(1, 0, 0, 4), line(2, 1, 6, 9))
+    assert ranges(found) == [(0, {PLACE: (0, 4)}), (1, {PLACE: (6, 9)})]
+    assert (found.from_the_start, list(found.skipped), found.batch_ids) == (True, [], [0, 1])
+    assert found.topics == {TOPIC}
+    # The newer of two lines has what was sent again.
+    sent_again = [line(1, 0, 0, 4, status=OWED), line(2, 0, 6, 10, event=RESENT), line(3, 1, 12, 13)]
+    assert ranges(read(*sent_again)) == [(0, {PLACE: (6, 10)}), (1, {PLACE: (12, 13)})]
+    # Without a history the row is the only batch.
+    alone = read(row=line(7, 6, 10, 12).row)
+    assert (ranges(alone), alone.from_the_start, read().claims) == ([(6, {PLACE: (10, 12)})], False, ())
 
 
-def test_without_a_history_the_row_is_the_only_batch() -> None:
-    row = line(7, 6, 10, 12).row
-    found = claims_of(row, [], cluster_id=HERE)
-    assert [(claim.batch, claim.decision) for claim in found.claims] == [(6, 7)]
-    assert not found.from_the_start
-    assert claims_of(None, [], cluster_id=HERE).claims == ()
-
-
-def test_a_batch_that_was_sent_again_is_the_newer_one() -> None:
-    lines = [line(1, 0, 0, 4, status=OWED), line(2, 0, 6, 10, event=RESENT), line(3, 1, 12, 13)]
-    found = claims_of(None, lines, cluster_id=HERE)
-    assert [(claim.batch, dict(claim.ranges)) for claim in found.claims] == [
-        (0, {PLACE: (6, 10)}),
-        (1, {PLACE: (12, 13)}),
-    ]
-
-
-def test_the_newest_batch_is_in_doubt_while_its_row_says_so() -> None:
-    for status, in_doubt in ((DECIDED, True), (OWED, True), (DONE, False)):
-        found = claims_of(None, [line(1, 0), line(2, 1, status=status)], cluster_id=HERE)
-        assert [claim.in_doubt for claim in found.claims] == [False, in_doubt]
+@pytest.mark.parametrize(("status", "in_doubt"), [(DECIDED, True), (OWED, True), (DONE, False)])
+def test_the_newest_batch_is_in_doubt_while_its_row_says_so(status: str, *, in_doubt: bool) -> None:
+    assert [claim.in_doubt for claim in read(line(1, 0), line(2, 1, status=status)).claims] == [False, in_doubt]
 
 
 def test_a_batch_that_the_history_skips_is_named_and_one_that_was_given_up_is_not() -> None:
-    assert claims_of(None, [line(1, 0), line(2, 3)], cluster_id=HERE).skipped == ((0, 3),)
+    assert read(line(1, 0), line(2, 3)).skipped == ((0, 3),)
     passed = line(2, 3, 0, 50, event=PASSED, digest="", row_count=0)
-    found = claims_of(None, [line(1, 0, 0, 9), passed, line(3, 4, 60, 61)], cluster_id=HERE)
-    assert found.skipped == ()
-    assert dict(found.claims[1].ranges) == {PLACE: (10, 50)}
+    found = read(line(1, 0, 0, 9), passed, line(3, 4, 60, 61))
+    assert (found.skipped, dict(found.claims[1].ranges)) == ((), {PLACE: (10, 50)})
     assert "went on without it" in found.claims[1].unknown
 
 
 def test_batches_of_another_query_count_from_the_start_again() -> None:
-    lines = [line(1, 8), line(2, None, event=ADOPTED, status="none"), line(3, 0), line(4, 1)]
-    found = claims_of(None, lines, cluster_id=HERE)
+    found = read(line(1, 8), line(2, None, event=ADOPTED, status="none"), line(3, 0), line(4, 1))
     assert (found.newest_query, found.batch_ids, found.skipped) == (1, [0, 1], ())
 
 
 def test_a_batch_without_records_claims_nothing() -> None:
-    lines = [line(1, 0), line(2, 1, event=EMPTY, record_count=0, digest="", kafka_offsets={}), line(3, 2)]
-    found = claims_of(None, lines, cluster_id=HERE)
+    found = read(line(1, 0), line(2, 1, event=EMPTY, record_count=0, digest="", kafka_offsets={}), line(3, 2))
     assert [(claim.records, claim.unknown) for claim in found.claims] == [(1, ""), (0, ""), (1, "")]
 
 
-def test_what_a_person_has_decided_cannot_be_compared_and_says_why() -> None:
-    for one, told in (
-        (line(1, 5, 3, 3, event=ACCEPTED, digest=""), "row and history were lost"),
-        (line(1, 5, digest=""), "gave up its records"),
-        (line(1, 5, cluster_id="other"), "another Kafka cluster, other"),
-        (line(1, 5, kafka_offsets={}), "does not say where"),
-    ):
-        (claim,) = claims_of(None, [one], cluster_id=HERE).claims
-        assert told in claim.unknown
-
-
-def test_of_a_transaction_that_a_person_has_committed_only_the_beginning_is_known() -> None:
-    (claim,) = claims_of(None, [line(1, 5, 3, 3, event=ACCEPTED, digest="")], cluster_id=HERE).claims
-    assert dict(claim.ranges) == {PLACE: (3, OPEN_END)}
+@pytest.mark.parametrize(
+    ("one", "told", "known"),
+    [
+        # Of a transaction that a person has committed, only the beginning is known.
+        (line(1, 5, 3, 3, event=ACCEPTED, digest=""), "row and history were lost", {PLACE: (3, OPEN_END)}),
+        (line(1, 5, digest=""), "gave up its records", {PLACE: (0, 0)}),
+        (line(1, 5, cluster_id="other"), "another Kafka cluster, other", {}),
+        (line(1, 5, kafka_offsets={}), "does not say where", {}),
+    ],
+    ids=["accepted", "given up", "other cluster", "no offsets"],
+)
+def test_what_a_person_has_decided_cannot_be_compared_and_says_why(
+    one: HistoryLine, told: str, known: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    (claim,) = read(one).claims
+    assert told in claim.unknown
+    assert claim.ranges == known
 
 
 # --- what the topics hold ---
@@ -130,51 +161,39 @@ def ranged(batch: int, first: int, last: int) -> Claim:
 
 def test_offsets_are_cut_where_claims_begin_and_end() -> None:
     claims = PartitionClaims([(10, 19, 0), (30, 39, 1)])
-    assert claims.stretches([5, 10, 19, 20, 30, 31, 45]) == [
-        Stretch(0, 1, -1, -1),
-        Stretch(1, 3, 0, 0),
-        Stretch(3, 4, -1, 0),
-        Stretch(4, 6, 1, 1),
-        Stretch(6, 7, -1, 1),
-    ]
+    found = claims.stretches([5, 10, 19, 20, 30, 31, 45])
+    cut = [(0, 1, -1, -1), (1, 3, 0, 0), (3, 4, -1, 0), (4, 6, 1, 1), (6, 7, -1, 1)]
+    assert found == [Stretch(*each) for each in cut]
     assert [claims.claim_at(offset) for offset in (9, 10, 19, 20, 39, 40)] == [-1, 0, 0, -1, 1, -1]
-
-
-def test_without_claims_all_is_unclaimed() -> None:
-    assert PartitionClaims([]).stretches([1, 2]) == [Stretch(0, 2, -1, -1)]
-    assert PartitionClaims([]).stretches([]) == []
-
-
-def test_a_range_without_an_end_goes_up_to_the_next() -> None:
+    nothing = PartitionClaims([])
+    assert (nothing.stretches([1, 2]), nothing.stretches([])) == ([Stretch(0, 2, -1, -1)], [])
+    # A range without an end goes up to the next.
     claims = PartitionClaims([(10, OPEN_END, 0), (20, 25, 1)])
     assert [claims.claim_at(offset) for offset in (15, 19, 20, 26)] == [0, 0, 1, -1]
     assert PartitionClaims([(10, OPEN_END, 0)]).claim_at(10_000) == 0
 
 
+CONTENTS = [content_of(None, b"%d" % number, None) for number in range(6)]
+
+
 def test_records_are_counted_for_their_batch_whatever_the_portions_they_come_in() -> None:
-    contents = [content_of(None, b"%d" % number, None) for number in range(6)]
     tally = Tally([ranged(0, 0, 2), ranged(1, 4, 6)], {})
-    tally.take(PLACE, [0, 1], contents[:2])
-    tally.take(PLACE, [2, 4, 6], contents[2:5])
+    tally.take(PLACE, [0, 1], CONTENTS[:2])
+    tally.take(PLACE, [2, 4, 6], CONTENTS[2:5])
     assert [(found.records, found.seen) for found in tally.found] == [(3, {PLACE: (0, 2)}), (2, {PLACE: (4, 6)})]
-    assert tally.found[0].digest == digest_of("orders", contents[:3])
-    assert tally.found[1].digest == digest_of("orders", contents[3:5])
+    digests = [digest_of(TOPIC, CONTENTS[:3]), digest_of(TOPIC, CONTENTS[3:5])]
+    assert [found.digest for found in tally.found] == digests
     assert (tally.records, tally.unclaimed) == (5, [])
 
 
 def test_records_of_no_batch_are_noted_in_one_piece_between_two_batches() -> None:
     tally = Tally([ranged(0, 0, 0), ranged(1, 10, 10)], {})
-    contents = [b""] * 3
-    tally.take(PLACE, [0, 2, 3], contents)
-    tally.take(PLACE, [5, 10, 12], contents)
-    assert [(left.first, left.last, left.records, left.after) for left in tally.unclaimed] == [
-        (2, 5, 3, 0),
-        (12, 12, 1, 1),
-    ]
-
-
-def test_claims_on_a_topic_that_is_gone_claim_nothing() -> None:
-    tally = Tally([ranged(0, 0, 5)], {"orders": frozenset({0})})
+    tally.take(PLACE, [0, 2, 3], [b""] * 3)
+    tally.take(PLACE, [5, 10, 12], [b""] * 3)
+    found = [(left.first, left.last, left.records, left.after) for left in tally.unclaimed]
+    assert found == [(2, 5, 3, 0), (12, 12, 1, 1)]
+    # Claims on a topic that is gone claim nothing.
+    tally = Tally([ranged(0, 0, 5)], {TOPIC: frozenset({0})})
     tally.take(PLACE, [0, 1], [b"", b""])
     assert tally.found[0].records == 0
     assert [(left.records, left.after) for left in tally.unclaimed] == [(2, -1)]
@@ -182,26 +201,25 @@ def test_claims_on_a_topic_that_is_gone_claim_nothing() -> None:
 
 def test_what_is_read_again_is_not_counted_again() -> None:
     """By a second table that the same topic tells, or when the first reading was given up."""
-    contents = [content_of(None, b"%d" % number, None) for number in range(5)]
     tally = Tally([ranged(0, 0, 4)], {})
     for offsets in ([0, 1, 2], [0, 1], [2, 3, 4], [0, 1, 2, 3, 4]):
-        tally.take(PLACE, offsets, [contents[offset] for offset in offsets])
-    assert (tally.records, tally.found[0].records) == (5, 5)
-    assert tally.found[0].digest == digest_of("orders", contents)
+        tally.take(PLACE, offsets, [CONTENTS[offset] for offset in offsets])
+    assert (tally.records, tally.found[0].records, tally.found[0].digest) == (5, 5, digest_of(TOPIC, CONTENTS[:5]))
 
 
 # --- both compared ---
 
-CONTENTS = [content_of(None, b"%d" % number, None) for number in range(3)]
 BATCH = Claim(
     batch=5,
     decision=6,
     records=3,
-    digest=digest_text(digest_of("orders", CONTENTS)),
+    digest=digest_text(digest_of(TOPIC, CONTENTS[:3])),
     ranges={PLACE: (10, 12)},
-    topic_ids={"orders": "A"},
+    topic_ids={TOPIC: "A"},
 )
-LOGS = Logs(topic_ids={"orders": "A"}, starts={PLACE: 0}, ends={PLACE: 14}, written={PLACE: 14})
+TWO = replace(BATCH, records=2, digest=digest_text(digest_of(TOPIC, CONTENTS[:2])))
+LOGS = Logs(topic_ids={TOPIC: "A"}, starts={PLACE: 0}, ends={PLACE: 14}, written={PLACE: 14})
+ALL = (10, 11, 12)
 
 
 def check(
@@ -214,9 +232,9 @@ def check(
     digests: bool = True,
 ) -> tuple[BatchResult, Differences]:
     claims = Claims(claims=(claim,), skipped=skipped)
-    tally = Tally(claims.claims, gone_claims(claims, logs))
+    tally = Tally(claims.claims, claims.gone_from(logs))
     if offsets:
-        tally.take(PLACE, offsets, contents)
+        tally.take(PLACE, offsets, contents[: len(offsets)])
     differences = Differences(10)
     judged = HistoryCheck(
         known=claims,
@@ -230,109 +248,75 @@ def check(
     return judged[0], differences
 
 
-def kinds(differences: Differences) -> list[str]:
-    return [difference.kind for difference in differences.kept]
-
-
 def test_a_batch_that_is_there_as_it_was_written_is_the_same() -> None:
-    result, differences = check(10, 11, 12)
+    result, differences = check(*ALL)
     assert (result.same, result.found, result.digest_same, result.checked) == (True, 3, True, True)
     assert differences.kept == []
 
 
+@pytest.mark.parametrize(
+    ("offsets", "how", "kinds", "told"),
+    [
+        ((10, 12), {}, ["batch_count"], ""),
+        (ALL, {"contents": [*CONTENTS[:2], b"else"]}, ["digest"], "the digest of its records is"),
+        ((11, 12), {"claim": TWO}, ["offsets"], "of which readers find records from offset 11 to 12"),
+        (ALL, {"claim": replace(BATCH, records=2)}, ["batch_count", "stranger"], "not the batch's own"),
+        (ALL, {"claim": replace(BATCH, records=1)}, ["batch_count", "stranger"], "2 of the 3 records"),
+        ((), {"logs": Logs()}, ["topic_deleted"], "does not exist now"),
+        ((), {"logs": replace(LOGS, topic_ids={TOPIC: "B"})}, ["topic_remade"], "its id was A, and is B now"),
+        ((), {"logs": replace(LOGS, starts={PLACE: 11})}, ["truncated"], "begins at offset 11"),
+        ((), {"logs": replace(LOGS, written={PLACE: 12})}, ["truncated"], "ends at offset 12"),
+        ((), {"logs": replace(LOGS, starts={})}, ["truncated"], "no partition orders-0"),
+        # A topic without an id is taken for the same.
+        (ALL, {"logs": replace(LOGS, topic_ids={TOPIC: ""})}, [], ""),
+    ],
+    ids=[
+        *("gone", "something else", "no beginning", "a stranger", "two strangers", "topic gone", "topic remade"),
+        *("log's beginning", "log's end", "partition", "no id"),
+    ],
+)
+def test_what_differs_is_named(offsets: tuple[int, ...], how: dict[str, Any], kinds: list[str], told: str) -> None:
+    result, differences = check(*offsets, **how)
+    assert [each.kind for each in differences.kept] == kinds
+    assert result.same is (not kinds)
+    assert told in "".join(each.text for each in differences.kept[-1:])
+    assert {each.batch for each in differences.kept} <= {5}
+    if told == "not the batch's own":
+        assert (differences.kept[1].offset, differences.kept[1].last_offset) == (11, 11)
+
+
 def test_a_digest_that_is_of_rows_too_is_not_compared() -> None:
     """Of a sink with a table whose rows go to no topic; how many records there are is compared all the same."""
-    result, differences = check(10, 11, 12, claim=replace(BATCH, digest="f" * 32), digests=False)
-    assert (result.same, result.digest_same) == (True, None)
-    assert differences.kept == []
+    result, differences = check(*ALL, claim=replace(BATCH, digest="f" * 32), digests=False)
+    assert (result.same, result.digest_same, differences.kept) == (True, None, [])
     assert "digests of batches" in str(differences.not_checked)
-    assert kinds(check(10, 12, contents=CONTENTS[:2], digests=False)[1]) == ["batch_count"]
+    assert [each.kind for each in check(10, 12, digests=False)[1].kept] == ["batch_count"]
 
 
-def test_a_record_that_is_gone() -> None:
-    result, differences = check(10, 12, contents=CONTENTS[:2])
-    assert (result.same, result.found) == (False, 2)
-    assert kinds(differences) == ["batch_count"]
-
-
-def test_a_record_that_says_something_else() -> None:
-    result, differences = check(10, 11, 12, contents=[*CONTENTS[:2], b"else"])
-    assert (result.same, result.digest_same) == (False, False)
-    assert kinds(differences) == ["digest"]
-    assert differences.kept[0].batch == 5
-
-
-def test_a_range_that_does_not_begin_with_a_record() -> None:
-    _, differences = check(
-        11,
-        12,
-        claim=replace(BATCH, records=2, digest=digest_text(digest_of("orders", CONTENTS[:2]))),
-        contents=CONTENTS[:2],
-    )
-    assert kinds(differences) == ["offsets"]
-
-
-def test_one_stranger_is_found_by_its_hash_and_several_are_counted() -> None:
-    one = replace(BATCH, records=2)
-    _, differences = check(10, 11, 12, claim=one)
-    assert kinds(differences) == ["batch_count", "stranger"]
-    assert (differences.kept[1].offset, differences.kept[1].last_offset) == (11, 11)
-    _, differences = check(10, 11, 12, claim=replace(BATCH, records=1))
-    assert "2 of the 3 records" in differences.kept[1].text
-
-
-def test_a_topic_that_is_gone_or_another_one() -> None:
-    result, differences = check(logs=Logs())
-    assert (result.same, kinds(differences)) == (False, ["topic_deleted"])
-    _, differences = check(logs=replace(LOGS, topic_ids={"orders": "B"}))
-    assert kinds(differences) == ["topic_remade"]
-    assert "its id was A, and is B now" in differences.kept[0].text
-
-
-def test_a_topic_without_an_id_is_taken_for_the_same() -> None:
-    _, differences = check(10, 11, 12, logs=replace(LOGS, topic_ids={"orders": ""}))
-    assert differences.kept == []
-
-
-def test_a_log_that_has_lost_its_beginning_its_end_or_a_partition() -> None:
-    for logs, told in (
-        (replace(LOGS, starts={PLACE: 11}), "begins at offset 11"),
-        (replace(LOGS, written={PLACE: 12}), "ends at offset 12"),
-        (replace(LOGS, starts={}), "no partition orders-0"),
-    ):
-        _, differences = check(logs=logs)
-        assert kinds(differences) == ["truncated"]
-        assert told in differences.kept[0].text
-
-
-def test_a_batch_that_is_hidden_or_cannot_be_known_is_not_compared() -> None:
-    for claim, hidden in ((BATCH, "in doubt"), (replace(BATCH, unknown="in doubt"), "")):
-        result, differences = check(claim=claim, hidden=hidden)
-        assert (result.checked, result.found, differences.kept) == (False, None, [])
-        assert [part.why for part in differences.not_checked] == ["in doubt"]
+@pytest.mark.parametrize(("claim", "hidden"), [(BATCH, "in doubt"), (replace(BATCH, unknown="in doubt"), "")])
+def test_a_batch_that_is_hidden_or_cannot_be_known_is_not_compared(claim: Claim, hidden: str) -> None:
+    result, differences = check(claim=claim, hidden=hidden)
+    assert (result.checked, result.found, differences.kept) == (False, None, [])
+    assert [part.why for part in differences.not_checked] == ["in doubt"]
 
 
 def test_of_a_compacted_topic_neither_count_nor_digest_is_compared() -> None:
-    result, differences = check(12, logs=replace(LOGS, compacted=frozenset({"orders"})), contents=CONTENTS[:1])
+    result, differences = check(12, logs=replace(LOGS, compacted=frozenset({TOPIC})))
     assert (result.same, differences.kept) == (True, [])
     assert "compaction" in differences.not_checked[0].why
 
 
-def test_records_behind_a_batch_are_foreign_and_those_before_all_may_be_older() -> None:
-    _, differences = check(3, 10, 11, 12, 13, contents=[b"", *CONTENTS, b""])
-    assert kinds(differences) == ["gap"]
-    assert (differences.kept[0].offset, differences.kept[0].topic) == (13, "orders")
+def test_records_after_a_batch_are_foreign_and_those_before_all_may_be_older() -> None:
+    _, differences = check(3, *ALL, 13, contents=[b"", *CONTENTS[:3], b""])
+    (gap,) = differences.kept
+    assert (gap.kind, gap.offset, gap.topic) == ("gap", 13, TOPIC)
     assert "before offset 4" in differences.not_checked[0].what
-
-
-def test_a_batch_that_the_history_skips() -> None:
-    _, differences = check(10, 11, 12, skipped=((2, 5),))
+    _, differences = check(*ALL, skipped=((2, 5),))
     assert [(each.kind, each.batch) for each in differences.kept] == [("gap", 3)]
 
 
 def test_differences_are_counted_beyond_those_that_are_kept() -> None:
     differences = Differences(1)
     for _ in range(3):
-        _, found = check(10, 12, contents=CONTENTS[:2])
-        differences.add(found.kept[0])
+        differences.add(check(10, 12)[1].kept[0])
     assert (len(differences.kept), differences.counts) == (1, {"batch_count": 3})

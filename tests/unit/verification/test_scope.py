@@ -39,13 +39,15 @@ def test_a_scope_that_is_none_is_refused(given: dict[str, int], told: str) -> No
         Scope(**given)
 
 
-@pytest.mark.parametrize("scope", [Scope(since=2), Scope(batch=7)])
-def test_a_batch_that_the_history_does_not_know_is_refused(scope: Scope) -> None:
-    with pytest.raises(ConfigurationError, match="it has batches 3 to 6"):
-        scope.of(KNOWN)
-
-
-def test_without_a_history_there_is_no_part_of_it() -> None:
-    assert Scope().of([]) == frozenset()
-    with pytest.raises(ConfigurationError, match="it has no batch"):
-        Scope(last=1).of([])
+@pytest.mark.parametrize(
+    ("scope", "known", "told"),
+    [
+        (Scope(since=2), KNOWN, "it has batches 3 to 6"),
+        (Scope(batch=7), KNOWN, "it has batches 3 to 6"),
+        (Scope(last=1), [], "it has no batch"),
+    ],
+)
+def test_a_batch_that_the_history_does_not_know_is_refused(scope: Scope, known: list[int], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        scope.of(known)
+    assert Scope().of(known) == {*known}

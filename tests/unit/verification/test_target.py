@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -32,19 +33,23 @@ def test_the_sink_has_noted_what_the_caller_does_not_say() -> None:
     assert (late.order_by, late.late_rows) == ('"at"', "keep_newer")
 
 
-def test_a_key_is_the_given_one_or_a_unique_key_of_the_table() -> None:
-    assert Target(keys=("b",)).key_of(SHAPE, ["id", "b"]) == ("b",)
-    assert Target().key_of(SHAPE, ["id", "b"]) == ("id",)
-    assert Target().key_of(SHAPE, ["b"]) == ()
+@pytest.mark.parametrize(
+    ("keys", "compared", "found"), [(("b",), "id b", ("b",)), ((), "id b", ("id",)), ((), "b", ())]
+)
+def test_a_key_is_the_given_one_or_a_unique_key_of_the_table(
+    keys: tuple[str, ...], compared: str, found: tuple[str, ...]
+) -> None:
+    assert Target(keys=keys).key_of(SHAPE, compared.split()) == found
     with pytest.raises(ConfigurationError, match="'x' is not among what can be compared"):
-        Target(keys=("x",)).key_of(SHAPE, ["id"])
+        Target(keys=("x",)).key_of(SHAPE, compared.split())
 
 
-def test_upserts_need_keys_and_an_order_needs_upserts() -> None:
-    with pytest.raises(ConfigurationError, match="upsert_keys"):
-        Target(mode="upsert")
-    with pytest.raises(ConfigurationError, match="mode='upsert' only"):
-        Target(order_by="at")
+@pytest.mark.parametrize(
+    ("given", "told"), [({"mode": "upsert"}, "upsert_keys"), ({"order_by": "at"}, "mode='upsert' only")]
+)
+def test_upserts_need_keys_and_an_order_needs_upserts(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        Target(**given)
 
 
 # --- the user's expressions ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from spark_2pc_sink.options.database import as_libpq_uri
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.postgres import find_binaries
-from spark_2pc_sink.verification.missing_files import RECORDS, ROWS
+from spark_2pc_sink.verification.repairs import RECORDS, ROWS
 from tests.conftest import or_skip
 from tests.harness.column_names import KINDS, NAMES, column_kinds, quoted, row_of
 from tests.integration.verification.written_sides import Sides

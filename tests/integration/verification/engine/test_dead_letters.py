@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink import Records, Rows, VerifyReport
-from tests.integration.verification.written_outputs import WrittenOutputs
-from tests.integration.verification.written_sides import Sides
+from tests.integration.verification.written_sides import Sides, WrittenOutputs
 
 TABLE = '"public"."letters"'
 DDL = (

@@ -1,30 +1,10 @@
-"""verify beside a job that runs, or that has died in the middle of a batch."""
+"""verify after a job that has died in the middle of a batch."""
 
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 from tests.integration.verification.written_sides import Sides, rows
-
-
-def write_many(sides: Sides) -> None:
-    for batch in range(1, 16):
-        sides.write(rows(100 * batch, 20))
-
-
-def test_a_job_that_runs_is_no_difference(sides: Sides) -> None:
-    sides.write(rows(0, 20))
-    with ThreadPoolExecutor(1) as job:
-        running = job.submit(write_many, sides)
-        reports = [sides.verify(wait_ms=10_000)]
-        while not running.done():
-            reports.append(sides.verify(wait_ms=10_000))
-        running.result()
-    reports.append(sides.verify())
-    assert [report.verdict for report in reports] == ["same"] * len(reports), "\n".join(map(str, reports))
-    assert reports[-1].up_to == 15
-    assert reports[-1].rows == 16 * 20
 
 
 def test_a_batch_that_kafka_has_and_the_row_not_yet_is_compared(sides: Sides) -> None:
@@ -68,7 +48,7 @@ def test_the_records_of_an_open_transaction_are_looked_for_in_the_table(sides: S
 def test_a_batch_in_doubt_whose_log_is_gone_has_lost_records(sides: Sides) -> None:
     sides.write(rows(0, 20))
     sides.write(rows(100, 20), end="committed")
-    sides.delete_all_records()
+    sides.delete_records()
     for scope in ({}, {"batch": 1}):
         report = sides.verify(**scope)
         assert report.verdict == "different", str(report)

@@ -10,8 +10,7 @@ import pytest
 
 from spark_2pc_sink import Records, Rows, VerifyReport
 from spark_2pc_sink.errors import ConfigurationError
-from tests.integration.verification.written_outputs import Sent, WrittenOutputs
-from tests.integration.verification.written_sides import Sides
+from tests.integration.verification.written_sides import Sent, Sides, WrittenOutputs
 
 LINE = "explode(lines) AS line"
 TABLES = (
@@ -127,7 +126,7 @@ def test_a_record_that_another_program_sent_is_found_by_its_topic(shop: WrittenO
     write(shop)
     lines = topics_of(shop)[1]
     shop.sides.topic, before = lines, shop.sides.topic
-    shop.sides.send([("s9", b'{"id": 9, "sku": "s9", "n": 9}')], transactional_id=f"{before}-other")
+    shop.sides.send(("s9", {"id": 9, "sku": "s9", "n": 9}), transactional_id=f"{before}-other")
     report = shop.verify()
     assert report.counts == {"gap": 1, "missing_in_table": 1}, str(report)
     assert {(each.table, each.topic) for each in report.differences} == {("lines", lines), (None, lines)}
@@ -254,7 +253,7 @@ def test_tables_alone_and_topics_alone(shop: WrittenOutputs) -> None:
     assert (report.verdict, report.rows, report.tables) == ("same", None, ()), str(report)
     assert other.verify(table_only=True).verdict == "inconclusive"
     other.sides.sql("DELETE FROM kafka_transaction_state_history WHERE transactional_id = 'topics-alone'")
-    other.sides.send([(None, b"x")], transactional_id="another")
+    other.sides.send((None, "x"), transactional_id="another")
     assert other.verify().counts["gap"] == 1
 
 

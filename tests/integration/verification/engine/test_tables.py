@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import closing
 
 import pytest
 import sqlalchemy as sa
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from jdbc_state import SqlStateStore
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.verification import staging
-from spark_2pc_sink.verification.topic_reader import TopicReader
 from tests.harness.providers import Broker, Database
 from tests.integration.verification.written_sides import Sides, rows
 
@@ -92,21 +88,10 @@ def test_of_some_batches_a_late_record_is_not_held_against_the_newer_row(sides: 
 @pytest.mark.parametrize("renamed", [False, True])
 def test_a_sink_that_writes_another_table_now(sides: Sides, renamed: bool) -> None:
     """docs/planned-work.md: it needs nothing. Rows of before are in the old table, or here, if that was renamed."""
-
-    def start(table: str) -> None:
-        cluster = TopicReader(KafkaOptions.parse({"bootstrap.servers": sides.broker.bootstrap})).cluster_id()
-        layout = SinkLayout(table=table, topic=sides.topic).as_json()
-        with closing(SqlStateStore(sides.database)) as store:
-            store.prepare_schema()
-            store.claim(
-                transactional_id=sides.transactional_id, cluster_id=cluster, query_id="query", run_id="r", layout=layout
-            )
-
-    start("target")
-    sides.write(rows(0, 10))
+    sides.write(rows(0, 10), layout=SinkLayout(table="target", topic=sides.topic).as_json())
     sides.sql("ALTER TABLE target RENAME TO other" if renamed else "CREATE TABLE other (LIKE target INCLUDING ALL)")
-    start("other")
-    sides.write(rows(10, 5), statement="INSERT INTO other SELECT * FROM json_populate_record(NULL::other, %s)")
+    insert = "INSERT INTO other SELECT * FROM json_populate_record(NULL::other, %s)"
+    sides.write(rows(10, 5), statement=insert, layout=SinkLayout(table="other", topic=sides.topic).as_json())
     report = sides.verify(table=None)
     assert (report.verdict, report.rows) == ("same", 15 if renamed else 5), str(report)
     assert any("or tables of other names" in part.why for part in report.not_checked) is not renamed

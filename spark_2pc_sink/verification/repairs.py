@@ -1,7 +1,8 @@
-"""Files with missing rows and records: rows for PostgreSQL's COPY, and lines for Kafka's console producer.
+"""What a person does about differences: the next commands, and files with what either side lacks.
 
-Nothing is applied here: a person reads the included page, and decides. If both sides have a key, with different
-values, either side can be made equal to the other: there are files for both directions.
+The commands are complete, without passwords. The files have rows for PostgreSQL's COPY, and lines for Kafka's console
+producer. Nothing is applied here: a person reads the included page, and decides. If both sides have a key, with
+different values, either side can be made equal to the other: there are files for both directions.
 """
 
 from __future__ import annotations
@@ -11,21 +12,101 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, Final
 
 import javaproperties
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import CommonOptions
+from spark_2pc_sink.options.database import as_libpq_uri
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.plural import counted
+from spark_2pc_sink.recovery.recover_command import sink_words
 from spark_2pc_sink.verification.columns import TableShape
 from spark_2pc_sink.verification.expressions import RecordKey
-from spark_2pc_sink.verification.next_steps import PAGE, Commands
-from spark_2pc_sink.verification.statements import Statements
+from spark_2pc_sink.verification.report import VerifyReport
+from spark_2pc_sink.verification.statements import Reason, Statements
 
-#: Why a side lacks it: only the other side has it, has it in another form, or has it once more.
-Reason = Literal["missing", "differing", "twice"]
+#: The page about the files with missing rows and records.
+PAGE: Final = "APPLY.md"
+#: What a directory of files can restore or show.
+_LACKING: Final = frozenset({"missing_in_kafka", "missing_in_table", "topic_remade", "topic_deleted", "truncated"})
+#: Unexpected or different records: a person has to look at one of them.
+_TO_LOOK_AT: Final = ("stranger", "gap", "twice", "differing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commands:
+    """Beginnings of the commands; ``psql`` takes the password from PGPASSWORD or ~/.pgpass."""
+
+    verify: str
+    status: str
+    psql: str
+    bootstrap_servers: str
+    secured: bool = False
+
+    @classmethod
+    def of(cls, options: CommonOptions, shape: Mapping[str, str | Sequence[str] | None]) -> Commands:
+        """The commands for a sink; ``shape`` has the keywords of `verify` that describe the table."""
+        sides = sink_words(options)
+        given = {
+            name: value if isinstance(value, str) else ",".join(value)
+            for name, value in shape.items()
+            if value is not None
+        }
+        words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
+        return cls(
+            verify=" ".join(["spark-2pc verify", sides, *([shlex.join(words)] if words else [])]),
+            status=f"spark-2pc status {sides}",
+            psql=shlex.join(["psql", as_libpq_uri(options.database), "-v", "ON_ERROR_STOP=1"]),
+            bootstrap_servers=",".join(options.kafka.bootstrap_servers),
+            secured=options.kafka.security_protocol != "PLAINTEXT",
+        )
+
+    def console_producer(self, topic: str, reader: str) -> str:
+        """Kafka's console producer; ``reader`` is the file of its reader's properties."""
+        return self._kafka("kafka-console-producer.sh", "--topic", topic, "--reader-config", reader)
+
+    def console_consumer(self, topic: str, partition: int, offset: int) -> str:
+        """Kafka's console consumer, for one record."""
+        return self._kafka(
+            *("kafka-console-consumer.sh", "--topic", topic, "--partition", str(partition), "--offset", str(offset)),
+            *("--max-messages", "1", "--isolation-level", "read_committed"),
+            *("--property", "print.key=true", "--property", "print.headers=true"),
+        )
+
+    def _kafka(self, program: str, *words: str) -> str:
+        secured = " --command-config FILE" if self.secured else ""
+        return shlex.join([program, "--bootstrap-server", self.bootstrap_servers, *words]) + secured
+
+
+def next_steps(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
+    """The next actions for a person, each with its reason, the safest first; () if both sides are the same."""
+    if not report.known:
+        return (f"look whether it is the right database and state table: {commands.status}",)
+    if report.verdict == "same":
+        return ()
+    steps = []
+    if "gap" in report.counts:
+        # A database state older than Kafka explains all the rest, so it is first.
+        steps.append(f"see whether the database is behind Kafka, as after a restored backup: {commands.status}")
+    located = [each for each in report.differences if None not in (each.topic, each.partition, each.offset)]
+    found = next((each for kind in _TO_LOOK_AT for each in located if each.kind == kind), None)
+    if found is not None:
+        look = commands.console_consumer(str(found.topic), int(found.partition or 0), int(found.offset or 0))
+        steps.append(f"look at the record ({found.kind}): {look}")
+    pages = [path for path in report.written if path.endswith(PAGE)]
+    steps += [f"read {page}, and run the commands in it that put back what should be there" for page in pages]
+    if not report.written and not _LACKING.isdisjoint(report.counts):
+        steps.append(
+            f"write files with what either side lacks, and the commands: {commands.verify} --write-missing DIR"
+        )
+    return tuple(steps)
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
 
 READER: Final = "console-producer-reader.properties"
 UNSAYABLE: Final = "records_for_another_producer.jsonl"
@@ -84,9 +165,6 @@ def why_unsayable(key: str | None, value: str) -> str:
     return "the key has the character that separates it from the value" if key is not None and _SEPARATOR in key else ""
 
 
-# --- the files -----------------------------------------------------------------------------------------------------
-
-
 class MissingFiles:
     """A directory of such files. It is created if it does not exist.
 
@@ -114,6 +192,7 @@ class MissingFiles:
         #: The table computes the others. COPY may set identity columns, and UPDATE may not.
         self._columns = [name for name in self._compared if name not in made]
         self._updated = [name for name in self._compared if name not in fixed]
+        self._names = ", ".join(map(quote_identifier, self._columns))
         self._key = sql.key
         other = [column.name for column in sql.compared.columns if column.field != column.name]
         renamed = f"the fields of the record have other names than the columns {', '.join(other)}" if other else ""
@@ -166,15 +245,11 @@ class MissingFiles:
             file = self._open.enter_context((self._directory / name).open("w", encoding="utf-8", newline=""))
             self._files[name] = file
             if name == ROWS["differing"]:
-                names = self._names()
-                empty = f"SELECT {names} FROM {self._table} LIMIT 0"
+                empty = f"SELECT {self._names} FROM {self._table} LIMIT 0"
                 made = f"CREATE TEMPORARY TABLE as_in_kafka ON COMMIT DROP AS {empty}"
-                file.write(f"BEGIN;\n{made};\nCOPY pg_temp.as_in_kafka ({names}) FROM STDIN;\n")
+                file.write(f"BEGIN;\n{made};\nCOPY pg_temp.as_in_kafka ({self._names}) FROM STDIN;\n")
         file.write(f"{line}\n")
         self._counts[name] += 1
-
-    def _names(self) -> str:
-        return ", ".join(map(quote_identifier, self._columns))
 
     def _update_end(self) -> str:
         quoted = [quote_identifier(name) for name in self._updated]
@@ -187,8 +262,6 @@ class MissingFiles:
             f"FROM pg_temp.as_in_kafka AS found WHERE {same};\n"
             "COMMIT;\n"
         )
-
-    # --- the page --------------------------------------------------------------------------------------------------
 
     def _page(self) -> Iterator[str]:
         parts = list(self._parts())
@@ -215,7 +288,7 @@ class MissingFiles:
         for reason, told in _REASONS.items():
             rows, records = ROWS[reason], RECORDS[reason]
             if rows in counts:
-                how = shlex.join(["-c", f"COPY {self._table} ({self._names()}) FROM STDIN"]) + f" < {rows}"
+                how = shlex.join(["-c", f"COPY {self._table} ({self._names}) FROM STDIN"]) + f" < {rows}"
                 command = f"{self._commands.psql} {f'-f {rows}' if reason == 'differing' else how}"
                 title = f"## {rows}: {counted(counts[rows], 'row')} that Kafka has"
                 yield f"{title}\n\n{told}.\n\n{_PSQL}\n\n    {command}\n"

@@ -1,6 +1,6 @@
 """The orders job on the reference coordinator and PostgreSQL, killed in the middle of batches: `make demo`.
 
-    python examples/orders_demo.py [--kafka-kind reference|real] [--events 50000] [--keep DIR]
+    python examples/orders_demo.py [--kafka-kind reference|real] [--events 20000] [--keep DIR]
 
 Starts both servers, writes order events, and starts orders_job.py, which is killed with SIGKILL inside a batch
 twice, before and after the database commit. It is started again each time. The last time it runs to its end, and
@@ -66,7 +66,7 @@ KILLS = (
 def main() -> int:
     """Run the demo; the exit code."""
     parser = argparse.ArgumentParser(description="The orders job, killed in the middle of batches.")
-    parser.add_argument("--events", type=int, default=50_000)
+    parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="a new directory for events, checkpoint and log")
     parser.add_argument("--kafka-kind", choices=sorted(KAFKA_KINDS), default="reference", help="which Kafka to start")
     given = parser.parse_args()

@@ -211,6 +211,7 @@ SPARK_VALUES: Final = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", range(0, len(SPARK_VALUES), OF_A_ROW))
 def test_the_expression_for_each_pair_of_types_is_one_that_the_column_takes(
     first: int, target: Target, spark: SparkSession
@@ -225,6 +226,7 @@ def test_the_expression_for_each_pair_of_types_is_one_that_the_column_takes(
     run(target.database, f"CREATE TABLE pairs (id bigint, {', '.join(definitions)})")
     written = {name: value for name, (value, _) in pairs.items()}
     without_one: dict[str, str] = {}
+    refused: dict[str, str] = {}
     batch = spark.sql("SELECT 1L AS id")
     for _ in range(STEPS_MAX):
         types = batch.selectExpr(*(f"{expression} AS `{name}`" for name, expression in written.items())).schema

@@ -48,7 +48,7 @@ ROOMS: Final = (
     *("reference", "reference/network", "reference/handlers", "reference/groups"),
     *("reference/transactions", "reference/metadata", "reference/config", "reference/log", "reference/storage"),
     *("reference/protocol", "reference/coordinator", "reference/internal_topics"),
-    *("wire", "recipe", "logins", "options", "testing", "jdbc_state"),
+    *("wire", "recipe", "logins", "options", "choices", "testing", "jdbc_state"),
 )
 #: Modules that are no step of a walk: they hold values alone, or stand round a call (`checks_keywords`).
 NO_STEP: Final = frozenset({"sink/report", "options/settings", "jdbc_state/sink_log"})

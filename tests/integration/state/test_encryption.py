@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from jdbc_state import SqlStateStore, StoreSettings, encryption
+from jdbc_state import SqlStateStore, StoreSettings, connections
 from jdbc_state.connections import Database, driver_connection, readable_by
 from jdbc_state.errors import ConfigurationError
 from spark_2pc_sink.cli import exits, main
@@ -41,7 +41,7 @@ def test_one_warning_however_many_connections(
     far: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the engine and past it, in several stores; the remedy is in it, and the password is not."""
-    monkeypatch.setattr(encryption, "_told", set())
+    monkeypatch.setattr(connections, "_told", set())
     for _ in range(2):
         database = Database(by(far, sslmode="disable"), StoreSettings())
         with database.open("look") as first, database.open("look") as second:

@@ -300,6 +300,7 @@ def test_a_word_about_a_batch_is_carried_out_with_its_reason_alone(found: Any) -
 
 def test_nothing_but_the_suggested_choice_is_chosen_already() -> None:
     page = client().get("/recover?id=orders").text
+    assert "would commit the transaction" in page
     assert re.findall(r'value="([a-z_]+)" required( checked)?', page) == [("settle", " checked")]
     alive = Shown(found=StatusReport(sinks=(in_doubt(driver=ALIVE),)))
     page = client(alive).get("/recover?id=orders").text

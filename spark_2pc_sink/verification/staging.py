@@ -216,12 +216,13 @@ class StagingSession:
             NotRowsError: most of them are not rows.
             NewFieldsError: they have fields that are columns and are not compared yet.
         """
-        joined = b"".join(text for text, _, _ in chunk) if self._unseen else b""
-        names = {name: spelt for name, spelt in self._unseen.items() if spelt in joined}
-        likely = (text for text, _, _ in chunk if any(spelt in text for spelt in names.values()))
-        new = [text for text in likely if any((as_object(text) or {}).get(name) is not None for name in names)]
-        if new:
-            raise NewFieldsError(new[:1_000])
+        if self._unseen:
+            joined = b"".join(text for text, _, _ in chunk)
+            names = {name: spelt for name, spelt in self._unseen.items() if spelt in joined}
+            likely = (text for text, _, _ in chunk if any(spelt in text for spelt in names.values()))
+            new = [text for text in likely if any((as_object(text) or {}).get(name) is not None for name in names)]
+            if new:
+                raise NewFieldsError(new[:1_000])
         with self.connection.cursor() as cursor:
             self._take(cursor, chunk)
 

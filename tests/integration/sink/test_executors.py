@@ -75,7 +75,9 @@ def test_a_local_master_without_an_activated_environment(one_batch: OneBatch) ->
     def run(folder: str, python: str) -> subprocess.CompletedProcess[str]:
         directory = one_batch.directory / folder
         directory.mkdir()
-        arguments = ["local[2]", python, "{}", json.dumps(options), str(directory)]
+        # Each run is a query of its own, and has an id of its own.
+        own = {**options, "transactional_id": f"{one_batch.transactional_id}-{folder}"}
+        arguments = ["local[2]", python, "{}", json.dumps(own), str(directory)]
         path = os.pathsep.join([str(other / "bin"), os.environ["PATH"]])
         return subprocess.run(
             [sys.executable, "-m", "tests.harness.own_python_main", *arguments],

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from benchmarks.figures import Spread
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire.arrow_layout import Rows
+from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from spark_2pc_sink.wire.record_batch import assign_producer, encode_sections, encode_unassigned_batch
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _encode(batches: list[pa.RecordBatch], compression: str) -> list[memoryview]
     options = KafkaOptions.parse({"bootstrap.servers": "127.0.0.1:1", "compression.type": compression})
     made = []
     for batch in batches:
-        for rows in Rows.of(batch["key"], batch["value"], None).cut(options.batch_bytes_max):
+        for rows in EncodedRows.of(batch["key"], batch["value"], None).cut(options.batch_bytes_max):
             (section,) = encode_sections(rows, [len(rows)])
             unassigned = encode_unassigned_batch(
                 section, timestamp_ms=_TIMESTAMP_MS, compression=compression, level=options.compression_level

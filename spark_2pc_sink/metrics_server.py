@@ -69,7 +69,7 @@ class MetricsAccess:
 
 
 @dataclass(frozen=True)
-class Request:
+class HttpRequest:
     """The head of a request."""
 
     method: str
@@ -77,7 +77,7 @@ class Request:
     headers: dict[str, tuple[str, ...]]
 
     @classmethod
-    def parse(cls, head: bytes) -> Request:
+    def parse(cls, head: bytes) -> HttpRequest:
         """Parse any bytes; an invalid request gets a path that does not exist."""
         first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
         method, _, rest = first.partition(" ")
@@ -93,7 +93,7 @@ class Request:
         return values[0] if len(values) == 1 else ""
 
 
-def refusal(request: Request, access: MetricsAccess) -> bytes | None:
+def refusal(request: HttpRequest, access: MetricsAccess) -> bytes | None:
     """The error response; None if the metrics are to be served."""
     if not access.knows(request.one("host")):
         return _response("400 Bad Request", _TEXT, b"the Host header is no name of this server: see docs/metrics.md\n")
@@ -162,7 +162,7 @@ class MetricsServer:
         self._open.add(writer)
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _CLIENT_DEADLINE_S)
-            writer.write(await self._answer(Request.parse(head)))
+            writer.write(await self._answer(HttpRequest.parse(head)))
             writer.close()
             await asyncio.wait_for(writer.wait_closed(), _CLIENT_DEADLINE_S)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.TimeoutError, ConnectionError):
@@ -171,7 +171,7 @@ class MetricsServer:
             self._open.discard(writer)
             writer.close()
 
-    async def _answer(self, request: Request) -> bytes:
+    async def _answer(self, request: HttpRequest) -> bytes:
         refused = refusal(request, self._access)
         if refused is not None:
             return refused

@@ -53,7 +53,7 @@ from spark_2pc_sink.ids import (
     TopicPartition,
     TransactionState,
 )
-from spark_2pc_sink.kafka.batch_sender import OpenTransaction, PartitionReceipt
+from spark_2pc_sink.kafka.batch_sender import PartitionReceipt, ProducedTransaction
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import KEEP_REFUSED, commit_error
 from spark_2pc_sink.kafka.error_policy import COMMIT_REFUSED, kafka_error
@@ -506,7 +506,7 @@ class TransactionalWriter:
         if self._session is None:
             self._session = ProduceSession(
                 self._cluster,
-                OpenTransaction(self._client.transactional_id, self._pair(), self._client.transaction_version),
+                ProducedTransaction(self._client.transactional_id, self._pair(), self._client.transaction_version),
                 self._options,
                 timestamp_ms=now_ms(),
             )

@@ -31,6 +31,18 @@ ARGUMENTS_MAX = 6
 #: What users call with keywords, one for each option.
 PUBLIC_CONSTRUCTORS = {"DualWriteSink", "ServiceBase"}
 FILE_LINES_MAX = 600
+#: A file with fewer lines and one user is listed here with its reason.
+FILE_LINES_MIN = 150
+SMALL_WITH_ONE_USER = {
+    "spark_2pc_sink.logins.oidc": "HTTP of an OAuth server, apart from what a token is to Kafka",
+    "spark_2pc_sink.reference.handlers.acls": "handlers have a file for each subject of the protocol",
+    "spark_2pc_sink.reference.metrics": "the figures of the coordinator, which a page lists",
+    "spark_2pc_sink.sink.job_end": "public: only the package itself exports it",
+    "spark_2pc_sink.testing.compare": "public: only the package testing exports it",
+    "spark_2pc_sink.testing.reaper": "a program of its own, which runs without the package",
+    "spark_2pc_sink.testing.stack": "public: only the package testing exports it",
+    "spark_2pc_sink.verification.open_records": "records of open transactions are compared by a rule of their own",
+}
 #: Of the modules of ours that a task which encodes rows loads.
 TASK_LINES_MAX = 6_000
 #: Modules that rows cross, and a recovery; `tests.harness.crossed_modules` says what counts.
@@ -229,6 +241,27 @@ def test_files_have_one_subject() -> None:
         if lines > (TEST_FILE_LINES_MAX if path in TESTS else FILE_LINES_MAX)
     }
     assert long == {}
+
+
+def test_a_small_file_has_several_users() -> None:
+    """Else it belongs into the file of its one user, or has a reason to be apart."""
+    modules = {module_of(path): path for path in SOURCES if not path.name.startswith("__")}
+    users: dict[str, set[str]] = {module: set() for module in modules}
+    for path in SOURCES:
+        for module, name in imports_of(path):
+            for used in {module, f"{module}.{name}"} & modules.keys():
+                users[used].add(module_of(path))
+    small = {module for module, path in modules.items() if len(path.read_text().splitlines()) < FILE_LINES_MIN}
+    assert {module for module in small if len(users[module]) == 1} == SMALL_WITH_ONE_USER.keys()
+
+
+def test_classes_of_the_product_have_names_of_their_own() -> None:
+    modules: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for part in ast.parse(path.read_text()).body:
+            if isinstance(part, ast.ClassDef) and not part.name.startswith("_"):
+                modules.setdefault(part.name, []).append(module_of(path))
+    assert {name: places for name, places in modules.items() if len(places) > 1} == {}
 
 
 def test_functions_are_small() -> None:

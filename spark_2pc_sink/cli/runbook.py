@@ -24,15 +24,15 @@ from spark_2pc_sink.cli.options import (
 )
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.runbook.conversation import Conversation, Ending, NoAnswerError
+from spark_2pc_sink.runbook.conversation import Conversation, NoAnswerError, RunbookEnd
 from spark_2pc_sink.runbook.protocol import Protocol
 from spark_2pc_sink.runbook.sides import BothSides
 
 _EXITS: Final = {
-    Ending.SETTLED: EXIT_SETTLED,
-    Ending.NOT_KNOWN: EXIT_NOT_KNOWN,
-    Ending.LEFT: EXIT_IN_DOUBT,
-    Ending.OUT_OF_REACH: EXIT_FAILED,
+    RunbookEnd.SETTLED: EXIT_SETTLED,
+    RunbookEnd.NOT_KNOWN: EXIT_NOT_KNOWN,
+    RunbookEnd.LEFT: EXIT_IN_DOUBT,
+    RunbookEnd.OUT_OF_REACH: EXIT_FAILED,
 }
 _EPILOG: Final = (
     "Answers are read from standard input, a line each; at its end, or at Ctrl-C, nothing more is changed. "
@@ -111,7 +111,7 @@ def _run(given: argparse.Namespace) -> CommandResult:
     ending = conversation.run(transactional_id)
     fields = {"ending": ending.name.lower(), "protocol": protocol.as_json()}
     # The dialogue's messages about the side are in the protocol.
-    error = ConnectionError(ending.value) if ending is Ending.OUT_OF_REACH else None
+    error = ConnectionError(ending.value) if ending is RunbookEnd.OUT_OF_REACH else None
     return CommandResult(exit_code=_EXITS[ending], fields=fields, error=error)
 
 

@@ -17,7 +17,7 @@ from spark_2pc_sink.extras import extra
 from spark_2pc_sink.metrics_server import MetricsAccess
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.monitoring.dashboard.access import Access
+    from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
     from spark_2pc_sink.monitoring.watched import Watched
 
 PORT_MAX: Final = 65_535
@@ -179,14 +179,14 @@ def _show(given: argparse.Namespace) -> CommandResult:
     return CommandResult(exit_code=EXIT_SETTLED)
 
 
-def _access(given: argparse.Namespace, host: str) -> Access:
+def _access(given: argparse.Namespace, host: str) -> DashboardAccess:
     """The access rules; a generated token is printed, this once."""
-    from spark_2pc_sink.monitoring.dashboard.access import Access, is_loopback, new_token  # noqa: PLC0415 - optional
+    from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess, is_loopback, new_token  # noqa: PLC0415 - optional
 
     token = None if given.token_file is None else read_token(given.token_file)
     if is_loopback(host):
-        return Access(token=token, hosts=given.host_name)
+        return DashboardAccess(token=token, hosts=given.host_name)
     if token is None:
         token = new_token()
         sys.stdout.write(f"token: {token}\n")
-    return Access(token=token, hosts=own_names(host, given.host_name))
+    return DashboardAccess(token=token, hosts=own_names(host, given.host_name))

@@ -201,7 +201,7 @@ def produce_version_max(transaction_version: int) -> int:
 
 
 @dataclass(frozen=True)
-class OpenTransaction:
+class ProducedTransaction:
     """The Kafka transaction for which record batches are written.
 
     Attributes:
@@ -217,7 +217,7 @@ class OpenTransaction:
 
 
 @dataclass(eq=False)
-class Lane:
+class TopicLane:
     """One partition of a session: its queue, and the next sequence number."""
 
     queue: PartitionQueue
@@ -234,7 +234,7 @@ class Lane:
         return assigned
 
 
-_Batches: TypeAlias = "list[tuple[Lane, Batch]]"
+_Batches: TypeAlias = "list[tuple[TopicLane, Batch]]"
 
 
 @dataclass(eq=False)
@@ -258,14 +258,14 @@ class BatchSender:
     def __init__(
         self,
         cluster: Cluster,
-        transaction: OpenTransaction,
+        transaction: ProducedTransaction,
         options: KafkaOptions,
     ) -> None:
         self._cluster = cluster
         self._transactional_id, self._producer = transaction.transactional_id, transaction.producer
         self._version_max = produce_version_max(transaction.version)
         self._options = options
-        self._active: dict[TopicPartition, Lane] = {}
+        self._active: dict[TopicPartition, TopicLane] = {}
         self._requests: list[_Request] = []
         self.unacknowledged_bytes: int = 0
         self._away_s = 0.0
@@ -290,7 +290,7 @@ class BatchSender:
         """True if every pushed batch is acknowledged."""
         return not self._active
 
-    def push(self, lane: Lane, payload: RecordBytes, *, record_count: int, row_key: str | None) -> None:
+    def push(self, lane: TopicLane, payload: RecordBytes, *, record_count: int, row_key: str | None) -> None:
         """Queue an encoded batch; it must be acknowledged within ``delivery_timeout_ms`` of time spent `running`.
 
         Args:
@@ -356,7 +356,7 @@ class BatchSender:
                 sizes[node_id] += len(batch.payload)
         return groups
 
-    def _ready_leader(self, lane: Lane, batch: Batch, now_s: float) -> int | None:
+    def _ready_leader(self, lane: TopicLane, batch: Batch, now_s: float) -> int | None:
         """The leader if it accepts the lane's batches now, else None."""
         node_id = self._cluster.leaders.get(lane.queue.partition)
         if node_id is None:
@@ -437,7 +437,7 @@ class BatchSender:
                 raise RemoteProtocolError(peer=f"broker {node_id}", detail=f"Produce left out {lane.queue.partition}")
             self._judge(lane, batch, answer)
 
-    def _judge(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> None:
+    def _judge(self, lane: TopicLane, batch: Batch, answer: ProducedPartition) -> None:
         code = answer.error_code
         if code == Code.NONE:
             _check_ours(lane.queue, batch, answer, lane.limits, self._producer)
@@ -453,20 +453,20 @@ class BatchSender:
         else:
             raise produce_error(lane.queue.partition, batch, answer, self._producer)
 
-    def _send_again(self, lane: Lane, batch: Batch, error: str, *, concurrent: bool = False) -> None:
+    def _send_again(self, lane: TopicLane, batch: Batch, error: str, *, concurrent: bool = False) -> None:
         behind_another = lane.queue.has_earlier(batch)
         lane.queue.returned(batch)
         lane.queue.note_error(error, self._now_s())
         if not behind_another:
             self._back_off(lane, concurrent=concurrent)
 
-    def _postpone(self, lane: Lane, error: str) -> None:
+    def _postpone(self, lane: TopicLane, error: str) -> None:
         """Nothing was sent: look up the leader again after a pause."""
         lane.queue.note_error(error, self._now_s())
         self._cluster.forget_leader(lane.queue.partition)
         self._back_off(lane)
 
-    def _back_off(self, lane: Lane, *, concurrent: bool = False) -> None:
+    def _back_off(self, lane: TopicLane, *, concurrent: bool = False) -> None:
         first_ms = self._options.retry_backoff_ms
         lane.queue.back_off(
             self._now_s(),

@@ -117,7 +117,7 @@ class ConnectionFailures:
             return _login_error(error, f"the {where} {detail}")
         return self._after_probe(where, probe(*address, tls)) if address is not None and _has_ended(error) else None
 
-    def _after_probe(self, where: str, found: Listener) -> Exception | None:
+    def _after_probe(self, where: str, found: ProbedListener) -> Exception | None:
         options = self._options
         if found.without_tls:
             return protocol_refusal(where, options, peer_has_tls=False)
@@ -156,7 +156,7 @@ def _named(node_id: int | str, address: tuple[str, int] | None) -> str:
 
 
 @dataclass(frozen=True)
-class Listener:
+class ProbedListener:
     """Result of a probe.
 
     Attributes:
@@ -170,8 +170,8 @@ class Listener:
     mechanisms: tuple[str, ...] = ()
 
 
-def probe(host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
-    """Connect to a listener and find out its protocol; an empty `Listener` if that is not possible.
+def probe(host: str, port: int, tls: ssl.SSLContext | None) -> ProbedListener:
+    """Connect to a listener and find out its protocol; an empty `ProbedListener` if that is not possible.
 
     Args:
         host: the client's host name for the broker.
@@ -182,33 +182,33 @@ def probe(host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
     try:
         with closing(_connected(host, port, end_s)) as plain:
             if tls is None:
-                return Listener(mechanisms=_mechanisms(plain, end_s))
+                return ProbedListener(mechanisms=_mechanisms(plain, end_s))
             with closing(tls.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)) as sock:
                 return _probe_tls(sock, end_s)
     except TlsFailedError as failed:
         if isinstance(failed.error, _CLOSED) and tls is not None:
-            return Listener(without_tls=_answers_without_tls(host, port, end_s))
-        return Listener(tls_failed=failed)
+            return ProbedListener(without_tls=_answers_without_tls(host, port, end_s))
+        return ProbedListener(tls_failed=failed)
     except (OSError, RemoteProtocolError):
         # It is down or stopping, as the first attempt has found, which is the error to report.
-        return Listener()
+        return ProbedListener()
 
 
 def _connected(host: str, port: int, end_s: float) -> socket.socket:
     return socket.create_connection((host, port), timeout=_left_s_until(end_s))
 
 
-def _probe_tls(sock: ssl.SSLSocket, end_s: float) -> Listener:
+def _probe_tls(sock: ssl.SSLSocket, end_s: float) -> ProbedListener:
     sock.settimeout(_left_s_until(end_s))
     try:
         sock.do_handshake()
         sock.settimeout(min(_ALERT_S, _left_s_until(end_s)))
         sock.recv(1)
     except TimeoutError:
-        return Listener(mechanisms=_mechanisms(sock, end_s))
+        return ProbedListener(mechanisms=_mechanisms(sock, end_s))
     except ssl.SSLError as error:
         raise TlsFailedError(error) from error
-    return Listener()
+    return ProbedListener()
 
 
 def _answers_without_tls(host: str, port: int, end_s: float) -> bool:

@@ -28,10 +28,10 @@ from spark_2pc_sink.kafka.batch_sender import (
     REQUEST_BYTES,
     Batch,
     BatchSender,
-    Lane,
-    OpenTransaction,
     PartitionQueue,
     PartitionReceipt,
+    ProducedTransaction,
+    TopicLane,
     produce_version_max,
 )
 from spark_2pc_sink.kafka.cluster import Cluster, unknown_topic
@@ -49,7 +49,7 @@ from spark_2pc_sink.kafka.record_encoder import (
 )
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.arrow_layout import Rows, as_one_array
+from spark_2pc_sink.wire.arrow_layout import EncodedRows, as_one_array
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, read_header
 from spark_2pc_sink.wire.framed_request import ProducedPartition, RecordBytes, produce_request
 from spark_2pc_sink.wire.messages import OffsetSpec
@@ -75,7 +75,7 @@ class ProduceSession:
     def __init__(
         self,
         cluster: Cluster,
-        transaction: OpenTransaction,
+        transaction: ProducedTransaction,
         options: KafkaOptions,
         *,
         timestamp_ms: int,
@@ -87,7 +87,7 @@ class ProduceSession:
         self._options = options
         self._encoder = RecordEncoder(EncodingOptions.of(options), timestamp_ms=timestamp_ms, limits=self._limits_of)
         self._sender = BatchSender(cluster, transaction, options)
-        self._lanes: dict[TopicPartition, Lane] = {}
+        self._lanes: dict[TopicPartition, TopicLane] = {}
         self._limits = dict(limits or {})
         self._ends = dict(ends or {})
         self._digest = EMPTY_DIGEST
@@ -107,7 +107,7 @@ class ProduceSession:
         """Compressed size of all record batches so far; each is counted once, however often it was sent."""
         return self._record_bytes
 
-    def append(self, partition: TopicPartition, rows: Rows) -> None:
+    def append(self, partition: TopicPartition, rows: EncodedRows) -> None:
         """Append rows to one partition, in order.
 
         Returns when they are queued, not when they are acknowledged. Queued batches are sent as soon as they fill a
@@ -207,7 +207,7 @@ class ProduceSession:
         for partition in new:
             limits = self._limits_of(partition.topic)
             queue = PartitionQueue(partition, self._ends[partition])
-            self._lanes[partition] = Lane(queue, LeaderFinder(self._cluster, partition), limits)
+            self._lanes[partition] = TopicLane(queue, LeaderFinder(self._cluster, partition), limits)
 
     def _limits_of(self, topic: str) -> TopicLimits:
         known = self._limits.get(topic)
@@ -377,15 +377,15 @@ class BatchListSender:
     def _send_queued(
         self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
     ) -> AcknowledgedBatches:
-        transaction = OpenTransaction(self._transactional_id, producer, transaction_version)
+        transaction = ProducedTransaction(self._transactional_id, producer, transaction_version)
         sender = BatchSender(self._cluster, transaction, self._options)
-        lanes: dict[TopicPartition, Lane] = {}
+        lanes: dict[TopicPartition, TopicLane] = {}
         with sender.running():
             for batch in batches:
                 lane = lanes.get(batch.partition)
                 if lane is None:
                     finder = LeaderFinder(self._cluster, batch.partition)
-                    lane = lanes[batch.partition] = Lane(PartitionQueue(batch.partition, 0), finder, _NOT_ASKED)
+                    lane = lanes[batch.partition] = TopicLane(PartitionQueue(batch.partition, 0), finder, _NOT_ASKED)
                 payload = lane.numbered(batch.payload, producer, batch.record_count)
                 sender.push(lane, payload, record_count=batch.record_count, row_key=None)
             while not sender.idle:  # bounded: every batch has a deadline
@@ -402,7 +402,7 @@ def _is_placeless(answer: ProducedPartition) -> bool:
     return answer.error_code == Code.NONE and answer.base_offset < 0
 
 
-def _range_of(lane: Lane) -> tuple[int, int]:
+def _range_of(lane: TopicLane) -> tuple[int, int]:
     receipt = lane.queue.receipt
     if receipt is None:
         message = "a sender at rest has the receipt of every partition"

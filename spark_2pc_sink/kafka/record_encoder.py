@@ -24,8 +24,8 @@ from spark_2pc_sink.wire.arrow_layout import (
     ArrowBuffer,
     ArrowColumn,
     BinaryLayout,
+    EncodedRows,
     Int64Array,
-    Rows,
     as_binary,
     binary_layout,
 )
@@ -256,7 +256,7 @@ class RecordColumns:
         partition: integers, null if the key decides.
         key: bytes or text.
         value: bytes or text.
-        headers: see `Rows.of`.
+        headers: see `EncodedRows.of`.
     """
 
     topic: ArrowColumn | None
@@ -278,7 +278,7 @@ class PartitionRows:
     """
 
     partition: TopicPartition
-    rows: Rows
+    rows: EncodedRows
     taken: ArrowColumn | None
     start: int
 
@@ -306,7 +306,7 @@ class ArrowPartitioner(ABC):
         for topic, chosen in self._by_topic(columns):
             order, runs = runs_of(self._partitions(columns, topic, chosen))
             taken = chosen if order is None else pa.array(order) if chosen is None else chosen.take(pa.array(order))
-            rows = Rows.of(_take(columns.key, taken), _take(columns.value, taken), _take(columns.headers, taken))
+            rows = EncodedRows.of(_take(columns.key, taken), _take(columns.value, taken), _take(columns.headers, taken))
             for partition, start, stop in runs:
                 yield PartitionRows(TopicPartition(topic, partition), rows.slice(start, stop), taken, start)
 
@@ -430,12 +430,12 @@ class RowBuffer:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._kept: list[Rows] = []
+        self._kept: list[EncodedRows] = []
         self.kept_bytes: int = 0
 
-    def add(self, rows: Rows) -> list[Rows]:
+    def add(self, rows: EncodedRows) -> list[EncodedRows]:
         """Add rows, and return those that fill batches, in order; one element per batch."""
-        full: list[Rows] = []
+        full: list[EncodedRows] = []
         if self._kept and self._kept[0].layout != rows.layout:
             full.extend(self.take())
         for number, part in enumerate(rows.cut(self._bytes_max, begun=self.kept_bytes)):
@@ -444,12 +444,12 @@ class RowBuffer:
             self._keep(part)
         return full
 
-    def take(self) -> list[Rows]:
+    def take(self) -> list[EncodedRows]:
         """Return the buffered rows as one batch, or an empty list."""
         kept, self._kept, self.kept_bytes = self._kept, [], 0
-        return [Rows.joined(kept)] if kept else []
+        return [EncodedRows.joined(kept)] if kept else []
 
-    def _keep(self, rows: Rows) -> None:
+    def _keep(self, rows: EncodedRows) -> None:
         if len(rows):
             self._kept.append(rows)
             self.kept_bytes += rows.bytes_max
@@ -472,7 +472,7 @@ class RecordEncoder:
         self._buffers: dict[TopicPartition, RowBuffer] = {}
         self._kept_bytes = 0
 
-    def append(self, partition: TopicPartition, rows: Rows) -> Iterator[EncodedBatch]:
+    def append(self, partition: TopicPartition, rows: EncodedRows) -> Iterator[EncodedBatch]:
         """Add rows for one partition, in order; yields the batches that are now full.
 
         Raises:
@@ -495,7 +495,7 @@ class RecordEncoder:
 
     def finish(self) -> Iterator[EncodedBatch]:
         """Encode the buffered rows; the buffer is empty afterwards."""
-        together: dict[TopicPartition, Rows] = {}
+        together: dict[TopicPartition, EncodedRows] = {}
         together_bytes, layout = 0, None
         for partition, buffer in self._buffers.items():
             for rows in buffer.take():
@@ -521,11 +521,11 @@ class RecordEncoder:
             known = self._buffers[partition] = RowBuffer(bytes_max)
         return known
 
-    def _encode(self, batches: Mapping[TopicPartition, Rows]) -> Iterator[EncodedBatch]:
+    def _encode(self, batches: Mapping[TopicPartition, EncodedRows]) -> Iterator[EncodedBatch]:
         """Encode one batch of rows for each of several partitions, all with the same layout."""
         if not batches:
             return
-        rows = Rows.joined(list(batches.values()))
+        rows = EncodedRows.joined(list(batches.values()))
         counts = [len(batch_rows) for batch_rows in batches.values()]
         sections = encode_sections(rows, counts)
         for (partition, batch_rows), section in zip(batches.items(), sections, strict=True):
@@ -556,7 +556,7 @@ def records_bytes_max(message_bytes_max: int) -> int:
     return int((message_bytes_max - HEADER_BYTES - _COMPRESSION_LOSS_BYTES) * (1 - _COMPRESSION_LOSS))
 
 
-def _check_keys(partition: TopicPartition, rows: Rows) -> None:
+def _check_keys(partition: TopicPartition, rows: EncodedRows) -> None:
     keys, values = rows.key.column, rows.value.column
     if keys is not None and not keys.null_count:
         return
@@ -564,6 +564,6 @@ def _check_keys(partition: TopicPartition, rows: Rows) -> None:
     raise record_lacks_key(partition, None if values is None else values[first].as_py())
 
 
-def _only_key(rows: Rows) -> bytes | None:
+def _only_key(rows: EncodedRows) -> bytes | None:
     key: bytes | None = None if rows.key.column is None else rows.key.column[0].as_py()
     return key

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
-from spark_2pc_sink.reference.coordinator.states import TransactionState
+from spark_2pc_sink.reference.coordinator.states import StateId
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
@@ -31,7 +31,7 @@ LATE_PADDING_MS: Final = 5 * 60 * 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class MetricsSnapshot:
     """All figures at one moment; ``open_time_max_ms`` is 0 without an open transaction."""
 
     transactions: Mapping[str, int]
@@ -50,16 +50,16 @@ def take_snapshot(
     *,
     transaction_max_timeout_ms: int,
     now_ms: int,
-) -> Snapshot:
-    open_since = [each.start_ms for each in state if each.state is TransactionState.ONGOING]
+) -> MetricsSnapshot:
+    open_since = [each.start_ms for each in state if each.state is StateId.ONGOING]
     log_bytes: Counter[str] = Counter()
     late = 0
     for log in logs:
         log_bytes[log.topic] += log.size_bytes
         late += _is_late(log, late_before_ms=now_ms - transaction_max_timeout_ms - LATE_PADDING_MS)
     counts = Counter(each.state for each in state)
-    return Snapshot(
-        transactions={each.label: counts[each] for each in TransactionState},
+    return MetricsSnapshot(
+        transactions={each.label: counts[each] for each in StateId},
         open_time_max_ms=max(0, now_ms - min(open_since)) if open_since else 0,
         late_partitions=late,
         log_bytes=log_bytes,
@@ -77,14 +77,14 @@ def _is_late(log: PartitionLog, *, late_before_ms: int) -> bool:
     return 0 < oldest.last_timestamp_ms < late_before_ms
 
 
-def render(snapshot: Snapshot) -> bytes:
+def render(snapshot: MetricsSnapshot) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Figures(snapshot))
     return generate_latest(registry)
 
 
 class Figures(Collector):
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: MetricsSnapshot) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
@@ -100,7 +100,7 @@ def _labelled(family: _Family, values: Mapping[str, float]) -> _Family:
     return family
 
 
-def _transaction_figures(snapshot: Snapshot) -> Iterator[Metric]:
+def _transaction_figures(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "kafka_active_transaction_open_time_max_ms",
         "Milliseconds that the transaction open for the longest has been open (KIP-939); 0 without one.",
@@ -137,7 +137,7 @@ def _network_figures(network: NetworkMetrics) -> Iterator[Metric]:
     yield _labelled(errors, causes)
 
 
-def metrics_server(take: Callable[[], Snapshot], access: MetricsAccess) -> MetricsServer:
+def metrics_server(take: Callable[[], MetricsSnapshot], access: MetricsAccess) -> MetricsServer:
     async def page() -> bytes:
         return render(take())
 

@@ -149,7 +149,7 @@ def parsed(wanted: Input, text: str) -> object:
     return int(text)
 
 
-class Sides(Protocol):
+class RunbookSides(Protocol):
     """Kafka and the database for the dialogue; `spark_2pc_sink.runbook.sides` has the real ones."""
 
     def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
@@ -177,7 +177,7 @@ class Sides(Protocol):
         """Wait."""
 
 
-class Ending(Enum):
+class RunbookEnd(Enum):
     """Outcome of a dialogue; the worst of several sinks counts."""
 
     SETTLED = "nothing is in doubt any more"
@@ -187,12 +187,12 @@ class Ending(Enum):
 
 
 #: Symptoms that need no action; every other symptom leaves something to a person.
-_ENDINGS: Final[dict[Problem, Ending]] = {
-    Symptom.NOTHING_WRONG: Ending.SETTLED,
-    Symptom.NOT_KNOWN: Ending.NOT_KNOWN,
-    Symptom.ELSEWHERE: Ending.NOT_KNOWN,
-    Symptom.KAFKA_OUT_OF_REACH: Ending.OUT_OF_REACH,
-    Symptom.DATABASE_OUT_OF_REACH: Ending.OUT_OF_REACH,
+_ENDINGS: Final[dict[Problem, RunbookEnd]] = {
+    Symptom.NOTHING_WRONG: RunbookEnd.SETTLED,
+    Symptom.NOT_KNOWN: RunbookEnd.NOT_KNOWN,
+    Symptom.ELSEWHERE: RunbookEnd.NOT_KNOWN,
+    Symptom.KAFKA_OUT_OF_REACH: RunbookEnd.OUT_OF_REACH,
+    Symptom.DATABASE_OUT_OF_REACH: RunbookEnd.OUT_OF_REACH,
 }
 
 
@@ -209,7 +209,7 @@ class Conversation:
 
     def __init__(
         self,
-        sides: Sides,
+        sides: RunbookSides,
         asker: Asker,
         protocol: WrittenProtocol,
         *,
@@ -224,7 +224,7 @@ class Conversation:
         self._acted = False
         self._accepted: list[str] = []
 
-    def run(self, transactional_id: str | None) -> Ending:
+    def run(self, transactional_id: str | None) -> RunbookEnd:
         """Look at one sink, or at all, and handle each that has a problem.
 
         Args:
@@ -243,13 +243,13 @@ class Conversation:
         elif not pictures:
             self._say("If a job has stopped with an error: spark-2pc runbook --transactional-id with the id in it")
         # A database other than that of the jobs has nothing in doubt either.
-        well = Ending.SETTLED if every else Ending.NOT_KNOWN
-        ending = max((self._one(picture) for picture in pictures), key=list(Ending).index, default=well)
+        well = RunbookEnd.SETTLED if every else RunbookEnd.NOT_KNOWN
+        ending = max((self._one(picture) for picture in pictures), key=list(RunbookEnd).index, default=well)
         self._say(f"The end: {ending.value}")
         self._protocol.note("ended", ending.value)
         return ending
 
-    def _one(self, picture: Picture) -> Ending:
+    def _one(self, picture: Picture) -> RunbookEnd:
         self._told, self._acted, self._accepted = self._told_at_first, False, []
         try:
             for _ in range(ROUNDS_MAX):
@@ -266,13 +266,13 @@ class Conversation:
             raise
         return self._left(f"Looked {ROUNDS_MAX} times; begin again", picture.problem)
 
-    def _round(self, picture: Picture, symptom: Problem) -> Ending | None:
+    def _round(self, picture: Picture, symptom: Problem) -> RunbookEnd | None:
         """Show one look at the sink, and carry out the choice; None to look again."""
         self._show(picture, symptom)
         if symptom is Symptom.NOTHING_WRONG:
             return self._nothing_wrong(picture, symptom)
         if self._automatic and not needs_care(picture):
-            return _ENDINGS.get(symptom, Ending.SETTLED)
+            return _ENDINGS.get(symptom, RunbookEnd.SETTLED)
         offered = picture.choices
         self._offer(offered, picture)
         if self._automatic:
@@ -327,7 +327,7 @@ class Conversation:
 
     # --- acting --------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, choice: Choice, picture: Picture, symptom: Problem) -> Ending | None:
+    def _carry_out(self, choice: Choice, picture: Picture, symptom: Problem) -> RunbookEnd | None:
         """Carry out the choice; None to look again."""
         if choice.act is Act.LOOK_AGAIN:
             self._sides.wait(LOOK_AGAIN_S)
@@ -345,7 +345,7 @@ class Conversation:
             return self._by_hand(choice, named, picture, symptom)
         return self._recover(choice, named, picture, symptom)
 
-    def _by_hand(self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Problem) -> Ending:
+    def _by_hand(self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Problem) -> RunbookEnd:
         if choice.on_sink and choice.accepts:
             named["reason"] = self._questions.reason(choice)
         steps = [f"{number}. {self._sides.with_cluster(step)}" for number, step in enumerate(choice.todo, start=1)]
@@ -353,7 +353,9 @@ class Conversation:
         todo = [f"To do by hand ({choice.name}):", *steps, *([pasted] if pasted else [])]
         return self._left("\n".join(todo), symptom)
 
-    def _recover(self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Problem) -> Ending | None:
+    def _recover(
+        self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Problem
+    ) -> RunbookEnd | None:
         """Dry run, confirmation, recovery. A refusal is shown, and the sink is looked at again."""
         keywords = choice.keywords(named)
         try:
@@ -412,19 +414,19 @@ class Conversation:
 
     # --- ending --------------------------------------------------------------------------------------------------
 
-    def _nothing_wrong(self, picture: Picture, symptom: Problem) -> Ending:
+    def _nothing_wrong(self, picture: Picture, symptom: Problem) -> RunbookEnd:
         """The outcome; verified if something was done."""
         if self._acted:
             found = self._compare(picture, open_transaction=False)
             if found == "different" and not self._accepted:
                 self._left("Topic and table differ, and nobody has accepted that", symptom)
-                return Ending.LEFT
-            return Ending.SETTLED
+                return RunbookEnd.LEFT
+            return RunbookEnd.SETTLED
         if not self._automatic and self._told is None:
             self._say("Nothing is to be done. If its job has stopped with an error, call the runbook with that line:")
             sink = self._sides.sink_words(picture.transactional_id)
             self._say(f"  spark-2pc runbook {sink} --cause 'THE LINE OF THE ERROR'")
-        return Ending.SETTLED
+        return RunbookEnd.SETTLED
 
     def _compare(self, picture: Picture, *, open_transaction: bool) -> Verdict:
         self._say("Comparing topic and table, which reads both:")
@@ -435,11 +437,11 @@ class Conversation:
         self._protocol.note("verified", found.text, verdict=found.verdict, accepted=list(self._accepted))
         return found.verdict
 
-    def _left(self, text: str, symptom: Problem) -> Ending:
+    def _left(self, text: str, symptom: Problem) -> RunbookEnd:
         self._say(text)
         self._say(f"More: RUNBOOK.md#{symptom.value}")
         self._protocol.note("left", text, symptom=symptom.value)
-        return _ENDINGS.get(symptom, Ending.LEFT)
+        return _ENDINGS.get(symptom, RunbookEnd.LEFT)
 
 
 def needs_care(picture: Picture) -> bool:

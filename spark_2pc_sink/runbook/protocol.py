@@ -20,7 +20,7 @@ def utc_now() -> datetime:
 
 
 @dataclass(frozen=True)
-class Step:
+class RunbookStep:
     """One line of a protocol.
 
     Attributes:
@@ -58,7 +58,7 @@ class Protocol:
     who: Actor
     save: Callable[[Protocol], None] = lambda _: None
     now: Callable[[], datetime] = utc_now
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RunbookStep] = field(default_factory=list)
 
     def note(self, kind: StepKind, text: str, **fields: Any) -> None:
         """Add a step.
@@ -68,7 +68,7 @@ class Protocol:
             text: for people.
             fields: for programs; JSON values.
         """
-        self.steps.append(Step(self.now(), kind, text, fields))
+        self.steps.append(RunbookStep(self.now(), kind, text, fields))
         self.save(self)
 
     def as_json(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class AvroEncoder(Protocol):
 
 
 @dataclass(frozen=True)
-class Integer:
+class AvroInteger:
     """An int or a long; also dates and timestamps in microseconds."""
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
@@ -75,7 +75,7 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Bytes:
+class AvroBytes:
     """A string (``text``) or bytes."""
 
     path: str
@@ -145,7 +145,7 @@ class Absent:
 
 
 @dataclass(frozen=True)
-class Record:
+class AvroRecord:
     """A record: the column of each field, None if there is none, in the order of the schema."""
 
     fields: tuple[tuple[str | None, AvroEncoder], ...]
@@ -172,7 +172,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Map:
+class AvroMap:
     """A map; its keys are strings."""
 
     keys: AvroEncoder

@@ -13,14 +13,14 @@ from spark_2pc_sink.extras import extra
 from spark_2pc_sink.serialisation.avro_encoder import (
     Absent,
     Array,
+    AvroBytes,
     AvroEncoder,
-    Bytes,
+    AvroInteger,
+    AvroMap,
+    AvroRecord,
     Decimal,
     Fixed,
-    Integer,
-    Map,
     Optional,
-    Record,
     Required,
 )
 from spark_2pc_sink.serialisation.refusals import NoSchemaError
@@ -147,7 +147,7 @@ def _of_type(kind: DataType, schema: Any, path: str) -> AvroEncoder:
         return Array(avro_encoder(kind.elementType, described["items"], path))
     if isinstance(kind, MapType) and name == "map":
         _check_keys(kind, path)
-        return Map(Bytes(path, text=True), avro_encoder(kind.valueType, described["values"], path))
+        return AvroMap(AvroBytes(path, text=True), avro_encoder(kind.valueType, described["values"], path))
     if isinstance(kind, DecimalType):
         return _of_decimal(kind, described, path)
     allowed = () if isinstance(kind, (StructType, ArrayType, MapType)) else _types_of(kind, path)
@@ -156,11 +156,11 @@ def _of_type(kind: DataType, schema: Any, path: str) -> AvroEncoder:
         remedy = f"convert the expression, or declare it as {_shown(kind, path)}"
         raise NoSchemaError(path, f"it is {kind.simpleString()}, and {shown} in the schema", remedy)
     if name in ("string", "bytes"):
-        return Bytes(path, text=name == "string")
-    return Fixed(_NUMPY[name]) if name in _NUMPY else Integer()
+        return AvroBytes(path, text=name == "string")
+    return Fixed(_NUMPY[name]) if name in _NUMPY else AvroInteger()
 
 
-def _of_record(kind: StructType, schema: Mapping[str, Any], path: str) -> Record:
+def _of_record(kind: StructType, schema: Mapping[str, Any], path: str) -> AvroRecord:
     columns = {field.name: field.dataType for field in kind.fields}
     fields: list[tuple[str | None, AvroEncoder]] = []
     for field in schema["fields"]:
@@ -177,7 +177,7 @@ def _of_record(kind: StructType, schema: Mapping[str, Any], path: str) -> Record
         left = next(iter(columns))
         remedy = "add it to the schema, or leave it out of the value"
         raise NoSchemaError(_joined(path, left), "the value has it, and the schema has no such field", remedy)
-    return Record(tuple(fields))
+    return AvroRecord(tuple(fields))
 
 
 def _of_decimal(kind: DecimalType, schema: Mapping[str, Any], path: str) -> Decimal:

@@ -82,7 +82,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
         ConfigurationError: an option is wrong, or the table does not exist.
         DatabaseUnreachableError, KafkaError, KafkaTimeoutError: a side is out of reach before anything was compared.
     """
-    request = Request.parse(locals())
+    request = VerifyRequest.parse(locals())
     # Imported here: the package can be imported without the extra for the reader of topics.
     from spark_2pc_sink.verification.verification import run  # noqa: PLC0415
 
@@ -150,7 +150,7 @@ class Scope:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class VerifyRequest:
     """The keywords of `verify`, checked.
 
     Attributes:
@@ -172,7 +172,7 @@ class Request:
     shape: Mapping[str, str | Sequence[str] | None] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> Request:
+    def parse(cls, given: Mapping[str, Any]) -> VerifyRequest:
         """Check the keywords.
 
         Raises:

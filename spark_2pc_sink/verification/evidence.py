@@ -26,8 +26,8 @@ from jdbc_state.schema import FIGURES, StateTables, quoted
 from jdbc_state.sqlstate import translated
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.verification.api import Request
-from spark_2pc_sink.verification.history import OPEN_END, Claim, Claims, Logs, Ranges, claims_of
+from spark_2pc_sink.verification.api import VerifyRequest
+from spark_2pc_sink.verification.history import OPEN_END, Claims, HistoryBatch, Ranges, TopicLogs, claims_of
 from spark_2pc_sink.verification.staging import SETTINGS, cancel, run, utf8_client
 from spark_2pc_sink.verification.table_pairs import NotedLayout, letter_topics
 from spark_2pc_sink.verification.topic_reader import TopicReader
@@ -75,7 +75,7 @@ class Snapshot:
 
 
 @contextmanager
-def _taken_snapshot(database: Database, request: Request) -> Iterator[Snapshot]:
+def _taken_snapshot(database: Database, request: VerifyRequest) -> Iterator[Snapshot]:
     """Take a snapshot for a block; afterwards its session is closed, and its running statement is cancelled."""
     options = request.options
     settings = StoreSettings(**options.store_settings())
@@ -125,7 +125,7 @@ class Evidence:
     reader: TopicReader
     claims: Claims
     chosen: frozenset[int]
-    logs: Logs
+    logs: TopicLogs
     ends: Mapping[TopicPartition, int]
     hidden: Mapping[int, str]
     gone: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -179,7 +179,7 @@ class Evidence:
 
 
 @contextmanager
-def gathered(request: Request) -> Iterator[Evidence]:
+def gathered(request: VerifyRequest) -> Iterator[Evidence]:
     """Read both sides, and keep the snapshot for the block.
 
     Raises:
@@ -235,21 +235,21 @@ def gathered(request: Request) -> Iterator[Evidence]:
             )
 
 
-def _topics(claims: Claims, newest: Sequence[NotedLayout], request: Request) -> frozenset[str]:
+def _topics(claims: Claims, newest: Sequence[NotedLayout], request: VerifyRequest) -> frozenset[str]:
     noted = {request.topic}
     for each in newest:
         noted |= {each.layout.dead_letter_topic, *(lane.topic for lane in each.layout.each)}
     return claims.topics | {topic for topic in noted if topic is not None}
 
 
-def _held(claim: Claim, logs: Logs) -> list[TopicPartition]:
+def _held(claim: HistoryBatch, logs: TopicLogs) -> list[TopicPartition]:
     """The partitions in which an open transaction hides a known batch from consumers."""
     ranges = () if claim.unknown else sorted(claim.ranges.items())
     return [at for at, (_, last) in ranges if logs.ends.get(at, 0) <= last < logs.written.get(at, 0)]
 
 
 def _hidden(
-    reader: TopicReader, claims: Claims, logs: Logs, gone: Mapping[str, Collection[int]], row: StateRow | None
+    reader: TopicReader, claims: Claims, logs: TopicLogs, gone: Mapping[str, Collection[int]], row: StateRow | None
 ) -> Iterator[tuple[int, str]]:
     """The claims that read_committed consumers do not see, and why."""
     for index, claim in enumerate(claims.claims):

@@ -102,7 +102,7 @@ def _seed(topic: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class HistoryBatch:
     """One batch of the history.
 
     Attributes:
@@ -137,7 +137,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Logs:
+class TopicLogs:
     """The topics of a sink as Kafka describes them.
 
     Attributes:
@@ -154,7 +154,7 @@ class Logs:
     written: Mapping[TopicPartition, int] = field(default_factory=dict)
     compacted: frozenset[str] = frozenset()
 
-    def replaced(self, claim: Claim) -> list[str]:
+    def replaced(self, claim: HistoryBatch) -> list[str]:
         """The claim's topics that no longer exist, or were re-created; only ids can tell."""
         return [
             topic
@@ -173,7 +173,7 @@ class Claims:
         skipped: pairs of successive batches with a gap between them: (3, 5) if 4 is missing.
     """
 
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[HistoryBatch, ...] = ()
     newest_query: int = 0
     from_the_start: bool = False
     skipped: tuple[tuple[int, int], ...] = ()
@@ -188,7 +188,7 @@ class Claims:
         """Batches of the query that owns the row."""
         return [claim.batch for claim in self.claims[self.newest_query :] if claim.batch is not None]
 
-    def gone_from(self, logs: Logs) -> dict[str, frozenset[int]]:
+    def gone_from(self, logs: TopicLogs) -> dict[str, frozenset[int]]:
         """By topic, the indexes of claims on an earlier topic of its name."""
         gone: dict[str, frozenset[int]] = {}
         for index, claim in enumerate(self.claims):
@@ -200,7 +200,7 @@ def claims_of(row: StateRow | None, lines: Sequence[HistoryLine], *, cluster_id:
     """Read the batches from a history, the oldest first; without one from the state row, if that is not lost."""
     if not lines and row is not None:
         lines = [HistoryLine("", row)]
-    claims: list[Claim] = []
+    claims: list[HistoryBatch] = []
     skipped: list[tuple[int, int]] = []
     newest_query = 0
     for number, line in enumerate(lines):
@@ -223,9 +223,9 @@ def claims_of(row: StateRow | None, lines: Sequence[HistoryLine], *, cluster_id:
     return Claims(claims=tuple(claims), newest_query=newest_query, from_the_start=whole, skipped=tuple(skipped))
 
 
-def _claim(line: HistoryLine, before: Sequence[Claim], *, newest: bool, cluster_id: str) -> Claim:
+def _claim(line: HistoryLine, before: Sequence[HistoryBatch], *, newest: bool, cluster_id: str) -> HistoryBatch:
     row = line.row
-    claim = Claim(
+    claim = HistoryBatch(
         batch=row.batch_id,
         decision=row.decision,
         records=row.record_count,
@@ -333,7 +333,7 @@ class Tally:
     Claims that are ``gone`` refer to an earlier topic of the same name, see `Claims.gone_from`.
     """
 
-    def __init__(self, claims: Sequence[Claim], gone: Mapping[str, frozenset[int]]) -> None:
+    def __init__(self, claims: Sequence[HistoryBatch], gone: Mapping[str, frozenset[int]]) -> None:
         #: By partition, the offset up to which records were counted (exclusive).
         self.reached: dict[TopicPartition, int] = {}
         self.found: list[Found] = [Found() for _ in claims]
@@ -387,11 +387,11 @@ class HistoryCheck:
 
     known: Claims
     chosen: Collection[int]
-    logs: Logs
+    logs: TopicLogs
     differences: Differences
     digests: bool = True
     hidden: Mapping[int, str]
-    locate: Callable[[Claim, int], tuple[TopicPartition, int] | None]
+    locate: Callable[[HistoryBatch, int], tuple[TopicPartition, int] | None]
 
     def judge(self, tally: Tally) -> tuple[BatchResult, ...]:
         """Compare every batch of the scope with the records read, and report the differences."""
@@ -415,7 +415,7 @@ class HistoryCheck:
             self._say(None, "gap", text, left.partition, (left.first, left.last))
         return results
 
-    def _result(self, claim: Claim, hidden: str, found: Found) -> BatchResult:
+    def _result(self, claim: HistoryBatch, hidden: str, found: Found) -> BatchResult:
         result = BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, found=found.records)
         if why := claim.unknown or hidden:
             self.differences.skip(f"batch {claim.batch} against the history", why)
@@ -433,7 +433,7 @@ class HistoryCheck:
         self._compare(claim, found, digest_same=digest_same)
         return replace(result, digest_same=digest_same, same=self.differences.counts.total() == before)
 
-    def _report_lost(self, claim: Claim) -> None:
+    def _report_lost(self, claim: HistoryBatch) -> None:
         """Report what of the batch is gone with its topic or log."""
         replaced = self.logs.replaced(claim)
         for topic in replaced:
@@ -460,7 +460,7 @@ class HistoryCheck:
             text += f"; the batch had offsets {first} to {last}"
             self._say(claim, "truncated", text, partition, (first, last))
 
-    def _compare(self, claim: Claim, found: Found, *, digest_same: bool | None) -> None:
+    def _compare(self, claim: HistoryBatch, found: Found, *, digest_same: bool | None) -> None:
         """Compare count, digest and offsets of a batch with the history."""
         if found.records != claim.records:
             text = f"the topics hold {counted(found.records, 'record')} in its offsets, and it wrote {claim.records}"
@@ -487,7 +487,7 @@ class HistoryCheck:
 
     def _say(
         self,
-        claim: Claim | None,
+        claim: HistoryBatch | None,
         kind: DifferenceKind,
         text: str,
         partition: TopicPartition | None = None,

@@ -16,15 +16,15 @@ from spark_2pc_sink.ids import TopicPartition, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.diagnosis import began_at
-from spark_2pc_sink.verification.api import Request, Scope
+from spark_2pc_sink.verification.api import Scope, VerifyRequest
 from spark_2pc_sink.verification.evidence import Evidence, gathered
-from spark_2pc_sink.verification.history import Claim, Claims, Ranges, Tally
+from spark_2pc_sink.verification.history import Claims, HistoryBatch, Ranges, Tally
 from spark_2pc_sink.verification.letters import count_open_letters
 from spark_2pc_sink.verification.report import Differences, OpenTable, OpenTransactionRows, Verdict, VerifyReport
 from spark_2pc_sink.verification.verification import compare_tables
 
 
-def run_open(request: Request) -> VerifyReport:
+def run_open(request: VerifyRequest) -> VerifyReport:
     """Compare only the open transaction, as described in `spark_2pc_sink.verification.api.verify`."""
     begun = time.monotonic()
     differences = Differences(request.differences_max)
@@ -45,7 +45,7 @@ def run_open(request: Request) -> VerifyReport:
     )
 
 
-def _find(request: Request, evidence: Evidence, differences: Differences) -> Ranges | None:
+def _find(request: VerifyRequest, evidence: Evidence, differences: Differences) -> Ranges | None:
     """First and last offset of the open transaction's records in each partition; None if there is none."""
     options = request.options
     with Cluster(options.kafka) as cluster:
@@ -68,7 +68,9 @@ def _find(request: Request, evidence: Evidence, differences: Differences) -> Ran
     return {at: (first, written[at] - 1) for at, first in began.items() if isinstance(first, int)}
 
 
-def _compare(request: Request, evidence: Evidence, differences: Differences, ranges: Ranges) -> OpenTransactionRows:
+def _compare(
+    request: VerifyRequest, evidence: Evidence, differences: Differences, ranges: Ranges
+) -> OpenTransactionRows:
     """Compare records of rows with the tables, and dead letters with theirs; report what cannot be compared."""
     logs = evidence.reader.describe({*evidence.logs.topic_ids, *(at.topic for at in ranges)})
     rows = {at: each for at, each in ranges.items() if at.topic not in evidence.letter_topics}
@@ -82,7 +84,7 @@ def _compare(request: Request, evidence: Evidence, differences: Differences, ran
             compared.append((count, there))
     only = replace(
         evidence,
-        claims=Claims(claims=(Claim(batch=None, decision=0, ranges=rows),)),
+        claims=Claims(claims=(HistoryBatch(batch=None, decision=0, ranges=rows),)),
         chosen=frozenset({0}),
         hidden={0: "it is open"},
         gone={},

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.verification.api import Request
+from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.columns import RecordFacts, TableShape, read_shape
 from spark_2pc_sink.verification.evidence import Evidence
 from spark_2pc_sink.verification.history import Ranges, Stretch, Tally, content_of
@@ -94,7 +94,12 @@ class TableComparison:
     """Compares one table; ``directory`` is for files with missing records and rows, None for none."""
 
     def __init__(
-        self, request: Request, evidence: Evidence, differences: Differences, pair: TablePair, directory: Path | None
+        self,
+        request: VerifyRequest,
+        evidence: Evidence,
+        differences: Differences,
+        pair: TablePair,
+        directory: Path | None,
     ) -> None:
         self._request = request
         self._evidence = evidence

@@ -20,12 +20,12 @@ from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.columns import read_shape
 from spark_2pc_sink.verification.expressions import RecordSources
-from spark_2pc_sink.verification.history import Claim, Claims
+from spark_2pc_sink.verification.history import Claims, HistoryBatch
 from spark_2pc_sink.verification.report import Difference, Differences, Refusal
 from spark_2pc_sink.verification.target import GivenTarget
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.verification.api import Request
+    from spark_2pc_sink.verification.api import VerifyRequest
     from spark_2pc_sink.verification.evidence import Evidence
 
 #: Keys of a lane's layout that describe its records; the rest describe its rows.
@@ -190,7 +190,7 @@ def _joined(lane: SinkLayout, records: SinkLayout) -> SinkLayout:
     return replace(lane, **{name: getattr(records, name) for name in _OF_RECORDS})
 
 
-def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair, ...]:
+def chosen_pairs(request: VerifyRequest, evidence: Evidence) -> tuple[TablePair, ...]:
     """The tables to compare; all topics of a sink with one table have the records of its rows.
 
     Raises:
@@ -236,7 +236,7 @@ def chosen_pair(pairs: Sequence[TablePair], table: str) -> TablePair:
     raise ConfigurationError(option="table", value=table, rule=rule, remedy=remedy)
 
 
-def _has_replaced_its_table(request: Request, evidence: Evidence, layout: SinkLayout) -> bool:
+def _has_replaced_its_table(request: VerifyRequest, evidence: Evidence, layout: SinkLayout) -> bool:
     """Whether a sink of one table wrote another one earlier, which still exists, and was not only renamed."""
     if layout.table is None or not same_table(request.target.table or layout.table, layout.table):
         return False
@@ -252,7 +252,7 @@ def other_writers(evidence: Evidence, table: str) -> list[str]:
     return sorted({name for name, lane in lanes if lane.table is not None and same_table(lane.table, table)})
 
 
-def count_rows(pair: TablePair, evidence: Evidence, request: Request, differences: Differences) -> None:
+def count_rows(pair: TablePair, evidence: Evidence, request: VerifyRequest, differences: Differences) -> None:
     """Compare the number of a table's rows with that of its batches; report it if neither describes the other."""
     mode = "append" if pair.layout is None else pair.layout.mode
     claims = evidence.claims.claims
@@ -282,7 +282,7 @@ def count_rows(pair: TablePair, evidence: Evidence, request: Request, difference
         differences.add(Difference(kind="row_count", text=text))
 
 
-def _rows_of(claim: Claim, table: str) -> int | None:
+def _rows_of(claim: HistoryBatch, table: str) -> int | None:
     """How many rows a batch wrote to a table; None if the history does not have it."""
     tables = {literal_eval(text[len(_ROWS) : -1]): count for text, count in claim.outputs.items() if _ROWS in text}
     # If records were resent, the line has only these.

@@ -25,7 +25,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.logins.tokens import confluent_callback, token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.verification.batch_check import BatchCheck, check_login
-from spark_2pc_sink.verification.history import Headers, Logs, Ranges
+from spark_2pc_sink.verification.history import Headers, Ranges, TopicLogs
 
 with extra("verify"):
     from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicCollection, libversion
@@ -123,10 +123,10 @@ class TopicReader:
                 check_login(self._options)
             return str(asked.result().cluster_id)
 
-    def describe(self, topics: Collection[str]) -> Logs:
+    def describe(self, topics: Collection[str]) -> TopicLogs:
         """Ids, bounds and clean-up policy of topics; missing topics are omitted."""
         if not topics:
-            return Logs()
+            return TopicLogs()
         ids: dict[str, str] = {}
         partitions: list[TopicPartition] = []
         with self._translated("DescribeTopicPartitions"):
@@ -144,7 +144,7 @@ class TopicReader:
             resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(ids)]
             answers = self._admin.describe_configs(resources, request_timeout=self._timeout_s) if ids else {}
             policies = {resource.name: answer.result()["cleanup.policy"].value for resource, answer in answers.items()}
-        return Logs(
+        return TopicLogs(
             topic_ids=ids,
             starts=self._offsets(partitions, _EARLIEST),
             ends=self._offsets(partitions, _LATEST),

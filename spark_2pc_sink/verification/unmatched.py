@@ -11,7 +11,7 @@ import psycopg2
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.verification.api import Request
+from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.columns import TableShape, as_object
 from spark_2pc_sink.verification.evidence import Evidence
 from spark_2pc_sink.verification.expressions import record_key
@@ -41,7 +41,7 @@ class Unmatched:
 
     def __init__(
         self,
-        request: Request,
+        request: VerifyRequest,
         evidence: Evidence,
         sql: Statements,
         read: ValueReader,

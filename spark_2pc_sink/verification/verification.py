@@ -10,9 +10,9 @@ from jdbc_state.sqlstate import translated
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.verification.api import Request
+from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.evidence import Evidence, gathered
-from spark_2pc_sink.verification.history import Claim, HistoryCheck, Tally, content_of, record_hash
+from spark_2pc_sink.verification.history import HistoryBatch, HistoryCheck, Tally, content_of, record_hash
 from spark_2pc_sink.verification.letters import check_letters
 from spark_2pc_sink.verification.report import BatchResult, Differences, LetterResult, TableResult, VerifyReport
 from spark_2pc_sink.verification.table_comparison import ComparedTable, TableComparison, read_all
@@ -20,7 +20,7 @@ from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pairs, cou
 from spark_2pc_sink.verification.topic_reader import headers_of
 
 
-def run(request: Request) -> VerifyReport:
+def run(request: VerifyRequest) -> VerifyReport:
     """Compare both sides as described in `spark_2pc_sink.verification.api.verify`."""
     begun = time.monotonic()
     with gathered(request) as evidence:
@@ -33,7 +33,7 @@ def run(request: Request) -> VerifyReport:
 
 
 def compare_tables(
-    request: Request, evidence: Evidence, differences: Differences, tally: Tally
+    request: VerifyRequest, evidence: Evidence, differences: Differences, tally: Tally
 ) -> list[tuple[TablePair, TableComparison, ComparedTable | None]]:
     """Compare each table of the request; None for one that cannot be compared, which is reported."""
     found = []
@@ -52,7 +52,7 @@ def compare_tables(
 class _Verification:
     """One verification, and its findings so far."""
 
-    request: Request
+    request: VerifyRequest
     evidence: Evidence
     differences: Differences
     records: int = 0
@@ -106,7 +106,7 @@ class _Verification:
             locate=self._locate,
         ).judge(tally)
 
-    def _locate(self, claim: Claim, wanted: int) -> tuple[TopicPartition, int] | None:
+    def _locate(self, claim: HistoryBatch, wanted: int) -> tuple[TopicPartition, int] | None:
         """The record in a batch's ranges that has a hash."""
         bounds = self.evidence.bounds_of([self.evidence.claims.claims.index(claim)], self.evidence.logs.ends)
         for at, messages in self.evidence.reader.read(bounds):

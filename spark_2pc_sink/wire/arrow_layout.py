@@ -4,8 +4,8 @@ Everything else in this layer accesses columns through this module, so that the 
 an offset, absent buffers, null rows that still span bytes, 32 and 64 bit offsets) are handled once.
 Varints of whole numeric columns are also written here: zigzag, as in Kafka and Avro, or plain.
 
-`Rows` are the columns that become records. Row sizes are computed once: cutting, buffering and joining rows reuses
-them.
+`EncodedRows` are the columns that become records. Row sizes are computed once: cutting, buffering and joining rows
+reuses them.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class Headers:
 
     @classmethod
     def of(cls, column: ArrowColumn, row_key: ArrowColumn | None) -> Headers:
-        """See `Rows.of`; ``row_key`` identifies a row in errors."""
+        """See `EncodedRows.of`; ``row_key`` identifies a row in errors."""
         lists = as_one_array(column)
         pairs = lists.flatten() if _is_list(lists.type) else None
         if pairs is None or not _is_pair(pairs.type):
@@ -388,7 +388,7 @@ class Headers:
 
 
 @dataclass(frozen=True)
-class Rows:
+class EncodedRows:
     """Rows that will become records.
 
     ``body_sizes`` are those of each record without its own length and its offset delta, ``sizes_max`` the largest
@@ -402,7 +402,7 @@ class Rows:
     sizes_max: Int64Array
 
     @classmethod
-    def of(cls, key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None) -> Rows:
+    def of(cls, key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None) -> EncodedRows:
         """Wrap columns, sharing their bytes; None where no row has a key, or headers.
 
         Keys and values are binary or string columns, nullable; a compacted topic treats a null value as a deletion.
@@ -427,7 +427,7 @@ class Rows:
         return cls(keys, values, lists, body_sizes, with_delta + Varints.of(with_delta).sizes)
 
     @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
+    def joined(cls, parts: Sequence[EncodedRows]) -> EncodedRows:
         """Concatenate at least one; all of the same `layout`."""
         if len(parts) == 1:
             return parts[0]
@@ -453,9 +453,9 @@ class Rows:
         """Rows can be concatenated if this is equal."""
         return self.key.kind, self.value.kind, None if self.headers is None else self.headers.kind
 
-    def slice(self, start: int, stop: int) -> Rows:
+    def slice(self, start: int, stop: int) -> EncodedRows:
         """The rows from ``start`` up to ``stop``."""
-        return Rows(
+        return EncodedRows(
             self.key.slice(start, stop),
             self.value.slice(start, stop),
             None if self.headers is None else self.headers.slice(start, stop),
@@ -463,7 +463,7 @@ class Rows:
             self.sizes_max[start:stop],
         )
 
-    def cut(self, bytes_max: int, *, begun: int = 0) -> list[Rows]:
+    def cut(self, bytes_max: int, *, begun: int = 0) -> list[EncodedRows]:
         """Split the rows, in order, into parts of at most ``bytes_max`` bytes of records, before compression.
 
         A larger single row gets its own part, as with Java's batch.size: compare `sizes_max` with the hard limit to

@@ -51,8 +51,8 @@ from spark_2pc_sink.wire.arrow_layout import (
     ArrowBuffer,
     ArrowColumn,
     ByteArray,
+    EncodedRows,
     Int64Array,
-    Rows,
     Varints,
     binary_array,
     data_of,
@@ -104,7 +104,7 @@ class RecordsSection:
         return len(self.ends)
 
 
-def encode_sections(rows: Rows, counts: Sequence[int]) -> list[RecordsSection]:
+def encode_sections(rows: EncodedRows, counts: Sequence[int]) -> list[RecordsSection]:
     """Encode rows as the records of several batches, in each of which offset deltas count from 0.
 
     ``counts`` has the number of rows in each batch. One pass over all batches: for a few rows, the calls cost more than

@@ -12,12 +12,12 @@ from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_ti
 from spark_2pc_sink.reference.coordinator.plans import (
     AddOffsetsReply,
     AddPartitionsReply,
+    DescribedTransaction,
     DescribeTransactionsReply,
     EndTxnReply,
     InitProducerIdReply,
     ListTransactionsReply,
     Reply,
-    TransactionDescription,
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
@@ -180,7 +180,7 @@ def _result(operation: Operation, reply: Reply) -> Any:
     return _described(reply.transactions[0])
 
 
-def _described(found: TransactionDescription) -> Any:
+def _described(found: DescribedTransaction) -> Any:
     if found.code:
         return found.code
     places = sorted((each.topic, each.partition) for each in found.partitions)

@@ -12,7 +12,7 @@ import pytest
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
-from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
 from spark_2pc_sink.testing import wait_until
 from tests.conformance.answers import Names, brief, walk
 from tests.conformance.batches import batch
@@ -87,8 +87,8 @@ def places_of(case: Case) -> int:
 
 def metadata_of(given: Given, tid: str, names: Names, *, level: int, now_ms: int) -> TransactionMetadata:
     """The transaction as it stands in the log."""
-    state = TransactionState[given.state]
-    running = state in {TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}
+    state = StateId[given.state]
+    running = state in {StateId.ONGOING, StateId.PREPARE_COMMIT, StateId.PREPARE_ABORT}
     wanted = (STUCK,) if given.stuck else given.partitions
     places = frozenset(TopicPartition(*names.partition(each)) for each in wanted) if running else frozenset()
     return TransactionMetadata(
@@ -101,7 +101,7 @@ def metadata_of(given: Given, tid: str, names: Names, *, level: int, now_ms: int
         previous_producer_id=names.producer_ids[given.previous.name],
         next_producer_id=-1 if given.following is None else names.producer_ids[given.following.name],
         partitions=places,
-        start_ms=-1 if state is TransactionState.EMPTY else now_ms - given.start_age_ms,
+        start_ms=-1 if state is StateId.EMPTY else now_ms - given.start_age_ms,
         client_transaction_version=2 if level >= 2 else 0,
     )
 

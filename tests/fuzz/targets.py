@@ -14,7 +14,7 @@ import google_crc32c
 
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import BatchRange, PreparedTxnState
-from spark_2pc_sink.metrics_server import MetricsAccess, Request, refusal
+from spark_2pc_sink.metrics_server import HttpRequest, MetricsAccess, refusal
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.settings import options_of, value_of_text
 from spark_2pc_sink.options.sink import SinkOptions
@@ -24,8 +24,8 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_a
 from spark_2pc_sink.reference.groups.records import GroupValue, OffsetValue
 from spark_2pc_sink.reference.internal_topics import TransactionLogKey, TransactionLogValue, decode, decode_value
 from spark_2pc_sink.reference.metadata.catalog_state import read_checked
-from spark_2pc_sink.reference.network.connection import FrameReader
-from spark_2pc_sink.reference.network.sasl import LoginRefusedError, PlainExchange, ScramExchange
+from spark_2pc_sink.reference.network.connection import RequestReader
+from spark_2pc_sink.reference.network.sasl import PlainExchange, SaslRefusedError, ScramExchange
 from spark_2pc_sink.reference.protocol.codec import REQUESTS, read_head, read_request
 from spark_2pc_sink.reference.storage.batches import decode_records, inspect, read_marker
 from spark_2pc_sink.reference.storage.errors import BatchError
@@ -72,7 +72,7 @@ def frames(data: bytes) -> None:
 
 
 def _frames_in_parts(data: bytes, size: int) -> tuple[list[bytes], bool]:
-    reader = FrameReader(_SCRATCH, frame_bytes_max=_FRAME_BYTES_MAX, has_room=lambda _: True)
+    reader = RequestReader(_SCRATCH, frame_bytes_max=_FRAME_BYTES_MAX, has_room=lambda _: True)
     found: list[bytes] = []
     position = 0
     while position < len(data) and reader.broken is None:
@@ -165,7 +165,7 @@ def internal_records(data: bytes) -> None:
 def logins(data: bytes) -> None:
     """SASL messages of a client that knows no password."""
     for exchange in (PlainExchange(_USERS), ScramExchange(_USERS, "SCRAM-SHA-256")):
-        with suppress(LoginRefusedError):
+        with suppress(SaslRefusedError):
             for message in data.split(b"\xff"):
                 _, user = exchange.evaluate(message)
                 assert user is None or b"secret" in data
@@ -173,7 +173,7 @@ def logins(data: bytes) -> None:
 
 def http_heads(data: bytes) -> None:
     """The head of a request for figures: nobody is let in under another name, or without the token."""
-    request = Request.parse(data)
+    request = HttpRequest.parse(data)
     access = MetricsAccess(frozenset({"watch"}), token="0123456789")
     if refusal(request, access) is None:
         assert b"0123456789" in data

@@ -25,10 +25,10 @@ from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
 from spark_2pc_sink.sink.job.encode_task import run_encode_task
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.records import record_columns
-from spark_2pc_sink.sink.records.record_forwarder import Connections, KnownTopics, RecordForwarder
+from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, KnownTopics, RecordForwarder
 from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
-from spark_2pc_sink.sink.rows.catalog import TableName
+from spark_2pc_sink.sink.rows.catalog import SqlTableName
 from spark_2pc_sink.sink.rows.copy_encoder import CopyColumn, CopyPlan, Storage
 from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy, copy_rows, copy_statement
 from spark_2pc_sink.sink.stream.background_task import AttemptThreads
@@ -48,7 +48,7 @@ class _Table:
     """`TableRows` over a cursor that only reads."""
 
     rowcount = 0
-    statement = copy_statement(TableName("t"), ["id"])
+    statement = copy_statement(SqlTableName("t"), ["id"])
 
     def copy_expert(self, _statement: object, source: Any, size: int) -> None:
         """As psycopg2's: read all."""
@@ -110,7 +110,7 @@ def _run(batches: int) -> None:
     fake = FakeCluster(topics={"t": 1}, begun=ProducerIdAndEpoch(7, 1))
     kafka = options_for(fake)
     topic = TopicFacts(1, "", TopicLimits(None, create_time=True))
-    connections, table = Connections(kafka), cast("Any", _Table())
+    connections, table = ForwarderConnections(kafka), cast("Any", _Table())
     column = CopyColumn("id", pa.int64(), nullable=False, storage=Storage(), element_oid=0, type_name="bigint")
     rows = pa.RecordBatch.from_pydict(
         {

@@ -24,10 +24,10 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay, TransactionTicket
-from spark_2pc_sink.sink.records.record_forwarder import Connections, TopicMetadata
+from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, TopicMetadata
 from spark_2pc_sink.sink.records.record_side import DeadLetterTopic
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.wire.arrow_layout import Rows
+from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
 from tests.harness.driver_config import Row
 from tests.unit.fakes.batch_work import Results
@@ -110,12 +110,12 @@ class RowsWork:
         """The value of a row's record: the payload; another kind of work may have another."""
         return row[1]
 
-    def _records(self, cluster: Cluster) -> Iterator[tuple[TopicPartition, Rows]]:
+    def _records(self, cluster: Cluster) -> Iterator[tuple[TopicPartition, EncodedRows]]:
         partitions = self._partitions(cluster)
         for number, partition in enumerate(partitions):
             rows = [row for row in self._rows if row[0] % len(partitions) == number]
             keys, values = _binary(str(row[0]) for row in rows), _binary(self.value(row) for row in rows)
-            yield partition, Rows.of(keys, values, None)
+            yield partition, EncodedRows.of(keys, values, None)
 
     def _partitions(self, cluster: Cluster) -> list[TopicPartition]:
         topic = self._options.topics[0]
@@ -263,7 +263,7 @@ def work_of(options: SinkOptions, database: Database, query_id: str) -> Iterator
     if options.dead_letter_topic is None:
         yield lambda _, rows, half_copied: RowsWork(options, rows, half_copied)
         return
-    connections = Connections(options.kafka)
+    connections = ForwarderConnections(options.kafka)
     with Cluster(options.kafka) as cluster:
         letters = DeadLetters(options, database, query_id)
         letters.prepare()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Rows
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn, EncodedRows
 from spark_2pc_sink.wire.record_batch import RecordsSection, assign_producer, encode_sections, encode_unassigned_batch
 
 
 def section_of(key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None) -> RecordsSection:
     """Rows as the records of one batch."""
-    (section,) = encode_sections(Rows.of(key, value, headers), [len(value)])
+    (section,) = encode_sections(EncodedRows.of(key, value, headers), [len(value)])
     return section
 
 

@@ -25,7 +25,7 @@ from pyspark.serializers import CloudPickleSerializer
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.cli import main as command
 from spark_2pc_sink.errors import DualWriteError
-from spark_2pc_sink.monitoring.dashboard.access import Access
+from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.app import make_app
 from spark_2pc_sink.monitoring.exporter import SinkCollector
 from spark_2pc_sink.monitoring.watched import Watched
@@ -182,7 +182,7 @@ def _watch(options: dict[str, Any], root: Path) -> None:
     registry = CollectorRegistry()
     registry.register(SinkCollector(watched))
     (root / "metrics.txt").write_bytes(generate_latest(registry))
-    browser = make_app(watched, Access()).test_client()
+    browser = make_app(watched, DashboardAccess()).test_client()
     for number, page in enumerate(("/", "/sink?id=planted-0", "/recover?id=planted-0")):
         answer = browser.get(page)
         (root / f"dashboard-{number}.html").write_text(f"{answer.status_code}\n{answer.text}")

@@ -14,7 +14,7 @@ from spark_2pc_sink.kafka.log_reader import CommitQuery, Marker
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.reference.coordinator.plans import InitProducerIdReply, SendMarkers
-from spark_2pc_sink.reference.coordinator.states import AT_REST, TransactionState
+from spark_2pc_sink.reference.coordinator.states import AT_REST, StateId
 from tests.simulation import faults
 from tests.simulation.schedule import Profile
 from tests.unit.fakes.broker import ATTEMPTS_MAX, FakeBroker, FakeClient, FakePartition, Produced, unanswered
@@ -84,7 +84,7 @@ class SimBroker(FakeBroker):
     @property
     def has_open(self) -> bool:
         metadata = self.metadata()
-        return metadata is not None and metadata.state is TransactionState.ONGOING
+        return metadata is not None and metadata.state is StateId.ONGOING
 
     def init(
         self, *, timeout_ms: int = TIMEOUT_MS, two_phase_commit: bool = False, keep_prepared: bool = False

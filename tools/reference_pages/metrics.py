@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 
 from spark_2pc_sink.monitoring.exporter import families
 from spark_2pc_sink.recovery.status import StatusReport
-from spark_2pc_sink.reference.metrics import Figures, Snapshot
+from spark_2pc_sink.reference.metrics import Figures, MetricsSnapshot
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 from tools.reference_pages.markdown import code, table
@@ -36,7 +36,7 @@ tell, and all series of a sink that belongs to another Kafka cluster. The label 
 
 def metrics_page() -> str:
     """The page as Markdown."""
-    at_start = Snapshot(
+    at_start = MetricsSnapshot(
         transactions={},
         open_time_max_ms=0,
         late_partitions=0,

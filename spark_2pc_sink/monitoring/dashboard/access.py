@@ -59,7 +59,7 @@ def new_token() -> str:
 
 
 @dataclass(frozen=True)
-class Access:
+class DashboardAccess:
     """Access rules.
 
     Args:

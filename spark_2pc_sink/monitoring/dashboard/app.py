@@ -21,7 +21,7 @@ from werkzeug.exceptions import HTTPException, SecurityError
 from spark_2pc_sink.choices import TABLE, Act, Choice, HaltError, Symptom
 from spark_2pc_sink.errors import DualWriteError, TakeOverRefusedError
 from spark_2pc_sink.monitoring.dashboard import sink_views
-from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, Access
+from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.sink_views import bar_chart
 from spark_2pc_sink.monitoring.watched import Watched
 
@@ -36,7 +36,7 @@ BATCHES_LISTED: Final = 12
 REFRESH_S: Final = 10
 
 
-def make_app(watched: Watched, access: Access) -> Flask:
+def make_app(watched: Watched, access: DashboardAccess) -> Flask:
     """The web application.
 
     Args:
@@ -230,7 +230,7 @@ def _failed_side(error: DualWriteError) -> ResponseReturnValue:
 _THREADS = 8
 
 
-def serve(watched: Watched, access: Access, host: str, port: int) -> None:
+def serve(watched: Watched, access: DashboardAccess, host: str, port: int) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Prints one line, ``listening on http://HOST:PORT``, when it is ready.

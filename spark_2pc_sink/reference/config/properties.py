@@ -47,7 +47,7 @@ from spark_2pc_sink.reference.config.listeners import (
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedProperty:
     """A Kafka property that supports only one value here."""
 
     value: str
@@ -58,19 +58,21 @@ class Fixed:
 _ONE_REPLICA: Final = "there is one node, so a partition has one replica"
 _NO_RETENTION: Final = "the server deletes no records by age or size"
 #: Accepted with this value only, which describes the actual behaviour.
-FIXED: Final[dict[str, Fixed]] = {
-    "process.roles": Fixed("broker,controller", "the one node is both broker and controller", "LIST"),
-    "default.replication.factor": Fixed("1", _ONE_REPLICA, "INT"),
-    "offsets.topic.replication.factor": Fixed("1", _ONE_REPLICA, "SHORT"),
-    "transaction.state.log.replication.factor": Fixed("1", _ONE_REPLICA, "SHORT"),
-    "transaction.state.log.min.isr": Fixed("1", _ONE_REPLICA, "INT"),
-    "min.insync.replicas": Fixed("1", _ONE_REPLICA, "INT"),
-    "log.retention.ms": Fixed("-1", _NO_RETENTION, "LONG"),
-    "log.retention.bytes": Fixed("-1", _NO_RETENTION, "LONG"),
-    "log.message.timestamp.type": Fixed("CreateTime", "records keep the time that the producer gave them", "STRING"),
-    "compression.type": Fixed("producer", "record batches are stored as the producer sent them", "STRING"),
-    "delete.topic.enable": Fixed("true", "topics can be deleted", "BOOLEAN"),
-    "group.coordinator.rebalance.protocols": Fixed("classic", "groups speak the classic protocol", "LIST"),
+FIXED: Final[dict[str, FixedProperty]] = {
+    "process.roles": FixedProperty("broker,controller", "the one node is both broker and controller", "LIST"),
+    "default.replication.factor": FixedProperty("1", _ONE_REPLICA, "INT"),
+    "offsets.topic.replication.factor": FixedProperty("1", _ONE_REPLICA, "SHORT"),
+    "transaction.state.log.replication.factor": FixedProperty("1", _ONE_REPLICA, "SHORT"),
+    "transaction.state.log.min.isr": FixedProperty("1", _ONE_REPLICA, "INT"),
+    "min.insync.replicas": FixedProperty("1", _ONE_REPLICA, "INT"),
+    "log.retention.ms": FixedProperty("-1", _NO_RETENTION, "LONG"),
+    "log.retention.bytes": FixedProperty("-1", _NO_RETENTION, "LONG"),
+    "log.message.timestamp.type": FixedProperty(
+        "CreateTime", "records keep the time that the producer gave them", "STRING"
+    ),
+    "compression.type": FixedProperty("producer", "record batches are stored as the producer sent them", "STRING"),
+    "delete.topic.enable": FixedProperty("true", "topics can be deleted", "BOOLEAN"),
+    "group.coordinator.rebalance.protocols": FixedProperty("classic", "groups speak the classic protocol", "LIST"),
 }
 
 #: Names that users are likely to try, letters and digits only, to the supported alternative.

@@ -14,9 +14,9 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorSt
 from spark_2pc_sink.reference.coordinator.events import (
     CLUSTER_NAME,
     Access,
+    AclOperation,
     AddOffsetsToTxn,
     AddPartitionsToTxn,
-    Operation,
     Resource,
 )
 from spark_2pc_sink.reference.coordinator.plans import (
@@ -32,8 +32,8 @@ from spark_2pc_sink.reference.coordinator.states import (
     DECIDED,
     NO_EPOCH,
     Pair,
+    StateId,
     TransactionMetadata,
-    TransactionState,
 )
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS
 
@@ -45,7 +45,7 @@ _FENCED_CODE_VERSION = 2
 
 def batch_allowed(access: Access) -> Code:
     """The top-level code of AddPartitionsToTxn v4 and v5: only brokers may send them."""
-    allowed = access.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
+    allowed = access.allows(AclOperation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
     return Code.NONE if allowed else Code.CLUSTER_AUTHORIZATION_FAILED
 
 
@@ -67,9 +67,9 @@ def add_partitions(state: CoordinatorState, event: AddPartitionsToTxn, now_ms: i
 
 
 def add_offsets(state: CoordinatorState, event: AddOffsetsToTxn, now_ms: int) -> Plan:
-    if not event.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
+    if not event.access.allows(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
         return answer(AddOffsetsReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-    if not event.access.allows(Operation.READ, Resource.GROUP, event.group_id):
+    if not event.access.allows(AclOperation.READ, Resource.GROUP, event.group_id):
         return answer(AddOffsetsReply(Code.GROUP_AUTHORIZATION_FAILED))
     index = partition_for(event.group_id, state.settings.offsets_partition_count)
     wanted = _Wanted(
@@ -103,7 +103,7 @@ def _front_door(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
     Brokers need no grants on ids and topics; that the partitions exist is checked for them too.
     """
     client = event.version < BATCH_VERSION
-    if client and not event.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
+    if client and not event.access.allows(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
         reply = AddPartitionsReply(event.transactional_id, tuple((each, Code.NONE) for each in event.partitions))
         return reply.failed(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not client and not event.unknown:
@@ -111,7 +111,7 @@ def _front_door(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
     codes = dict.fromkeys(event.partitions, Code.OPERATION_NOT_ATTEMPTED)
     codes |= dict.fromkeys(event.unknown & codes.keys(), Code.UNKNOWN_TOPIC_OR_PARTITION)
     for topic in {each.topic for each in codes} if client else ():
-        if topic in INTERNAL_TOPICS or not event.access.allows(Operation.WRITE, Resource.TOPIC, topic):
+        if topic in INTERNAL_TOPICS or not event.access.allows(AclOperation.WRITE, Resource.TOPIC, topic):
             codes |= {each: Code.TOPIC_AUTHORIZATION_FAILED for each in codes if each.topic == topic}
     refused = any(code is not Code.OPERATION_NOT_ATTEMPTED for code in codes.values())
     results = tuple((each, codes[each]) for each in event.partitions)
@@ -157,10 +157,10 @@ def _add(state: CoordinatorState, wanted: _Wanted, reply: WritingReply, now_ms: 
     refused = _not_now(metadata)
     if refused:
         return answer(reply.failed(refused))
-    if metadata.state is TransactionState.ONGOING and wanted.partitions <= metadata.partitions:
+    if metadata.state is StateId.ONGOING and wanted.partitions <= metadata.partitions:
         return answer(reply)
     after = metadata.moved_to(
-        TransactionState.ONGOING,
+        StateId.ONGOING,
         now_ms,
         partitions=metadata.partitions | wanted.partitions,
         start_ms=now_ms if metadata.state in AT_REST else metadata.start_ms,

@@ -19,11 +19,11 @@ from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT, EPOCH_MAX, NO_PR
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIds
 from spark_2pc_sink.reference.coordinator.events import (
     AbortTimedOut,
+    AclOperation,
     CompleteTransaction,
     EndTxn,
     ExpireTransactionalId,
     MarkersAnswered,
-    Operation,
     Resource,
 )
 from spark_2pc_sink.reference.coordinator.plans import (
@@ -46,8 +46,8 @@ from spark_2pc_sink.reference.coordinator.states import (
     SAME_TIMEOUT_MS,
     Marking,
     Pair,
+    StateId,
     TransactionMetadata,
-    TransactionState,
     exhausted,
 )
 
@@ -73,13 +73,13 @@ class Ending(Enum):
     REPEAT = "repeat"
 
 
-_S = TransactionState
+_S = StateId
 _FENCED = Code.PRODUCER_FENCED
 _INVALID = Code.INVALID_TXN_STATE
 _WAIT = Code.CONCURRENT_TRANSACTIONS
 
 #: EndTxn v5: state -> (commit current, commit retry, abort current, abort retry); any other epoch is fenced.
-_BUMP_ROWS: dict[TransactionState, tuple[Code | Ending, Code | Ending, Code | Ending, Code | Ending]] = {
+_BUMP_ROWS: dict[StateId, tuple[Code | Ending, Code | Ending, Code | Ending, Code | Ending]] = {
     _S.ONGOING: (Ending.DECIDE, _FENCED, Ending.DECIDE, _FENCED),
     # A commit with nothing to commit is a client that lost track; it recovers by aborting.
     _S.EMPTY: (_INVALID, _FENCED, Ending.ABORT_NOTHING, _FENCED),
@@ -92,7 +92,7 @@ _BUMP_ROWS: dict[TransactionState, tuple[Code | Ending, Code | Ending, Code | En
 
 _BUMP_COLUMNS = tuple((commit, epoch) for commit in (True, False) for epoch in (Epoch.CURRENT, Epoch.RETRY))
 #: EndTxn v5: (state, commit, epoch) -> what follows; without an entry the epoch is fenced.
-END_WITH_BUMP: dict[tuple[TransactionState, bool, Epoch], Code | Ending] = {
+END_WITH_BUMP: dict[tuple[StateId, bool, Epoch], Code | Ending] = {
     (state, *column): outcome
     for state, outcomes in _BUMP_ROWS.items()
     for column, outcome in zip(_BUMP_COLUMNS, outcomes, strict=True)
@@ -100,13 +100,13 @@ END_WITH_BUMP: dict[tuple[TransactionState, bool, Epoch], Code | Ending] = {
 
 #: The same after KAFKA-20785 (apache/kafka#23204, in no release up to 4.4.0). A commit that finds an abort one epoch
 #: later was overtaken by the coordinator's own abort.
-FENCING_LATE_COMMITS: dict[tuple[TransactionState, bool, Epoch], Code | Ending] = {
+FENCING_LATE_COMMITS: dict[tuple[StateId, bool, Epoch], Code | Ending] = {
     **END_WITH_BUMP,
     (_S.COMPLETE_ABORT, True, Epoch.RETRY): _FENCED,
 }
 
 #: EndTxn v0 to v4, once the pair matched the current one: (state, commit) -> what follows.
-END_WITHOUT_BUMP: dict[TransactionState, dict[bool, Code | Ending]] = {
+END_WITHOUT_BUMP: dict[StateId, dict[bool, Code | Ending]] = {
     _S.ONGOING: {True: Ending.DECIDE, False: Ending.DECIDE},
     _S.EMPTY: {True: _INVALID, False: _INVALID},
     _S.COMPLETE_COMMIT: {True: Ending.REPEAT, False: _INVALID},
@@ -117,7 +117,7 @@ END_WITHOUT_BUMP: dict[TransactionState, dict[bool, Code | Ending]] = {
 
 
 def end_txn(state: CoordinatorState, event: EndTxn, now_ms: int) -> Plan:
-    if not event.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
+    if not event.access.allows(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
         return answer(EndTxnReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     if not event.transactional_id:
         return answer(EndTxnReply(Code.INVALID_REQUEST))
@@ -199,7 +199,7 @@ def fence(
     the markers carry the bumped one. A kept transaction is always aborted with the bump: its client's pair moves.
     ``reply`` is the answer to the request that causes the abort; None if a timeout does.
     """
-    fencing = replace(metadata, pending=TransactionState.PREPARE_EPOCH_FENCE)
+    fencing = replace(metadata, pending=StateId.PREPARE_EPOCH_FENCE)
     if metadata.kept or state.settings.transaction_version >= EPOCH_BUMP_VERSION:
         return _decide_with_bump(state, fencing, commit=False, now_ms=now_ms, reply=reply)
     after = _decided(
@@ -224,7 +224,7 @@ def abort_timed_out(state: CoordinatorState, event: AbortTimedOut, now_ms: int) 
 
 def timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
     """True for a transaction open for longer than its timeout; never with two-phase commit (KIP-939)."""
-    idle = metadata.state is TransactionState.ONGOING and metadata.pending is None
+    idle = metadata.state is StateId.ONGOING and metadata.pending is None
     return idle and not metadata.two_phase_commit and metadata.start_ms + metadata.timeout_ms < now_ms
 
 
@@ -235,7 +235,7 @@ def owed(state: CoordinatorState, decided: TransactionMetadata) -> Effect:
     return SendMarkers(
         **decided.ids,
         coordinator_epoch=state.partitions[state.partition_of(decided.transactional_id)].coordinator_epoch,
-        commit=decided.state is TransactionState.PREPARE_COMMIT,
+        commit=decided.state is StateId.PREPARE_COMMIT,
         transaction_version=decided.client_transaction_version,
         partitions=tuple(sorted(decided.partitions)),
     )
@@ -276,7 +276,7 @@ def _decide_with_bump(
 
 
 def _decided(before: TransactionMetadata, *, commit: bool, now_ms: int, **changes: object) -> TransactionMetadata:
-    target = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+    target = StateId.PREPARE_COMMIT if commit else StateId.PREPARE_ABORT
     return before.moved_to(target, now_ms, **changes)
 
 
@@ -305,7 +305,7 @@ def expire(state: CoordinatorState, event: ExpireTransactionalId, now_ms: int) -
     metadata = state.get(event.transactional_id)
     if metadata is None or not _expired(state, metadata, now_ms):
         return NOTHING
-    dead = metadata.moved_to(TransactionState.DEAD, now_ms, partitions=frozenset())
+    dead = metadata.moved_to(StateId.DEAD, now_ms, partitions=frozenset())
     return change(state, metadata, dead)
 
 

@@ -15,7 +15,7 @@ from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
 from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, Pair
 
 
-class Operation(Enum):
+class AclOperation(Enum):
     """ACL operations required by some API; the values are Kafka's ``AclOperation`` codes."""
 
     READ = 3
@@ -47,19 +47,19 @@ CLUSTER_NAME = "kafka-cluster"
 class Access(Protocol):
     """The ACLs at the time of the request; must answer without waiting."""
 
-    def allows(self, operation: Operation, resource: Resource, name: str) -> bool: ...
+    def allows(self, operation: AclOperation, resource: Resource, name: str) -> bool: ...
 
-    def allows_any(self, operation: Operation, resource: Resource) -> bool:
+    def allows_any(self, operation: AclOperation, resource: Resource) -> bool:
         """True if the principal may do it to at least one resource of the kind."""
 
 
 class FullAccess:
     """No authorizer is configured: everything is allowed."""
 
-    def allows(self, _operation: Operation, _resource: Resource, _name: str) -> bool:
+    def allows(self, _operation: AclOperation, _resource: Resource, _name: str) -> bool:
         return True
 
-    def allows_any(self, _operation: Operation, _resource: Resource) -> bool:
+    def allows_any(self, _operation: AclOperation, _resource: Resource) -> bool:
         return True
 
 

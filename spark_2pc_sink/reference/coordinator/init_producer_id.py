@@ -16,8 +16,8 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorSt
 from spark_2pc_sink.reference.coordinator.end_txn import fence
 from spark_2pc_sink.reference.coordinator.events import (
     CLUSTER_NAME,
+    AclOperation,
     InitProducerId,
-    Operation,
     ProducerIdBlockAllocated,
     Resource,
 )
@@ -34,8 +34,8 @@ from spark_2pc_sink.reference.coordinator.states import (
     NO_TIMESTAMP,
     SAME_TIMEOUT_MS,
     Pair,
+    StateId,
     TransactionMetadata,
-    TransactionState,
     exhausted,
 )
 
@@ -51,7 +51,7 @@ class Standing(Enum):
     DECIDED = "PrepareCommit or PrepareAbort"
 
 
-class Claim(Enum):
+class ClaimedPair(Enum):
     NONE = "no pair given"
     CURRENT = "e = E"
     #: The answer to an earlier request may have been lost (KIP-360).
@@ -59,7 +59,7 @@ class Claim(Enum):
     OTHER = "any other epoch"
 
 
-class Step(Enum):
+class InitStep(Enum):
     BUMP = "(P, E + 1), state Empty"
     SAME = "(P, E), state Empty: a retry"
     ROTATE = "(a new producer id, 0), state Empty"
@@ -67,21 +67,26 @@ class Step(Enum):
 
 
 #: Standing -> action for the claims NONE, CURRENT, LAST and OTHER.
-_INIT_ROWS: dict[Standing, tuple[Step | Code, Step | Code, Step | Code, Step | Code]] = {
-    Standing.NEW: (Step.BUMP, Step.BUMP, Step.BUMP, Step.BUMP),
-    Standing.AT_REST: (Step.BUMP, Step.BUMP, Step.SAME, Code.PRODUCER_FENCED),
+_INIT_ROWS: dict[Standing, tuple[InitStep | Code, InitStep | Code, InitStep | Code, InitStep | Code]] = {
+    Standing.NEW: (InitStep.BUMP, InitStep.BUMP, InitStep.BUMP, InitStep.BUMP),
+    Standing.AT_REST: (InitStep.BUMP, InitStep.BUMP, InitStep.SAME, Code.PRODUCER_FENCED),
     # Kafka throws IllegalStateException out of prepareIncrementProducerEpoch for the last two.
-    Standing.AT_REST_EXHAUSTED: (Step.ROTATE, Step.ROTATE, Code.UNKNOWN_SERVER_ERROR, Code.UNKNOWN_SERVER_ERROR),
+    Standing.AT_REST_EXHAUSTED: (
+        InitStep.ROTATE,
+        InitStep.ROTATE,
+        Code.UNKNOWN_SERVER_ERROR,
+        Code.UNKNOWN_SERVER_ERROR,
+    ),
     # The epoch is not checked: a stale caller's next request is refused, once the transaction is aborted.
-    Standing.ONGOING: (Step.FENCE, Step.FENCE, Step.FENCE, Step.FENCE),
+    Standing.ONGOING: (InitStep.FENCE, InitStep.FENCE, InitStep.FENCE, InitStep.FENCE),
     Standing.DECIDED: (Code.CONCURRENT_TRANSACTIONS,) * 4,
 }
 
 #: (standing, claim) -> what follows.
-INIT_GRID: dict[tuple[Standing, Claim], Step | Code] = {
+INIT_GRID: dict[tuple[Standing, ClaimedPair], InitStep | Code] = {
     (standing, claim): outcome
     for standing, outcomes in _INIT_ROWS.items()
-    for claim, outcome in zip(Claim, outcomes, strict=True)
+    for claim, outcome in zip(ClaimedPair, outcomes, strict=True)
 }
 
 
@@ -109,11 +114,11 @@ def _front_door(event: InitProducerId) -> Code:
     """KafkaApis.handleInitProducerIdRequest: authorisation; then producer id and epoch must both be set, or neither."""
     access, name = event.access, event.transactional_id
     if name is None:
-        idempotent = access.allows(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME)
-        if not idempotent and not access.allows_any(Operation.WRITE, Resource.TOPIC):
+        idempotent = access.allows(AclOperation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME)
+        if not idempotent and not access.allows_any(AclOperation.WRITE, Resource.TOPIC):
             return Code.CLUSTER_AUTHORIZATION_FAILED
     else:
-        wanted = (Operation.WRITE, Operation.TWO_PHASE_COMMIT) if event.enable_2pc else (Operation.WRITE,)
+        wanted = (AclOperation.WRITE, AclOperation.TWO_PHASE_COMMIT) if event.enable_2pc else (AclOperation.WRITE,)
         if not all(access.allows(operation, Resource.TRANSACTIONAL_ID, name) for operation in wanted):
             return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if (event.producer_id == NO_PRODUCER_ID) != (event.producer_epoch == NO_EPOCH):
@@ -160,7 +165,7 @@ def _create(state: CoordinatorState, transactional_id: str, event: InitProducerI
         producer_id=taken[0],
         producer_epoch=NO_EPOCH,
         timeout_ms=_timeout(event),
-        state=TransactionState.EMPTY,
+        state=StateId.EMPTY,
         last_update_ms=now_ms,
     )
     after = _emptied(created, event, now_ms, pair=Pair(taken[0], 0), last_producer_epoch=NO_EPOCH)
@@ -171,7 +176,7 @@ def _create(state: CoordinatorState, transactional_id: str, event: InitProducerI
 def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:
     if metadata.pending is not None:
         return answer(InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS))
-    if event.keep_prepared and metadata.state is TransactionState.ONGOING:
+    if event.keep_prepared and metadata.state is StateId.ONGOING:
         if not _keeps_unchanged(state):
             return _keep(state, metadata, event, now_ms)
         if metadata.two_phase_commit and _own(metadata, event.held):
@@ -181,7 +186,7 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
     outcome = INIT_GRID[_standing(metadata), _claim(metadata, event)] if own else Code.PRODUCER_FENCED
     if isinstance(outcome, Code):
         return answer(InitProducerIdReply(_named(outcome, event)))
-    if outcome is Step.FENCE:
+    if outcome is InitStep.FENCE:
         return fence(state, metadata, now_ms, InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS))
     return _renew(state, metadata, event, now_ms, outcome)
 
@@ -209,15 +214,15 @@ def _standing(metadata: TransactionMetadata) -> Standing:
         return Standing.NEW
     if metadata.state in AT_REST:
         return Standing.AT_REST_EXHAUSTED if exhausted(metadata.producer_epoch) else Standing.AT_REST
-    return Standing.ONGOING if metadata.state is TransactionState.ONGOING else Standing.DECIDED
+    return Standing.ONGOING if metadata.state is StateId.ONGOING else Standing.DECIDED
 
 
-def _claim(metadata: TransactionMetadata, event: InitProducerId) -> Claim:
+def _claim(metadata: TransactionMetadata, event: InitProducerId) -> ClaimedPair:
     if event.held is None:
-        return Claim.NONE
+        return ClaimedPair.NONE
     if event.producer_epoch == metadata.producer_epoch:
-        return Claim.CURRENT
-    return Claim.LAST if event.producer_epoch == metadata.last_producer_epoch else Claim.OTHER
+        return ClaimedPair.CURRENT
+    return ClaimedPair.LAST if event.producer_epoch == metadata.last_producer_epoch else ClaimedPair.OTHER
 
 
 def _keep(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:
@@ -238,7 +243,7 @@ def _keep(state: CoordinatorState, metadata: TransactionMetadata, event: InitPro
         producer_ids = taken[1]
         following = Pair(taken[0], 0)
     after = metadata.moved_to(
-        TransactionState.ONGOING,
+        StateId.ONGOING,
         now_ms,
         next_producer_id=following.producer_id,
         next_producer_epoch=following.epoch,
@@ -261,14 +266,14 @@ def _timeouts_of_keeper(metadata: TransactionMetadata, event: InitProducerId) ->
 
 
 def _renew(
-    state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int, outcome: Step
+    state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int, outcome: InitStep
 ) -> Plan:
     """Hand out the next pair of an idle id."""
     last = NO_EPOCH if event.held is None else metadata.producer_epoch
     producer_ids = None
-    if outcome is Step.SAME:
+    if outcome is InitStep.SAME:
         pair, last = metadata.pair, metadata.last_producer_epoch
-    elif outcome is Step.BUMP:
+    elif outcome is InitStep.BUMP:
         pair = Pair(metadata.producer_id, metadata.producer_epoch + 1)
     else:
         taken = state.producer_ids.take()
@@ -285,7 +290,7 @@ def _emptied(
     before: TransactionMetadata, event: InitProducerId, now_ms: int, *, pair: Pair, last_producer_epoch: int
 ) -> TransactionMetadata:
     return before.moved_to(
-        TransactionState.EMPTY,
+        StateId.EMPTY,
         now_ms,
         producer_id=pair.producer_id,
         producer_epoch=pair.epoch,

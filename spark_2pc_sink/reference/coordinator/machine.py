@@ -29,23 +29,23 @@ from spark_2pc_sink.reference.coordinator.end_txn import (
     owed,
 )
 from spark_2pc_sink.reference.coordinator.events import (
+    AclOperation,
     AddPartitionsToTxn,
     DescribeTransactions,
     ListTransactions,
-    Operation,
     Resource,
 )
 from spark_2pc_sink.reference.coordinator.init_producer_id import block_allocated, init_producer_id
 from spark_2pc_sink.reference.coordinator.leader_answers import append_error
 from spark_2pc_sink.reference.coordinator.plans import (
+    DescribedTransaction,
     DescribeTransactionsReply,
     Effect,
+    ListedTransaction,
     ListTransactionsReply,
     Plan,
     Reply,
     StepNext,
-    TransactionDescription,
-    TransactionListing,
     answer,
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord
@@ -56,8 +56,8 @@ from spark_2pc_sink.reference.coordinator.states import (
     STATES_BY_LABEL,
     Marking,
     Pair,
+    StateId,
     TransactionMetadata,
-    TransactionState,
 )
 
 
@@ -70,9 +70,9 @@ def list_transactions(state: CoordinatorState, event: ListTransactions, now_ms: 
             return answer(ListTransactionsReply(Code.INVALID_REGULAR_EXPRESSION))
         found = [metadata for metadata, match in zip(found, matched, strict=True) if match]
     rows = tuple(
-        TransactionListing(metadata.transactional_id, metadata.producer_id, metadata.state.label)
+        ListedTransaction(metadata.transactional_id, metadata.producer_id, metadata.state.label)
         for metadata in found
-        if event.access.allows(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, metadata.transactional_id)
+        if event.access.allows(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, metadata.transactional_id)
     )
     return answer(ListTransactionsReply(Code.NONE, unknown, rows))
 
@@ -91,18 +91,18 @@ def _passes(metadata: TransactionMetadata, event: ListTransactions, now_ms: int)
     return event.duration_ms < 0 or now_ms - metadata.start_ms > event.duration_ms
 
 
-def _description(state: CoordinatorState, event: DescribeTransactions, name: str) -> TransactionDescription:
-    if not event.access.allows(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name):
-        return TransactionDescription(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, name)
+def _description(state: CoordinatorState, event: DescribeTransactions, name: str) -> DescribedTransaction:
+    if not event.access.allows(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, name):
+        return DescribedTransaction(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, name)
     if not name:
-        return TransactionDescription(Code.INVALID_REQUEST, name)
+        return DescribedTransaction(Code.INVALID_REQUEST, name)
     metadata = state.get(name)
     if metadata is None:
-        return TransactionDescription(Code.TRANSACTIONAL_ID_NOT_FOUND, name)
+        return DescribedTransaction(Code.TRANSACTIONAL_ID_NOT_FOUND, name)
     visible = (
-        each for each in metadata.partitions if event.access.allows(Operation.DESCRIBE, Resource.TOPIC, each.topic)
+        each for each in metadata.partitions if event.access.allows(AclOperation.DESCRIBE, Resource.TOPIC, each.topic)
     )
-    return TransactionDescription(
+    return DescribedTransaction(
         Code.NONE,
         name,
         metadata.state.label,
@@ -268,6 +268,6 @@ def unrecorded(
     return tuple(
         AddPartitionsToTxn(**metadata.ids, partitions=tuple(sorted(lost)))
         for metadata in sorted(state, key=lambda each: each.transactional_id)
-        if (metadata.state in AT_REST or (metadata.state is TransactionState.ONGOING and not metadata.kept))
+        if (metadata.state in AT_REST or (metadata.state is StateId.ONGOING and not metadata.kept))
         and (lost := found.get(metadata.pair, frozenset()) - metadata.partitions)
     )

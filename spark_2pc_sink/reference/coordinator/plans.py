@@ -33,8 +33,8 @@ from spark_2pc_sink.reference.coordinator.states import (
     PREDECESSORS,
     Marking,
     Pair,
+    StateId,
     TransactionMetadata,
-    TransactionState,
 )
 
 
@@ -93,7 +93,7 @@ class EndTxnReply:
 
 
 @dataclass(frozen=True)
-class TransactionListing:
+class ListedTransaction:
     transactional_id: str
     producer_id: int
     state: str
@@ -103,11 +103,11 @@ class TransactionListing:
 class ListTransactionsReply:
     code: int
     unknown_state_filters: tuple[str, ...] = ()
-    transactions: tuple[TransactionListing, ...] = ()
+    transactions: tuple[ListedTransaction, ...] = ()
 
 
 @dataclass(frozen=True)
-class TransactionDescription:
+class DescribedTransaction:
     """One row of DescribeTransactions; in an error everything except code and id has its default.
 
     ``partitions`` are all of them while Ongoing, and those that still lack a marker afterwards.
@@ -124,7 +124,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True)
 class DescribeTransactionsReply:
-    transactions: tuple[TransactionDescription, ...]
+    transactions: tuple[DescribedTransaction, ...]
 
 
 #: Replies to requests that may write; each defines its own reply for a failed append.
@@ -214,12 +214,12 @@ def change(
     began above transaction.version 0 is exempt (`_record_version`). ``producer_ids`` are the ids left, if one was
     taken.
     """
-    fences = before.pending is TransactionState.PREPARE_EPOCH_FENCE and after.state is TransactionState.PREPARE_ABORT
-    source = TransactionState.PREPARE_EPOCH_FENCE if fences else before.state
+    fences = before.pending is StateId.PREPARE_EPOCH_FENCE and after.state is StateId.PREPARE_ABORT
+    source = StateId.PREPARE_EPOCH_FENCE if fences else before.state
     if source not in PREDECESSORS[after.state]:
         raise AssertionError(f"{before.state.label} -> {after.state.label} is not in the table of transitions")
     version = _record_version(state, before)
-    dead = after.state is TransactionState.DEAD
+    dead = after.state is StateId.DEAD
     value = None if dead else TransactionLogValue.of(after, version=version)
     if reply is not None and value is not None and not value.fits(version):
         return answer(reply.failed(Code.UNSUPPORTED_VERSION))

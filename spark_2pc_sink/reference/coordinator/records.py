@@ -21,8 +21,8 @@ from spark_2pc_sink.reference.coordinator.states import (
     NO_EPOCH,
     SAME_TIMEOUT_MS,
     TRANSIENT,
+    StateId,
     TransactionMetadata,
-    TransactionState,
 )
 
 #: The only version of TransactionLogKey, "coordinator-key" 0.
@@ -54,7 +54,7 @@ class TransactionLogValue:
     producer_id: int
     producer_epoch: int
     timeout_ms: int
-    state: TransactionState
+    state: StateId
     partitions: frozenset[TopicPartition] | None
     last_update_ms: int
     start_ms: int
@@ -67,7 +67,7 @@ class TransactionLogValue:
     @classmethod
     def of(cls, metadata: TransactionMetadata, *, version: int) -> TransactionLogValue:
         """A transactional id's value as stored by a record of ``version``; version 0 lacks the tagged pairs."""
-        empty = metadata.state is TransactionState.EMPTY
+        empty = metadata.state is StateId.EMPTY
         tagged = version >= FLEXIBLE_VERSION
         given = {name: getattr(metadata, name) for name in _NAMES}
         if not tagged:
@@ -112,12 +112,12 @@ class TransactionLogValue:
         """Decode a version-prefixed value; unknown tags from a later Kafka are skipped (KIP-915)."""
         found = schemas.decode_value(schemas.TransactionLogValue, data, peer=_PEER)
         state, topics, partitions = found.transaction_status, found.transaction_partitions, None
-        if state not in TransactionState.__members__.values() or TransactionState(state) in TRANSIENT:
+        if state not in StateId.__members__.values() or StateId(state) in TRANSIENT:
             raise RemoteProtocolError(peer=_PEER, detail=f"state {state} is never stored")
         if topics is not None:
             partitions = frozenset(TopicPartition(each.topic, index) for each in topics for index in each.partition_ids)
         given = {ours: getattr(found, theirs) for ours, theirs in _NAMES.items()}
-        return cls(**{**given, "state": TransactionState(state)}, partitions=partitions)
+        return cls(**{**given, "state": StateId(state)}, partitions=partitions)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ NO_TIMESTAMP = -1
 SAME_TIMEOUT_MS = -1
 
 
-class TransactionState(IntEnum):
+class StateId(IntEnum):
     """Kafka's state ids, as stored in the TransactionStatus field of a record."""
 
     EMPTY = 0
@@ -55,41 +55,41 @@ class TransactionState(IntEnum):
 
 
 #: State names accepted by ListTransactions' filter; any other is echoed as unknown.
-STATES_BY_LABEL: dict[str, TransactionState] = {state.label: state for state in TransactionState}
+STATES_BY_LABEL: dict[str, StateId] = {state.label: state for state in StateId}
 
 #: No transaction is open or being ended: a new one may begin.
-AT_REST = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+AT_REST = frozenset({StateId.EMPTY, StateId.COMPLETE_COMMIT, StateId.COMPLETE_ABORT})
 #: The outcome is decided and markers are still to be written.
-DECIDED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+DECIDED = frozenset({StateId.PREPARE_COMMIT, StateId.PREPARE_ABORT})
 #: Never stored, only pending.
-TRANSIENT = frozenset({TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE})
+TRANSIENT = frozenset({StateId.DEAD, StateId.PREPARE_EPOCH_FENCE})
 #: The state after each decision.
-COMPLETION: dict[TransactionState, TransactionState] = {
-    TransactionState.PREPARE_COMMIT: TransactionState.COMPLETE_COMMIT,
-    TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
+COMPLETION: dict[StateId, StateId] = {
+    StateId.PREPARE_COMMIT: StateId.COMPLETE_COMMIT,
+    StateId.PREPARE_ABORT: StateId.COMPLETE_ABORT,
 }
 
 
 #: The states from which each state may be entered, by what, and the sentence that the rule follows.
-PREDECESSORS: dict[TransactionState, frozenset[TransactionState]] = {
+PREDECESSORS: dict[StateId, frozenset[StateId]] = {
     # InitProducerId. KIP-939, Kafka as a Participant in 2PC: 'the client must use InitProducerId RPC to start using
     # transactions'; nothing is open here, so only the epoch moves and fences the previous producer.
-    TransactionState.EMPTY: AT_REST,
+    StateId.EMPTY: AT_REST,
     # AddPartitionsToTxn, AddOffsetsToTxn, implicit add. KIP-890 (2): 'this is the first time producing to the partition
     # for this transaction and we need to add it to the transaction implicitly'. Also InitProducerId(keepPreparedTxn).
     # KIP-939, Proposed Changes: 'we want to preserve the producerId and epoch of the ongoing transaction'.
-    TransactionState.ONGOING: AT_REST | {TransactionState.ONGOING},
+    StateId.ONGOING: AT_REST | {StateId.ONGOING},
     # EndTxn(commit). KIP-890 (1): 'it will write the prepare commit message with a bumped epoch'.
-    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING}),
+    StateId.PREPARE_COMMIT: frozenset({StateId.ONGOING}),
     # EndTxn(abort), also v5 with nothing open ('because the client may not know the txn state on the server side'), and
     # after the fence: 'We should clear the pending state to make way for the transition to PrepareAbort'.
-    TransactionState.PREPARE_ABORT: AT_REST | {TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE},
+    StateId.PREPARE_ABORT: AT_REST | {StateId.ONGOING, StateId.PREPARE_EPOCH_FENCE},
     # Kafka, TransactionState: 'received acks from all partitions => CompleteCommit', and CompleteAbort.
     **{complete: frozenset({decided}) for decided, complete in COMPLETION.items()},
     # Kafka, TransactionState: 'TransactionalId has expired and is about to be removed from the transaction cache'.
-    TransactionState.DEAD: AT_REST,
+    StateId.DEAD: AT_REST,
     # InitProducerId, timeout, forceTerminateTransaction: 'We are in the middle of bumping the epoch'.
-    TransactionState.PREPARE_EPOCH_FENCE: frozenset({TransactionState.ONGOING}),
+    StateId.PREPARE_EPOCH_FENCE: frozenset({StateId.ONGOING}),
 }
 
 
@@ -138,7 +138,7 @@ class TransactionMetadata:
     producer_id: int
     producer_epoch: int
     timeout_ms: int
-    state: TransactionState
+    state: StateId
     last_update_ms: int
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
@@ -147,7 +147,7 @@ class TransactionMetadata:
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = NO_TIMESTAMP
     client_transaction_version: int = 0
-    pending: TransactionState | None = None
+    pending: StateId | None = None
     marking: Marking = Marking.SENDING
     timeout_after_keep_ms: int = SAME_TIMEOUT_MS
 
@@ -165,7 +165,7 @@ class TransactionMetadata:
     @property
     def kept(self) -> bool:
         """True while an Ongoing transaction kept by InitProducerId(keepPreparedTxn) waits for EndTxn."""
-        return self.state is TransactionState.ONGOING and self.next_producer_epoch != NO_EPOCH
+        return self.state is StateId.ONGOING and self.next_producer_epoch != NO_EPOCH
 
     @property
     def sealed_pair(self) -> Pair | None:
@@ -187,7 +187,7 @@ class TransactionMetadata:
         """True for a transaction that the coordinator must not end on its own (KIP-939)."""
         return self.timeout_ms == TIMEOUT_NEVER_MS
 
-    def moved_to(self, state: TransactionState, now_ms: int, **changes: object) -> TransactionMetadata:
+    def moved_to(self, state: StateId, now_ms: int, **changes: object) -> TransactionMetadata:
         """This id in another state; ``previous_producer_id`` becomes its producer id, as at every transition."""
         fields: dict[str, object] = {
             "state": state,

@@ -2,7 +2,7 @@
 
 Groups are values, passed in and returned; time and the ids of new members are arguments. The answers follow Apache
 Kafka 4.4.0's ``GroupMetadataManager`` (KIP-62, KIP-134, KIP-345, KIP-389,
-KIP-394, KIP-559, KIP-814). A `Step` has the group's new value, answers, and records to store, in this
+KIP-394, KIP-559, KIP-814). A `GroupStep` has the group's new value, answers, and records to store, in this
 order::
 
     step = machine.join(group, request, ...)    # or sync, leave, expire
@@ -79,19 +79,19 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Step:
+class GroupStep:
     group: Group
     replies: tuple[Reply, ...] = ()
     stores: tuple[Store, ...] = ()
 
-    def to(self, group: Group) -> Step:
+    def to(self, group: Group) -> GroupStep:
         return replace(self, group=group)
 
-    def answered(self, ticket: Ticket | None, answer: JoinAnswer | SyncAnswer) -> Step:
+    def answered(self, ticket: Ticket | None, answer: JoinAnswer | SyncAnswer) -> GroupStep:
         """The step with an answer added; without a ticket there is no waiting request."""
         return self if ticket is None else replace(self, replies=(*self.replies, Reply(ticket, answer)))
 
-    def storing(self, store: Store) -> Step:
+    def storing(self, store: Store) -> GroupStep:
         return replace(self, stores=(*self.stores, store))
 
 
@@ -124,7 +124,7 @@ def join_answer(group: Group, member_id: str) -> JoinAnswer:
     )
 
 
-def put(step: Step, member: Member) -> Step:
+def put(step: GroupStep, member: Member) -> GroupStep:
     return step.to(step.group.with_member(member))
 
 
@@ -132,7 +132,7 @@ def session_started(member: Member, now_ms: int) -> Member:
     return replace(member, session_deadline_ms=now_ms + member.session_timeout_ms)
 
 
-def waits_to_join(step: Step, member: Member, ticket: Ticket) -> Step:
+def waits_to_join(step: GroupStep, member: Member, ticket: Ticket) -> GroupStep:
     """The member waits for the end of the join phase; its older request is told to retry."""
     displaced = step.answered(
         member.join_ticket, JoinAnswer(code=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id)
@@ -140,7 +140,7 @@ def waits_to_join(step: Step, member: Member, ticket: Ticket) -> Step:
     return put(displaced, replace(member, join_ticket=ticket))
 
 
-def answer_syncs(step: Step, answer: Callable[[Member], SyncAnswer], now_ms: int) -> Step:
+def answer_syncs(step: GroupStep, answer: Callable[[Member], SyncAnswer], now_ms: int) -> GroupStep:
     """Answer all members that wait for their assignment, and restart their sessions."""
     members = dict(step.group.members)
     for member in step.group.members.values():
@@ -155,7 +155,7 @@ def with_assignment(group: Group, assignment: Mapping[str, bytes]) -> Group:
     return replace(group, members=members)
 
 
-def remove(step: Step, member_id: str) -> Step:
+def remove(step: GroupStep, member_id: str) -> GroupStep:
     """Remove a member, or a pending one; its waiting requests are answered UNKNOWN_MEMBER_ID."""
     member = step.group.members.get(member_id)
     if member is not None:
@@ -164,14 +164,14 @@ def remove(step: Step, member_id: str) -> Step:
     return step.to(step.group.without(member_id))
 
 
-def rebalance_or_complete(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
+def rebalance_or_complete(step: GroupStep, properties: BrokerProperties, now_ms: int) -> GroupStep:
     """Begin a rebalance if the state allows it, else check whether the current one can continue."""
     if step.group.state in PREDECESSORS[GroupState.PREPARING_REBALANCE]:
         return prepare(step, properties, now_ms)
     return complete_if_joined(step, now_ms)
 
 
-def prepare(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
+def prepare(step: GroupStep, properties: BrokerProperties, now_ms: int) -> GroupStep:
     """Begin a rebalance: members that wait for an assignment are told to rejoin."""
     if step.group.state is GroupState.COMPLETING_REBALANCE:
         step = reset_assignment(step, Code.REBALANCE_IN_PROGRESS, now_ms)
@@ -187,11 +187,11 @@ def prepare(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
     return step.to(replace(group.moved(GroupState.PREPARING_REBALANCE, now_ms), join_timer=timer))
 
 
-def reset_assignment(step: Step, code: Code, now_ms: int) -> Step:
+def reset_assignment(step: GroupStep, code: Code, now_ms: int) -> GroupStep:
     return answer_syncs(step.to(with_assignment(step.group, {})), lambda _member: SyncAnswer(code=code), now_ms)
 
 
-def complete_if_joined(step: Step, now_ms: int) -> Step:
+def complete_if_joined(step: GroupStep, now_ms: int) -> GroupStep:
     """End the join phase if all members have joined; a group's first rebalance always waits for its delay."""
     group = step.group
     if group.state is not GroupState.PREPARING_REBALANCE or group.previous_state is GroupState.EMPTY:
@@ -199,7 +199,7 @@ def complete_if_joined(step: Step, now_ms: int) -> Step:
     return complete(step, now_ms) if group.all_joined else step
 
 
-def initial_delay_over(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
+def initial_delay_over(step: GroupStep, properties: BrokerProperties, now_ms: int) -> GroupStep:
     """Wait again if new members arrived in the meantime and time remains, else end the join phase (KIP-134)."""
     group = step.group
     timer = group.join_timer
@@ -213,7 +213,7 @@ def initial_delay_over(step: Step, properties: BrokerProperties, now_ms: int) ->
     return step.to(replace(group, member_added=False, join_timer=following))
 
 
-def complete(step: Step, now_ms: int) -> Step:
+def complete(step: GroupStep, now_ms: int) -> GroupStep:
     """End the join phase: a new generation of the joined members, and of static members that did not join."""
     step = step.to(replace(step.group, join_timer=None))
     for member in step.group.members.values():
@@ -254,9 +254,9 @@ def _next_generation(group: Group, now_ms: int) -> Group:
 
 def join(
     group: Group, request: JoinRequest, properties: BrokerProperties, now_ms: int, new_member_id: Callable[[str], str]
-) -> Step:
+) -> GroupStep:
     """JoinGroup."""
-    member_id, step = request.member_id, Step(group)
+    member_id, step = request.member_id, GroupStep(group)
     if not group.accepts(member_id, properties.group_max_size):
         return _refused(remove(step, member_id), request, Code.GROUP_MAX_SIZE_REACHED, "")
     if not group.supports(request.protocol_type, request.protocols):
@@ -267,7 +267,7 @@ def join(
     return _join_new(step, request, properties, now_ms, new_member_id(prefix))
 
 
-def _join_known(step: Step, request: JoinRequest, properties: BrokerProperties, now_ms: int) -> Step:
+def _join_known(step: GroupStep, request: JoinRequest, properties: BrokerProperties, now_ms: int) -> GroupStep:
     member_id = request.member_id
     if member_id in step.group.pending:
         if request.instance_id is not None:
@@ -280,11 +280,13 @@ def _join_known(step: Step, request: JoinRequest, properties: BrokerProperties, 
     return _join_again(step, request, properties, now_ms)
 
 
-def _refused(step: Step, request: JoinRequest, code: Code, member_id: str) -> Step:
+def _refused(step: GroupStep, request: JoinRequest, code: Code, member_id: str) -> GroupStep:
     return step.answered(request.ticket, JoinAnswer(code=code, member_id=member_id))
 
 
-def _join_new(step: Step, request: JoinRequest, properties: BrokerProperties, now_ms: int, member_id: str) -> Step:
+def _join_new(
+    step: GroupStep, request: JoinRequest, properties: BrokerProperties, now_ms: int, member_id: str
+) -> GroupStep:
     if request.instance_id is not None:
         holder = step.group.static_member(request.instance_id)
         if holder is not None:
@@ -295,7 +297,7 @@ def _join_new(step: Step, request: JoinRequest, properties: BrokerProperties, no
     return _add(step, request, properties, now_ms, member_id)
 
 
-def _add(step: Step, request: JoinRequest, properties: BrokerProperties, now_ms: int, member_id: str) -> Step:
+def _add(step: GroupStep, request: JoinRequest, properties: BrokerProperties, now_ms: int, member_id: str) -> GroupStep:
     group = step.group
     first = group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY
     group = replace(
@@ -318,7 +320,7 @@ def _add(step: Step, request: JoinRequest, properties: BrokerProperties, now_ms:
     return rebalance_or_complete(put(step.to(group), member), properties, now_ms)
 
 
-def _updated(step: Step, request: JoinRequest, member: Member) -> Step:
+def _updated(step: GroupStep, request: JoinRequest, member: Member) -> GroupStep:
     """Update the member from the request, and let it wait to join."""
     changed = replace(
         member,
@@ -329,7 +331,7 @@ def _updated(step: Step, request: JoinRequest, member: Member) -> Step:
     return waits_to_join(step, changed, request.ticket)
 
 
-def _join_again(step: Step, request: JoinRequest, properties: BrokerProperties, now_ms: int) -> Step:
+def _join_again(step: GroupStep, request: JoinRequest, properties: BrokerProperties, now_ms: int) -> GroupStep:
     group = step.group
     member = group.members[request.member_id]
     unchanged = member.protocols == request.protocols
@@ -342,8 +344,8 @@ def _join_again(step: Step, request: JoinRequest, properties: BrokerProperties, 
 
 
 def _replace_static(
-    step: Step, request: JoinRequest, properties: BrokerProperties, now_ms: int, ids: tuple[Member, str]
-) -> Step:
+    step: GroupStep, request: JoinRequest, properties: BrokerProperties, now_ms: int, ids: tuple[Member, str]
+) -> GroupStep:
     """A static member returned without its member id: it replaces the one with its instance id."""
     replaced, member_id = ids
     before = step.group
@@ -380,9 +382,9 @@ def _renamed(group: Group, old_id: str, heir: Member) -> Group:
     return replace(group, members=members, leader=leader, pending_sync=pending_sync)
 
 
-def sync(group: Group, request: SyncRequest) -> Step:
+def sync(group: Group, request: SyncRequest) -> GroupStep:
     """SyncGroup; assignments are sent when the record with the leader's assignment is durable."""
-    step = Step(group)
+    step = GroupStep(group)
     code = _check_sync(group, request)
     if code is not Code.NONE:
         return step.answered(request.ticket, SyncAnswer(code=code))
@@ -438,9 +440,9 @@ def seen(group: Group, member_id: str, now_ms: int) -> Group:
 
 def leave(
     group: Group, identities: Iterable[tuple[str, str | None]], properties: BrokerProperties, now_ms: int
-) -> tuple[Step, tuple[Code, ...]]:
+) -> tuple[GroupStep, tuple[Code, ...]]:
     """LeaveGroup by (member id, instance id): the step, and a code for each; a static member may omit its id."""
-    step, codes = Step(group), []
+    step, codes = GroupStep(group), []
     for member_id, instance_id in identities:
         code, found = _leaving(step.group, member_id, instance_id)
         codes.append(code)
@@ -461,9 +463,9 @@ def _leaving(group: Group, member_id: str, instance_id: str | None) -> tuple[Cod
     return code, member_id if code is Code.NONE else None
 
 
-def expire(group: Group, properties: BrokerProperties, now_ms: int) -> Step:
+def expire(group: Group, properties: BrokerProperties, now_ms: int) -> GroupStep:
     """The effect of time: handle every deadline up to now."""
-    step = Step(group)
+    step = GroupStep(group)
     for member_id in [key for key, deadline_ms in group.pending.items() if deadline_ms <= now_ms]:
         step = _complete_if_last(remove(step, member_id), now_ms)
     for member_id in list(group.members):
@@ -478,7 +480,7 @@ def expire(group: Group, properties: BrokerProperties, now_ms: int) -> Step:
     return step
 
 
-def _session_over(step: Step, member_id: str, properties: BrokerProperties, now_ms: int) -> Step:
+def _session_over(step: GroupStep, member_id: str, properties: BrokerProperties, now_ms: int) -> GroupStep:
     member = step.group.members.get(member_id)
     if member is None or member.session_deadline_ms is None or member.session_deadline_ms > now_ms:
         return step
@@ -491,13 +493,13 @@ def _session_over(step: Step, member_id: str, properties: BrokerProperties, now_
     return rebalance_or_complete(step, properties, now_ms)
 
 
-def _complete_if_last(step: Step, now_ms: int) -> Step:
+def _complete_if_last(step: GroupStep, now_ms: int) -> GroupStep:
     """End the join phase if only removed members were missing; the initial delay no longer applies here."""
     waits = step.group.state is GroupState.PREPARING_REBALANCE and step.group.all_joined
     return complete(step, now_ms) if waits else step
 
 
-def _sync_over(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
+def _sync_over(step: GroupStep, properties: BrokerProperties, now_ms: int) -> GroupStep:
     missing = step.group.pending_sync
     step = step.to(replace(step.group, sync_deadline_ms=None))
     for member_id in sorted(missing):
@@ -505,9 +507,9 @@ def _sync_over(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
     return prepare(step, properties, now_ms) if missing else step
 
 
-def stored(group: Group, store: Store, code: Code, properties: BrokerProperties, now_ms: int) -> Step:
+def stored(group: Group, store: Store, code: Code, properties: BrokerProperties, now_ms: int) -> GroupStep:
     """A store's record is durable, or could not be stored."""
-    step, then = Step(group), store.then
+    step, then = GroupStep(group), store.then
     if isinstance(then, ReplacementStored):
         return _replacement_stored(step, then, code)
     if then is None:
@@ -522,7 +524,7 @@ def stored(group: Group, store: Store, code: Code, properties: BrokerProperties,
     return step.to(step.group.moved(GroupState.STABLE, now_ms))
 
 
-def _replacement_stored(step: Step, then: ReplacementStored, code: Code) -> Step:
+def _replacement_stored(step: GroupStep, then: ReplacementStored, code: Code) -> GroupStep:
     group = step.group
     member = group.members.get(then.member_id)
     if group.state is not GroupState.STABLE or member is None or member.join_ticket != then.ticket:
@@ -540,7 +542,7 @@ def _replacement_stored(step: Step, then: ReplacementStored, code: Code) -> Step
     return put(step, replace(member, join_ticket=None))
 
 
-def loaded(group_id: str, value: GroupValue, properties: BrokerProperties, now_ms: int) -> Step:
+def loaded(group_id: str, value: GroupValue, properties: BrokerProperties, now_ms: int) -> GroupStep:
     """A group as in its last record; every member gets a whole session to send a heartbeat."""
     members = [session_started(member, now_ms) for member in value.members]
     ids = [member.member_id for member in members]
@@ -554,5 +556,5 @@ def loaded(group_id: str, value: GroupValue, properties: BrokerProperties, now_m
         leader=value.leader if value.leader in ids else next(iter(ids), None),
         members={member.member_id: member for member in members},
     )
-    step = Step(replace(group, topics=group.subscribed_topics()))
+    step = GroupStep(replace(group, topics=group.subscribed_topics()))
     return prepare(step, properties, now_ms) if len(members) > properties.group_max_size else step

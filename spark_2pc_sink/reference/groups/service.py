@@ -21,7 +21,7 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.leader_answers import OFFSETS_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.machine import Step, Store
+from spark_2pc_sink.reference.groups.machine import GroupStep, Store
 from spark_2pc_sink.reference.groups.members import Group, GroupState, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue
 from spark_2pc_sink.reference.groups.store import GroupStore
@@ -140,7 +140,7 @@ class GroupService:
         if group is None:
             return Code.UNKNOWN_MEMBER_ID
         group, code = machine.heartbeat(group, member_id, instance_id, generation, now_ms)
-        self._take(Step(group))
+        self._take(GroupStep(group))
         return code
 
     def leave(self, group_id: str, identities: Sequence[tuple[str, str | None]]) -> tuple[Code, tuple[Code, ...]]:
@@ -161,7 +161,7 @@ class GroupService:
         group = self.store.groups.get(group_id)
         alive = {GroupState.STABLE, GroupState.PREPARING_REBALANCE}
         if group is not None and group.state in alive and member_id in group.members:
-            self._take(Step(machine.seen(group, member_id, now_ms)))
+            self._take(GroupStep(machine.seen(group, member_id, now_ms)))
 
     async def delete(self, group_ids: Iterable[str]) -> dict[str, Code]:
         """DeleteGroups: the code for each; groups with members are refused."""
@@ -241,7 +241,7 @@ class GroupService:
 
     # --- outcomes ----------------------------------------------------------------------------------------------------
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: GroupStep) -> None:
         """Apply a step; records are in the log before any other step of the group."""
         group_id = step.group.group_id
         self.store.groups[group_id] = step.group

@@ -10,7 +10,7 @@ from kafka.protocol.admin import CreateAclsResponse, DeleteAclsResponse, Describ
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, AclOperation, Resource
 from spark_2pc_sink.reference.metadata.acls import (
     OPERATION_CODES,
     Acl,
@@ -40,7 +40,7 @@ class AclHandlers:
         """The rules that match a filter, by resource; requires DESCRIBE on the cluster."""
         wanted = _read(AclFilter, request, _FILTER)
         try:
-            store = self._allowed(context, Operation.DESCRIBE)
+            store = self._allowed(context, AclOperation.DESCRIBE)
         except RefusedError as error:
             return DescribeAclsResponse(error_code=error.code, error_message=error.message)
         found = groupby(
@@ -71,7 +71,7 @@ class AclHandlers:
         """Add the well-formed rules; requires ALTER on the cluster."""
         acls = [_read(Acl, creation, _CREATION) for creation in request.creations]
         try:
-            store = self._allowed(context, Operation.ALTER)
+            store = self._allowed(context, AclOperation.ALTER)
         except RefusedError as error:
             denied = _Created(error_code=error.code, error_message=error.message)
             return CreateAclsResponse(results=[denied for _ in acls])
@@ -85,7 +85,7 @@ class AclHandlers:
         """Remove the rules that match any of the filters, and return them; requires ALTER on the cluster."""
         wanted = [_read(AclFilter, each, _FILTER) for each in request.filters]
         try:
-            store = self._allowed(context, Operation.ALTER)
+            store = self._allowed(context, AclOperation.ALTER)
         except RefusedError as error:
             denied = _Deleted(error_code=error.code, error_message=error.message)
             return DeleteAclsResponse(filter_results=[denied for _ in wanted])
@@ -99,7 +99,7 @@ class AclHandlers:
             results.append(_Deleted(error_code=code, error_message=text, matching_acls=acls))
         return DeleteAclsResponse(filter_results=results)
 
-    def _allowed(self, context: RequestContext, operation: Operation) -> AclStore:
+    def _allowed(self, context: RequestContext, operation: AclOperation) -> AclStore:
         """The rules. As in Kafka, permissions are checked before the error that there is no authorizer."""
         if self._store is None:
             raise RefusedError(Code.SECURITY_DISABLED, "No Authorizer is configured.")

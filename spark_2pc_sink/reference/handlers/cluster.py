@@ -11,7 +11,7 @@ from kafka.protocol.admin import DescribeClusterResponse
 from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, AclOperation, Resource
 from spark_2pc_sink.reference.internal_topics import INTERNAL_TOPICS
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic, name_fault, unified
@@ -175,25 +175,25 @@ class ClusterHandlers:
 
 
 def may_create(access: Access, name: str) -> bool:
-    return access.allows(Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
-        Operation.CREATE, Resource.TOPIC, name
+    return access.allows(AclOperation.CREATE, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
+        AclOperation.CREATE, Resource.TOPIC, name
     )
 
 
 def allowed(access: Access, resource: Resource, name: str) -> set[int]:
     """The principal's allowed operations on a topic, a group or the cluster, as operation codes (KIP-430)."""
-    operations = (Operation[each] for each in _SUPPORTED[resource].split())
+    operations = (AclOperation[each] for each in _SUPPORTED[resource].split())
     return {each.value for each in operations if access.allows(each, resource, name)}
 
 
 def _may_describe(access: Access, topic: str) -> bool:
-    return access.allows(Operation.DESCRIBE, Resource.TOPIC, topic)
+    return access.allows(AclOperation.DESCRIBE, Resource.TOPIC, topic)
 
 
 def _cluster_operations(access: Access, request: Any) -> set[int] | None:
     if not request.include_cluster_authorized_operations:
         return None
-    describes = access.allows(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
+    describes = access.allows(AclOperation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
     return allowed(access, Resource.CLUSTER, CLUSTER_NAME) if describes else set()
 
 
@@ -214,10 +214,10 @@ def _no_topic(code: Code, name: str | None, topic_id: uuid.UUID | None = None) -
 def _coordinator_refusal(access: Access, key_type: int, key: str) -> tuple[Code, str]:
     """A code, and the message that accompanies it before version 4."""
     if key_type == _GROUP:
-        allows = access.allows(Operation.DESCRIBE, Resource.GROUP, key)
+        allows = access.allows(AclOperation.DESCRIBE, Resource.GROUP, key)
         denied = Code.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."
     elif key_type == _TRANSACTION:
-        allows = access.allows(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, key)
+        allows = access.allows(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, key)
         denied = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactional Id authorization failed."
     else:
         return Code.INVALID_REQUEST, "" if key_type == _SHARE else MALFORMED

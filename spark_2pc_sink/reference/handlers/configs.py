@@ -27,7 +27,7 @@ from spark_2pc_sink.reference.config.topic_configs import (
     property_entries,
     topic_entries,
 )
-from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, AclOperation, Resource
 from spark_2pc_sink.reference.handlers.cluster import MALFORMED
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import name_fault
@@ -69,7 +69,7 @@ class ConfigHandlers:
         """The configs of a resource, and whether each is read-only."""
         if malformed:
             raise RefusedError(Code.INVALID_REQUEST, MALFORMED)
-        _check_access(access, Operation.DESCRIBE_CONFIGS, resource)
+        _check_access(access, AclOperation.DESCRIBE_CONFIGS, resource)
         keys = set(resource.configuration_keys or ())
         name = resource.resource_name
 
@@ -135,7 +135,7 @@ class ConfigHandlers:
         return IncrementalAlterConfigsResponse(responses=responses)
 
     async def _alter(self, access: Access, resource: Any, *, validate_only: bool) -> None:
-        _check_access(access, Operation.ALTER_CONFIGS, resource)
+        _check_access(access, AclOperation.ALTER_CONFIGS, resource)
         name, operations = resource.resource_name, resource.configs
         if resource.resource_type == _BROKER:
             self._check_broker(name, operations)
@@ -223,7 +223,7 @@ def _check_form(resource: Any, *, count: int) -> None:
         raise RefusedError(Code.UNKNOWN_SERVER_ERROR)  # Kafka has a null pointer error here
 
 
-def _check_access(access: Access, operation: Operation, resource: Any) -> None:
+def _check_access(access: Access, operation: AclOperation, resource: Any) -> None:
     if resource.resource_type == _TOPIC:
         if not access.allows(operation, Resource.TOPIC, resource.resource_name):
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")

@@ -17,7 +17,7 @@ from kafka.protocol.admin import UpdateFeaturesResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, AclOperation, Resource
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import Handler, RequestContext, handlers_of, serves
 from spark_2pc_sink.reference.protocol.codec import ApiVersionsResponse
@@ -66,7 +66,7 @@ class FeatureHandlers:
     @serves(Api.UPDATE_FEATURES, 0, 2)
     async def update_features(self, context: RequestContext, request: Any) -> Any:
         """Change levels, all or none; changes are durable when this returns."""
-        if not context.access.allows(Operation.ALTER, Resource.CLUSTER, CLUSTER_NAME):
+        if not context.access.allows(AclOperation.ALTER, Resource.CLUSTER, CLUSTER_NAME):
             code, text = Code.CLUSTER_AUTHORIZATION_FAILED, "Request needs ALTER permission."
             return UpdateFeaturesResponse(error_code=code, error_message=text)
         typed = context.version >= _UPGRADE_TYPE_VERSION

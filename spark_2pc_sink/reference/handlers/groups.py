@@ -8,7 +8,7 @@ from kafka.protocol.admin import DescribeGroupsResponse, ListGroupsResponse
 from kafka.protocol.consumer import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, AclOperation, Resource
 from spark_2pc_sink.reference.groups.members import (
     DEAD,
     Group,
@@ -119,7 +119,7 @@ class GroupHandlers:
         """Members' metadata is shown only for a stable group."""
         refused, described = [], []
         for group_id in request.groups:
-            if not context.access.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
+            if not context.access.allows(AclOperation.DESCRIBE, Resource.GROUP, group_id):
                 refused.append(_DescribedGroup(error_code=Code.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
                 continue
             group = self._service.store.groups.get(group_id)
@@ -136,7 +136,7 @@ class GroupHandlers:
         """By state (v4) and type (v5); groups that the principal may not describe are hidden."""
         states = {each.strip().lower() for each in request.states_filter or ()}
         types = {each.strip().lower() for each in request.types_filter or ()}
-        sees_all = context.access.allows(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
+        sees_all = context.access.allows(AclOperation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
         groups = [
             _ListedGroup(
                 group_id=group.group_id,
@@ -147,7 +147,7 @@ class GroupHandlers:
             for group in self._service.store.groups.values()
             if (not states or group.state.value.lower() in states)
             and (not types or _GROUP_TYPE in types)
-            and (sees_all or context.access.allows(Operation.DESCRIBE, Resource.GROUP, group.group_id))
+            and (sees_all or context.access.allows(AclOperation.DESCRIBE, Resource.GROUP, group.group_id))
         ]
         return ListGroupsResponse(groups=groups)
 
@@ -155,7 +155,7 @@ class GroupHandlers:
     async def delete(self, context: RequestContext, request: Any) -> Any:
         """Groups with members are refused."""
         names = list(dict.fromkeys(request.groups_names))
-        may = [name for name in names if context.access.allows(Operation.DELETE, Resource.GROUP, name)]
+        may = [name for name in names if context.access.allows(AclOperation.DELETE, Resource.GROUP, name)]
         codes = await self._service.delete(may)
         # Kafka has a message only for its own new code, GROUP_DELETION_FAILED.
         denied = Code.GROUP_AUTHORIZATION_FAILED
@@ -164,7 +164,7 @@ class GroupHandlers:
 
 
 def may_read(access: Access, group_id: str) -> bool:
-    return access.allows(Operation.READ, Resource.GROUP, group_id)
+    return access.allows(AclOperation.READ, Resource.GROUP, group_id)
 
 
 def _join_response(answer: JoinAnswer, version: int) -> Any:

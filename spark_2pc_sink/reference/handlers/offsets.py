@@ -10,13 +10,13 @@ from uuid import UUID
 from kafka.protocol.consumer import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import offsets_code
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetValue
 from spark_2pc_sink.reference.groups.service import Committer, FetchedOffset, OffsetService, Transaction
 from spark_2pc_sink.reference.handlers.groups import may_read
-from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
+from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, find_topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.protocol.codec import TxnOffsetCommitResponse
 from spark_2pc_sink.wire.api_versions import Api
@@ -69,7 +69,7 @@ class _Asked:
 
 
 class GroupOffsetHandlers:
-    def __init__(self, service: OffsetService, cluster: Cluster, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, service: OffsetService, cluster: ClusterCatalog, *, now_ms: Callable[[], int]) -> None:
         self._service = service
         self._cluster = cluster
         self._now_ms = now_ms
@@ -118,7 +118,7 @@ class GroupOffsetHandlers:
         """The topics in a commit, with those refused by name alone."""
         asked = []
         for topic in topics:
-            found, topic_code = self._find(context, Operation.READ, topic, topic.partitions, by_id=by_id)
+            found, topic_code = self._find(context, AclOperation.READ, topic, topic.partitions, by_id=by_id)
             code = refusal or topic_code
             known = None if code else self._cluster.topic(found.name)
             count = 0 if known is None else known.partitions
@@ -132,7 +132,7 @@ class GroupOffsetHandlers:
         return sorted(asked, key=lambda topic: not topic.refused)
 
     def _find(
-        self, context: RequestContext, operation: Operation, topic: Any, partitions: Iterable[Any], *, by_id: bool
+        self, context: RequestContext, operation: AclOperation, topic: Any, partitions: Iterable[Any], *, by_id: bool
     ) -> tuple[_Asked, Code]:
         topic_id = topic.topic_id if by_id else None
         name, refusal = find_topic(self._cluster, context, operation, name=topic.name, topic_id=topic_id, by_id=by_id)
@@ -186,12 +186,12 @@ class GroupOffsetHandlers:
     async def _fetch_group(
         self, context: RequestContext, group_id: str, topics: Iterable[Any] | None, *, require_stable: bool
     ) -> tuple[Code, list[Any]]:
-        if not context.access.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
+        if not context.access.allows(AclOperation.DESCRIBE, Resource.GROUP, group_id):
             return Code.GROUP_AUTHORIZATION_FAILED, []
         by_id = context.version >= _TOPIC_ID_VERSION
         asked = keys = None
         if topics is not None:
-            describe = Operation.DESCRIBE
+            describe = AclOperation.DESCRIBE
             asked = [self._find(context, describe, each, each.partition_indexes, by_id=by_id) for each in topics]
             keys = [
                 OffsetKey(group_id, topic.name, at)
@@ -211,7 +211,7 @@ class GroupOffsetHandlers:
         """Every topic with offsets of the group that the principal may see; by id only those that exist."""
         partitions: dict[str, list[int]] = {}
         for key in found:
-            if context.access.allows(Operation.DESCRIBE, Resource.TOPIC, key.topic):
+            if context.access.allows(AclOperation.DESCRIBE, Resource.TOPIC, key.topic):
                 partitions.setdefault(key.topic, []).append(key.partition)
         wanted = []
         for name, indexes in partitions.items():
@@ -224,7 +224,7 @@ class GroupOffsetHandlers:
     async def delete(self, context: RequestContext, request: Any) -> Any:
         """KIP-496."""
         refusal = Code.GROUP_AUTHORIZATION_FAILED
-        if context.access.allows(Operation.DELETE, Resource.GROUP, request.group_id):
+        if context.access.allows(AclOperation.DELETE, Resource.GROUP, request.group_id):
             refusal = self._service.delete_refusal(request.group_id)
         if refusal is not Code.NONE:
             return OffsetDeleteResponse(error_code=refusal)
@@ -254,7 +254,7 @@ def _committer(request: Any) -> Committer:
 
 
 def _transaction_refusal(context: RequestContext, request: Any) -> Code:
-    if not context.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+    if not context.access.allows(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
 

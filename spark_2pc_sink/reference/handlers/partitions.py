@@ -19,8 +19,8 @@ from kafka.protocol.admin import DeleteRecordsResponse, DescribeProducersRespons
 from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse, OffsetForLeaderEpochResponse
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.events import Operation
-from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_log, find_topic, topic_refusal
+from spark_2pc_sink.reference.coordinator.events import AclOperation
+from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, find_log, find_topic, topic_refusal
 from spark_2pc_sink.reference.log.log_values import NO_EPOCH, NO_OFFSET, NOWHERE, EpochEnd, FoundOffset, Isolation
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import ProducerEntry
@@ -87,7 +87,7 @@ class _Read:
         self.log, self.answer = None, _unread(self.wanted, code, aborted_transactions=None, records=b"")
 
 
-class RecordsCluster(Cluster, Protocol):
+class RecordsCluster(ClusterCatalog, Protocol):
     """The catalog, which also stores each partition's log start offset."""
 
     async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None: ...
@@ -120,7 +120,7 @@ class PartitionHandlers:
     def _locate(self, context: RequestContext, named: Any) -> list[_Read]:
         by_id = context.version >= _TOPIC_ID_VERSION
         name, refusal = find_topic(
-            self._cluster, context, Operation.READ, name=named.topic, topic_id=named.topic_id, by_id=by_id
+            self._cluster, context, AclOperation.READ, name=named.topic, topic_id=named.topic_id, by_id=by_id
         )
         reads = []
         for each in named.partitions:
@@ -163,7 +163,7 @@ class PartitionHandlers:
         topics: dict[str, dict[int, Any]] = {}
         for topic in request.topics:
             rows = topics.setdefault(topic.name, {})
-            refusal = topic_refusal(context, Operation.DESCRIBE, topic.name)
+            refusal = topic_refusal(context, AclOperation.DESCRIBE, topic.name)
             for wanted in topic.partitions:
                 index = wanted.partition_index
                 twice = Code.INVALID_REQUEST if named[topic.name, index] > 1 else Code.NONE
@@ -199,7 +199,7 @@ class PartitionHandlers:
         """Where an epoch's records end (KIP-320)."""
         topics = []
         for topic in request.topics:
-            refusal = topic_refusal(context, Operation.DESCRIBE, topic.topic)
+            refusal = topic_refusal(context, AclOperation.DESCRIBE, topic.topic)
             rows = [self._epoch_end(topic.topic, wanted, refusal) for wanted in topic.partitions]
             topics.append(_EpochTopic(topic=topic.topic, partitions=rows))
         return OffsetForLeaderEpochResponse(topics=topics)
@@ -218,7 +218,7 @@ class PartitionHandlers:
 
     async def _delete(self, context: RequestContext, topic: Any) -> Any:
         known = self._cluster.topic(topic.name)
-        refusal = topic_refusal(context, Operation.DELETE, topic.name)
+        refusal = topic_refusal(context, AclOperation.DELETE, topic.name)
         if not refusal and known is not None and known.internal:
             refusal = Code.INVALID_TOPIC_EXCEPTION
         codes: dict[int, Code] = {}
@@ -258,7 +258,7 @@ class PartitionHandlers:
         """Every producer id remembered by each partition, with or without an open transaction."""
         topics = []
         for topic in request.topics:
-            code = topic_refusal(context, Operation.READ, topic.name)
+            code = topic_refusal(context, AclOperation.READ, topic.name)
             if name_fault(topic.name) is not None:
                 code = Code.INVALID_TOPIC_EXCEPTION
             rows = []

@@ -20,10 +20,10 @@ from kafka.protocol.producer import ProduceResponse
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
+from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, find_topic
 from spark_2pc_sink.reference.log.log_values import NO_OFFSET, LogSettings, decoded
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import Guard, NeedsCoordinator, Refused
@@ -44,7 +44,7 @@ _KEYLESS: Final = "Compacted topic cannot accept message without key in topic pa
 _BEFORE_MAX_MS: Final = 2**63 - 1
 
 
-class Refusal(NamedTuple):
+class ProduceRefusal(NamedTuple):
     """The answer for a batch, see `explain`; records by their positions in it, with a message for each."""
 
     code: int
@@ -52,7 +52,9 @@ class Refusal(NamedTuple):
     records: list[tuple[int, str]]
 
 
-def explain(records: Buffer, header: BatchHeader, *, settings: LogSettings, place: str, now_ms: int) -> Refusal | None:
+def explain(
+    records: Buffer, header: BatchHeader, *, settings: LogSettings, place: str, now_ms: int
+) -> ProduceRefusal | None:
     """The records for which a batch is refused, and the code, in Kafka's words (``LogValidator``).
 
     Timestamps are not checked for a record without a key, so an out-of-range code is about another one. At most
@@ -82,13 +84,13 @@ def explain(records: Buffer, header: BatchHeader, *, settings: LogSettings, plac
         return None
     if out_of_range:
         message = "One or more records have been rejected due to invalid timestamp"
-        return Refusal(Code.INVALID_TIMESTAMP, message, named)
+        return ProduceRefusal(Code.INVALID_TIMESTAMP, message, named)
     shown = ", ".join(f"RecordError(batchIndex={at}, message='{text}')" for at, text in named[:3])
     message = (
         f"One or more records have been rejected due to {count} record errors in total, "
         f"and only showing the first three errors at most: [{shown}]"
     )
-    return Refusal(Code.INVALID_RECORD, message, named)
+    return ProduceRefusal(Code.INVALID_RECORD, message, named)
 
 
 #: First version that identifies topics by id.
@@ -168,7 +170,7 @@ class _Write:
 
 
 class ProduceHandlers:
-    def __init__(self, cluster: Cluster, verification: Verification, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, cluster: ClusterCatalog, verification: Verification, *, now_ms: Callable[[], int]) -> None:
         self._cluster = cluster
         self._verification = verification
         self._now_ms = now_ms
@@ -187,7 +189,7 @@ class ProduceHandlers:
         writes = [write for _, found in topics for write in found]
         transactional = [write for write in writes if write.header is not None and write.header.transactional]
         tid, kind = request.transactional_id, Resource.TRANSACTIONAL_ID
-        if transactional and (tid is None or not context.access.allows(Operation.WRITE, kind, tid)):
+        if transactional and (tid is None or not context.access.allows(AclOperation.WRITE, kind, tid)):
             _refuse(writes, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         else:
             for topic, found in topics:
@@ -224,7 +226,7 @@ class ProduceHandlers:
         """Find the logs; a topic's code takes precedence over a batch's error."""
         by_id = context.version >= _TOPIC_ID_VERSION
         name, refusal = find_topic(
-            self._cluster, context, Operation.WRITE, name=named.name, topic_id=named.topic_id, by_id=by_id
+            self._cluster, context, AclOperation.WRITE, name=named.name, topic_id=named.topic_id, by_id=by_id
         )
         if refusal:
             _refuse(writes, refusal)
@@ -337,7 +339,7 @@ def _may_write_internal(context: RequestContext) -> bool:
     return (
         context.client_id == _ADMIN_CLIENT_ID
         and context.access is not FULL_ACCESS
-        and context.access.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
+        and context.access.allows(AclOperation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
     )
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext
@@ -22,20 +22,26 @@ ANY_EPOCH: Final = -1
 _Value = TypeVar("_Value")
 
 
-class Topics(Protocol):
+class TopicCatalog(Protocol):
     """Lookup of topics by name; the catalog."""
 
     def topic(self, name: str) -> Topic | None: ...
 
 
-class Cluster(Logs, Topics, Protocol):
+class ClusterCatalog(Logs, TopicCatalog, Protocol):
     """Lookup of topics and logs; the catalog."""
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None: ...
 
 
 def find_topic(
-    cluster: Cluster, context: RequestContext, operation: Operation, *, name: str, topic_id: UUID | None, by_id: bool
+    cluster: ClusterCatalog,
+    context: RequestContext,
+    operation: AclOperation,
+    *,
+    name: str,
+    topic_id: UUID | None,
+    by_id: bool,
 ) -> tuple[str, Code]:
     """A topic's name, and the reason for refusing all its partitions, or NONE.
 
@@ -50,7 +56,7 @@ def find_topic(
     return name, topic_refusal(context, operation, name)
 
 
-def topic_refusal(context: RequestContext, operation: Operation, name: str) -> Code:
+def topic_refusal(context: RequestContext, operation: AclOperation, name: str) -> Code:
     allowed = context.access.allows(operation, Resource.TOPIC, name)
     return Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED
 

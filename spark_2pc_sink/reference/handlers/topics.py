@@ -18,7 +18,7 @@ from kafka.protocol.admin import CreatePartitionsResponse, CreateTopicsResponse,
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.reference.config.topic_configs import check_topic_configs, note_topic_configs, topic_entries
-from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, AclOperation, Resource
 from spark_2pc_sink.reference.handlers.cluster import may_create
 from spark_2pc_sink.reference.handlers.configs import config_fault
 from spark_2pc_sink.reference.metadata.catalog import Catalog
@@ -76,7 +76,7 @@ class TopicHandlers:
                 raise _exists(name)
             note_topic_configs(name, configs)
         created = _Created(name=name, topic_id=topic_id, error_message=None)
-        if not access.allows(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
+        if not access.allows(AclOperation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
             created.topic_config_error_code = Code.TOPIC_AUTHORIZATION_FAILED
             return created
         created.num_partitions, created.replication_factor = partitions, 1
@@ -168,8 +168,8 @@ class TopicHandlers:
         for name in named:
             if name not in twice:
                 topic = self._catalog.topic(name)
-                seen = _may(access, Operation.DESCRIBE, name)
-                if topic is None or not seen or not _may(access, Operation.DELETE, name):
+                seen = _may(access, AclOperation.DESCRIBE, name)
+                if topic is None or not seen or not _may(access, AclOperation.DELETE, name):
                     refusal = _UNKNOWN if seen and topic is None else _DENIED
                     results.append(_refused(_Deleted, refusal, name=name))
                 else:
@@ -181,8 +181,8 @@ class TopicHandlers:
         if topic is None:
             refusal = RefusedError(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
             return _refused(_Deleted, refusal, name=None, topic_id=topic_id)
-        if not _may(access, Operation.DELETE, topic.name):
-            name = topic.name if _may(access, Operation.DESCRIBE, topic.name) else None
+        if not _may(access, AclOperation.DELETE, topic.name):
+            name = topic.name if _may(access, AclOperation.DESCRIBE, topic.name) else None
             return _refused(_Deleted, _DENIED, name=name, topic_id=topic_id)
         return await self._delete(topic)
 
@@ -215,7 +215,7 @@ class TopicHandlers:
         return CreatePartitionsResponse(results=results)
 
     def _check_growth(self, access: Access, asked: Any) -> None:
-        if not access.allows(Operation.ALTER, Resource.TOPIC, asked.name):
+        if not access.allows(AclOperation.ALTER, Resource.TOPIC, asked.name):
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
         topic = _check_count(self._catalog.topic(asked.name), asked.count)
         if topic.needed:
@@ -265,9 +265,9 @@ def _check_count(topic: Topic | None, count: int) -> Topic:
     return topic
 
 
-def _may(access: Access, operation: Operation, name: str) -> bool:
+def _may(access: Access, operation: AclOperation, name: str) -> bool:
     """True if the principal may do this to the topic, or delete every topic."""
-    return access.allows(Operation.DELETE, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
+    return access.allows(AclOperation.DELETE, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
         operation, Resource.TOPIC, name
     )
 

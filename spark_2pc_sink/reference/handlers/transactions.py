@@ -17,25 +17,25 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.add_partitions import BATCH_VERSION, batch_allowed
 from spark_2pc_sink.reference.coordinator.events import (
     CLUSTER_NAME,
+    AclOperation,
     AddOffsetsToTxn,
     AddPartitionsToTxn,
     DescribeTransactions,
     EndTxn,
     InitProducerId,
     ListTransactions,
-    Operation,
     Resource,
 )
 from spark_2pc_sink.reference.coordinator.plans import (
     AddOffsetsReply,
     AddPartitionsReply,
+    DescribedTransaction,
     DescribeTransactionsReply,
     EndTxnReply,
     InitProducerIdReply,
     ListTransactionsReply,
-    TransactionDescription,
 )
-from spark_2pc_sink.reference.handlers.topic_lookup import Topics, by_topic
+from spark_2pc_sink.reference.handlers.topic_lookup import TopicCatalog, by_topic
 from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
@@ -56,7 +56,7 @@ _Description = admin.DescribeTransactionsResponse.TransactionState
 class TransactionHandlers:
     """In the versions of Kafka 4.4.0; `request_channel.join` withholds unreleased ones."""
 
-    def __init__(self, service: TransactionService, markers: MarkerWriter, topics: Topics) -> None:
+    def __init__(self, service: TransactionService, markers: MarkerWriter, topics: TopicCatalog) -> None:
         self._service = service
         self._markers = markers
         self._topics = topics
@@ -130,8 +130,8 @@ class TransactionHandlers:
         The codes of markers with one producer id are merged; the last marker of a partition wins, as in Kafka.
         """
         access = context.access
-        allowed = access.allows(Operation.ALTER, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
-            Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
+        allowed = access.allows(AclOperation.ALTER, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
+            AclOperation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
         )
         written = await asyncio.gather(
             *(self._write(marker) if allowed else _refused(marker) for marker in request.markers)
@@ -233,7 +233,7 @@ def _topic_results(reply: AddPartitionsReply) -> list[Any]:
     ]
 
 
-def _description(row: TransactionDescription) -> Any:
+def _description(row: DescribedTransaction) -> Any:
     topics = by_topic((partition, None) for partition in row.partitions)
     return _Description(
         error_code=row.code,

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, Access, AclOperation, Resource
 
 #: Every name, every host.
 WILDCARD: Final = "*"
@@ -25,8 +25,8 @@ ALL_OPERATIONS: Final = 2
 OPERATION_CODES: Final = range(ALL_OPERATIONS, 16)
 #: What an ALLOW also allows (never what a DENY also denies): ``StandardAuthorizerData.IMPLIES_DESCRIBE`` and its twin.
 _IMPLIED_BY: Final[Mapping[int, frozenset[int]]] = {
-    Operation.DESCRIBE.value: frozenset({3, 4, 6, 7, 8}),  # READ, WRITE, DELETE, ALTER, DESCRIBE
-    Operation.DESCRIBE_CONFIGS.value: frozenset({10, 11}),  # DESCRIBE_CONFIGS, ALTER_CONFIGS
+    AclOperation.DESCRIBE.value: frozenset({3, 4, 6, 7, 8}),  # READ, WRITE, DELETE, ALTER, DESCRIBE
+    AclOperation.DESCRIBE_CONFIGS.value: frozenset({10, 11}),  # DESCRIBE_CONFIGS, ALTER_CONFIGS
 }
 _ONE_CLUSTER: Final = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
 _NO_COLON: Final = "(no colon is present separating the principal type from the principal name)"
@@ -182,7 +182,7 @@ class AclAccess:
     is_super_user: bool
     open_without_acl: bool
 
-    def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
+    def allows(self, operation: AclOperation, resource: Resource, name: str) -> bool:
         if self.is_super_user:
             return True
         named = [acl for acl in self.store.acls if acl.names(resource.value, name)]
@@ -191,7 +191,7 @@ class AclAccess:
         spoken = [acl for acl in named if acl.speaks_of(self.principal, self.host, operation.value)]
         return bool(spoken) and all(acl.allows for acl in spoken)
 
-    def allows_any(self, operation: Operation, resource: Resource) -> bool:
+    def allows_any(self, operation: AclOperation, resource: Resource) -> bool:
         """True if the client may do it to at least one resource of the kind, even if none exists.
 
         The rules are those of ``Authorizer.authorizeByResourceType``: an ALLOW counts unless a DENY covers it whole.

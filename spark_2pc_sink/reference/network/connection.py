@@ -6,7 +6,7 @@ not read its replies, its requests wait and no more are read. A client that send
 ``connections.max.idle.ms`` is disconnected, even if single bytes arrive; so is one that does not log in within
 `LOGIN_DEADLINE_S`. The requests of all connections together are bounded by ``queued.max.request.bytes``.
 
-A `FrameReader` provides the buffer for the next bytes. Short frames arrive in a scratch buffer that all
+A `RequestReader` provides the buffer for the next bytes. Short frames arrive in a scratch buffer that all
 connections share and are copied out of it; a frame longer than the bytes received so far gets its own buffer, which
 receives the rest directly. That buffer grows with the bytes received, to twice as much at most, so that announcing a
 length costs nothing. The reader never raises: a protocol violation is stored in ``broken``, after the frames that
@@ -94,7 +94,7 @@ SCRATCH_BYTES: Final = 65_536
 _LENGTH: Final = struct.Struct(">i")
 
 
-class FrameReader:
+class RequestReader:
     """The frames of one connection; ``broken`` says why no further frame can follow.
 
     All connections of an event loop share ``scratch``: it holds bytes only between `buffer` and `received`.
@@ -182,7 +182,7 @@ LOGIN_DEADLINE_S: Final = 10.0
 CLOSE_DEADLINE_S: Final = 5.0
 
 
-class Connection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """The protocol of one accepted connection."""
 
     def __init__(self, listener: ListenerContext, server: SocketServer) -> None:
@@ -194,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         if listener.users is not None:
             bytes_max = min(properties.sasl_server_max_receive_size, bytes_max)
         self._idle_s_max = properties.connections_max_idle_ms / 1000
-        self._reader = FrameReader(server.scratch, frame_bytes_max=bytes_max, has_room=server.may_hold)
+        self._reader = RequestReader(server.scratch, frame_bytes_max=bytes_max, has_room=server.may_hold)
         self._frames: deque[bytes | bytearray] = deque()
         self._frame_bytes = 0
         self._carried_out_bytes = 0
@@ -424,8 +424,8 @@ class SocketServer:
         wants_tls = any(each.protocol.has_tls for each in self._listening)
         self._tls = server_context(properties) if wants_tls else None
         self._servers: list[asyncio.Server] = []
-        self.connections: set[Connection] = set()
-        self._serving: dict[asyncio.Task[None], Connection] = {}
+        self.connections: set[ClientConnection] = set()
+        self._serving: dict[asyncio.Task[None], ClientConnection] = {}
         self._stopping = False
         self._emptied: asyncio.Future[None] | None = None
         self.metrics: NetworkMetrics = NetworkMetrics()
@@ -471,12 +471,12 @@ class SocketServer:
         held_bytes = sum(connection.request_bytes for connection in self.connections)
         return held_bytes + more_bytes <= self.properties.queued_max_request_bytes
 
-    def opened(self, connection: Connection, serving: asyncio.Task[None]) -> None:
+    def opened(self, connection: ClientConnection, serving: asyncio.Task[None]) -> None:
         self.connections.add(connection)
         self._serving[serving] = connection
         serving.add_done_callback(self._serving.pop)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: ClientConnection) -> None:
         self.connections.discard(connection)
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
@@ -486,7 +486,7 @@ class SocketServer:
         contexts: list[ListenerContext] = []
         tls: ssl.SSLContext | None = self._tls if listener.protocol.has_tls else None
         server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(contexts[0], self),
+            lambda: ClientConnection(contexts[0], self),
             listener.endpoint.host or None,
             listener.endpoint.port,
             backlog=self.properties.socket_listen_backlog_size,

@@ -25,7 +25,7 @@ from spark_2pc_sink.reference.network.sasl import Expect, Login, LoginStep
 from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Handler, Handlers, RequestContext, nothing_waits
 from spark_2pc_sink.reference.protocol.codec import (
     REQUESTS,
-    Request,
+    ApiRequest,
     RequestHead,
     read_head,
     read_request,
@@ -59,11 +59,11 @@ def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, 
 
 
 @dataclass(frozen=True)
-class Call:
+class QueuedCall:
     api: Api
     head: RequestHead
     handler: Handler | None
-    request: Request | None
+    request: ApiRequest | None
 
 
 class Dispatcher:
@@ -72,7 +72,7 @@ class Dispatcher:
     def __init__(self, handlers: Mapping[Api, Handler]) -> None:
         self._handlers = {int(api): handler for api, handler in handlers.items()}
 
-    def read(self, frame: bytes | bytearray) -> Call:
+    def read(self, frame: bytes | bytearray) -> QueuedCall:
         """Find the handler of a frame and decode it.
 
         An API or version that is not offered, a request that is too long, and bytes that do not match the schema are
@@ -86,13 +86,13 @@ class Dispatcher:
         if api is not Api.PRODUCE and len(frame) > OTHER_REQUEST_BYTES_MAX:
             raise RemoteProtocolError(peer="the client", detail=f"{api.name} of {len(frame)} bytes")
         if handler.version_min <= head.version <= handler.version_max:
-            return Call(api, head, handler, read_request(frame, head))
+            return QueuedCall(api, head, handler, read_request(frame, head))
         if api is Api.API_VERSIONS:
-            return Call(api, head, None, None)
+            return QueuedCall(api, head, None, None)
         offered = f"{handler.version_min} to {handler.version_max} are offered"
         raise RemoteProtocolError(peer="the client", detail=f"{api.name} v{head.version}; {offered}")
 
-    async def answer(self, call: Call, context: RequestContext) -> Reply | None:
+    async def answer(self, call: QueuedCall, context: RequestContext) -> Reply | None:
         """Carry out a call. None: no reply is sent."""
         if call.handler is None or call.request is None:
             return self._unknown_version(call.head)
@@ -227,7 +227,7 @@ class RequestChannel:
         self._principal = principal
         self._access = self._listener.access_of(principal, self._client_host)
 
-    def _context(self, call: Call, appended: Callable[[], None] = nothing_waits) -> RequestContext:
+    def _context(self, call: QueuedCall, appended: Callable[[], None] = nothing_waits) -> RequestContext:
         return RequestContext(
             version=call.head.version,
             client_id=None if call.request is None else call.request.client_id,
@@ -238,7 +238,7 @@ class RequestChannel:
             appended=appended,
         )
 
-    async def _log_in(self, login: Login, call: Call) -> None:
+    async def _log_in(self, login: Login, call: QueuedCall) -> None:
         if call.api is Api.API_VERSIONS:
             if call.request is not None:
                 login.versions_asked()
@@ -261,7 +261,7 @@ class RequestChannel:
             self._login = None
             self._become(step.principal)
 
-    async def _answer(self, call: Call) -> None:
+    async def _answer(self, call: QueuedCall) -> None:
         answer = self._listener.dispatcher.answer(call, self._context(call))
         if call.handler is None or not call.handler.only_reads:
             reply = await answer
@@ -288,7 +288,7 @@ class RequestChannel:
         if self._appended is not None:
             await self._appended
 
-    def _begin_produce(self, call: Call, frame_bytes: int) -> None:
+    def _begin_produce(self, call: QueuedCall, frame_bytes: int) -> None:
         appended = self._appended = asyncio.get_running_loop().create_future()
         context = self._context(call, lambda: None if appended.done() else appended.set_result(None))
         previous = self._produces[-1] if self._produces else None
@@ -301,7 +301,7 @@ class RequestChannel:
         task.add_done_callback(let_go)
         self._produces.append(task)
 
-    async def _produce(self, call: Call, context: RequestContext, previous: asyncio.Task[None] | None) -> None:
+    async def _produce(self, call: QueuedCall, context: RequestContext, previous: asyncio.Task[None] | None) -> None:
         """Carry out one Produce; its reply, or its failure, follows those of the previous ones."""
         reply: Reply | None = None
         failure: Exception | None = None

@@ -28,11 +28,11 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.listeners import PLAIN, Users
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
-from spark_2pc_sink.reference.protocol.codec import Request, write_response
+from spark_2pc_sink.reference.protocol.codec import ApiRequest, write_response
 from spark_2pc_sink.wire.api_versions import Api
 
 
-class LoginRefusedError(Exception):
+class SaslRefusedError(Exception):
     """The login is refused: ``told`` is Kafka's message for the client, ``reason`` more detail, for the log only."""
 
     def __init__(self, told: str, reason: str | None = None) -> None:
@@ -59,20 +59,20 @@ class PlainExchange:
     def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
         parts = message.split(b"\x00")
         if len(parts) != 3:  # noqa: PLR2004 - authorization id, user name, password
-            raise LoginRefusedError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
+            raise SaslRefusedError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
         try:
             authorization_id, user, password = (part.decode() for part in parts)
         except UnicodeDecodeError:
-            raise LoginRefusedError(_REFUSED) from None
+            raise SaslRefusedError(_REFUSED) from None
         if not user or not password:
-            raise LoginRefusedError(f"Authentication failed: {'password' if user else 'username'} not specified")
+            raise SaslRefusedError(f"Authentication failed: {'password' if user else 'username'} not specified")
         # Compared for unknown users too, so that timing does not reveal whether a user exists; no password is empty.
         expected = self._users.passwords.get(user, "")
         if not hmac.compare_digest(expected.encode(), password.encode()):
-            raise LoginRefusedError(_REFUSED)
+            raise SaslRefusedError(_REFUSED)
         if authorization_id not in {"", user}:
             detail = "Client requested an authorization id that is different from username"
-            raise LoginRefusedError(f"Authentication failed: {detail}")
+            raise SaslRefusedError(f"Authentication failed: {detail}")
         return b"", user
 
 
@@ -139,7 +139,7 @@ class ScramExchange:
             raise self._refused("there is no such user")
         if found["authorization_id"] not in {None, found["user"]}:
             detail = "Client requested an authorization id that is different from username"
-            raise LoginRefusedError(f"Authentication failed: {detail}")
+            raise SaslRefusedError(f"Authentication failed: {detail}")
         credential = _credential(self._mechanism, user, password)
         nonce = found["nonce"] + secrets.token_hex(_SALT_BYTES)
         answer = f"r={nonce},s={base64.b64encode(credential.salt).decode()},i={ITERATIONS}"
@@ -170,10 +170,10 @@ class ScramExchange:
     def _hmac(self, key: bytes, message: bytes) -> bytes:
         return hmac.digest(key, message, _HASHES[self._mechanism])
 
-    def _refused(self, reason: str) -> LoginRefusedError:
+    def _refused(self, reason: str) -> SaslRefusedError:
         """As in Kafka's SaslServerAuthenticator, the client gets no more detail (KIP-152)."""
         told = "Authentication failed during authentication due to invalid credentials with SASL mechanism"
-        return LoginRefusedError(f"{told} {self._mechanism}", reason)
+        return SaslRefusedError(f"{told} {self._mechanism}", reason)
 
 
 @lru_cache(maxsize=_CREDENTIALS_MAX)
@@ -224,7 +224,7 @@ class Login:
             raise self._unexpected("ApiVersions")
         self.expect = Expect.HANDSHAKE
 
-    def request(self, api: Api, request: Request) -> LoginStep:
+    def request(self, api: Api, request: ApiRequest) -> LoginStep:
         """React to a request other than ApiVersions."""
         if api is Api.SASL_HANDSHAKE and self.expect in {Expect.VERSIONS_OR_HANDSHAKE, Expect.HANDSHAKE}:
             return self._handshake(request)
@@ -236,11 +236,11 @@ class Login:
         """React to a message that is not a Kafka request; an invalid one gets no answer, as in Kafka."""
         try:
             answer, principal = self._evaluate(bytes(frame))
-        except LoginRefusedError as error:
+        except SaslRefusedError as error:
             return LoginStep(None, refused=error.logged)
         return LoginStep((struct.pack(">i", len(answer)), answer), principal=principal)
 
-    def _handshake(self, request: Request) -> LoginStep:
+    def _handshake(self, request: ApiRequest) -> LoginStep:
         mechanism, head = request.body.mechanism, request.head
         known = mechanism in self._mechanisms
         code = Code.NONE if known else Code.UNSUPPORTED_SASL_MECHANISM
@@ -253,13 +253,13 @@ class Login:
         self.expect = Expect.WRAPPED if head.version >= _WRAPPED_VERSION else Expect.BARE
         return LoginStep(reply)
 
-    def _authenticate(self, request: Request) -> LoginStep:
+    def _authenticate(self, request: ApiRequest) -> LoginStep:
         head = request.head
         principal = refused = None
         try:
             answer, principal = self._evaluate(request.body.auth_bytes)
             response = SaslAuthenticateResponse(error_message=None, auth_bytes=answer)
-        except LoginRefusedError as error:
+        except SaslRefusedError as error:
             refused = error.logged
             response = SaslAuthenticateResponse(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=error.told)
         reply = write_response(response, head.correlation_id, version=head.version)

@@ -122,7 +122,7 @@ REQUESTS: Final[dict[int, Any]] = {
     found.API_KEY: found
     for module in (admin, consumer, metadata, producer, sasl)
     for name in dir(module)
-    if name.endswith("Request") and name != "SaslBytesRequest"
+    if name.endswith("ApiRequest") and name != "SaslBytesRequest"
     for found in (getattr(module, name),)
 } | NEWER_REQUESTS
 
@@ -135,7 +135,7 @@ class RequestHead:
 
 
 @dataclass(frozen=True)
-class Request:
+class ApiRequest:
     head: RequestHead
     client_id: str | None
     body: Any
@@ -148,7 +148,7 @@ def read_head(frame: bytes | bytearray | memoryview) -> RequestHead:
     return RequestHead(*_HEAD.unpack_from(frame))
 
 
-def read_request(frame: bytes | bytearray | memoryview, head: RequestHead) -> Request:
+def read_request(frame: bytes | bytearray | memoryview, head: RequestHead) -> ApiRequest:
     """Decode a whole request of at most `ENTRIES_MAX` entries; the server must offer its API and version."""
     schema = REQUESTS[head.api_key]
     flexible = schema.flexible_version_q(head.version)
@@ -164,7 +164,7 @@ def read_request(frame: bytes | bytearray | memoryview, head: RequestHead) -> Re
         raise RemoteProtocolError(
             peer="the client", detail=f"request {head.api_key} v{head.version} cannot be read: {error!r}"
         ) from error
-    return Request(head, client_id, body)
+    return ApiRequest(head, client_id, body)
 
 
 def _decode_counted(schema: Any, body: memoryview, *, version: int, flexible: bool) -> Any:

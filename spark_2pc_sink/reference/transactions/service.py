@@ -48,7 +48,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
     StepNext,
 )
 from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, LogRecord, key_version
-from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair, TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair, StateId, TransactionMetadata
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
@@ -141,7 +141,7 @@ def log_markers(log: logging.Logger, sent: SendMarkers, codes: dict[str, int]) -
 def _name(plan: Plan, before: TransactionMetadata, after: TransactionMetadata | None) -> tuple[int, str] | None:
     if after is None:
         return logging.DEBUG, "removed, as it was not used for too long"
-    if after.state is TransactionState.EMPTY:
+    if after.state is StateId.EMPTY:
         return logging.INFO, "InitProducerId"
     if after.kept:
         return logging.INFO, "InitProducerId kept the prepared transaction"
@@ -155,7 +155,7 @@ def _decision(plan: Plan, after: TransactionMetadata) -> tuple[int, str]:
         return logging.INFO, "timed out"
     if isinstance(plan.reply, InitProducerIdReply):
         return logging.INFO, "aborted by InitProducerId, its producer is fenced"
-    return logging.DEBUG, "commit decided" if after.state is TransactionState.PREPARE_COMMIT else "abort decided"
+    return logging.DEBUG, "commit decided" if after.state is StateId.PREPARE_COMMIT else "abort decided"
 
 
 def _shown(metadata: TransactionMetadata) -> str:

@@ -23,7 +23,7 @@ from spark_2pc_sink.sink.records.record_side import MESSAGE_BYTES_WANTED, too_sm
 
 if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions, SinkOptions
-    from spark_2pc_sink.sink.check.kafka_side import KafkaFacts, TopicFacts, Trial
+    from spark_2pc_sink.sink.check.kafka_side import CheckedTopic, KafkaFacts, Trial
 
 #: Kafka's default ``transaction.max.timeout.ms``, used if it cannot be read.
 _MAX_TIMEOUT_MS: Final = 900_000
@@ -35,7 +35,7 @@ _IN_SYNC: Final = 2
 _TIMEOUT_OPTION: Final = "transaction.timeout.ms"
 
 
-class Operation(IntEnum):
+class TopicRight(IntEnum):
     """Codes of ``org.apache.kafka.common.acl.AclOperation`` that a sink needs on its topic."""
 
     READ = 3
@@ -136,7 +136,7 @@ def _end_of_transactions(options: SinkOptions, kafka: KafkaFacts) -> Finding:
     return Finding(subject, "warning", text, f"raise {MAX_TIMEOUT} of the brokers above your longest outage")
 
 
-def _topic(options: KafkaOptions, kafka: KafkaFacts, topic: TopicFacts) -> Iterator[Finding]:
+def _topic(options: KafkaOptions, kafka: KafkaFacts, topic: CheckedTopic) -> Iterator[Finding]:
     subject, named = f"topic {topic.name}", ("--topic", topic.name)
     if not topic.allowed:
         yield Finding(subject, "problem", "this user may not describe it", _acl(options, named, "Write", "Read"))
@@ -149,9 +149,9 @@ def _topic(options: KafkaOptions, kafka: KafkaFacts, topic: TopicFacts) -> Itera
     if topic.leaderless:
         text = f"{counted(topic.leaderless, 'partition')} of {topic.partitions} have no leader: batches wait for one"
         yield Finding(subject, "problem", text, "start the brokers that have them")
-    if Operation.WRITE not in topic.operations:
+    if TopicRight.WRITE not in topic.operations:
         yield Finding(subject, "problem", "this user may not write there", _acl(options, named, "Write"))
-    elif Operation.READ not in topic.operations:
+    elif TopicRight.READ not in topic.operations:
         text = "this user may not read there: recovery cannot tell how a transaction ended that nobody remembers"
         yield Finding(subject, "warning", text, _acl(options, named, "Read"))
     yield _durability(options, topic)
@@ -169,7 +169,7 @@ def _trial(options: SinkOptions, trial: Trial) -> Finding:
     return Finding(subject, "ok", f"an empty one was begun and aborted, with transactional id {name}")
 
 
-def _transactional(topic: TopicFacts, trial: Trial | None) -> Iterator[Finding]:
+def _transactional(topic: CheckedTopic, trial: Trial | None) -> Iterator[Finding]:
     """Findings for a topic that does not accept transactions."""
     refused = {} if trial is None else trial.refused
     why = refused.get(topic.name, "")
@@ -180,7 +180,7 @@ def _transactional(topic: TopicFacts, trial: Trial | None) -> Iterator[Finding]:
         yield Finding(f"topic {topic.name}", "problem", f"it takes no transactions: {why}", remedy)
 
 
-def _dead_letters(topic: TopicFacts, configs: dict[str, str | None]) -> Iterator[Finding]:
+def _dead_letters(topic: CheckedTopic, configs: dict[str, str | None]) -> Iterator[Finding]:
     """Additional requirements for a dead-letter topic."""
     subject, allowed = f"dead-letter topic {topic.name}", int(configs.get(MESSAGE_BYTES) or MESSAGE_BYTES_WANTED)
     raised = f"set {MESSAGE_BYTES}={MESSAGE_BYTES_WANTED} or more"
@@ -194,7 +194,7 @@ def _dead_letters(topic: TopicFacts, configs: dict[str, str | None]) -> Iterator
         yield Finding(subject, "warning", text, f"set {CLEANUP}=delete")
 
 
-def _durability(options: KafkaOptions, topic: TopicFacts) -> Finding:
+def _durability(options: KafkaOptions, topic: CheckedTopic) -> Finding:
     subject = f"topic {topic.name}"
     shape = f"{counted(topic.partitions, 'partition')}, {counted(topic.replicas, 'replica')}"
     if topic.configs is None:
@@ -217,7 +217,7 @@ def _durability(options: KafkaOptions, topic: TopicFacts) -> Finding:
     return Finding(subject, "ok", text)
 
 
-def is_durable(topic: TopicFacts) -> bool:
+def is_durable(topic: CheckedTopic) -> bool:
     """Whether losing one broker loses no record, as far as the topic's settings show."""
     configs = topic.configs or {}
     in_sync = int(configs.get(MIN_INSYNC) or 1)

@@ -146,7 +146,7 @@ TRANSACTION_LOG: Final = "__transaction_state"
 
 
 @dataclass(frozen=True)
-class TopicFacts:
+class CheckedTopic:
     """One topic.
 
     Attributes:
@@ -209,9 +209,9 @@ class KafkaFacts:
     offers_two_phase: bool = False
     configs: dict[str, str | None] | None = None
     id_allowed: bool = True
-    topics: tuple[TopicFacts, ...] = ()
+    topics: tuple[CheckedTopic, ...] = ()
     trial: Trial | None = None
-    log: TopicFacts | None = None
+    log: CheckedTopic | None = None
 
 
 def look_at_kafka(
@@ -259,19 +259,19 @@ def _ask(cluster: Cluster, transactional_id: str, topics: tuple[str, ...]) -> Ka
     )
 
 
-def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[TopicFacts, ...]:
+def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[CheckedTopic, ...]:
     if not names:
         return ()
     facts = []
     for name, found in sorted(describe_topics(cluster, names).items()):
         if not responses.topic_exists(found):
             refused = found.error_code == Code.TOPIC_AUTHORIZATION_FAILED
-            facts.append(TopicFacts(name, there=refused, allowed=not refused))
+            facts.append(CheckedTopic(name, there=refused, allowed=not refused))
             continue
         asked = (MIN_INSYNC, UNCLEAN, MESSAGE_BYTES, CLEANUP, DISKLESS)
         configs = read_configs(cluster, ConfigResource.TOPIC, name, asked)
         facts.append(
-            TopicFacts(
+            CheckedTopic(
                 name,
                 partitions=len(found.partitions),
                 leaderless=sum(part.leader_id < 0 for part in found.partitions),

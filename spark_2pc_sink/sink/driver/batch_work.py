@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from spark_2pc_sink.kafka.batch_sender import OpenTransaction
+from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -40,9 +40,9 @@ class TransactionTicket:
     kafka_only: bool
 
     @property
-    def open_transaction(self) -> OpenTransaction:
+    def open_transaction(self) -> ProducedTransaction:
         """The same for a session that sends records."""
-        return OpenTransaction(self.transactional_id, self.producer, self.transaction_version)
+        return ProducedTransaction(self.transactional_id, self.producer, self.transaction_version)
 
     @property
     def attempt(self) -> tuple[str, int, int]:

@@ -60,7 +60,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Action:
+class PlanExecution:
     """One execution of a plan inside a batch.
 
     Attributes:
@@ -74,7 +74,7 @@ class Action:
     tasks: int
 
 
-def shows_no_rows(stream: Iterable[Node], actions: Iterable[Action]) -> bool:
+def shows_no_rows(stream: Iterable[Node], actions: Iterable[PlanExecution]) -> bool:
     """True if actions show that a batch had no rows.
 
     Args:
@@ -144,11 +144,11 @@ class _Recorded:
         actions = (self._action(each) for each in found if each.executionId() != each.rootExecutionId())
         return shows_no_rows(self._nodes(roots[0]), actions)
 
-    def _action(self, execution: Any) -> Action:
+    def _action(self, execution: Any) -> PlanExecution:
         jobs = execution.jobs()
         error = execution.errorMessage()
         succeeded = execution.completionTime().isDefined() and (error.isEmpty() or error.get() == "")
-        return Action(
+        return PlanExecution(
             nodes=tuple(self._nodes(execution)),
             succeeded=succeeded and jobs.values().toSet().mkString(",") in {"", "SUCCEEDED"},
             tasks=sum(self._jobs.job(int(job)).numTasks() for job in jobs.keys().mkString(" ").split()),

@@ -14,7 +14,7 @@ from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
 from spark_2pc_sink.sink.records import record_columns, record_expressions
 from spark_2pc_sink.sink.rows.catalog import (
-    TableName,
+    SqlTableName,
     driver_connection,
     quote_identifier,
     read_target,
@@ -336,7 +336,7 @@ class LaneTables:
             loader.forget()
 
 
-def references_of(connection: Connection, tables: Sequence[TableName]) -> set[tuple[int, int]]:
+def references_of(connection: Connection, tables: Sequence[SqlTableName]) -> set[tuple[int, int]]:
     """References between some tables, by index: (1, 0) if the second refers to the first.
 
     Args:

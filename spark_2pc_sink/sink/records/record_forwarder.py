@@ -58,7 +58,7 @@ def name_fault(topic: str) -> str | None:
     return None
 
 
-class Connections:
+class ForwarderConnections:
     """Connections to the brokers, kept from batch to batch. After any failure they are never used again.
 
     Args:
@@ -157,7 +157,7 @@ class RecordForwarder:
         self,
         source: AttemptInput,
         ticket: TransactionTicket | None,
-        connections: Connections,
+        connections: ForwarderConnections,
         kafka: KafkaOptions,
         topics: KnownTopics,
     ) -> None:

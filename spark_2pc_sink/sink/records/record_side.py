@@ -24,7 +24,7 @@ from spark_2pc_sink.kafka.leader_lookup import end_offsets
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.kafka.record_encoder import EncodedBatch, records_bytes_max
 from spark_2pc_sink.sink.records.record_forwarder import (
-    Connections,
+    ForwarderConnections,
     KnownTopics,
     RecordForwarder,
     TopicMetadata,
@@ -220,7 +220,9 @@ class DeadLetterTopic:
         connections: connections by which letters are sent.
     """
 
-    def __init__(self, options: SinkOptions, query_id: str, topics: TopicMetadata, connections: Connections) -> None:
+    def __init__(
+        self, options: SinkOptions, query_id: str, topics: TopicMetadata, connections: ForwarderConnections
+    ) -> None:
         self._options = options
         self._query_id = query_id
         self._topics = topics
@@ -374,7 +376,7 @@ class RecordSide:
         self.cluster: Cluster = Cluster(options.kafka)
         self.topics: TopicMetadata = TopicMetadata(self.cluster, clock)
         # Separate from the cluster above, which must not be lost when a broker fails in the middle of a batch.
-        self._connections = Connections(options.kafka)
+        self._connections = ForwarderConnections(options.kafka)
         self.letters: DeadLetterTopic = DeadLetterTopic(options, query_id, self.topics, self._connections)
 
     def known(self) -> KnownTopics:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-__all__ = ["TableName", "identifiers", "quote_identifier"]
+__all__ = ["SqlTableName", "identifiers", "quote_identifier"]
 
 
 @dataclass(frozen=True)
-class TableName(names.TableName):
+class SqlTableName(names.TableName):
     """A table, with or without its schema, for use in a statement."""
 
     @property
@@ -162,7 +162,7 @@ class TableTree:
         return (self.triggers and not self.counted) or self.deleted != before.deleted + deleted
 
 
-def read_tree(cursor: psycopg2.extensions.cursor, table: TableName, *, lock: bool) -> TableTree:
+def read_tree(cursor: psycopg2.extensions.cursor, table: SqlTableName, *, lock: bool) -> TableTree:
     """Read the catalog.
 
     Args:
@@ -187,7 +187,7 @@ def _around(cursor: psycopg2.extensions.cursor, unfit: Unfit) -> Unfit:
     return replace(unfit, parent=parent, unlogged=tuple(unlogged))
 
 
-def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool, deletes: bool = False) -> None:
+def refuse_unfit(tree: TableTree, table: SqlTableName, *, upsert: bool, deletes: bool = False) -> None:
     """Refuse a target in which rows could be lost, or exist without the decision.
 
     Args:
@@ -450,14 +450,14 @@ class TargetTable:
         partition_key: columns that determine a row's partition, '' for an expression; () if there are none.
     """
 
-    table: TableName
+    table: SqlTableName
     columns: tuple[TargetColumn, ...]
     unique_keys: tuple[UniqueKey, ...] = ()
-    root: TableName | None = None
+    root: SqlTableName | None = None
     partition_key: tuple[str, ...] = ()
 
     @property
-    def altered(self) -> TableName:
+    def altered(self) -> SqlTableName:
         """The table named by a statement about its columns."""
         return self.root or self.table
 
@@ -472,7 +472,7 @@ def table_oid(connection: Connection, table: str) -> int | None:
     Raises:
         ConfigurationError: the name is invalid, or the role may not use its schema.
     """
-    wanted = TableName.parse(table)
+    wanted = SqlTableName.parse(table)
     with driver_connection(connection).cursor() as cursor:
         cursor.execute(_OID, {"table": str(wanted), "schema": wanted.schema})
         [(closed, oid, role)] = cursor.fetchall()
@@ -492,7 +492,7 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
 
     Args:
         connection: inside a transaction; no data is changed.
-        table: as parsed by PostgreSQL, see :meth:`TableName.parse`; without a schema it is looked up along search_path.
+        table: as parsed by PostgreSQL, see :meth:`SqlTableName.parse`; without a schema, along search_path.
         upsert: see `refuse_unfit`.
         deletes: see `refuse_unfit`.
 
@@ -501,7 +501,7 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
             must not be written, see `refuse_unfit`; or this connection would send text in an encoding other than
             UTF-8.
     """
-    wanted, oid = TableName.parse(table), table_oid(connection, table)
+    wanted, oid = SqlTableName.parse(table), table_oid(connection, table)
     if oid is None:
         raise ConfigurationError(
             option="table",
@@ -512,7 +512,7 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
     with driver_connection(connection).cursor() as cursor:
         cursor.execute(_FIND, (oid,))
         [(schema, relation, root_oid, root_schema, root_relation, partition_key)] = cursor.fetchall()
-        name = TableName(name=relation, schema=schema)
+        name = SqlTableName(name=relation, schema=schema)
         refuse_unfit(read_tree(cursor, name, lock=False), wanted, upsert=upsert, deletes=deletes)
         cursor.execute(_HELD, (root_oid,))
         held = dict(cursor.fetchall())
@@ -521,11 +521,13 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
         unique_keys = tuple(
             UniqueKey(name=index, columns=tuple(names), primary=primary) for index, primary, names in cursor.fetchall()
         )
-    root = None if root_oid == oid else TableName(name=root_relation, schema=root_schema)
+    root = None if root_oid == oid else SqlTableName(name=root_relation, schema=root_schema)
     return TargetTable(name, columns, unique_keys, root, tuple(partition_key))
 
 
-def changed_column(cursor: psycopg2.extensions.cursor, table: TableName, columns: Iterable[TargetColumn]) -> str | None:
+def changed_column(
+    cursor: psycopg2.extensions.cursor, table: SqlTableName, columns: Iterable[TargetColumn]
+) -> str | None:
     """Describe which of ``columns`` is no longer stored as it was read, or writable by rows; None if all are.
 
     COPY BINARY has no types: eight bytes encoded for a bigint are accepted unchanged by a column that has become double

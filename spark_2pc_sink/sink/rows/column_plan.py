@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, DecimalType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.rows.catalog import TableName, TargetColumn, TargetTable, quote_identifier
+from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable, quote_identifier
 from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule, LateRows
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, OWN_PREFIX, CopyColumn, CopyPlan, Storage
 from spark_2pc_sink.sink.rows.create_table import sql_type
@@ -111,7 +111,7 @@ class ColumnPlan:
         lane: lane of the rows, if several go into one transaction.
     """
 
-    table: TableName
+    table: SqlTableName
     columns: tuple[PlannedColumn, ...]
     upsert_keys: tuple[str, ...] = ()
     order: PlannedColumn | None = None

@@ -9,7 +9,7 @@ from psycopg2 import sql
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.rows.catalog import TableName, driver_connection, quote_identifier
+from spark_2pc_sink.sink.rows.catalog import SqlTableName, driver_connection, quote_identifier
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
 from spark_2pc_sink.sink.rows.type_mapping import COMPLEX_TYPES, unsupported
 from spark_2pc_sink.sink.spark_sql import quoted
@@ -57,7 +57,7 @@ def create_table_ddl(
 
     Args:
         fields: columns to write.
-        table: as parsed by PostgreSQL, see :meth:`TableName.parse`.
+        table: as parsed by PostgreSQL, see :meth:`SqlTableName.parse`.
         upsert_keys: names among ``fields``.
         primary_key: the same, if there are no upsert keys.
 
@@ -82,7 +82,7 @@ def create_table_ddl(
         lines.append(f"{quote_identifier(field.name)} {sql_type(field.name, field.dataType)}{null}")
     if keys:
         lines.append(f"PRIMARY KEY ({', '.join(map(quote_identifier, keys))})")
-    return f"CREATE TABLE IF NOT EXISTS {TableName.parse(table)} (\n  " + ",\n  ".join(lines) + "\n)"
+    return f"CREATE TABLE IF NOT EXISTS {SqlTableName.parse(table)} (\n  " + ",\n  ".join(lines) + "\n)"
 
 
 def _check_columns(names: Sequence[str]) -> None:

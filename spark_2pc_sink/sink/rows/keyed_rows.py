@@ -18,7 +18,7 @@ from psycopg2 import sql
 
 from spark_2pc_sink.errors import BatchRetryError, DuplicateKeyError
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.sink.rows.catalog import TableName, identifiers
+from spark_2pc_sink.sink.rows.catalog import SqlTableName, identifiers
 from spark_2pc_sink.sink.rows.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
 from spark_2pc_sink.sink.rows.table_copy import TableRows, altered_error, count
@@ -54,9 +54,9 @@ _KNOWN: Final = "known"
 _FLAGS: Final = sql.Identifier(UNCHANGED_COLUMN)
 
 
-def gathered(plan: ColumnPlan) -> TableName:
+def gathered(plan: ColumnPlan) -> SqlTableName:
     """The staging table for the rows. It exists until the transaction ends, in the session's own schema."""
-    return TableName(name=f"_2pc_upsert_{plan.lane}" if plan.lane else "_2pc_upsert", schema="pg_temp")
+    return SqlTableName(name=f"_2pc_upsert_{plan.lane}" if plan.lane else "_2pc_upsert", schema="pg_temp")
 
 
 def gathered_ddl(plan: ColumnPlan) -> sql.Composable:

@@ -26,7 +26,7 @@ from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
 from spark_2pc_sink.sink.rows.catalog import (
-    TableName,
+    SqlTableName,
     TableTree,
     changed_column,
     driver_connection,
@@ -90,7 +90,7 @@ class CopyReader:
             raise
 
 
-def copy_statement(table: TableName, columns: Sequence[str]) -> sql.Composable:
+def copy_statement(table: SqlTableName, columns: Sequence[str]) -> sql.Composable:
     """The command that copies rows with these columns."""
     return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table.identifier, identifiers(columns))
 
@@ -211,7 +211,7 @@ class TableRows(ABC):
             with self._connection.cursor() as cursor:
                 cursor.execute(sql.SQL("DROP TABLE {}").format(_texts(self._plan).identifier))
 
-    def _copy(self, pieces: Iterable[Rows], table: TableName) -> int:
+    def _copy(self, pieces: Iterable[Rows], table: SqlTableName) -> int:
         plan = self._plan
         into = _texts(plan) if plan.casts else table
         with self._connection.cursor() as cursor, refused_rows(plan.table, casts=plan.casts):
@@ -291,9 +291,9 @@ class AppendedRows(TableRows):
         return min(self._copied, count(cursor, query))
 
 
-def _texts(plan: ColumnPlan) -> TableName:
+def _texts(plan: ColumnPlan) -> SqlTableName:
     """The staging table for rows if some columns are copied as text."""
-    return TableName(name=f"_2pc_texts_{plan.lane}", schema="pg_temp")
+    return SqlTableName(name=f"_2pc_texts_{plan.lane}", schema="pg_temp")
 
 
 def _texts_ddl(plan: ColumnPlan) -> sql.Composable:
@@ -303,7 +303,7 @@ def _texts_ddl(plan: ColumnPlan) -> sql.Composable:
     )
 
 
-def _cast_statement(plan: ColumnPlan, table: TableName) -> sql.Composable:
+def _cast_statement(plan: ColumnPlan, table: SqlTableName) -> sql.Composable:
     """Move rows on. Assignment to a column rejects values beyond its length, where a cast would truncate them."""
     values = [
         sql.SQL("{}::{}").format(sql.Identifier(column.name), sql.SQL(column.target.stored_type))

@@ -152,7 +152,7 @@ class _StrangerError(Exception):
     """A connection has not sent the token of an open attempt."""
 
 
-class Connections:
+class ListenerThread:
     """The thread that serves all connections of a listener.
 
     Args:
@@ -452,7 +452,7 @@ class StreamListener:
         self._is_needed = is_needed
         self._lock = threading.Lock()
         self._attempts: tuple[StreamAttempt, ...] = ()
-        self._listening: tuple[Connections, StreamAddress] | None = None
+        self._listening: tuple[ListenerThread, StreamAddress] | None = None
         _LISTENERS.add(self)
 
     def __enter__(self) -> StreamListener:
@@ -506,7 +506,7 @@ class StreamListener:
                     certificate,
                     self._limits.io_deadline_s,
                 )
-                connections = Connections(server, tls, self._limits, self._attempt_of, self._failed)
+                connections = ListenerThread(server, tls, self._limits, self._attempt_of, self._failed)
                 self._listening = connections, address
             return self._listening[1]
 

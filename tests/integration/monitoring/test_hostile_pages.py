@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from spark_2pc_sink.metrics_server import MetricsAccess
-from spark_2pc_sink.monitoring.dashboard.access import Access
+from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
 from tests.conftest import or_skip
 from tests.harness.chromium import chromium_with, find_chromium
 from tests.unit.monitoring.served import dashboard, figures
@@ -35,7 +35,7 @@ def page(rebound: Browser) -> Iterator[Page]:
 
 def test_a_page_whose_name_leads_here_reads_nothing(page: Page) -> None:
     """D15."""
-    with dashboard(Access()) as pages, figures(MetricsAccess()) as numbers:
+    with dashboard(DashboardAccess()) as pages, figures(MetricsAccess()) as numbers:
         for port, path in ((pages, "/"), (numbers, "/metrics")):
             page.goto(f"http://{EVIL}:{port}{path}")
             assert "is no name of this server" in page.content()
@@ -46,7 +46,7 @@ def test_a_page_whose_name_leads_here_reads_nothing(page: Page) -> None:
 
 def test_another_page_can_neither_frame_nor_read(page: Page) -> None:
     """D15."""
-    with dashboard(Access()) as pages, figures(MetricsAccess()) as numbers:
+    with dashboard(DashboardAccess()) as pages, figures(MetricsAccess()) as numbers:
         own = f"http://{EVIL}:1/"
         addresses = (f"http://127.0.0.1:{pages}/", f"http://127.0.0.1:{numbers}/metrics")
         frames = "".join(f'<iframe src="{address}"></iframe>' for address in addresses)

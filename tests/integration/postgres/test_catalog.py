@@ -14,7 +14,7 @@ from pyspark.sql import types as t
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.job.table_loader import check_privileges
 from spark_2pc_sink.sink.rows.catalog import (
-    TableName,
+    SqlTableName,
     TargetColumn,
     TargetTable,
     UniqueKey,
@@ -125,12 +125,12 @@ def test_table_is_found_by_search_path_and_spelling(database: str) -> None:
         "CREATE TABLE other.orders (y int)",
         "CREATE TABLE events (z int) PARTITION BY RANGE (z)",
     )
-    assert target_of(database, 'other."Orders"').table == TableName("Orders", "other")
+    assert target_of(database, 'other."Orders"').table == SqlTableName("Orders", "other")
     assert target_of(database, "OTHER.Orders").columns[0].name == "y"
-    assert target_of(database, "Events").table == TableName("events", "public")
+    assert target_of(database, "Events").table == SqlTableName("events", "public")
     with transaction(database) as connection:
         connection.exec_driver_sql("SET LOCAL search_path = other, public")
-        assert read_target(connection, "orders").table == TableName("orders", "other")
+        assert read_target(connection, "orders").table == SqlTableName("orders", "other")
 
 
 def test_missing_table_is_refused_with_what_to_do(database: str) -> None:

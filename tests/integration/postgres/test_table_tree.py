@@ -14,7 +14,7 @@ from pyspark.sql import types as t
 
 from jdbc_state.sqlstate import READ_ONLY
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, ConstraintError
-from spark_2pc_sink.sink.rows.catalog import TableName, driver_connection, read_target, read_tree
+from spark_2pc_sink.sink.rows.catalog import SqlTableName, driver_connection, read_target, read_tree
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
@@ -318,7 +318,7 @@ def test_the_look_is_one_message_and_counts_every_level(database: str) -> None:
     run(database, "CREATE TABLE subsub PARTITION OF sub DEFAULT")
     trigger(database, "BEFORE INSERT ON subsub FOR EACH ROW", "RETURN NEW;")
     with transaction(database) as connection, driver_connection(connection).cursor() as cursor:
-        tree = read_tree(cursor, TableName("orders", "public"), lock=True)
+        tree = read_tree(cursor, SqlTableName("orders", "public"), lock=True)
         cursor.execute(
             "SELECT count(*) FROM pg_locks WHERE mode = 'RowExclusiveLock' AND relation = 'orders'::regclass"
         )
@@ -527,7 +527,7 @@ def test_what_is_no_refusal_of_a_row_passes(database: str) -> None:
         transaction(database) as connection,
         driver_connection(connection).cursor() as cursor,
         pytest.raises(psycopg2.errors.ReadOnlySqlTransaction) as caught,
-        refused_rows(TableName("orders", "public")),
+        refused_rows(SqlTableName("orders", "public")),
     ):
         cursor.execute("SET TRANSACTION READ ONLY; INSERT INTO orders VALUES (1)")
     assert caught.value.pgcode == READ_ONLY

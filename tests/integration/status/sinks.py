@@ -12,12 +12,12 @@ import pyarrow as pa
 from jdbc_state import SqlStateStore, StateRow
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.kafka.batch_sender import OpenTransaction
+from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire.arrow_layout import Rows
+from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from tests.harness.providers import Broker
 from tests.integration.state.state_stores import FIRST, claim, execute, sql_store
 
@@ -110,13 +110,13 @@ class Sinks:
         """Three records of a transaction; where they are."""
         session = ProduceSession(
             self._cluster,
-            OpenTransaction(transactional_id, pair, self._cluster.features().transaction_version),
+            ProducedTransaction(transactional_id, pair, self._cluster.features().transaction_version),
             self._options,
             timestamp_ms=now_ms(),
         )
         values = pa.array([b"a", b"b", b"c"], pa.binary())
         with closing(session):
-            session.append(self._partition, Rows.of(values, values, None))
+            session.append(self._partition, EncodedRows.of(values, values, None))
             written = session.flush()
         return {str(where): (receipt.first_offset, receipt.last_offset) for where, receipt in written.items()}
 

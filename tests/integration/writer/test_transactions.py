@@ -27,7 +27,7 @@ from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.producer import TransactionalWriter, WriterState
 from spark_2pc_sink.testing import read_topic, wait_until
-from spark_2pc_sink.wire.arrow_layout import Rows
+from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from tests.conftest import MakeTopic
 from tests.harness.providers import Broker
 from tests.integration.writer.writers import DEADLINE_S, committed, kafka_for, options_for, session_of, table_of, values
@@ -268,7 +268,9 @@ def test_tasks_share_a_transaction_that_somebody_else_ends(
             with Cluster(options) as executor, closing(session_of(executor, client, producer)) as session:
                 for index in (2 * task, 2 * task + 1):
                     rows = table_of(10, first=10 * index)
-                    session.append(TopicPartition(name, index), Rows.of(rows["key"], rows["value"], rows["headers"]))
+                    session.append(
+                        TopicPartition(name, index), EncodedRows.of(rows["key"], rows["value"], rows["headers"])
+                    )
                 assert sum(receipt.records for receipt in session.flush().values()) == 20
         with Cluster(options) as other:
             assert TransactionClient(other, transactional_id, options).end(producer, commit=True).code == Code.NONE
@@ -288,7 +290,7 @@ def test_a_second_writer_of_the_same_partition_and_pair_is_noticed(
         producer = client.usable_producer().producer
         early = session_of(cluster, client, producer)
         tables = table_of(10), table_of(10, prefix="other")
-        rows, other = (Rows.of(table["key"], table["value"], None) for table in tables)
+        rows, other = (EncodedRows.of(table["key"], table["value"], None) for table in tables)
         late = session_of(cluster, client, producer)
         # The late one has looked at the partition before the early one writes: its offsets alone say nothing.
         late.append(partition, other)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.kafka.batch_sender import OpenTransaction
+from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
@@ -66,7 +66,7 @@ def session_of(
     """A session of one task of the transaction of ``producer``."""
     return ProduceSession(
         cluster,
-        OpenTransaction(client.transactional_id, producer, client.transaction_version),
+        ProducedTransaction(client.transactional_id, producer, client.transaction_version),
         cluster.options,
         timestamp_ms=timestamp_ms,
     )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from jdbc_state import Actor
 from spark_2pc_sink.choices import Facts, HaltCause, HaltError, problem_in
 from spark_2pc_sink.cli.output import json_schema
-from spark_2pc_sink.monitoring.dashboard.access import Access
+from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.app import make_app
 from spark_2pc_sink.recovery.status import StatusReport
 from spark_2pc_sink.runbook.conversation import Conversation
@@ -43,7 +43,7 @@ def shown(cause: HaltCause, says: str) -> dict[str, str]:
     script = Script(["stop"])
     log = Protocol(who=Actor(os_user="me", host="here", program="spark-2pc"))
     Conversation(FakeSides(replace(seen, report=report)), script, log).run("orders")
-    pages = make_app(Shown(found=StatusReport(sinks=(report,))), Access()).test_client()
+    pages = make_app(Shown(found=StatusReport(sinks=(report,))), DashboardAccess()).test_client()
     return {
         "error": str(error),
         "recover": str(report),

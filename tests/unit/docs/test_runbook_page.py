@@ -11,7 +11,7 @@ import yaml
 
 from jdbc_state import Actor
 from spark_2pc_sink.choices import TABLE, HaltCause, problem_in
-from spark_2pc_sink.runbook.conversation import Conversation, Ending
+from spark_2pc_sink.runbook.conversation import Conversation, RunbookEnd
 from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.runbook.protocol import Protocol
 from tests.harness.page_blocks import PAGE, Way, ways
@@ -90,7 +90,7 @@ def test_the_answers_lead_through_the_runbook(way: Way) -> None:
         assert part in asked
     left = [step.text for step in protocol.steps if step.kind == "left"]
     assert bool(left) is (way.incident in BY_HAND)
-    assert (ending is Ending.SETTLED) is not bool(left)
+    assert (ending is RunbookEnd.SETTLED) is not bool(left)
     if way.options is not None:
         assert all(f"{name}=" in left[-1] for name in way.options)
     assert not any(step.kind == "failed" for step in protocol.steps)

@@ -29,7 +29,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
     EndTxnReply,
     InitProducerIdReply,
 )
-from spark_2pc_sink.reference.coordinator.plans import TransactionDescription as Described
+from spark_2pc_sink.reference.coordinator.plans import DescribedTransaction as Described
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.log.producer_state import (
     EndMarker,

@@ -29,14 +29,14 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
-from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AddPartitionsToTxn, Event, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AclOperation, AddPartitionsToTxn, Event, Resource
 from spark_2pc_sink.reference.coordinator.machine import step
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
+    DescribedTransaction,
     DescribeTransactionsReply,
     ListTransactionsReply,
     Reply,
-    TransactionDescription,
 )
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
@@ -172,10 +172,10 @@ _TRANSACTIONAL: Final = frozenset(
 class HiddenIds:
     """No transactional id may be described."""
 
-    def allows(self, _operation: Operation, resource: Resource, _name: str) -> bool:
+    def allows(self, _operation: AclOperation, resource: Resource, _name: str) -> bool:
         return resource is not Resource.TRANSACTIONAL_ID
 
-    def allows_any(self, operation: Operation, resource: Resource) -> bool:
+    def allows_any(self, operation: AclOperation, resource: Resource) -> bool:
         return self.allows(operation, resource, "")
 
 
@@ -309,7 +309,7 @@ class FakeCluster(Topology, FakeCoordinator):
             named = _transactional_id(api, received.body)
             # Whoever may not see the id is told so by any broker.
             here = self.coordinator_of(named) == received.node_id
-            visible = self.access.allows(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, named)
+            visible = self.access.allows(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, named)
             return Code.NONE if here or not visible else Code.NOT_COORDINATOR
         leaders = {self.leader(partition) for partition in _partitions(api, received.body)}
         return Code.NONE if leaders <= {received.node_id, None} else Code.NOT_LEADER_OR_FOLLOWER
@@ -414,7 +414,7 @@ def _partitions(api: Api, body: Any) -> Iterator[TopicPartition]:
 def _failed(reply: Reply | None, code: int) -> Reply:
     """The reply to an event that is not carried out, made of what it would be."""
     if isinstance(reply, DescribeTransactionsReply):
-        rows = (TransactionDescription(code, each.transactional_id) for each in reply.transactions)
+        rows = (DescribedTransaction(code, each.transactional_id) for each in reply.transactions)
         return DescribeTransactionsReply(tuple(rows))
     if isinstance(reply, ListTransactionsReply):
         return ListTransactionsReply(code)

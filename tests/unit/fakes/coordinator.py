@@ -18,7 +18,7 @@ from spark_2pc_sink.reference.coordinator.events import Event, InitProducerId, M
 from spark_2pc_sink.reference.coordinator.machine import finish_loading, reserve, settle, step
 from spark_2pc_sink.reference.coordinator.plans import AllocateProducerIdBlock, Effect, Reply, SendMarkers, StepNext
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
-from spark_2pc_sink.reference.coordinator.states import COMPLETION, TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.coordinator.states import COMPLETION, StateId, TransactionMetadata
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 
 #: The id of the one producer, where there is one.
@@ -90,7 +90,7 @@ class FakeTransaction:
 
     def metadata(self, transactional_id: str) -> TransactionMetadata:
         """What the coordinator has of it."""
-        state = next(each for each in TransactionState if each.label == self.state)
+        state = next(each for each in StateId if each.label == self.state)
         return TransactionMetadata(
             transactional_id=transactional_id,
             producer_id=self.producer_id,
@@ -145,7 +145,7 @@ class FakeCoordinator:
         """Replace what is known of an id; None makes it unknown."""
         version = self.state.settings.log_version
         value = None
-        if metadata is not None and metadata.state is not TransactionState.DEAD:
+        if metadata is not None and metadata.state is not StateId.DEAD:
             value = TransactionLogValue.of(metadata, version=version)
         self.state_log.append(LogRecord(partition=0, transactional_id=transactional_id, value=value, version=version))
         self.state = _known(self.state.with_metadata(transactional_id, metadata))

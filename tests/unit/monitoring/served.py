@@ -12,7 +12,7 @@ from typing import Any
 from waitress import wasyncore
 
 from spark_2pc_sink.metrics_server import MetricsAccess
-from spark_2pc_sink.monitoring.dashboard.access import Access
+from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.app import http_server, make_app
 from spark_2pc_sink.monitoring.exporter import metrics_server
 from spark_2pc_sink.recovery.status import StatusReport
@@ -22,7 +22,7 @@ DEADLINE_S = 20
 
 
 @contextmanager
-def dashboard(access: Access, watched: Shown | None = None) -> Iterator[int]:
+def dashboard(access: DashboardAccess, watched: Shown | None = None) -> Iterator[int]:
     """The port of a dashboard."""
     listening = socket.create_server(("127.0.0.1", 0))
     server: Any = http_server(make_app(watched or Shown(), access), listening)

@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from spark_2pc_sink.errors import HaltCause, HaltError, StateStoreError, TakeOverRefusedError
-from spark_2pc_sink.monitoring.dashboard.access import Access, is_loopback, new_token
+from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess, is_loopback, new_token
 from spark_2pc_sink.monitoring.dashboard.app import make_app
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recovery.status import StatusReport
@@ -33,12 +33,12 @@ from tests.unit.monitoring.samples import (
 TOKEN = "a-token-of-the-test-that-nobody-guesses"
 
 
-def client(watched: Shown | None = None, access: Access | None = None) -> FlaskClient:
-    return make_app(watched or Shown(), access or Access()).test_client()
+def client(watched: Shown | None = None, access: DashboardAccess | None = None) -> FlaskClient:
+    return make_app(watched or Shown(), access or DashboardAccess()).test_client()
 
 
 def with_token() -> FlaskClient:
-    return client(access=Access(token=TOKEN))
+    return client(access=DashboardAccess(token=TOKEN))
 
 
 def hidden(answer: TestResponse) -> dict[str, str]:
@@ -175,7 +175,7 @@ def test_a_host_that_is_not_this_server_is_refused(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8939", "localhost:8939", "watch.internal"])
 def test_a_name_of_this_server_is_let_in(host: str) -> None:
-    browser = client(access=Access(hosts=["watch.internal"]))
+    browser = client(access=DashboardAccess(hosts=["watch.internal"]))
     assert browser.get("/", headers={"Host": host}).status_code == 200
 
 
@@ -241,7 +241,7 @@ def test_loopback_is_what_only_this_machine_reaches(host: str, *, loopback: bool
 def test_tokens_are_long_and_different() -> None:
     assert len(new_token()) >= 43
     assert new_token() != new_token()
-    assert TOKEN not in repr(Access(token=TOKEN))
+    assert TOKEN not in repr(DashboardAccess(token=TOKEN))
 
 
 # --- what a form carries out -------------------------------------------------------------------------------------

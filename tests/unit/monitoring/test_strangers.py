@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 import pytest
 
 from spark_2pc_sink.metrics_server import MetricsAccess
-from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, Access
+from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, DashboardAccess
 from spark_2pc_sink.recovery.status import StatusReport
 from tests.unit.monitoring.samples import Shown
 from tests.unit.monitoring.served import dashboard, figures
@@ -58,7 +58,7 @@ def status(answer: bytes) -> int:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[int]:
-    with dashboard(Access(token=TOKEN)) as port:
+    with dashboard(DashboardAccess(token=TOKEN)) as port:
         yield port
 
 
@@ -136,7 +136,7 @@ def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("hmac.compare_digest", compare)
     monkeypatch.setattr("secrets.compare_digest", compare)
     assert not MetricsAccess(token=TOKEN).grants(f"Bearer {TOKEN}")
-    assert not Access(token=TOKEN).is_token(TOKEN)
+    assert not DashboardAccess(token=TOKEN).is_token(TOKEN)
     assert compared == [{f"Bearer {TOKEN}".encode()}, {TOKEN.encode()}]
 
 

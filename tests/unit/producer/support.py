@@ -12,14 +12,14 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, FencedError, OutcomeUnknownError
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.kafka.batch_sender import OpenTransaction
+from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.settings import shown_name
 from spark_2pc_sink.producer import Operation, TransactionalWriter, WriterState
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.arrow_layout import Rows
+from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import answer
@@ -59,14 +59,14 @@ def session_on(cluster: Cluster, *, transaction_version: int = 2, **overrides: A
     if overrides:
         options = options_for(options.bootstrap_servers[0], **overrides)
     return ProduceSession(
-        cluster, OpenTransaction("orders", PAIR, transaction_version), options, timestamp_ms=1_700_000_000_000
+        cluster, ProducedTransaction("orders", PAIR, transaction_version), options, timestamp_ms=1_700_000_000_000
     )
 
 
-def rows(*values: str) -> Rows:
+def rows(*values: str) -> EncodedRows:
     """Rows whose key is their value."""
     column = pa.array([value.encode() for value in values], pa.binary())
-    return Rows.of(column, column, None)
+    return EncodedRows.of(column, column, None)
 
 
 def one_batch_each(session: ProduceSession, partition: TopicPartition, *values: str) -> None:

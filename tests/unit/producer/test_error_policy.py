@@ -23,7 +23,7 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.arrow_layout import Rows
+from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.wire import Received, Step, answer
 from tests.unit.producer.support import SMALL_BATCHES, T0, one_batch_each, rows, session_on
@@ -74,7 +74,7 @@ def naming(code: Code, errors: dict[int, str]) -> Step:
     return refused
 
 
-def send(session: ProduceSession, batch: Rows) -> None:
+def send(session: ProduceSession, batch: EncodedRows) -> None:
     session.append(T0, batch)
     session.flush()
 
@@ -87,7 +87,7 @@ def test_a_record_that_its_broker_names_is_a_bad_row(fake: FakeCluster, cluster:
     """With what the record says, and the broker of it."""
     fake.script(Api.PRODUCE, naming(Code.INVALID_RECORD, {1: "no schema", 2: "no schema either", 9: "not there"}))
     session = session_on(cluster)
-    session.append(T0, Rows.of(KEYS, VALUES, None))
+    session.append(T0, EncodedRows.of(KEYS, VALUES, None))
     with pytest.raises(
         RecordRefusedError, match=r"t-0 does not take the record with value second: no schema;"
     ) as error:
@@ -110,7 +110,7 @@ def test_a_record_without_a_key_for_a_compacted_topic_is_a_bad_row(
         RecordRefusedError,
         match=r"with value second: the topic is compacted .* Change the expression of the option key",
     ) as e:
-        send(session, Rows.of(KEYS, VALUES, None))
+        send(session, EncodedRows.of(KEYS, VALUES, None))
     assert e.value.lacks_key
     assert len(fake.of(Api.PRODUCE)) == (not known)
 
@@ -146,7 +146,7 @@ def test_a_record_beyond_a_limit_is_named_by_its_key_and_not_sent(
     assert fake.configs is not None
     fake.configs |= configs
     with pytest.raises(RecordTooLargeError) as caught:
-        send(session_on(cluster, **options), Rows.of(pa.array(["order-17"]), pa.array(["x" * 2000]), None))
+        send(session_on(cluster, **options), EncodedRows.of(pa.array(["order-17"]), pa.array(["x" * 2000]), None))
     assert (caught.value.row_key, caught.value.partition) == ("order-17", 0)
     assert limit in str(caught.value)
     assert fake.of(Api.PRODUCE) == []
@@ -166,7 +166,7 @@ def test_a_record_that_the_broker_calls_too_large_is_named_by_its_key(
     fake.script(Api.PRODUCE, answer(Code.MESSAGE_TOO_LARGE))
     session = session_on(cluster)
     keys = pa.array([key], pa.string() if isinstance(key, str) else pa.binary())
-    session.append(T0, Rows.of(keys, pa.array(["x"]), None))
+    session.append(T0, EncodedRows.of(keys, pa.array(["x"]), None))
     with pytest.raises(RecordTooLargeError) as caught:
         session.flush()
     assert caught.value.row_key == shown

@@ -16,7 +16,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, BatchRetryError, KafkaTimeoutError, LocalProtocolError
 from spark_2pc_sink.kafka import produce_session as produce_session_module
 from spark_2pc_sink.kafka import record_encoder
-from spark_2pc_sink.kafka.batch_sender import OpenTransaction, PartitionReceipt
+from spark_2pc_sink.kafka.batch_sender import PartitionReceipt, ProducedTransaction
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import PRODUCE_RETRIED
@@ -84,7 +84,9 @@ def test_produce_adds_partitions_only_where_nobody_else_does(
 
 def test_ends_that_are_known_are_not_asked_for(fake: FakeCluster, cluster: Cluster) -> None:
     """The driver has asked beside its job; who has written behind that is found all the same."""
-    session = ProduceSession(cluster, OpenTransaction("orders", PAIR, 2), cluster.options, timestamp_ms=0, ends={T0: 0})
+    session = ProduceSession(
+        cluster, ProducedTransaction("orders", PAIR, 2), cluster.options, timestamp_ms=0, ends={T0: 0}
+    )
     session.append(T0, rows("a"))
     session.flush()
     assert not fake.of(Api.LIST_OFFSETS)

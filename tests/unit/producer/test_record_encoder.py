@@ -28,7 +28,7 @@ from spark_2pc_sink.kafka.record_encoder import (
 )
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.arrow_layout import Rows
+from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_batch import encode_sections
 from spark_2pc_sink.wire.record_list import encode_listed_batch, record_content
@@ -57,7 +57,7 @@ def encoded(*parts: tuple[int, pa.Array | None, pa.Array]) -> list[EncodedBatch]
     batches = [
         batch
         for number, key, value in parts
-        for batch in one.append(TopicPartition("t", number), Rows.of(key, value, None))
+        for batch in one.append(TopicPartition("t", number), EncodedRows.of(key, value, None))
     ]
     return [*batches, *one.finish()]
 
@@ -77,17 +77,17 @@ def test_many_bytes_are_the_same_as_few(value_bytes: int) -> None:
 
 def test_nothing_is_kept_behind_finish() -> None:
     one = encoder()
-    assert list(one.append(TopicPartition("t", 0), Rows.of(None, pa.array([b"a"]), None))) == []
+    assert list(one.append(TopicPartition("t", 0), EncodedRows.of(None, pa.array([b"a"]), None))) == []
     assert len(list(one.finish())) == 1
     assert list(one.finish()) == []
 
 
-def rows_of(values: list[bytes | None], *, kind: Any = None, key: bool = True) -> Rows:
+def rows_of(values: list[bytes | None], *, kind: Any = None, key: bool = True) -> EncodedRows:
     column = pa.array(values, kind or pa.binary())
-    return Rows.of(column if key else None, column, None)
+    return EncodedRows.of(column if key else None, column, None)
 
 
-def values_of(batches: list[Rows]) -> list[bytes | None]:
+def values_of(batches: list[EncodedRows]) -> list[bytes | None]:
     return [value for batch in batches for column in batch.value.values() for value in column.to_pylist()]
 
 
@@ -125,8 +125,8 @@ def test_columns_of_another_layout_begin_a_new_batch() -> None:
 def test_slices_of_larger_columns_are_read_from_their_offset() -> None:
     whole = pa.array([b"0", b"1", b"2", b"3"])
     buffer = RowBuffer(1000)
-    buffer.add(Rows.of(whole.slice(1, 1), whole.slice(1, 1), None))
-    buffer.add(Rows.of(whole.slice(3, 1), whole.slice(3, 1), None))
+    buffer.add(EncodedRows.of(whole.slice(1, 1), whole.slice(1, 1), None))
+    buffer.add(EncodedRows.of(whole.slice(3, 1), whole.slice(3, 1), None))
     assert values_of(buffer.take()) == [b"1", b"3"]
 
 
@@ -134,7 +134,7 @@ def split_up(partitioner: StickyPartitioner, table: Any) -> dict[str, list[str]]
     return {str(item.partition): texts(item.rows) for item in partitioner.split_call(partitioner.columns(table))}
 
 
-def texts(rows: Rows) -> list[str]:
+def texts(rows: EncodedRows) -> list[str]:
     return [value.decode() for column in rows.value.values() for value in column.to_pylist()]
 
 

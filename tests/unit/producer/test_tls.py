@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from spark_2pc_sink.errors import ConfigurationError, TlsRefusedError
 from spark_2pc_sink.kafka import connection_failures
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.connection_failures import Listener, probe
+from spark_2pc_sink.kafka.connection_failures import ProbedListener, probe
 from spark_2pc_sink.kafka.tls import TlsFailedError, client_context, protocol_refusal, tls_refusal
 from spark_2pc_sink.options import KafkaOptions
 
@@ -259,11 +259,11 @@ def test_a_listener_that_says_nothing_is_nothing_to_report(context: tuple[ssl.SS
     """A broker that is stopping: closed at once, with TLS, without, and behind the handshake."""
     server, client = context
     with listener(lambda _: None) as port:
-        assert probe("127.0.0.1", port, None) == Listener()
-        assert probe("127.0.0.1", port, client) == Listener()
+        assert probe("127.0.0.1", port, None) == ProbedListener()
+        assert probe("127.0.0.1", port, client) == ProbedListener()
     with listener(lambda connection: server.wrap_socket(connection, server_side=True).close()) as port:
-        assert probe("localhost", port, client) == Listener()
-    assert probe("127.0.0.1", port, client) == Listener()
+        assert probe("localhost", port, client) == ProbedListener()
+    assert probe("127.0.0.1", port, client) == ProbedListener()
 
 
 @pytest.mark.parametrize("error", [ssl.SSLEOFError(), ssl.SSLZeroReturnError()])
@@ -272,12 +272,12 @@ def test_a_listener_that_closes_in_the_handshake_is_nothing_to_report(
 ) -> None:
     """Python has two errors for it."""
 
-    def closed(*_: object) -> Listener:
+    def closed(*_: object) -> ProbedListener:
         raise TlsFailedError(error)
 
     monkeypatch.setattr(connection_failures, "_probe_tls", closed)
     with listener(lambda _: None) as port:
-        assert probe("127.0.0.1", port, context[1]) == Listener()
+        assert probe("127.0.0.1", port, context[1]) == ProbedListener()
 
 
 def test_a_certificate_that_is_refused_is_found(context: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:

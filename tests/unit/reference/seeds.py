@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
-from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator
 from spark_2pc_sink.reference.storage.batches import inspect
@@ -31,7 +31,7 @@ def seeded(*recorded: TransactionMetadata, data: Mapping[TopicPartition, tuple[i
     return disk.copied(everything=True)
 
 
-def known(state: TransactionState = TransactionState.COMPLETE_COMMIT) -> Disk:
+def known(state: StateId = StateId.COMPLETE_COMMIT) -> Disk:
     """What a node left that knew one id, in this state."""
     return seeded(metadata(state))
 

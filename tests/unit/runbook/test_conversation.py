@@ -18,7 +18,7 @@ from spark_2pc_sink.errors import (
     TakeOverRefusedError,
 )
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, LOOK_AGAIN_S, ROUNDS_MAX, Conversation, Ending
+from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, LOOK_AGAIN_S, ROUNDS_MAX, Conversation, RunbookEnd
 from spark_2pc_sink.runbook.picture import OpenElsewhere, Picture, Readers
 from spark_2pc_sink.runbook.protocol import Protocol
 from spark_2pc_sink.runbook.sides import Compared
@@ -66,14 +66,14 @@ def test_every_symptom_is_shown_with_its_choices_and_can_be_left(seen: Picture) 
         assert f"  {choice.name}: {choice.title}\n      {choice.effects[0]}" in walk.said
     assert f"More: RUNBOOK.md#{symptom.value}" in walk.said
     assert walk.sides.calls == []
-    assert walk.ending is (Ending.OUT_OF_REACH if symptom is Symptom.KAFKA_OUT_OF_REACH else Ending.LEFT)
+    assert walk.ending is (RunbookEnd.OUT_OF_REACH if symptom is Symptom.KAFKA_OUT_OF_REACH else RunbookEnd.LEFT)
 
 
 def test_what_is_confirmed_is_done_and_verified() -> None:
     walk = Walk(FakeSides(in_doubt(), picture()), "settle", "yes")
     assert walk.sides.calls == [{}]
     assert walk.sides.comparisons == [False]
-    assert walk.ending is Ending.SETTLED
+    assert walk.ending is RunbookEnd.SETTLED
     assert "  - would commit 5:1" in walk.said
     assert "  In the history:\n  commit of orders by me on here" in walk.said
     assert "the same: 9 records" in walk.said
@@ -88,20 +88,20 @@ def test_without_a_yes_nothing_is_done(answers: tuple[str, ...]) -> None:
     """A no goes back to the choices, and the end of the answers changes nothing and says so."""
     walk = Walk(FakeSides(in_doubt()), *answers)
     assert walk.sides.calls == []
-    assert walk.ending is Ending.LEFT
+    assert walk.ending is RunbookEnd.LEFT
     assert walk.said.count("nothing was changed") == (answers != ("stop",))
 
 
 def test_an_end_of_the_answers_after_an_act_says_what_stands() -> None:
     walk = Walk(FakeSides(in_doubt("note_owed"), owed()), "settle", "yes")
     assert "Stopped at a question: nothing more than is said above was changed" in walk.said
-    assert walk.ending is Ending.LEFT
+    assert walk.ending is RunbookEnd.LEFT
 
 
 def test_a_choice_that_there_is_not_is_asked_again() -> None:
     walk = Walk(FakeSides(in_doubt(), picture()), "commit", "settle", "yes")
     assert "'commit' is none of them" in walk.said
-    assert walk.ending is Ending.SETTLED
+    assert walk.ending is RunbookEnd.SETTLED
 
 
 def test_a_question_is_not_asked_for_ever() -> None:
@@ -112,7 +112,7 @@ def test_a_question_is_not_asked_for_ever() -> None:
 def test_a_sink_is_not_looked_at_for_ever() -> None:
     walk = Walk(FakeSides(in_doubt(driver=ALIVE)), *["again"] * 100)
     assert walk.sides.waited_s == [LOOK_AGAIN_S] * ROUNDS_MAX
-    assert walk.ending is Ending.LEFT
+    assert walk.ending is RunbookEnd.LEFT
 
 
 def test_an_accepted_difference_needs_its_reason() -> None:
@@ -127,7 +127,7 @@ def test_an_accepted_difference_needs_its_reason() -> None:
 def test_without_a_reason_no_difference_is_accepted() -> None:
     walk = Walk(FakeSides(owed()), "drop", *[""] * 100)
     assert walk.sides.calls == []
-    assert walk.ending is Ending.LEFT
+    assert walk.ending is RunbookEnd.LEFT
 
 
 def test_what_is_named_wrongly_is_named_again() -> None:
@@ -135,7 +135,7 @@ def test_what_is_named_wrongly_is_named_again() -> None:
     walk = Walk(FakeSides(behind, picture()), "accept_loss", "all of them", "8..9", "given up", "yes")
     assert "write '41..43', '41' or 'none'" in walk.said
     assert walk.sides.calls == [{"adopt": True, "accept_loss": "8..9", "reason": "given up"}]
-    assert walk.ending is Ending.SETTLED
+    assert walk.ending is RunbookEnd.SETTLED
 
 
 def test_a_command_is_shown_with_what_is_to_be_named_in_it() -> None:
@@ -148,7 +148,7 @@ def test_what_recovery_refuses_is_said_and_chosen_anew() -> None:
     sides.raises = [ConfigurationError(option="accept_loss", value="8", rule="it names two", remedy="name '8..9'")]
     walk = Walk(sides, "accept_loss", "8", "given up", "yes", "stop")
     assert "it names two; name '8..9'" in walk.said
-    assert walk.ending is Ending.LEFT
+    assert walk.ending is RunbookEnd.LEFT
     assert walk.noted("failed")[0]["error"] == "ConfigurationError"
 
 
@@ -203,7 +203,7 @@ def test_without_a_word_a_living_driver_goes_on() -> None:
 def test_a_batch_under_way_is_looked_at_again() -> None:
     walk = Walk(FakeSides(in_doubt(driver=ALIVE), picture(driver=ALIVE)), "again")
     assert walk.sides.waited_s == [LOOK_AGAIN_S]
-    assert walk.ending is Ending.SETTLED
+    assert walk.ending is RunbookEnd.SETTLED
 
 
 def test_what_only_the_job_can_do_is_told_with_its_options() -> None:
@@ -211,7 +211,7 @@ def test_what_only_the_job_can_do_is_told_with_its_options() -> None:
     assert "To do by hand (pass_over):" in walk.said
     assert "DualWriteSink(…, adopt=True, accept_loss='8..9', reason='nobody has them')" in walk.said
     assert walk.sides.calls == []
-    assert walk.ending is Ending.LEFT
+    assert walk.ending is RunbookEnd.LEFT
 
 
 def test_a_healthy_sink_is_said_to_be_that_without_a_question() -> None:
@@ -220,27 +220,27 @@ def test_a_healthy_sink_is_said_to_be_that_without_a_question() -> None:
     assert walk.script.questions == []
     assert "orders: nothing is wrong (nothing_wrong)" in walk.said
     assert "spark-2pc runbook --transactional-id orders --cause 'THE LINE OF THE ERROR'" in walk.said
-    assert (walk.ending, walk.sides.calls, walk.sides.comparisons) == (Ending.SETTLED, [], [])
+    assert (walk.ending, walk.sides.calls, walk.sides.comparisons) == (RunbookEnd.SETTLED, [], [])
 
 
 def test_a_transaction_that_hangs_is_aborted_when_that_is_confirmed() -> None:
     ill = picture(readers=Readers(hanging=(HANGING,)))
     assert Walk(FakeSides(ill), "abort", "no", "stop").sides.aborted == 0
     walk = Walk(FakeSides(ill, picture()), "abort", "yes")
-    assert (walk.sides.aborted, walk.ending) == (1, Ending.SETTLED)
+    assert (walk.sides.aborted, walk.ending) == (1, RunbookEnd.SETTLED)
     assert "aborted orders-0" in walk.said
 
 
 @pytest.mark.parametrize(
     ("seen", "answers", "ending"),
     [
-        (in_doubt(), ("settle", "yes"), Ending.LEFT),
-        (owed(), ("drop", "given up", "yes"), Ending.SETTLED),
+        (in_doubt(), ("settle", "yes"), RunbookEnd.LEFT),
+        (owed(), ("drop", "given up", "yes"), RunbookEnd.SETTLED),
     ],
     ids=str,
 )
 def test_a_difference_that_nobody_has_accepted_is_left_to_a_person(
-    seen: Picture, answers: tuple[str, ...], ending: Ending
+    seen: Picture, answers: tuple[str, ...], ending: RunbookEnd
 ) -> None:
     sides = FakeSides(seen, picture())
     sides.compared = Compared("different", "2 rows of the table that Kafka has no record of")
@@ -254,7 +254,7 @@ def test_what_cannot_be_compared_is_said_and_hides_nothing() -> None:
     sides.compared = Compared("inconclusive", "the table is not known")
     walk = Walk(sides, "settle", "yes")
     assert "the table is not known" in walk.said
-    assert walk.ending is Ending.SETTLED
+    assert walk.ending is RunbookEnd.SETTLED
 
 
 def test_a_side_that_fails_ends_it_and_is_written_down() -> None:
@@ -276,14 +276,14 @@ def test_a_side_that_fails_ends_it_and_is_written_down() -> None:
 )
 def test_what_is_always_safe_is_done_without_a_question(looks: tuple[Picture, ...]) -> None:
     walk = Walk(FakeSides(*looks), automatic=True)
-    assert (walk.script.questions, walk.sides.calls, walk.ending) == ([], [{}], Ending.SETTLED)
+    assert (walk.script.questions, walk.sides.calls, walk.ending) == ([], [{}], RunbookEnd.SETTLED)
     assert walk.sides.comparisons == [False]
 
 
 @pytest.mark.parametrize("seen", [owed(), in_doubt(driver=ALIVE), *(halted(cause) for cause in HaltCause)], ids=str)
 def test_without_a_person_nothing_is_decided(seen: Picture) -> None:
     walk = Walk(FakeSides(seen), automatic=True)
-    assert (walk.script.questions, walk.sides.calls, walk.ending) == ([], [], Ending.LEFT)
+    assert (walk.script.questions, walk.sides.calls, walk.ending) == ([], [], RunbookEnd.LEFT)
     assert "call spark-2pc runbook without --yes" in walk.said
 
 
@@ -292,13 +292,13 @@ def test_without_a_person_no_driver_is_taken_over() -> None:
     sides = FakeSides(in_doubt())
     sides.raises = [REFUSED]
     walk = Walk(sides, automatic=True)
-    assert (walk.sides.calls, walk.ending) == ([{}], Ending.LEFT)
+    assert (walk.sides.calls, walk.ending) == ([{}], RunbookEnd.LEFT)
     assert "its driver lives" in walk.said
 
 
 def test_a_batch_at_work_needs_nobody() -> None:
     walk = Walk(FakeSides(in_doubt("abort", status="done", driver=ALIVE)), automatic=True)
-    assert (walk.sides.calls, walk.ending) == ([], Ending.SETTLED)
+    assert (walk.sides.calls, walk.ending) == ([], RunbookEnd.SETTLED)
 
 
 def test_the_command_that_ends_another_s_transaction_can_be_pasted() -> None:
@@ -315,11 +315,11 @@ def test_of_many_sinks_those_are_seen_through_that_need_somebody() -> None:
     walk = Walk(FakeSides((well, in_doubt()), picture()), transactional_id=None, automatic=True)
     assert "2 sinks, 1 with something to look after" in walk.said
     assert walk.sides.calls == [{}]
-    assert walk.ending is Ending.SETTLED
+    assert walk.ending is RunbookEnd.SETTLED
 
 
-@pytest.mark.parametrize(("there", "ending"), [((), Ending.NOT_KNOWN), ((picture(),), Ending.SETTLED)])
-def test_a_database_without_any_sink_is_not_called_well(there: tuple[Picture, ...], ending: Ending) -> None:
+@pytest.mark.parametrize(("there", "ending"), [((), RunbookEnd.NOT_KNOWN), ((picture(),), RunbookEnd.SETTLED)])
+def test_a_database_without_any_sink_is_not_called_well(there: tuple[Picture, ...], ending: RunbookEnd) -> None:
     """It may be another one than that of the jobs."""
     walk = Walk(FakeSides(there), transactional_id=None, automatic=True)
     assert walk.ending is ending
@@ -332,17 +332,17 @@ def test_what_is_accepted_for_one_sink_is_not_for_the_next() -> None:
     sides.compared = Compared("different", "2 rows of the table that Kafka has no record of")
     walk = Walk(sides, "drop", "given up", "yes", "settle", "yes", transactional_id=None)
     assert [bool(verified["accepted"]) for verified in walk.noted("verified")] == [True, False]
-    assert walk.ending is Ending.LEFT
+    assert walk.ending is RunbookEnd.LEFT
 
 
 def test_the_worst_ending_counts() -> None:
     halts = replace(halted(HaltCause.GAP), transactional_id="other")
     walk = Walk(FakeSides((in_doubt(), halts), picture(), halts), transactional_id=None, automatic=True)
-    assert walk.ending is Ending.LEFT
+    assert walk.ending is RunbookEnd.LEFT
 
 
 def test_where_all_is_well_the_way_on_is_named() -> None:
     walk = Walk(FakeSides((picture(),)), transactional_id=None)
     assert "1 sink, 0 with" in walk.said
     assert "spark-2pc runbook --transactional-id" in walk.said
-    assert (walk.script.questions, walk.ending) == ([], Ending.SETTLED)
+    assert (walk.script.questions, walk.ending) == ([], RunbookEnd.SETTLED)

@@ -18,13 +18,13 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.history import (
     MODULUS,
     OPEN_END,
-    Claim,
     Claims,
+    HistoryBatch,
     HistoryCheck,
-    Logs,
     PartitionClaims,
     Stretch,
     Tally,
+    TopicLogs,
     claims_of,
     content_of,
     digest_of,
@@ -155,8 +155,8 @@ def test_what_a_person_has_decided_cannot_be_compared_and_says_why(
 # --- what the topics hold ---
 
 
-def ranged(batch: int, first: int, last: int) -> Claim:
-    return Claim(batch=batch, decision=batch, ranges={PLACE: (first, last)})
+def ranged(batch: int, first: int, last: int) -> HistoryBatch:
+    return HistoryBatch(batch=batch, decision=batch, ranges={PLACE: (first, last)})
 
 
 def test_offsets_are_cut_where_claims_begin_and_end() -> None:
@@ -209,7 +209,7 @@ def test_what_is_read_again_is_not_counted_again() -> None:
 
 # --- both compared ---
 
-BATCH = Claim(
+BATCH = HistoryBatch(
     batch=5,
     decision=6,
     records=3,
@@ -218,14 +218,14 @@ BATCH = Claim(
     topic_ids={TOPIC: "A"},
 )
 TWO = replace(BATCH, records=2, digest=digest_text(digest_of(TOPIC, CONTENTS[:2])))
-LOGS = Logs(topic_ids={TOPIC: "A"}, starts={PLACE: 0}, ends={PLACE: 14}, written={PLACE: 14})
+LOGS = TopicLogs(topic_ids={TOPIC: "A"}, starts={PLACE: 0}, ends={PLACE: 14}, written={PLACE: 14})
 ALL = (10, 11, 12)
 
 
 def check(
     *offsets: int,
-    claim: Claim = BATCH,
-    logs: Logs = LOGS,
+    claim: HistoryBatch = BATCH,
+    logs: TopicLogs = LOGS,
     contents: list[bytes] = CONTENTS,
     hidden: str = "",
     skipped: tuple[tuple[int, int], ...] = (),
@@ -262,7 +262,7 @@ def test_a_batch_that_is_there_as_it_was_written_is_the_same() -> None:
         ((11, 12), {"claim": TWO}, ["offsets"], "of which readers find records from offset 11 to 12"),
         (ALL, {"claim": replace(BATCH, records=2)}, ["batch_count", "stranger"], "not the batch's own"),
         (ALL, {"claim": replace(BATCH, records=1)}, ["batch_count", "stranger"], "2 of the 3 records"),
-        ((), {"logs": Logs()}, ["topic_deleted"], "does not exist now"),
+        ((), {"logs": TopicLogs()}, ["topic_deleted"], "does not exist now"),
         ((), {"logs": replace(LOGS, topic_ids={TOPIC: "B"})}, ["topic_remade"], "its id was A, and is B now"),
         ((), {"logs": replace(LOGS, starts={PLACE: 11})}, ["truncated"], "begins at offset 11"),
         ((), {"logs": replace(LOGS, written={PLACE: 12})}, ["truncated"], "ends at offset 12"),
@@ -294,7 +294,7 @@ def test_a_digest_that_is_of_rows_too_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize(("claim", "hidden"), [(BATCH, "in doubt"), (replace(BATCH, unknown="in doubt"), "")])
-def test_a_batch_that_is_hidden_or_cannot_be_known_is_not_compared(claim: Claim, hidden: str) -> None:
+def test_a_batch_that_is_hidden_or_cannot_be_known_is_not_compared(claim: HistoryBatch, hidden: str) -> None:
     result, differences = check(claim=claim, hidden=hidden)
     assert (result.checked, result.found, differences.kept) == (False, None, [])
     assert [part.why for part in differences.not_checked] == ["in doubt"]

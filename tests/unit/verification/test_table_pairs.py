@@ -11,7 +11,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.outputs import Records, Rows, lanes_of
-from spark_2pc_sink.verification.history import Claim, Claims
+from spark_2pc_sink.verification.history import Claims, HistoryBatch
 from spark_2pc_sink.verification.table_pairs import (
     NotedLayout,
     TablePair,
@@ -32,7 +32,7 @@ def noted(*outputs: Records | Rows, hour: int = 0) -> NotedLayout:
 
 def pair_of(*outputs: Records | Rows, topics: tuple[str, ...] = ()) -> TablePair:
     ranges = {TopicPartition(topic, 0): (0, 1) for topic in topics}
-    return table_pairs([noted(*outputs)], Claims(claims=(Claim(batch=0, decision=1, ranges=ranges),)))[0]
+    return table_pairs([noted(*outputs)], Claims(claims=(HistoryBatch(batch=0, decision=1, ranges=ranges),)))[0]
 
 
 def test_the_topic_that_tells_most_of_a_table_is_its_own() -> None:
@@ -61,7 +61,7 @@ def test_a_table_that_may_have_had_another_name_is_not_told_by_batches_of_before
     """What it has of their rows nobody can tell, and none of them is called lost."""
     starts = [noted(Records("o"), *before), noted(Records("o"), Rows("t"), Rows("u"), hour=2)]
     claims = tuple(
-        Claim(batch=number, decision=number + 1, decided_at=START + timedelta(hours=2 * number + 1))
+        HistoryBatch(batch=number, decision=number + 1, decided_at=START + timedelta(hours=2 * number + 1))
         for number in (0, 1)
     )
     pair = table_pairs(starts, Claims(claims=claims))[0]
@@ -83,7 +83,7 @@ def test_the_topic_of_dead_letters_tells_no_table() -> None:
     """It is not taken for one that rows name, also where an earlier start had it."""
     layout = SinkLayout.of(lanes_of([Records("o"), Records("p", where="a"), Rows("t")]), dead_letters=("bad", "d"))
     ranges = {TopicPartition(topic, 0): (0, 1) for topic in ("o", "bad")}
-    claims = Claims(claims=(Claim(batch=0, decision=1, ranges=ranges),))
+    claims = Claims(claims=(HistoryBatch(batch=0, decision=1, ranges=ranges),))
     later = noted(Records("o"), Records("p", where="a"), Rows("t"), hour=1)
     for layouts in ([NotedLayout(START, layout)], [NotedLayout(START, layout), later]):
         assert letter_topics(layouts) == {"bad"}
@@ -107,8 +107,8 @@ def test_a_batch_is_told_by_the_outputs_of_its_time() -> None:
         noted(Records("old"), Rows("public.t"), hour=2),
         noted(Records("new"), Rows("t"), hour=3),
     ]
-    claims = [Claim(batch=n, decision=n, decided_at=START + timedelta(hours=n, minutes=1)) for n in range(4)]
-    claims.append(Claim(batch=4, decision=4))
+    claims = [HistoryBatch(batch=n, decision=n, decided_at=START + timedelta(hours=n, minutes=1)) for n in range(4)]
+    claims.append(HistoryBatch(batch=4, decision=4))
     (pair,) = table_pairs(layouts, Claims(claims=tuple(claims)))
     assert pair.topics == (None, None, frozenset({"old"}), frozenset({"new"}), frozenset({"new"}))
     assert (pair.before, pair.untold) == (None, (0, 1))
@@ -120,7 +120,7 @@ def test_a_batch_is_told_by_the_outputs_of_its_time() -> None:
 
 def test_a_person_names_table_and_topic() -> None:
     layouts = [noted(Records("o", where="a"), Rows("t"), Rows("u", where="b"))]
-    claims = Claims(claims=(Claim(batch=0, decision=1),))
+    claims = Claims(claims=(HistoryBatch(batch=0, decision=1),))
     pairs = table_pairs(layouts, claims, topic="o")
     assert [each.all_topics for each in pairs] == [{"o"}, {"o"}]
     assert chosen_pair(pairs, "public.u").table == "u"

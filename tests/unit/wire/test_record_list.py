@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.kafka.record_encoder import partition_for_keys
-from spark_2pc_sink.wire.arrow_layout import Rows
+from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from spark_2pc_sink.wire.batch_format import TRANSACTIONAL_BIT, read_header
 from spark_2pc_sink.wire.record_batch import Compression, batch_digest, encode_sections, encode_unassigned_batch
 from spark_2pc_sink.wire.record_list import (
@@ -32,7 +32,7 @@ def test_a_batch_is_that_of_the_columns(
 ) -> None:
     keys, values, headers = zip(*records, strict=True)
     pairs = pa.array([[{"key": key, "value": value} for key, value in each] for each in headers], PAIRS)
-    rows = Rows.of(pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pairs)
+    rows = EncodedRows.of(pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pairs)
     (section,) = encode_sections(rows, [len(records)])
     used = compression if section.buffer.size >= COMPRESSED_BYTES_MIN else "none"
     expected = bytes(encode_unassigned_batch(section, timestamp_ms=7, compression=used))

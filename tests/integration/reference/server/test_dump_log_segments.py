@@ -11,7 +11,7 @@ import pytest
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
-from spark_2pc_sink.reference.coordinator.states import TransactionState
+from spark_2pc_sink.reference.coordinator.states import StateId
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
@@ -112,7 +112,7 @@ async def test_the_transaction_log(tmp_path: Path, tool: list[str]) -> None:
         producer_id=42,
         producer_epoch=101,
         timeout_ms=60_000,
-        state=TransactionState.PREPARE_COMMIT,
+        state=StateId.PREPARE_COMMIT,
         partitions=frozenset({TopicPartition("orders", 0), TopicPartition("orders", 1)}),
         last_update_ms=NOW_MS,
         start_ms=NOW_MS - 5,

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 
 
 @dataclass(frozen=True)
 class AccessBy:
     """What the rule allows; for any resource of a kind it is asked with the name '*'."""
 
-    rule: Callable[[Operation, Resource, str], bool]
+    rule: Callable[[AclOperation, Resource, str], bool]
 
-    def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
+    def allows(self, operation: AclOperation, resource: Resource, name: str) -> bool:
         return self.rule(operation, resource, name)
 
-    def allows_any(self, operation: Operation, resource: Resource) -> bool:
+    def allows_any(self, operation: AclOperation, resource: Resource) -> bool:
         return self.rule(operation, resource, "*")
 
 
-def denied(*rules: tuple[Operation, Resource, str]) -> AccessBy:
+def denied(*rules: tuple[AclOperation, Resource, str]) -> AccessBy:
     """Everything is allowed but these; a name of '*' denies the operation for all."""
     return AccessBy(lambda operation, kind, name: not {(operation, kind, name), (operation, kind, "*")} & {*rules})
 
 
-def denying(*operations: Operation, resource: Resource | None = None, name: str | None = None) -> AccessBy:
+def denying(*operations: AclOperation, resource: Resource | None = None, name: str | None = None) -> AccessBy:
     """Everything is allowed but some operations, on every resource or on those of one kind or name."""
     return AccessBy(
         lambda operation, kind, named: (

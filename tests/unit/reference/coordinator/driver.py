@@ -29,7 +29,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
     StepNext,
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord
-from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
 
 TID = "orders"
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
@@ -42,9 +42,9 @@ KEEPING = replace(RELEASED, profile=Profile.KEEP_PREPARED)
 KEEPING_UNCHANGED = replace(RELEASED, profile=Profile.KEEP_UNCHANGED)
 
 
-def metadata(state: TransactionState, pair: tuple[int, int] = (42, 5), **changes: object) -> TransactionMetadata:
+def metadata(state: StateId, pair: tuple[int, int] = (42, 5), **changes: object) -> TransactionMetadata:
     """A transactional id in any state, with the other fields as Kafka would have them."""
-    open_ = state not in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    open_ = state not in (StateId.EMPTY, StateId.COMPLETE_COMMIT, StateId.COMPLETE_ABORT)
     fields: dict[str, object] = {
         "transactional_id": TID,
         "producer_id": pair[0],
@@ -54,7 +54,7 @@ def metadata(state: TransactionState, pair: tuple[int, int] = (42, 5), **changes
         "last_update_ms": START_MS,
         "previous_producer_id": pair[0],
         "partitions": frozenset({T0}) if open_ else frozenset(),
-        "start_ms": -1 if state is TransactionState.EMPTY else START_MS,
+        "start_ms": -1 if state is StateId.EMPTY else START_MS,
         "client_transaction_version": 2,
     }
     return TransactionMetadata(**(fields | changes))  # type: ignore[arg-type]

@@ -14,12 +14,12 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.events import AbortTimedOut
 from spark_2pc_sink.reference.coordinator.plans import EndTxnReply
-from spark_2pc_sink.reference.coordinator.states import TransactionState
+from spark_2pc_sink.reference.coordinator.states import StateId
 
 from .driver import KEEPING, RELEASED, TID, Driver, end, metadata
 
-ONGOING = TransactionState.ONGOING
-OVER = {True: TransactionState.COMPLETE_COMMIT, False: TransactionState.COMPLETE_ABORT}
+ONGOING = StateId.ONGOING
+OVER = {True: StateId.COMPLETE_COMMIT, False: StateId.COMPLETE_ABORT}
 
 
 def at_level(driver: Driver, level: int) -> Driver:
@@ -43,13 +43,13 @@ def loaded(driver: Driver, *, crash: bool) -> Driver:
 @pytest.mark.parametrize("state", ["EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"])
 def test_an_id_at_rest_goes_on(state: str, down: int, crash: bool) -> None:
     """2 -> 0 and 2 -> 1: InitProducerId and a whole transaction of an old client, and the way up again."""
-    driver = at_level(Driver.of(metadata(TransactionState[state])), down)
+    driver = at_level(Driver.of(metadata(StateId[state])), down)
     assert driver.init().code == 0
     driver = loaded(driver, crash=crash)
     pair = driver.get().pair
     assert driver.add(pair, version=3) == {0}
     assert driver.end(pair, version=4).code == 0
-    assert driver.get().state is TransactionState.COMPLETE_COMMIT
+    assert driver.get().state is StateId.COMPLETE_COMMIT
     # From here on nothing of the id is above the level.
     assert driver.log[-1].version == down
     at_level(driver, 2)
@@ -62,7 +62,7 @@ def test_an_id_at_rest_goes_on(state: str, down: int, crash: bool) -> None:
 @pytest.mark.parametrize("down", [0, 1])
 def test_an_open_transaction_ends(down: int, version: int, commit: bool, crash: bool) -> None:
     """By a client that has learnt of the level, and by one that has not."""
-    driver = Driver.of(metadata(TransactionState.EMPTY, timeout_ms=TIMEOUT_NEVER_MS))
+    driver = Driver.of(metadata(StateId.EMPTY, timeout_ms=TIMEOUT_NEVER_MS))
     assert driver.add((42, 5), version=5) == {0}
     at_level(driver, down)
     driver = loaded(driver, crash=crash)
@@ -78,7 +78,7 @@ def test_a_decided_transaction_is_completed(down: int) -> None:
     driver.do(end((42, 32766)))
     at_level(driver, down)
     driver.drain()
-    assert (driver.get().state, driver.get().pair) == (TransactionState.COMPLETE_COMMIT, (1000, 0))
+    assert (driver.get().state, driver.get().pair) == (StateId.COMPLETE_COMMIT, (1000, 0))
     assert driver.init().pair == (1000, 1)
 
 
@@ -108,12 +108,12 @@ def test_a_kept_transaction_is_aborted_by_who_does_not_keep_and_by_time(down: in
     kept = metadata(ONGOING, next_producer_id=42, next_producer_epoch=6)
     driver = at_level(Driver.of(kept, settings=KEEPING), down)
     assert driver.init().code == Code.CONCURRENT_TRANSACTIONS
-    assert driver.get().state is TransactionState.COMPLETE_ABORT
+    assert driver.get().state is StateId.COMPLETE_ABORT
     assert driver.init().code == 0
     driver = at_level(Driver.of(kept, settings=KEEPING), down)
     driver.now_ms += 60_001
     driver.run(AbortTimedOut(transactional_id=TID, producer_id=42))
-    assert driver.get().state is TransactionState.COMPLETE_ABORT
+    assert driver.get().state is StateId.COMPLETE_ABORT
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -121,7 +121,7 @@ def test_a_kept_transaction_is_aborted_by_who_does_not_keep_and_by_time(down: in
 def test_an_open_transaction_ends_above(before: int, commit: bool, version: int) -> None:
     """0 -> 2 and 1 -> 2: begun with AddPartitionsToTxn, ended as either protocol has it."""
     driver = Driver.of(
-        metadata(TransactionState.EMPTY, client_transaction_version=0),
+        metadata(StateId.EMPTY, client_transaction_version=0),
         settings=replace(RELEASED, transaction_version=before),
     )
     assert driver.add((42, 5), version=3) == {0}

@@ -40,8 +40,8 @@ from spark_2pc_sink.reference.coordinator.states import (
     PREDECESSORS,
     Marking,
     Pair,
+    StateId,
     TransactionMetadata,
-    TransactionState,
 )
 from tests.unit.reference.coordinator.driver import KEEPING, START_MS, Driver, answered, metadata
 
@@ -67,7 +67,7 @@ class Coordinator(RuleBasedStateMachine):
     @initialize(epoch=EPOCHS, level=st.sampled_from([2, 2, 2, 1]), opening=st.sampled_from(["at rest", "open", "kept"]))
     def start(self, epoch: int, level: int, opening: str) -> None:
         """One id is known already, so that overflows and kept transactions are near; the other is new."""
-        state = TransactionState.EMPTY if opening == "at rest" else TransactionState.ONGOING
+        state = StateId.EMPTY if opening == "at rest" else StateId.ONGOING
         known = replace(metadata(state, (7, epoch)), transactional_id=NAMES[0])
         known = replace(known, client_transaction_version=2 if level == 2 else 0)
         self.handed: dict[str, list[Pair]] = {NAMES[0]: [known.pair], NAMES[1]: []}
@@ -286,7 +286,7 @@ class Coordinator(RuleBasedStateMachine):
         assert isinstance(event, InitProducerId | EndTxn)
         assert event.transactional_id is not None
         assert before is not None
-        at_rest = before.state is not TransactionState.ONGOING
+        at_rest = before.state is not StateId.ONGOING
         retried = isinstance(event, InitProducerId) and reply.pair == before.pair and at_rest
         everyone = [pair for pairs in self.handed.values() for pair in pairs]
         assert retried or reply.pair not in everyone
@@ -307,13 +307,11 @@ class Coordinator(RuleBasedStateMachine):
     def check_change(self, event: Event, before: TransactionMetadata | None, after: TransactionMetadata | None) -> None:
         assert before is not None
         if after is None:
-            assert before.state not in {TransactionState.ONGOING, *DECIDED}
+            assert before.state not in {StateId.ONGOING, *DECIDED}
             return
-        legal = PREDECESSORS[after.state] | (
-            {TransactionState.ONGOING} if after.state is TransactionState.PREPARE_ABORT else set()
-        )
+        legal = PREDECESSORS[after.state] | ({StateId.ONGOING} if after.state is StateId.PREPARE_ABORT else set())
         assert before.state in legal
-        if before.state is after.state is TransactionState.ONGOING:
+        if before.state is after.state is StateId.ONGOING:
             assert (before.pair, before.start_ms) == (after.pair, after.start_ms)
             granted = isinstance(event, InitProducerId) and event.enable_2pc
             assert after.timeout_ms == (TIMEOUT_NEVER_MS if granted else before.timeout_ms)
@@ -335,13 +333,13 @@ class Coordinator(RuleBasedStateMachine):
         """A marker never says anything else than the record that decided."""
         known = self.driver.state.get(effect.transactional_id)
         if known is not None and known.pair == (effect.producer_id, effect.producer_epoch) and known.state in DECIDED:
-            assert effect.commit is (known.state is TransactionState.PREPARE_COMMIT)
+            assert effect.commit is (known.state is StateId.PREPARE_COMMIT)
 
     @invariant()
     def exactly_one_pair_can_end_an_open_transaction(self) -> None:
         """It is the newest that was handed out, or one whose answer was lost in a crash."""
         for known in self.driver.state:
-            if known.state is not TransactionState.ONGOING or known.pending is not None:
+            if known.state is not StateId.ONGOING or known.pending is not None:
                 continue
             mine = self.handed[known.transactional_id]
             able = [

@@ -15,7 +15,7 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import (
     Settings,
     partition_for,
 )
-from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, PREDECESSORS, TransactionState
+from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, PREDECESSORS, StateId
 
 from .driver import RELEASED, metadata
 
@@ -79,7 +79,7 @@ def test_feature_level_and_profile_decide_what_is_kept(
 
 def test_a_change_shares_every_partition_but_one() -> None:
     state = CoordinatorState.new(RELEASED)
-    changed = state.with_metadata("orders", metadata(TransactionState.EMPTY))
+    changed = state.with_metadata("orders", metadata(StateId.EMPTY))
     index = state.partition_of("orders")
     assert [old is new for old, new in zip(state.partitions, changed.partitions, strict=True)].count(False) == 1
     assert list(changed) == [changed.get("orders")]

@@ -7,7 +7,7 @@ import pytest
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, ExpireTransactionalId
-from spark_2pc_sink.reference.coordinator.states import STATES_BY_LABEL, TransactionState
+from spark_2pc_sink.reference.coordinator.states import STATES_BY_LABEL, StateId
 
 from .driver import TID, Driver, metadata
 
@@ -19,16 +19,16 @@ EXPIRY = ExpireTransactionalId(transactional_id=TID)
 @pytest.mark.parametrize(("elapsed_ms", "due"), [(59_999, False), (60_000, False), (60_001, True)])
 def test_a_transaction_times_out_after_its_timeout(elapsed_ms: int, due: bool) -> None:
     """Ongoing, no pending, start + timeout < now."""
-    driver = Driver.of(metadata(TransactionState.ONGOING))
+    driver = Driver.of(metadata(StateId.ONGOING))
     driver.now_ms += elapsed_ms
     assert due_timeouts(driver.state, driver.now_ms) == ((TIMEOUT,) if due else ())
     driver.run(TIMEOUT)
-    assert (driver.get().state is TransactionState.COMPLETE_ABORT) is due
+    assert (driver.get().state is StateId.COMPLETE_ABORT) is due
 
 
 def test_a_participant_in_two_phase_commit_never_times_out() -> None:
     """KIP-939: 'transactions that this client starts never expire'; B1, B27."""
-    driver = Driver.of(metadata(TransactionState.ONGOING, timeout_ms=TIMEOUT_NEVER_MS))
+    driver = Driver.of(metadata(StateId.ONGOING, timeout_ms=TIMEOUT_NEVER_MS))
     driver.now_ms += 100 * WEEK_MS
     assert due_timeouts(driver.state, driver.now_ms) == ()
     driver.refused(TIMEOUT)
@@ -37,8 +37,8 @@ def test_a_participant_in_two_phase_commit_never_times_out() -> None:
 @pytest.mark.parametrize(
     "known",
     [
-        metadata(TransactionState.ONGOING, pending=TransactionState.PREPARE_COMMIT),
-        metadata(TransactionState.ONGOING, (43, 0)),
+        metadata(StateId.ONGOING, pending=StateId.PREPARE_COMMIT),
+        metadata(StateId.ONGOING, (43, 0)),
     ],
     ids=["being ended", "another producer id"],
 )
@@ -58,7 +58,7 @@ def test_an_unused_id_expires(label: str, elapsed_ms: int, due: bool) -> None:
     assert due_expirations(driver.state, driver.now_ms) == ((EXPIRY,) if due else ())
     plan = driver.plan(EXPIRY)
     assert [record.value for record in plan.records] == ([None] if due else [])
-    assert (driver.get().pending is TransactionState.DEAD) is due
+    assert (driver.get().pending is StateId.DEAD) is due
     driver.finish(plan)
     assert (driver.state.get(TID) is None) is due
 
@@ -66,9 +66,9 @@ def test_an_unused_id_expires(label: str, elapsed_ms: int, due: bool) -> None:
 @pytest.mark.parametrize(
     "known",
     [
-        metadata(TransactionState.ONGOING),
-        metadata(TransactionState.PREPARE_ABORT),
-        metadata(TransactionState.EMPTY, pending=TransactionState.ONGOING),
+        metadata(StateId.ONGOING),
+        metadata(StateId.PREPARE_ABORT),
+        metadata(StateId.EMPTY, pending=StateId.ONGOING),
     ],
     ids=["Ongoing", "PrepareAbort", "pending"],
 )

@@ -26,11 +26,11 @@ from spark_2pc_sink.reference.coordinator.plans import (
     SendMarkers,
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
-from spark_2pc_sink.reference.coordinator.states import Pair, TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.coordinator.states import Pair, StateId, TransactionMetadata
 
 from .driver import KEEPING, KEEPING_UNCHANGED, RELEASED, T0, T1, TID, Driver, end, metadata
 
-O = TransactionState.ONGOING  # noqa: E741 - the letter of the traces
+O = StateId.ONGOING  # noqa: E741 - the letter of the traces
 
 
 def ongoing(pair: tuple[int, int], client: tuple[int, int] | None = None, **changes: object) -> Driver:
@@ -252,7 +252,7 @@ class Player:
         self.driver = Driver.of(settings=SETTINGS[form])
         if start is not None:
             self.names[STARTING_ID] = start[0]
-            self.store(metadata(TransactionState.EMPTY, (STARTING_ID, int(start[2:]))))
+            self.store(metadata(StateId.EMPTY, (STARTING_ID, int(start[2:]))))
 
     def store(self, known: TransactionMetadata) -> None:
         """Put an id into the state and the log."""

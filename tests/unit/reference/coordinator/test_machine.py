@@ -24,27 +24,25 @@ from spark_2pc_sink.reference.coordinator.plans import (
     StepNext,
     change,
 )
-from spark_2pc_sink.reference.coordinator.states import NO_PAIR, TransactionState
+from spark_2pc_sink.reference.coordinator.states import NO_PAIR, StateId
 
 from .driver import RELEASED, START_MS, T0, T1, TID, Driver, answered, end, metadata
 
 ADD = AddPartitionsToTxn(transactional_id=TID, producer_id=42, producer_epoch=5, partitions=(T0,))
 #: A change from each kind of request: event, state before, what it is pending as.
 CHANGES = {
-    "InitProducerId": (InitProducerId(transactional_id=TID), TransactionState.EMPTY, TransactionState.EMPTY),
-    "fence": (InitProducerId(transactional_id=TID), TransactionState.ONGOING, TransactionState.PREPARE_ABORT),
-    "AddPartitionsToTxn": (ADD, TransactionState.COMPLETE_ABORT, TransactionState.ONGOING),
-    "EndTxn": (end((42, 5)), TransactionState.ONGOING, TransactionState.PREPARE_COMMIT),
-    "EndTxn v4": (end((42, 5), version=4), TransactionState.ONGOING, TransactionState.PREPARE_COMMIT),
-    "empty abort": (end((42, 5), commit=False), TransactionState.EMPTY, TransactionState.PREPARE_ABORT),
+    "InitProducerId": (InitProducerId(transactional_id=TID), StateId.EMPTY, StateId.EMPTY),
+    "fence": (InitProducerId(transactional_id=TID), StateId.ONGOING, StateId.PREPARE_ABORT),
+    "AddPartitionsToTxn": (ADD, StateId.COMPLETE_ABORT, StateId.ONGOING),
+    "EndTxn": (end((42, 5)), StateId.ONGOING, StateId.PREPARE_COMMIT),
+    "EndTxn v4": (end((42, 5), version=4), StateId.ONGOING, StateId.PREPARE_COMMIT),
+    "empty abort": (end((42, 5), commit=False), StateId.EMPTY, StateId.PREPARE_ABORT),
 }
 
 
 @pytest.mark.parametrize(("event", "before", "pending"), CHANGES.values(), ids=CHANGES.keys())
 class TestEveryChange:
-    def test_is_pending_until_it_is_durable(
-        self, event: events.Event, before: TransactionState, pending: TransactionState
-    ) -> None:
+    def test_is_pending_until_it_is_durable(self, event: events.Event, before: StateId, pending: StateId) -> None:
         """`prepare` sets pendingState; everything else waits meanwhile."""
         known = metadata(before)
         driver = Driver.of(known)
@@ -62,7 +60,7 @@ class TestEveryChange:
         [(3, 15), (19, 15), (20, 15), (7, 15), (6, 16), (56, 16), (10, -1), (18, -1), (14, 14), (16, 16)],
     )
     def test_that_fails_leaves_nothing_behind(
-        self, event: events.Event, before: TransactionState, pending: TransactionState, append_code: int, code: int
+        self, event: events.Event, before: StateId, pending: StateId, append_code: int, code: int
     ) -> None:
         """On append failure pending is cleared, nothing changes; 3/19/20/7 -> 15; 6/56 -> 16; too large -> -1."""
         driver = Driver.of(metadata(before))
@@ -105,14 +103,14 @@ def test_producer_ids_are_never_handed_out_twice_whatever_fails() -> None:
 
 
 def test_a_timeout_whose_append_fails_is_found_again() -> None:
-    driver = Driver.of(metadata(TransactionState.ONGOING))
+    driver = Driver.of(metadata(StateId.ONGOING))
     driver.now_ms += 60_001
     driver.append_code = Code.NOT_ENOUGH_REPLICAS
     event = AbortTimedOut(transactional_id=TID, producer_id=42)
     assert driver.do(event) is None
     driver.append_code = 0
     driver.run(event)
-    assert driver.get().state is TransactionState.COMPLETE_ABORT
+    assert driver.get().state is StateId.COMPLETE_ABORT
 
 
 def test_plans_without_records_settle_at_once_whatever_the_log_says() -> None:
@@ -125,9 +123,9 @@ def test_plans_without_records_settle_at_once_whatever_the_log_says() -> None:
 
 def test_a_transition_that_the_table_does_not_have_is_a_bug() -> None:
     """As Kafka's IllegalStateException in prepareTransitionTo."""
-    before = metadata(TransactionState.EMPTY)
+    before = metadata(StateId.EMPTY)
     with pytest.raises(AssertionError, match="Empty -> CompleteCommit"):
-        change(Driver.of().state, before, before.moved_to(TransactionState.COMPLETE_COMMIT, START_MS))
+        change(Driver.of().state, before, before.moved_to(StateId.COMPLETE_COMMIT, START_MS))
 
 
 def test_every_event_has_a_handler() -> None:
@@ -135,7 +133,7 @@ def test_every_event_has_a_handler() -> None:
 
 
 def test_records_go_to_the_partition_of_the_id_with_the_bytes_of_the_new_state() -> None:
-    driver = Driver.of(metadata(TransactionState.EMPTY))
+    driver = Driver.of(metadata(StateId.EMPTY))
     (record,) = driver.plan(ADD).records
     assert (record.partition, record.transactional_id) == (driver.state.partition_of(TID), TID)
     assert record.value is not None
@@ -147,7 +145,7 @@ def test_records_go_to_the_partition_of_the_id_with_the_bytes_of_the_new_state()
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_decided_transaction_is_driven_to_its_end_with_a_second_marker_everywhere(commit: bool) -> None:
     """Any Prepare* is immediately re-driven; marker progress is memory-only, so every partition gets a second one."""
-    driver = Driver.of(metadata(TransactionState.ONGOING, partitions=frozenset({T0, T1})))
+    driver = Driver.of(metadata(StateId.ONGOING, partitions=frozenset({T0, T1})))
     driver.do(end((42, 5), commit=commit))
     (effect,) = driver.effects
     assert isinstance(effect, SendMarkers)
@@ -161,7 +159,7 @@ def test_a_decided_transaction_is_driven_to_its_end_with_a_second_marker_everywh
 
 
 def test_a_decision_without_partitions_is_completed_at_once() -> None:
-    driver = Driver.of(metadata(TransactionState.EMPTY))
+    driver = Driver.of(metadata(StateId.EMPTY))
     driver.do(end((42, 5), commit=False))
     driver.effects.clear()
     reloaded = driver.crashed()
@@ -179,5 +177,5 @@ def test_logs_of_older_feature_levels_are_read(level: int) -> None:
     driver.end(pair, version=4)
     assert {record.version for record in driver.log} == {level}
     reloaded = driver.crashed()
-    assert (reloaded.get().state, reloaded.get().pair) == (TransactionState.COMPLETE_COMMIT, pair)
+    assert (reloaded.get().state, reloaded.get().pair) == (StateId.COMPLETE_COMMIT, pair)
     assert reloaded.get().previous_producer_id == (-1 if level == 0 else pair.producer_id)

@@ -10,7 +10,7 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import CompleteTransaction, MarkersAnswered
 from spark_2pc_sink.reference.coordinator.plans import EndTxnReply, SendMarkers, StepNext
-from spark_2pc_sink.reference.coordinator.states import Marking, TransactionState
+from spark_2pc_sink.reference.coordinator.states import Marking, StateId
 
 from .driver import T0, T1, T2, TID, Driver, answered, end, metadata
 
@@ -19,7 +19,7 @@ ALL = frozenset({T0, T1, T2})
 
 def decided(**changes: Any) -> tuple[Driver, SendMarkers]:
     """A committed transaction of three partitions whose markers are to be sent."""
-    driver = Driver.of(metadata(TransactionState.ONGOING, partitions=ALL, **changes))
+    driver = Driver.of(metadata(StateId.ONGOING, partitions=ALL, **changes))
     driver.do(end((42, 5)))
     (effect,) = driver.effects
     driver.effects.clear()
@@ -38,10 +38,10 @@ def test_the_last_marker_closes_the_transaction() -> None:
         assert len(driver.get().partitions) == 2 - index
         assert driver.refused(end((42, 5))) == EndTxnReply(Code.CONCURRENT_TRANSACTIONS)
     driver.do(answered(effect, {T2: 0}))
-    assert (driver.get().state, driver.get().pending) == (TransactionState.COMPLETE_COMMIT, None)
+    assert (driver.get().state, driver.get().pending) == (StateId.COMPLETE_COMMIT, None)
     assert (driver.get().partitions, driver.get().start_ms) == (
         frozenset(),
-        metadata(TransactionState.ONGOING).start_ms,
+        metadata(StateId.ONGOING).start_ms,
     )
 
 
@@ -64,7 +64,7 @@ def test_codes_that_are_tried_again(code: int) -> None:
     driver.do(answered(effect, {T2: 0}))
     driver.effects.clear()
     driver.do(answered(effect, {T1: 0}))
-    assert driver.get().state is TransactionState.COMPLETE_COMMIT
+    assert driver.get().state is StateId.COMPLETE_COMMIT
 
 
 @pytest.mark.parametrize("code", [47, 52, 2, 99])
@@ -77,10 +77,10 @@ def test_codes_that_give_up(code: int) -> None:
     assert driver.get().marking is Marking.GIVEN_UP
     assert driver.refused(end((42, 5))) == EndTxnReply(Code.CONCURRENT_TRANSACTIONS)
     driver.refused(answered(effect, {T1: 0, T2: 0}))
-    assert driver.get().state is TransactionState.PREPARE_COMMIT
+    assert driver.get().state is StateId.PREPARE_COMMIT
     reloaded = driver.crashed()
     assert reloaded.drain() == [replace(effect, coordinator_epoch=1)]
-    assert reloaded.get().state is TransactionState.COMPLETE_COMMIT
+    assert reloaded.get().state is StateId.COMPLETE_COMMIT
 
 
 def test_a_partition_that_is_gone_is_dropped() -> None:
@@ -89,7 +89,7 @@ def test_a_partition_that_is_gone_is_dropped() -> None:
     driver.do(answered(effect, {T0: 0}, gone=frozenset({T1})))
     assert driver.get().partitions == {T2}
     driver.do(answered(effect, {}, gone=frozenset({T2})))
-    assert driver.get().state is TransactionState.COMPLETE_COMMIT
+    assert driver.get().state is StateId.COMPLETE_COMMIT
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_answers_to_other_markers_are_ignored(changes: dict[str, object]) -> Non
 
 @pytest.mark.parametrize("label", ["EMPTY", "ONGOING", "COMPLETE_COMMIT"])
 def test_answers_after_the_end_are_ignored(label: str) -> None:
-    driver = Driver.of(metadata(TransactionState[label], (42, 6)))
+    driver = Driver.of(metadata(StateId[label], (42, 6)))
     event = MarkersAnswered(transactional_id=TID, producer_id=42, producer_epoch=6, results={T0: 0})
     driver.refused(event)
 
@@ -116,7 +116,7 @@ def test_the_last_answer_twice_closes_the_transaction_once() -> None:
     driver.finish(first)
     assert driver.add((42, 6)) == {0}
     driver.refused(event)
-    assert driver.get().state is TransactionState.ONGOING
+    assert driver.get().state is StateId.ONGOING
 
 
 def test_completion_is_refused_while_markers_are_owed() -> None:
@@ -133,10 +133,10 @@ def test_the_closing_record_is_tried_again_while_the_log_is_away() -> None:
     driver.do(answered(effect, dict.fromkeys(ALL, 0)))
     (again,) = driver.effects
     assert isinstance(again, StepNext)
-    assert driver.get().pending is TransactionState.COMPLETE_COMMIT
+    assert driver.get().pending is StateId.COMPLETE_COMMIT
     driver.append_code = 0
     driver.drain()
-    assert driver.get().state is TransactionState.COMPLETE_COMMIT
+    assert driver.get().state is StateId.COMPLETE_COMMIT
 
 
 @pytest.mark.parametrize(("commit", "code"), [(True, 51), (False, 48)])

@@ -19,7 +19,7 @@ from spark_2pc_sink.reference.coordinator.records import (
     encode_key,
     key_version,
 )
-from spark_2pc_sink.reference.coordinator.states import TransactionState
+from spark_2pc_sink.reference.coordinator.states import StateId
 
 from .driver import metadata
 
@@ -27,7 +27,7 @@ EMPTY = TransactionLogValue(
     producer_id=42,
     producer_epoch=0,
     timeout_ms=60_000,
-    state=TransactionState.EMPTY,
+    state=StateId.EMPTY,
     partitions=None,
     last_update_ms=1000,
     start_ms=-1,
@@ -35,7 +35,7 @@ EMPTY = TransactionLogValue(
 ONGOING = replace(
     EMPTY,
     producer_epoch=7,
-    state=TransactionState.ONGOING,
+    state=StateId.ONGOING,
     partitions=frozenset({TopicPartition("t", 0), TopicPartition("t", 3), TopicPartition("uü", 1)}),
     start_ms=900,
 )
@@ -68,7 +68,7 @@ VECTORS = {
             producer_id=42,
             producer_epoch=32767,
             timeout_ms=60_000,
-            state=TransactionState.PREPARE_COMMIT,
+            state=StateId.PREPARE_COMMIT,
             partitions=frozenset({TopicPartition("t", 0)}),
             last_update_ms=1000,
             start_ms=900,
@@ -88,7 +88,7 @@ VECTORS = {
             producer_id=85,
             producer_epoch=0,
             timeout_ms=60_000,
-            state=TransactionState.COMPLETE_COMMIT,
+            state=StateId.COMPLETE_COMMIT,
             partitions=frozenset(),
             last_update_ms=1000,
             start_ms=900,
@@ -120,14 +120,14 @@ def test_next_producer_epoch_is_tag_3_not_2() -> None:
 
 
 def test_partitions_are_null_only_for_empty() -> None:
-    at_rest = TransactionLogValue.of(metadata(TransactionState.EMPTY), version=1)
-    complete = TransactionLogValue.of(metadata(TransactionState.COMPLETE_ABORT), version=1)
+    at_rest = TransactionLogValue.of(metadata(StateId.EMPTY), version=1)
+    complete = TransactionLogValue.of(metadata(StateId.COMPLETE_ABORT), version=1)
     assert (at_rest.partitions, complete.partitions) == (None, frozenset())
 
 
 def test_version_0_has_no_room_for_the_pairs_in_tags() -> None:
     """transaction.version 0: log value version 0, no tags; PreviousProducerId is dropped as in TransactionLog."""
-    value = TransactionLogValue.of(metadata(TransactionState.EMPTY, client_transaction_version=0), version=0)
+    value = TransactionLogValue.of(metadata(StateId.EMPTY, client_transaction_version=0), version=0)
     assert value.previous_producer_id == -1
     assert value.fits(0)
 
@@ -137,7 +137,7 @@ def test_version_0_has_no_room_for_the_pairs_in_tags() -> None:
 )
 def test_a_value_that_version_0_would_cut_short_is_not_written(tag: dict[str, Any]) -> None:
     """v0 value + ClientTransactionVersion != 0 cannot be serialised."""
-    value = TransactionLogValue.of(metadata(TransactionState.ONGOING, **tag), version=0)
+    value = TransactionLogValue.of(metadata(StateId.ONGOING, **tag), version=0)
     assert not value.fits(0)
     with pytest.raises(LocalProtocolError, match="version 1"):
         value.encode(0)
@@ -181,7 +181,7 @@ values = st.builds(
     producer_id=st.integers(0, 2**63 - 1),
     producer_epoch=st.integers(0, 32767),
     timeout_ms=st.integers(1, 2**31 - 1),
-    state=st.sampled_from(list(TransactionState)[:6]),
+    state=st.sampled_from(list(StateId)[:6]),
     partitions=st.none()
     | st.frozensets(st.builds(TopicPartition, st.text(max_size=9).filter(str.isprintable), st.integers(0, 2**31 - 1))),
     last_update_ms=st.integers(-1, 2**62),

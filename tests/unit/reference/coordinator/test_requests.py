@@ -14,25 +14,25 @@ from spark_2pc_sink.reference.coordinator.events import (
     CLUSTER_NAME,
     FULL_ACCESS,
     AbortTimedOut,
+    AclOperation,
     AddOffsetsToTxn,
     AddPartitionsToTxn,
     DescribeTransactions,
     InitProducerId,
     ListTransactions,
-    Operation,
     Resource,
 )
 from spark_2pc_sink.reference.coordinator.plans import (
     AddOffsetsReply,
     AddPartitionsReply,
     AllocateProducerIdBlock,
+    DescribedTransaction,
     DescribeTransactionsReply,
     EndTxnReply,
     InitProducerIdReply,
     ListTransactionsReply,
-    TransactionDescription,
 )
-from spark_2pc_sink.reference.coordinator.states import NO_PAIR, STATES_BY_LABEL, TransactionState
+from spark_2pc_sink.reference.coordinator.states import NO_PAIR, STATES_BY_LABEL, StateId
 
 from .access import denied
 from .driver import RELEASED, T0, T1, TID, Driver, end, metadata
@@ -61,15 +61,15 @@ class TestFrontDoorOfClients:
     """v<4: all partitions or none."""
 
     def test_without_write_on_the_id_every_partition_is_53(self) -> None:
-        access = denied((Operation.WRITE, Resource.TRANSACTIONAL_ID, TID))
+        access = denied((AclOperation.WRITE, Resource.TRANSACTIONAL_ID, TID))
         codes = refused(Driver.of(), add(T0, INTERNAL, version=3, access=access))
         assert codes == dict.fromkeys((T0, INTERNAL), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
     @pytest.mark.parametrize("version", [4, 5])
     def test_brokers_pass_it(self, version: int) -> None:
         """v4/5: no topic auth; the group coordinator adds __consumer_offsets this way."""
-        access = denied((Operation.WRITE, Resource.TOPIC, "*"), (Operation.WRITE, Resource.TRANSACTIONAL_ID, "*"))
-        driver = Driver.of(metadata(TransactionState.ONGOING))
+        access = denied((AclOperation.WRITE, Resource.TOPIC, "*"), (AclOperation.WRITE, Resource.TRANSACTIONAL_ID, "*"))
+        driver = Driver.of(metadata(StateId.ONGOING))
         driver.run(add(INTERNAL, version=version, access=access))
         assert driver.get().partitions == {T0, INTERNAL}
 
@@ -78,21 +78,21 @@ class TestFrontDoorOfClients:
     def test_brokers_name_partitions_that_exist(self, version: int, verify_only: bool) -> None:
         """Measured on Kafka 4.4.0: an unknown partition -> 3 and every other one 55, as for clients."""
         event = add(T0, T1, version=version, verify_only=verify_only, unknown=frozenset({T1}))
-        assert refused(Driver.of(metadata(TransactionState.ONGOING)), event) == {
+        assert refused(Driver.of(metadata(StateId.ONGOING)), event) == {
             T0: Code.OPERATION_NOT_ATTEMPTED,
             T1: Code.UNKNOWN_TOPIC_OR_PARTITION,
         }
 
     def test_only_brokers_may_send_a_batch(self) -> None:
         """CLUSTER_ACTION else top-level 31; a batch has per-transaction results, top-level 0."""
-        access = denied((Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME))
+        access = denied((AclOperation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME))
         assert batch_allowed(access) == Code.CLUSTER_AUTHORIZATION_FAILED
         assert batch_allowed(FULL_ACCESS) == Code.NONE
 
 
 def test_a_client_of_transaction_version_2_does_not_fit_a_log_of_version_0() -> None:
     driver = Driver.of(
-        metadata(TransactionState.EMPTY, client_transaction_version=0),
+        metadata(StateId.EMPTY, client_transaction_version=0),
         settings=replace(RELEASED, transaction_version=0),
     )
     assert refused(driver, add()) == {T0: Code.UNSUPPORTED_VERSION}
@@ -101,7 +101,7 @@ def test_a_client_of_transaction_version_2_does_not_fit_a_log_of_version_0() -> 
 
 def test_an_id_that_never_got_an_epoch_takes_nothing() -> None:
     """Left by a first InitProducerId whose append failed."""
-    never = metadata(TransactionState.EMPTY, (42, -1))
+    never = metadata(StateId.EMPTY, (42, -1))
     assert refused(Driver.of(never), add(producer_epoch=-1)) == {T0: Code.UNKNOWN_SERVER_ERROR}
 
 
@@ -110,23 +110,23 @@ class TestAddOffsets:
 
     def test_rights_are_asked_in_kafkas_order(self) -> None:
         """WRITE on the id else 53, then group READ else 30."""
-        write = (Operation.WRITE, Resource.TRANSACTIONAL_ID, TID)
-        read = (Operation.READ, Resource.GROUP, "g")
+        write = (AclOperation.WRITE, Resource.TRANSACTIONAL_ID, TID)
+        read = (AclOperation.READ, Resource.GROUP, "g")
         assert Driver.of().refused(offsets(access=denied(write, read))) == AddOffsetsReply(53)
         assert Driver.of().refused(offsets(access=denied(read))) == AddOffsetsReply(30)
 
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_write_on_the_id_is_asked_first(version: int) -> None:
-    access = denied((Operation.WRITE, Resource.TRANSACTIONAL_ID, TID))
-    driver = Driver.of(metadata(TransactionState.ONGOING))
+    access = denied((AclOperation.WRITE, Resource.TRANSACTIONAL_ID, TID))
+    driver = Driver.of(metadata(StateId.ONGOING))
     event = end((42, 5), version=version, access=access)
     assert driver.refused(event) == EndTxnReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 def test_without_a_producer_id_left_the_end_waits() -> None:
     """Block exhausted: 14, and nothing has changed."""
-    driver = Driver.of(metadata(TransactionState.ONGOING, (42, 32766)), block=NO_BLOCK)
+    driver = Driver.of(metadata(StateId.ONGOING, (42, 32766)), block=NO_BLOCK)
     before = driver.state
     plan = driver.plan(end((42, 32766)))
     assert plan.effects == (AllocateProducerIdBlock(),)
@@ -138,7 +138,7 @@ def test_without_a_producer_id_left_the_end_waits() -> None:
 
 def test_the_broken_epoch_32767_can_only_be_aborted() -> None:
     """Broken state E=32767 (old bugs): abort keeps 32767 and still rotates; commit would go negative: -1."""
-    driver = Driver.of(metadata(TransactionState.ONGOING, (42, 32767)))
+    driver = Driver.of(metadata(StateId.ONGOING, (42, 32767)))
     assert driver.refused(end((42, 32767))) == EndTxnReply(Code.UNKNOWN_SERVER_ERROR)
     driver.do(end((42, 32767), commit=False))
     (markers,) = driver.drain()
@@ -147,20 +147,20 @@ def test_the_broken_epoch_32767_can_only_be_aborted() -> None:
 
 
 def test_a_timeout_without_a_producer_id_left_is_tried_again_later() -> None:
-    driver = Driver.of(metadata(TransactionState.ONGOING, (42, 32766)), block=NO_BLOCK)
+    driver = Driver.of(metadata(StateId.ONGOING, (42, 32766)), block=NO_BLOCK)
     driver.now_ms += 60_001
     before = driver.state
     assert driver.do(AbortTimedOut(transactional_id=TID, producer_id=42)) is None
     assert driver.state == before
     driver.drain()
     driver.run(AbortTimedOut(transactional_id=TID, producer_id=42))
-    assert driver.get().state is TransactionState.COMPLETE_ABORT
+    assert driver.get().state is StateId.COMPLETE_ABORT
 
 
-NO_WRITE = denied((Operation.WRITE, Resource.TRANSACTIONAL_ID, TID))
-NO_2PC = denied((Operation.TWO_PHASE_COMMIT, Resource.TRANSACTIONAL_ID, TID))
-NO_CLUSTER = (Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME)
-NO_TOPIC = (Operation.WRITE, Resource.TOPIC, "*")
+NO_WRITE = denied((AclOperation.WRITE, Resource.TRANSACTIONAL_ID, TID))
+NO_2PC = denied((AclOperation.TWO_PHASE_COMMIT, Resource.TRANSACTIONAL_ID, TID))
+NO_CLUSTER = (AclOperation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME)
+NO_TOPIC = (AclOperation.WRITE, Resource.TOPIC, "*")
 
 REFUSALS = {
     "no WRITE on the id: 53": ({"access": NO_WRITE}, 53),
@@ -186,7 +186,7 @@ REFUSALS = {
 @pytest.mark.parametrize(("fields", "code"), REFUSALS.values(), ids=REFUSALS.keys())
 @pytest.mark.parametrize("known", [True, False])
 def test_refusals_before_the_id_is_looked_at(fields: dict[str, object], code: int, known: bool) -> None:
-    driver = Driver.of(*((metadata(TransactionState.ONGOING),) if known else ()))
+    driver = Driver.of(*((metadata(StateId.ONGOING),) if known else ()))
     event = InitProducerId(**({"transactional_id": TID} | fields))  # type: ignore[arg-type]
     assert driver.refused(event) == InitProducerIdReply(code, NO_PAIR, NO_PAIR)
 
@@ -199,9 +199,9 @@ def test_two_phase_commit_needs_the_broker_property() -> None:
 
 
 @pytest.mark.parametrize("rules", [(NO_CLUSTER,), (NO_TOPIC,)])
-def test_an_idempotent_producer_needs_one_of_two_rights(rules: tuple[tuple[Operation, Resource, str], ...]) -> None:
+def test_an_idempotent_producer_needs_one_of_two_rights(rules: tuple[tuple[AclOperation, Resource, str], ...]) -> None:
     assert Driver.of().init(None, access=denied(*rules)).code == 0
-    assert FULL_ACCESS.allows_any(Operation.WRITE, Resource.TOPIC)
+    assert FULL_ACCESS.allows_any(AclOperation.WRITE, Resource.TOPIC)
 
 
 @pytest.mark.parametrize("tid", [None, TID])
@@ -227,7 +227,7 @@ def test_the_next_block_is_fetched_ahead(tid: str | None) -> None:
 
 
 def test_rotation_waits_for_a_producer_id() -> None:
-    driver = Driver.of(metadata(TransactionState.EMPTY, (42, 32766)), block=NO_BLOCK)
+    driver = Driver.of(metadata(StateId.EMPTY, (42, 32766)), block=NO_BLOCK)
     assert driver.do(InitProducerId(transactional_id=TID)) == InitProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
 
@@ -263,16 +263,16 @@ def test_what_is_no_re2_pattern_is_refused(pattern: str) -> None:
 
 def test_a_malicious_pattern_takes_linear_time() -> None:
     """Python's re needs 2**N steps here; the timeout of the test suite would end it."""
-    driver = Driver.of(replace(metadata(TransactionState.EMPTY), transactional_id="a" * 5000 + "b"))
+    driver = Driver.of(replace(metadata(StateId.EMPTY), transactional_id="a" * 5000 + "b"))
     assert listed(driver, pattern="(a+)+$") == set()
 
 
 def test_rows_without_describe_are_dropped_silently() -> None:
-    access = denied((Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, "Ongoing"))
+    access = denied((AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, "Ongoing"))
     assert listed(everyone(), access=access) == set(LABELS) - {"Ongoing"}
 
 
-def described(driver: Driver, *names: str, **fields: object) -> tuple[TransactionDescription, ...]:
+def described(driver: Driver, *names: str, **fields: object) -> tuple[DescribedTransaction, ...]:
     reply = driver.refused(DescribeTransactions(transactional_ids=names, **fields))  # type: ignore[arg-type]
     assert isinstance(reply, DescribeTransactionsReply)
     return reply.transactions
@@ -280,7 +280,7 @@ def described(driver: Driver, *names: str, **fields: object) -> tuple[Transactio
 
 def test_a_kept_transaction_shows_its_own_pair() -> None:
     """DescribeTransactions shows (P,E), not the client's pair."""
-    driver = Driver.of(metadata(TransactionState.ONGOING, next_producer_id=73, next_producer_epoch=2))
+    driver = Driver.of(metadata(StateId.ONGOING, next_producer_id=73, next_producer_epoch=2))
     (row,) = described(driver, TID)
     assert row.pair == (42, 5)
     reply = driver.refused(ListTransactions(producer_id_filters=(73,)))
@@ -289,8 +289,8 @@ def test_a_kept_transaction_shows_its_own_pair() -> None:
 
 def test_rights_hide_ids_and_topics() -> None:
     """No DESCRIBE 53; topics filtered by DESCRIBE."""
-    driver = Driver.of(metadata(TransactionState.ONGOING))
-    on_id = denied((Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, TID))
-    on_topic = denied((Operation.DESCRIBE, Resource.TOPIC, "t"))
-    assert described(driver, TID, access=on_id) == (TransactionDescription(53, TID),)
+    driver = Driver.of(metadata(StateId.ONGOING))
+    on_id = denied((AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, TID))
+    on_topic = denied((AclOperation.DESCRIBE, Resource.TOPIC, "t"))
+    assert described(driver, TID, access=on_id) == (DescribedTransaction(53, TID),)
     assert described(driver, TID, access=on_topic)[0].partitions == ()

@@ -8,7 +8,7 @@ from typing import Any
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.machine import Step, Store
+from spark_2pc_sink.reference.groups.machine import GroupStep, Store
 from spark_2pc_sink.reference.groups.members import Group, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 
 CONSUMER = (("range", b"r"), ("roundrobin", b"rr"))
@@ -27,7 +27,7 @@ class GroupScript:
         self._tickets = count(1)
         self._ids = count(1)
 
-    def take(self, step: Step) -> None:
+    def take(self, step: GroupStep) -> None:
         self.group = step.group
         for reply in step.replies:
             assert reply.ticket not in self.answers, "answered twice"

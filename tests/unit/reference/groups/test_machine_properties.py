@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.machine import Step, group_value
+from spark_2pc_sink.reference.groups.machine import GroupStep, group_value
 from spark_2pc_sink.reference.groups.members import GroupState, JoinAnswer, Protocols, SyncAnswer
 from spark_2pc_sink.reference.groups.records import GroupValue
 from tests.unit.reference.groups.group_script import GroupScript
@@ -46,7 +46,7 @@ class Recorder(GroupScript):
         self.asked_at_ms: dict[int, int] = {}
         self.syncing: dict[int, str] = {}
 
-    def take(self, step: Step) -> None:
+    def take(self, step: GroupStep) -> None:
         super().take(step)
         for reply in step.replies:
             if isinstance(reply.answer, JoinAnswer) and reply.answer.code is Code.NONE:

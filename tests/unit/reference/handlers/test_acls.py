@@ -15,7 +15,7 @@ from kafka.protocol.admin import (
 )
 
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
 from spark_2pc_sink.reference.metadata.acls import AclStore
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
@@ -30,13 +30,13 @@ NO_COLON = (
 
 
 async def ask(
-    store: AclStore | None, request: Any, response: Any, *, version: int = 3, may: Operation | None = None
+    store: AclStore | None, request: Any, response: Any, *, version: int = 3, may: AclOperation | None = None
 ) -> Any:
     """Through the encoding of the request and of the answer."""
     handler = handlers_of(AclHandlers(store))[Api(request.API_KEY)]
     assert (handler.version_min, handler.version_max) == (1, 3)
     asked = type(request).decode(request.encode(version=version), version=version)
-    needed = Operation.DESCRIBE if isinstance(request, DescribeAclsRequest) else Operation.ALTER
+    needed = AclOperation.DESCRIBE if isinstance(request, DescribeAclsRequest) else AclOperation.ALTER
     allowed = (may or needed, Resource.CLUSTER, "kafka-cluster")
     context = RequestContext(version=version, access=AccessBy(lambda *asked_for: asked_for == allowed))
     answer = await handler.function(context, asked)
@@ -199,10 +199,10 @@ async def test_without_an_authorizer_there_are_no_acls() -> None:
 async def test_the_cluster_s_acls_decide_who_may_see_and_change_them() -> None:
     store = await filled()
     denied = (31, "Cluster authorization failed.")
-    assert await create(store, creation(resource_name="new"), may=Operation.DESCRIBE) == [denied]
-    answer = await describe(store, options={"may": Operation.ALTER})
+    assert await create(store, creation(resource_name="new"), may=AclOperation.DESCRIBE) == [denied]
+    answer = await describe(store, options={"may": AclOperation.ALTER})
     assert (answer.error_code, answer.error_message, list(answer.resources)) == (*denied, [])
-    assert [(each.error_code, each.error_message) for each in await delete(store, {}, may=Operation.DESCRIBE)] == [
+    assert [(each.error_code, each.error_message) for each in await delete(store, {}, may=AclOperation.DESCRIBE)] == [
         denied
     ]
     assert len(store.acls) == 4

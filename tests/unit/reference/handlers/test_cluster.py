@@ -10,7 +10,7 @@ import pytest
 from kafka.protocol.admin import DescribeClusterRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, AclOperation, Resource
 from spark_2pc_sink.reference.handlers.cluster import AUTO_CREATED_PARTITIONS_MAX
 from tests.unit.reference.cluster_node import ClusterNode, cluster_node
 from tests.unit.reference.coordinator.access import denying
@@ -143,10 +143,10 @@ async def test_nothing_is_created_where_the_broker_or_the_acls_forbid_it() -> No
         assert codes(await metadata(node, ["auto"], create=True)) == {"auto": 3}
         assert len(node.catalog.topics()) == 2
     async with cluster_node() as node:
-        nobody = denying(Operation.CREATE)
+        nobody = denying(AclOperation.CREATE)
         assert codes(await metadata(node, ["auto"], create=True, access=nobody)) == {"auto": 29}
         assert codes(await metadata(node, ["auto"], access=nobody)) == {"auto": 3}
-        only_topics = denying(Operation.CREATE, resource=Resource.CLUSTER)
+        only_topics = denying(AclOperation.CREATE, resource=Resource.CLUSTER)
         assert codes(await metadata(node, ["auto"], create=True, access=only_topics)) == {"auto": 3}
         assert node.catalog.topic("auto") is not None
 
@@ -156,7 +156,7 @@ async def test_who_may_not_describe_a_topic_learns_nothing_of_it() -> None:
         secret = await node.catalog.create_topic("secret", 1)
         await node.catalog.create_topic("orders", 1)
         assert secret is not None
-        access = denying(Operation.DESCRIBE, resource=Resource.TOPIC, name="secret")
+        access = denying(AclOperation.DESCRIBE, resource=Resource.TOPIC, name="secret")
         asked = (await metadata(node, ["secret", "orders"], access=access)).topics
         assert {topic.name: (topic.error_code, topic.topic_id is None) for topic in asked} == {
             "secret": (29, True),
@@ -177,10 +177,10 @@ async def test_authorized_operations_are_given_when_asked_for() -> None:
         found = await metadata(node, ["orders"], 9, **fields)
         assert set(found.topics[0].authorized_operations) == {3, 4, 5, 6, 7, 8, 10, 11}
         assert set(found.authorized_operations) == {5, 7, 8, 9, 10, 11, 12}
-        some = await metadata(node, ["orders"], 9, access=denying(Operation.WRITE, Operation.ALTER), **fields)
+        some = await metadata(node, ["orders"], 9, access=denying(AclOperation.WRITE, AclOperation.ALTER), **fields)
         assert set(some.topics[0].authorized_operations) == {3, 5, 6, 8, 10, 11}
         assert set(some.authorized_operations) == {5, 8, 9, 10, 11, 12}
-        blind = denying(Operation.DESCRIBE, resource=Resource.CLUSTER)
+        blind = denying(AclOperation.DESCRIBE, resource=Resource.CLUSTER)
         assert set((await metadata(node, [], 9, access=blind, **fields)).authorized_operations) == set()
         plain = await metadata(node, ["orders"], 9)
         assert (plain.topics[0].authorized_operations, plain.authorized_operations) == (None, None)
@@ -210,7 +210,7 @@ async def test_this_node_coordinates_everything(version: int, key_type: int) -> 
 
 async def test_several_keys_are_answered_one_by_one() -> None:
     async with cluster_node() as node:
-        access = denying(Operation.DESCRIBE, resource=Resource.GROUP, name="b")
+        access = denying(AclOperation.DESCRIBE, resource=Resource.GROUP, name="b")
         found = await find(node, 4, 0, "a", "b", "a", access=access)
         assert [(each.key, each.error_code, each.node_id, each.error_message) for each in found.coordinators] == [
             ("a", 0, 1, ""),
@@ -226,7 +226,7 @@ async def test_several_keys_are_answered_one_by_one() -> None:
 )
 async def test_what_is_refused_before_version_4_says_why(key_type: int, code: int, message: str) -> None:
     async with cluster_node() as node:
-        found = await find(node, 2, key_type, "k", access=denying(Operation.DESCRIBE))
+        found = await find(node, 2, key_type, "k", access=denying(AclOperation.DESCRIBE))
         assert (found.error_code, found.node_id, found.host, found.port) == (code, -1, "", -1)
         assert found.error_message.startswith(message)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
-from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, AclOperation, Resource
 from tests.unit.reference.cluster_node import ClusterNode, cluster_node
 from tests.unit.reference.coordinator.access import denying
 
@@ -130,7 +130,7 @@ async def test_who_may_see_configs() -> None:
     async with cluster_node() as node:
         await node.catalog.create_topic("orders", 1)
         asked = ((TOPIC, "orders", None), (TOPIC, "absent", None), (BROKER, "1", None))
-        found = await describe(node, *asked, access=denying(Operation.DESCRIBE_CONFIGS))
+        found = await describe(node, *asked, access=denying(AclOperation.DESCRIBE_CONFIGS))
         assert [(each.error_code, each.error_message, each.configs) for each in found] == [
             (29, "Topic authorization failed.", []),
             (29, "Topic authorization failed.", []),
@@ -250,11 +250,11 @@ async def test_verification_is_altered_while_the_node_runs() -> None:
 async def test_who_may_alter() -> None:
     async with cluster_node() as node:
         topic = await node.catalog.create_topic("orders", 1)
-        access = denying(Operation.ALTER_CONFIGS)
+        access = denying(AclOperation.ALTER_CONFIGS)
         assert (await alter(node, "orders", ("retention.ms", SET, "1"), access=access))[0] == 29
         assert (await alter(node, "1", ("node.id", SET, "1"), kind=BROKER, access=access))[0] == 31
         assert node.catalog.topic("orders") == topic
-        other = denying(Operation.ALTER_CONFIGS, resource=Resource.CLUSTER)
+        other = denying(AclOperation.ALTER_CONFIGS, resource=Resource.CLUSTER)
         assert (await alter(node, "orders", ("retention.ms", SET, "1"), access=other))[0] == 0
 
 

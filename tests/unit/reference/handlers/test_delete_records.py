@@ -10,7 +10,7 @@ from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, AclOperation
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.log_values import Isolation
@@ -119,7 +119,7 @@ async def test_where_only_compaction_removes_records_nobody_else_does(policy: st
 
 async def test_who_may_not_delete() -> None:
     catalog = await filled()
-    denied = await delete(catalog, "t", 0, 1, access=denying(Operation.DELETE))
+    denied = await delete(catalog, "t", 0, 1, access=denying(AclOperation.DELETE))
     assert denied == (Code.TOPIC_AUTHORIZATION_FAILED, -1)
     await catalog.close()
 

@@ -8,7 +8,7 @@ import pytest
 from kafka.protocol.admin import UpdateFeaturesRequest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, AclOperation, Resource
 from tests.unit.reference.cluster_node import ClusterNode, cluster_node
 from tests.unit.reference.coordinator.access import denying
 
@@ -127,7 +127,7 @@ async def test_version_0_only_upgrades() -> None:
 
 async def test_altering_the_cluster_is_a_right() -> None:
     async with cluster_node() as node:
-        denied = await update(node, (TV, 1, SAFE), access=denying(Operation.ALTER, resource=Resource.CLUSTER))
+        denied = await update(node, (TV, 1, SAFE), access=denying(AclOperation.ALTER, resource=Resource.CLUSTER))
         assert denied.error_message == "Request needs ALTER permission."
         assert (denied.error_code, node.catalog.transaction_version) == (Code.CLUSTER_AUTHORIZATION_FAILED, 2)
 

@@ -13,7 +13,7 @@ from kafka.protocol.consumer import (
 )
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, AclOperation, Resource
 from spark_2pc_sink.reference.protocol.api import handlers_of
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.coordinator.access import denied
@@ -99,7 +99,7 @@ async def test_the_first_record_at_or_after_a_time() -> None:
 
 async def test_errors_of_list_offsets() -> None:
     async with node(known()) as running:
-        access = denied((Operation.DESCRIBE, Resource.TOPIC, "u"))
+        access = denied((AclOperation.DESCRIBE, Resource.TOPIC, "u"))
         found = await _list(
             running, ("t", 0, LATEST), ("t", 9, LATEST), ("missing", 0, LATEST), ("u", 0, LATEST), access=access
         )
@@ -127,7 +127,7 @@ async def test_a_batch_that_cannot_be_looked_into() -> None:
 @pytest.mark.parametrize("version", range(2, 5))
 async def test_where_an_epoch_ends(version: int) -> None:
     async with node(known()) as running:
-        access = denied((Operation.DESCRIBE, Resource.TOPIC, "u"))
+        access = denied((AclOperation.DESCRIBE, Resource.TOPIC, "u"))
         await _times(running, 0, 0)
 
         async def ends(current: int, *wanted: tuple[str, int, int]) -> list[tuple[int, int, int]]:

@@ -12,8 +12,8 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Operation, Resource
-from spark_2pc_sink.reference.coordinator.states import TransactionState
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AclOperation, Resource
+from spark_2pc_sink.reference.coordinator.states import StateId
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.storage.batches import COMPRESSED_RECORDS_MAX, build_batch
 from spark_2pc_sink.wire.batch_reader import DECOMPRESSED_BYTES_MAX, decompress
@@ -151,7 +151,7 @@ async def test_more_records_than_anyone_sends_are_not_looked_into() -> None:
 
 async def test_a_topic_without_a_grant_is_refused_before_anything_else_is_said_of_it() -> None:
     async with node() as running:
-        access = denied((Operation.WRITE, Resource.TOPIC, "t"), (Operation.WRITE, Resource.TOPIC, "missing"))
+        access = denied((AclOperation.WRITE, Resource.TOPIC, "t"), (AclOperation.WRITE, Resource.TOPIC, "missing"))
         answers = await running.produce(
             {T0: batch(b"a"), ("t", 1): b"", ("missing", 0): batch(b"a"), ("u", 0): batch(b"a")},
             tid=None,
@@ -171,7 +171,7 @@ async def test_old_clients_do_not_send_zstd(version: int, code: Code) -> None:
 
 async def test_internal_topics_are_for_privileged_principals_whatever_a_client_calls_itself() -> None:
     """D12: KafkaApis.handleProduceRequest goes by the client id alone; a name gives no right here."""
-    brokers, writers = denied(), denied((Operation.CLUSTER_ACTION, Resource.CLUSTER, "*"))
+    brokers, writers = denied(), denied((AclOperation.CLUSTER_ACTION, Resource.CLUSTER, "*"))
     async with node() as running:
         for topic in ("__consumer_offsets", "__transaction_state"):
             internal = (topic, 0)
@@ -275,7 +275,7 @@ async def test_an_old_client_is_believed_where_verification_is_off() -> None:
         assert await running.write(PAIR, version=11) == 0
         found = running.service.state.get(TID)
         assert found is not None
-        assert found.state is TransactionState.COMPLETE_COMMIT
+        assert found.state is StateId.COMPLETE_COMMIT
         # A new client relies on the implicit add, whatever the property says.
         assert await running.write(PAIR, version=12, partition=1) == 0
         assert running.service.state.get(TID) is not found

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 
-from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, AclOperation, Resource
 from tests.unit.reference.cluster_node import ClusterNode, cluster_node
 from tests.unit.reference.coordinator.access import denied, denying
 
@@ -167,12 +167,12 @@ async def test_a_name_given_twice_creates_nothing() -> None:
 
 async def test_who_may_create_and_who_may_see_the_configs() -> None:
     async with cluster_node() as node:
-        (made,) = await create(node, topic("a"), access=denying(Operation.CREATE))
+        (made,) = await create(node, topic("a"), access=denying(AclOperation.CREATE))
         assert (made.error_code, made.error_message) == (29, "Authorization failed.")
-        by_topic = denying(Operation.CREATE, resource=Resource.CLUSTER)
+        by_topic = denying(AclOperation.CREATE, resource=Resource.CLUSTER)
         (made,) = await create(node, topic("a"), access=by_topic)
         assert made.error_code == 0
-        (made,) = await create(node, topic("b"), access=denying(Operation.DESCRIBE_CONFIGS))
+        (made,) = await create(node, topic("b"), access=denying(AclOperation.DESCRIBE_CONFIGS))
         assert (made.error_code, made.topic_config_error_code, made.num_partitions, made.configs) == (0, 29, -1, [])
 
 
@@ -221,15 +221,15 @@ async def test_who_may_not_see_a_topic_does_not_learn_of_it_by_deleting() -> Non
     async with cluster_node() as node:
         a = await node.catalog.create_topic("a", 1)
         assert a is not None
-        blind = denying(Operation.DELETE, Operation.DESCRIBE)
+        blind = denying(AclOperation.DELETE, AclOperation.DESCRIBE)
         assert await delete(node, "a", "absent", access=blind) == [("a", 29), ("absent", 29)]
         assert await delete(node, ids=(a.id,), access=blind) == [(None, 29)]
-        seeing = denying(Operation.DELETE)
+        seeing = denying(AclOperation.DELETE)
         assert await delete(node, "a", "absent", access=seeing) == [("a", 29), ("absent", 3)]
         assert await delete(node, ids=(a.id,), access=seeing) == [("a", 29)]
-        deleting = denied((Operation.DESCRIBE, Resource.TOPIC, "*"), (Operation.DELETE, Resource.CLUSTER, "*"))
+        deleting = denied((AclOperation.DESCRIBE, Resource.TOPIC, "*"), (AclOperation.DELETE, Resource.CLUSTER, "*"))
         assert await delete(node, "a", access=deleting) == [("a", 29)]
-        by_cluster = denying(Operation.DELETE, Operation.DESCRIBE, resource=Resource.TOPIC)
+        by_cluster = denying(AclOperation.DELETE, AclOperation.DESCRIBE, resource=Resource.TOPIC)
         assert await delete(node, "a", access=by_cluster) == [("a", 0)]
 
 
@@ -288,7 +288,7 @@ async def test_growing_twice_in_one_request_or_without_alter_is_refused() -> Non
         topics = [_More(name="a", count=count, assignments=None) for count in (2, 3)]
         response = await node.ask(CreatePartitionsRequest(topics=topics, timeout_ms=1, validate_only=False), 0)
         assert [(each.name, each.error_code) for each in response.results] == [("a", 42)]
-        assert await grow(node, "a", 2, access=denying(Operation.ALTER)) == (29, None)
+        assert await grow(node, "a", 2, access=denying(AclOperation.ALTER)) == (29, None)
         known = node.catalog.topic("a")
         assert known is not None
         assert known.partitions == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, BrokerProperties
-from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AclOperation, Resource
 from spark_2pc_sink.reference.metadata.acls import Acl, AclFilter, AclStore, access_by_acls
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 2, 3, 4, 5
@@ -63,7 +63,7 @@ def access(*acls: Acl, principal: str = "User:alice", host: str = "10.0.0.1", **
     return access_by_acls(chosen, AclStore(Rows(*acls)))(principal, host)
 
 
-def may(*acls: Acl, operation: Operation = Operation.READ) -> bool:
+def may(*acls: Acl, operation: AclOperation = AclOperation.READ) -> bool:
     return bool(access(*acls).allows(operation, Resource.TOPIC, "t"))
 
 
@@ -107,30 +107,30 @@ def test_a_deny_decides_then_an_allow_and_without_one_the_answer_is_no(acls: lis
 @pytest.mark.parametrize(
     ("asked", "granting"),
     [
-        (Operation.DESCRIBE, {READ, WRITE, DELETE, ALTER, DESCRIBE, ALL}),
-        (Operation.DESCRIBE_CONFIGS, {DESCRIBE_CONFIGS, ALTER_CONFIGS, ALL}),
-        (Operation.READ, {READ, ALL}),
-        (Operation.TWO_PHASE_COMMIT, {15, ALL}),
+        (AclOperation.DESCRIBE, {READ, WRITE, DELETE, ALTER, DESCRIBE, ALL}),
+        (AclOperation.DESCRIBE_CONFIGS, {DESCRIBE_CONFIGS, ALTER_CONFIGS, ALL}),
+        (AclOperation.READ, {READ, ALL}),
+        (AclOperation.TWO_PHASE_COMMIT, {15, ALL}),
     ],
 )
-def test_what_an_allow_implies(asked: Operation, granting: set[int]) -> None:
+def test_what_an_allow_implies(asked: AclOperation, granting: set[int]) -> None:
     """StandardAuthorizerData: READ, WRITE, DELETE, ALTER imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS."""
     assert {code for code in range(2, 16) if may(acl(operation=code), operation=asked)} == granting
 
 
 def test_a_deny_implies_nothing() -> None:
     acls = acl(operation=READ, permission=DENY), acl(operation=DESCRIBE)
-    assert may(*acls, operation=Operation.DESCRIBE)
-    assert not may(*acls, operation=Operation.READ)
+    assert may(*acls, operation=AclOperation.DESCRIBE)
+    assert not may(*acls, operation=AclOperation.READ)
 
 
 def test_super_users_may_do_what_is_denied() -> None:
     super_users = "User:bob;User:alice"
     alice = access(acl(permission=DENY), super_users=super_users)
-    assert alice.allows(Operation.READ, Resource.TOPIC, "t")
-    assert alice.allows_any(Operation.READ, Resource.TOPIC)
+    assert alice.allows(AclOperation.READ, Resource.TOPIC, "t")
+    assert alice.allows_any(AclOperation.READ, Resource.TOPIC)
     carol = access(acl(permission=DENY), principal="User:carol", super_users=super_users)
-    assert not carol.allows(Operation.READ, Resource.TOPIC, "t")
+    assert not carol.allows(AclOperation.READ, Resource.TOPIC, "t")
 
 
 def test_what_no_acl_names_may_be_open_to_all() -> None:
@@ -138,10 +138,10 @@ def test_what_no_acl_names_may_be_open_to_all() -> None:
         {"authorizer.class.name": STANDARD_AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
     )
     found = access_by_acls(properties, AclStore(Rows(acl("t", principal="User:bob"))))("User:alice", "h")
-    assert found.allows(Operation.READ, Resource.TOPIC, "other")
-    assert not found.allows(Operation.READ, Resource.TOPIC, "t")
-    assert found.allows(Operation.READ, Resource.GROUP, "t")
-    assert found.allows_any(Operation.READ, Resource.TOPIC)
+    assert found.allows(AclOperation.READ, Resource.TOPIC, "other")
+    assert not found.allows(AclOperation.READ, Resource.TOPIC, "t")
+    assert found.allows(AclOperation.READ, Resource.GROUP, "t")
+    assert found.allows_any(AclOperation.READ, Resource.TOPIC)
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_what_no_acl_names_may_be_open_to_all() -> None:
 )
 def test_any_resource_of_a_kind(acls: list[Acl], allowed: bool) -> None:
     """Authorizer.authorizeByResourceType: an ALLOW counts unless a DENY dominates it."""
-    assert access(*acls).allows_any(Operation.READ, Resource.TOPIC) is allowed
+    assert access(*acls).allows_any(AclOperation.READ, Resource.TOPIC) is allowed
 
 
 def test_one_operation_does_not_stand_for_another_when_any_resource_will_do() -> None:
-    assert not access(acl(operation=WRITE)).allows_any(Operation.DESCRIBE, Resource.TOPIC)
+    assert not access(acl(operation=WRITE)).allows_any(AclOperation.DESCRIBE, Resource.TOPIC)
 
 
 def filtering(**fields: Any) -> AclFilter:

@@ -12,18 +12,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from spark_2pc_sink import metrics_server as served
 from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Settings
-from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
-from spark_2pc_sink.reference.metrics import LATE_PADDING_MS, Snapshot, metrics_server, render, take_snapshot
+from spark_2pc_sink.reference.metrics import LATE_PADDING_MS, MetricsSnapshot, metrics_server, render, take_snapshot
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 from spark_2pc_sink.wire.batch_format import read_header
 from tests.unit.reference.node import START_MS, batch
 
 TIMEOUT_MS = 900_000
-SNAPSHOT = Snapshot(
+SNAPSHOT = MetricsSnapshot(
     transactions={"Ongoing": 2, "Empty": 0},
     open_time_max_ms=1500,
     late_partitions=1,
@@ -33,7 +33,7 @@ SNAPSHOT = Snapshot(
 )
 
 
-def transaction(name: str, state: TransactionState, start_ms: int) -> TransactionMetadata:
+def transaction(name: str, state: StateId, start_ms: int) -> TransactionMetadata:
     return TransactionMetadata(
         transactional_id=name,
         producer_id=1,
@@ -61,7 +61,7 @@ def partition(*pairs: tuple[int, int], topic: str = "orders") -> PartitionLog:
     return log
 
 
-def snapshot(*logs: PartitionLog, state: CoordinatorState | None = None, now_ms: int = START_MS) -> Snapshot:
+def snapshot(*logs: PartitionLog, state: CoordinatorState | None = None, now_ms: int = START_MS) -> MetricsSnapshot:
     return take_snapshot(
         state or coordinator(),
         logs,
@@ -75,15 +75,15 @@ def snapshot(*logs: PartitionLog, state: CoordinatorState | None = None, now_ms:
 def test_the_oldest_open_transaction_is_measured() -> None:
     """KIP-939, Metric Changes: the max time a currently-open transaction has been open."""
     state = coordinator(
-        transaction("a", TransactionState.ONGOING, START_MS - 300),
-        transaction("b", TransactionState.ONGOING, START_MS - 2000),
-        transaction("c", TransactionState.PREPARE_COMMIT, START_MS - 9000),
-        transaction("d", TransactionState.COMPLETE_COMMIT, START_MS - 9000),
+        transaction("a", StateId.ONGOING, START_MS - 300),
+        transaction("b", StateId.ONGOING, START_MS - 2000),
+        transaction("c", StateId.PREPARE_COMMIT, START_MS - 9000),
+        transaction("d", StateId.COMPLETE_COMMIT, START_MS - 9000),
     )
     found = snapshot(state=state)
     assert found.open_time_max_ms == 2000
     assert found.transactions == {
-        **dict.fromkeys((each.label for each in TransactionState), 0),
+        **dict.fromkeys((each.label for each in StateId), 0),
         "Ongoing": 2,
         "PrepareCommit": 1,
         "CompleteCommit": 1,

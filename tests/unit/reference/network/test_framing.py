@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.reference.network.connection import FrameReader
+from spark_2pc_sink.reference.network.connection import RequestReader
 
 SCRATCH_BYTES = 64
 FRAME_BYTES_MAX = 1000
 
 
-def reader(*, frame_bytes_max: int = FRAME_BYTES_MAX, room_bytes: int = 1 << 40) -> FrameReader:
+def reader(*, frame_bytes_max: int = FRAME_BYTES_MAX, room_bytes: int = 1 << 40) -> RequestReader:
     scratch = memoryview(bytearray(SCRATCH_BYTES))
-    return FrameReader(scratch, frame_bytes_max=frame_bytes_max, has_room=lambda more: more <= room_bytes)
+    return RequestReader(scratch, frame_bytes_max=frame_bytes_max, has_room=lambda more: more <= room_bytes)
 
 
 def framed(*bodies: bytes) -> bytes:
     return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
 
 
-def feed(frames: FrameReader, data: bytes, sizes: list[int]) -> list[bytes]:
+def feed(frames: RequestReader, data: bytes, sizes: list[int]) -> list[bytes]:
     """Receive ``data`` in portions, never more than the buffer that the reader offers."""
     found: list[bytes] = []
     turn = 0

@@ -20,7 +20,7 @@ from kafka.protocol.sasl import (
 
 from spark_2pc_sink.reference.config.listeners import Users
 from spark_2pc_sink.reference.network import connection as connections
-from spark_2pc_sink.reference.network.sasl import LoginRefusedError, ScramExchange
+from spark_2pc_sink.reference.network.sasl import SaslRefusedError, ScramExchange
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.reference.net import METADATA_VERSION, Client, metadata, metadata_request, metadata_response, serving
 from tests.unit.reference.waiting import until
@@ -243,7 +243,7 @@ def test_the_right_password_comes_in_by_scram(user: str, password: str, named: s
 
 @pytest.mark.parametrize("mechanism", BOTH)
 def test_the_wrong_one_does_not(mechanism: str) -> None:
-    with pytest.raises(LoginRefusedError, match=f"{REFUSED} {mechanism}"):
+    with pytest.raises(SaslRefusedError, match=f"{REFUSED} {mechanism}"):
         log_in("alice", "Secret", mechanism)
 
 
@@ -275,14 +275,14 @@ def test_the_example_of_rfc_7677(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_first_message_that_is_refused(message: bytes, reason: str) -> None:
-    with pytest.raises(LoginRefusedError) as caught:
+    with pytest.raises(SaslRefusedError) as caught:
         ScramExchange(USERS, "SCRAM-SHA-256").evaluate(message)
     assert caught.value.told == f"{REFUSED} SCRAM-SHA-256"
     assert caught.value.logged == f"{REFUSED} SCRAM-SHA-256 ({reason})"
 
 
 def test_an_authorization_id_of_somebody_else_is_refused_and_ones_own_is_not() -> None:
-    with pytest.raises(LoginRefusedError, match="authorization id that is different from username"):
+    with pytest.raises(SaslRefusedError, match="authorization id that is different from username"):
         ScramExchange(USERS, "SCRAM-SHA-256").evaluate(b"n,a=bob,n=alice,r=abc")
     answer, _ = ScramExchange(USERS, "SCRAM-SHA-256").evaluate(b"n,a=alice,n=alice,r=abc,tokenauth=false")
     assert answer.startswith(b"r=abc")
@@ -303,7 +303,7 @@ def test_a_second_message_that_is_refused(change: Any, reason: str) -> None:
     client, exchange = ScramClient("alice", "secret", "SCRAM-SHA-256"), ScramExchange(USERS, "SCRAM-SHA-256")
     answer, _ = exchange.evaluate(client.first_message())
     client.process_server_first_message(answer)
-    with pytest.raises(LoginRefusedError) as caught:
+    with pytest.raises(SaslRefusedError) as caught:
         exchange.evaluate(change(client.final_message()))
     assert reason in caught.value.logged
 

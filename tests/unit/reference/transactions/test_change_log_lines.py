@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from spark_2pc_sink.reference.coordinator.states import TransactionState
+from spark_2pc_sink.reference.coordinator.states import StateId
 from tests.unit.reference.coordinator.driver import KEEPING, metadata
 from tests.unit.reference.node import TID, Disk, node
 from tests.unit.reference.seeds import seeded
@@ -43,17 +43,17 @@ async def test_a_kept_transaction_can_be_followed(caplog: pytest.LogCaptureFixtu
 async def test_what_the_coordinator_ends_itself(caplog: pytest.LogCaptureFixture) -> None:
     """A fence, a time-out, a rotation and the expiry of the id."""
     caplog.set_level(logging.DEBUG, LOGGER)
-    async with node(seeded(metadata(TransactionState.ONGOING, (42, 5)))) as running:
+    async with node(seeded(metadata(StateId.ONGOING, (42, 5)))) as running:
         await running.init()
         await running.settled()
         fenced = "aborted by InitProducerId, its producer is fenced"
         assert lines(caplog)[0] == ("INFO", f"{TID}: {fenced}, Ongoing 42:5 -> PrepareAbort 42:6")
-    async with node(seeded(metadata(TransactionState.ONGOING, (42, 5)))) as running:
+    async with node(seeded(metadata(StateId.ONGOING, (42, 5)))) as running:
         running.now_ms += 60_001
         await running.service.abort_timed_out()
         await running.settled()
         assert lines(caplog)[0] == ("INFO", f"{TID}: timed out, Ongoing 42:5 -> PrepareAbort 42:6")
-    async with node(seeded(metadata(TransactionState.COMPLETE_ABORT, (42, 32766)))) as running:
+    async with node(seeded(metadata(StateId.COMPLETE_ABORT, (42, 32766)))) as running:
         await running.init()
         rotated = f"{TID}: InitProducerId, CompleteAbort 42:32766 -> Empty 0:0, new producer id"
         assert lines(caplog) == [("INFO", rotated)]

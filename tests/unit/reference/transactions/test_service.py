@@ -18,7 +18,7 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
 from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, DescribeTransactions
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply
-from spark_2pc_sink.reference.coordinator.states import TransactionState
+from spark_2pc_sink.reference.coordinator.states import StateId
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import Appended
 from spark_2pc_sink.reference.storage.errors import UnreadableRecordError
@@ -51,7 +51,7 @@ async def test_a_record_of_a_kind_that_is_not_known_does_not_keep_the_node_from_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """TransactionLog.readTxnRecordKey: an unknown key version is warned of and ignored, as left by an upgrade."""
-    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    disk = seeded(metadata(StateId.COMPLETE_COMMIT))
     log = FakeCluster(disk).log(TRANSACTION_STATE, 0)
     assert log is not None
     end = log.append_records([(b"\0\x63of another kind", b"\0\0value")], now_ms=START_MS).base_offset
@@ -62,7 +62,7 @@ async def test_a_record_of_a_kind_that_is_not_known_does_not_keep_the_node_from_
 
 async def test_a_record_that_is_not_understood_is_named_and_nothing_is_lost() -> None:
     """D12."""
-    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    disk = seeded(metadata(StateId.COMPLETE_COMMIT))
     log = FakeCluster(disk).log(TRANSACTION_STATE, 0)
     assert log is not None
     offset = log.append_records([(b"\0\0garbage", b"\0\0value")], now_ms=START_MS).base_offset
@@ -150,7 +150,7 @@ async def test_a_caller_that_is_cancelled_leaves_no_id_pending() -> None:
 
 @pytest.mark.parametrize("phase", ["init", "add", "end"])
 async def test_an_append_that_fails_leaves_the_id_as_it_was(phase: str) -> None:
-    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+    async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
         if phase == "end":
             assert await running.write((42, 5)) == 0
         before = running.service.state
@@ -172,7 +172,7 @@ async def test_an_append_that_fails_leaves_the_id_as_it_was(phase: str) -> None:
 
 async def test_a_record_that_may_not_be_durable_is_not_answered_as_done_and_the_restart_decides() -> None:
     """After a failed fdatasync nobody knows what is on the disk: the log takes nothing more until the next start."""
-    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    disk = seeded(metadata(StateId.COMPLETE_COMMIT))
     async with node(disk) as running:
         before = running.service.state
         disk.sync_error = TRANSACTION_STATE
@@ -186,7 +186,7 @@ async def test_a_record_that_may_not_be_durable_is_not_answered_as_done_and_the_
 
 
 async def test_a_completion_that_the_log_does_not_take_for_a_moment_is_tried_again_after_a_pause() -> None:
-    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+    async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
         assert await running.write((42, 5)) == 0
         log = running.cluster.log(TRANSACTION_STATE, running.service.state.partition_of(TID))
         assert log is not None
@@ -206,7 +206,7 @@ async def test_a_completion_that_the_log_does_not_take_for_a_moment_is_tried_aga
 
 
 async def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
-    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+    async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
         assert [await running.write((42, 5), partition=index) for index in (0, 1)] == [0, 0]
         running.disk.append_error = "t-1"
         assert (await running.end((42, 5))).error_code == 0
@@ -226,7 +226,7 @@ async def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
 
 
 async def test_nothing_is_owed_to_a_deleted_topic() -> None:
-    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+    async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
         answers = await running.produce(
             {("t", 0): batch(b"v", pair=(42, 5), sequence=0), ("u", 0): batch(b"v", pair=(42, 5), sequence=0)}
         )
@@ -238,7 +238,7 @@ async def test_nothing_is_owed_to_a_deleted_topic() -> None:
 
 
 async def test_groups_hear_of_a_marker_in_their_partition_when_it_is_durable() -> None:
-    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+    async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
         offsets = TopicPartition("__consumer_offsets", 2)
         event = AddPartitionsToTxn(transactional_id=TID, producer_id=42, producer_epoch=5, partitions=(T0, offsets))
         reply = await running.service.submit(event)
@@ -426,12 +426,12 @@ async def test_the_crash_points_reach_to_the_end_of_the_job() -> None:
     assert 10 < disk.syncs <= SYNCS_MAX
 
 
-@pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
-async def test_a_decided_transaction_is_driven_to_its_end_by_the_next_start(state: TransactionState) -> None:
+@pytest.mark.parametrize("state", [StateId.PREPARE_COMMIT, StateId.PREPARE_ABORT])
+async def test_a_decided_transaction_is_driven_to_its_end_by_the_next_start(state: StateId) -> None:
     prepared = metadata(state, (42, 6), partitions=frozenset({T0, T1}), previous_producer_id=42)
     async with node(seeded(prepared, data={T0: (42, 5), T1: (42, 5)})) as running:
         label = await running.settled()
-        assert label == ("CompleteCommit" if state is TransactionState.PREPARE_COMMIT else "CompleteAbort")
+        assert label == ("CompleteCommit" if state is StateId.PREPARE_COMMIT else "CompleteAbort")
         for index in (0, 1):
             assert [marker[:2] for marker in running.markers_of(partition=index)] == [(42, 6)]
 
@@ -479,7 +479,7 @@ async def _followed(disk: Disk, **changes: Any) -> AsyncIterator[Node]:
 
 def _ongoing(pair: tuple[int, int], client: tuple[int, int] | None = None) -> Disk:
     following = {} if client is None else {"next_producer_id": client[0], "next_producer_epoch": client[1]}
-    return seeded(metadata(TransactionState.ONGOING, pair, **following), data={T0: pair})
+    return seeded(metadata(StateId.ONGOING, pair, **following), data={T0: pair})
 
 
 async def _end(running: Node, pair: tuple[int, int], *, commit: bool = True) -> tuple[int, tuple[int, int]]:

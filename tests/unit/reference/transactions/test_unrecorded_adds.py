@@ -9,7 +9,7 @@ import pytest
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
-from spark_2pc_sink.reference.coordinator.states import Pair, TransactionState
+from spark_2pc_sink.reference.coordinator.states import Pair, StateId
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from tests.unit.reference.coordinator.driver import T0, T1, metadata
 from tests.unit.reference.node import TID, Node, batch, committed, node
@@ -17,7 +17,7 @@ from tests.unit.reference.seeds import seeded
 from tests.unit.reference.waiting import until
 
 PAIR = (42, 5)
-AT_REST = [TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT]
+AT_REST = [StateId.EMPTY, StateId.COMPLETE_COMMIT, StateId.COMPLETE_ABORT]
 
 
 def _partitions(running: Node) -> set[TopicPartition]:
@@ -34,7 +34,7 @@ async def _nothing_hangs(running: Node, *partitions: int) -> None:
 
 @pytest.mark.parametrize("state", AT_REST)
 @pytest.mark.parametrize("commit", [True, False])
-async def test_the_producer_repeats_its_records_and_goes_on(state: TransactionState, commit: bool) -> None:
+async def test_the_producer_repeats_its_records_and_goes_on(state: StateId, commit: bool) -> None:
     async with node(seeded(metadata(state), data={T0: PAIR})) as running:
         assert (running.state(), _partitions(running)) == ("Ongoing", {T0})
         assert running.disk.syncs == 1  # before anybody is served
@@ -48,7 +48,7 @@ async def test_the_producer_repeats_its_records_and_goes_on(state: TransactionSt
 
 
 async def test_a_further_partition_joins_the_open_transaction() -> None:
-    async with node(seeded(metadata(TransactionState.ONGOING), data={T0: PAIR, T1: PAIR})) as running:
+    async with node(seeded(metadata(StateId.ONGOING), data={T0: PAIR, T1: PAIR})) as running:
         assert _partitions(running) == {T0, T1}
         assert (await running.end(PAIR)).error_code == 0
         await running.settled()
@@ -59,14 +59,14 @@ async def test_a_further_partition_joins_the_open_transaction() -> None:
 @pytest.mark.parametrize("pair", [(42, 4), (42, 6), (7, 5)])
 async def test_a_transaction_of_another_pair_is_left_hanging(pair: tuple[int, int]) -> None:
     """It is not of this start: whoever looks for hanging transactions (KIP-664) finds it."""
-    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: pair})) as running:
+    async with node(seeded(metadata(StateId.COMPLETE_COMMIT), data={T0: pair})) as running:
         assert (running.state(), len(running.records())) == ("CompleteCommit", 1)
         assert (await running.read()).last_stable_offset == 0
 
 
 async def test_below_transaction_version_2_nothing_is_added() -> None:
     """There are no implicit adds, and records of the pair may be of any transaction before."""
-    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: PAIR})
+    disk = seeded(metadata(StateId.COMPLETE_COMMIT), data={T0: PAIR})
     async with node(disk, settings=Settings(transaction_version=1)) as running:
         assert (running.state(), len(running.records())) == ("CompleteCommit", 1)
 
@@ -74,7 +74,7 @@ async def test_below_transaction_version_2_nothing_is_added() -> None:
 @pytest.mark.parametrize("commit", [True, False])
 async def test_records_that_were_answered_are_in_the_transaction_after_a_loss_of_power(commit: bool) -> None:
     """What adds their partition was not on the disk yet."""
-    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    disk = seeded(metadata(StateId.COMPLETE_COMMIT))
     async with node(disk) as running:
         assert await running.write(PAIR) == 0
         left = disk.copied(everything=False)
@@ -89,7 +89,7 @@ async def test_records_that_were_answered_are_in_the_transaction_after_a_loss_of
 
 
 async def test_records_that_were_lost_with_what_adds_them_are_written_again() -> None:
-    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    disk = seeded(metadata(StateId.COMPLETE_COMMIT))
     async with node(disk) as running:
         disk.stop_in = "t-0"
         task = asyncio.ensure_future(running.write(PAIR))
@@ -107,7 +107,7 @@ async def test_records_that_were_lost_with_what_adds_them_are_written_again() ->
 
 
 async def test_a_state_log_that_fails_leaves_records_for_the_next_start() -> None:
-    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    disk = seeded(metadata(StateId.COMPLETE_COMMIT))
     async with node(disk) as running:
         disk.sync_error = TRANSACTION_STATE
         assert await running.write(PAIR) == 0
@@ -129,7 +129,7 @@ OFFSETS = TopicPartition("__consumer_offsets", 1)
 async def test_offsets_are_added_for_new_clients_and_verified_for_old_ones(
     version: int, enabled: bool, code: int, added: bool
 ) -> None:
-    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    disk = seeded(metadata(StateId.COMPLETE_COMMIT))
     async with node(disk, verification=BrokerProperties(transaction_partition_verification_enable=enabled)) as running:
         assert await running.verification.for_offsets(version, TID, Pair(42, 5), OFFSETS) == code
         found = running.service.state.get(TID)
@@ -141,7 +141,7 @@ async def test_offsets_are_added_for_new_clients_and_verified_for_old_ones(
 
 async def test_offsets_are_asked_for_once() -> None:
     """Unlike Produce, TxnOffsetCommit hears of CONCURRENT_TRANSACTIONS at once."""
-    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+    async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
         assert await running.write((42, 5)) == 0
         running.disk.append_error = "t-0"
         assert (await running.end((42, 5))).error_code == 0
@@ -151,7 +151,7 @@ async def test_offsets_are_asked_for_once() -> None:
 
 async def test_questions_are_counted() -> None:
     """KIP-890, Metrics: VerificationTimeMs and VerificationFailureRate, of Produce and of TxnOffsetCommit."""
-    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+    async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
         counted = running.verification.metrics
         assert await running.write((42, 5)) == 0
         assert (counted.asked, counted.failures) == (1, 0)

@@ -12,7 +12,7 @@ from spark_2pc_sink.options import Records, Rows, SinkOptions
 from spark_2pc_sink.sink.check.check import database_findings, guarantee
 from spark_2pc_sink.sink.check.database_side import DatabaseFacts, TableFacts
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding, Level
-from spark_2pc_sink.sink.check.kafka_rules import Operation, kafka_findings
+from spark_2pc_sink.sink.check.kafka_rules import TopicRight, kafka_findings
 from spark_2pc_sink.sink.check.kafka_side import (
     CLEANUP,
     DISKLESS,
@@ -21,13 +21,13 @@ from spark_2pc_sink.sink.check.kafka_side import (
     MIN_INSYNC,
     TWO_PHASE,
     UNCLEAN,
+    CheckedTopic,
     KafkaFacts,
-    TopicFacts,
     Trial,
 )
 
-TOPIC = TopicFacts(
-    "orders", partitions=4, replicas=3, operations=frozenset(Operation), configs={MIN_INSYNC: "2", UNCLEAN: "false"}
+TOPIC = CheckedTopic(
+    "orders", partitions=4, replicas=3, operations=frozenset(TopicRight), configs={MIN_INSYNC: "2", UNCLEAN: "false"}
 )
 KAFKA = KafkaFacts(
     cluster_id="c",
@@ -105,8 +105,8 @@ def test_a_timeout_of_the_job_is_held_against_that_of_the_brokers(asked: int, le
         ({"there": False}, "problem", "kafka-topics.sh --bootstrap-server h:1 --create --topic orders"),
         ({"allowed": False}, "problem", "may not describe it"),
         ({"leaderless": 2}, "problem", "2 partitions of 4 have no leader"),
-        ({"operations": frozenset({Operation.READ})}, "problem", "may not write there"),
-        ({"operations": frozenset({Operation.WRITE})}, "warning", "may not read there"),
+        ({"operations": frozenset({TopicRight.READ})}, "problem", "may not write there"),
+        ({"operations": frozenset({TopicRight.WRITE})}, "warning", "may not read there"),
         ({"configs": None}, "not_checked", "--topic orders --operation DescribeConfigs"),
         ({"configs": {MIN_INSYNC: "2", DISKLESS: "true"}}, "problem", "takes no transactions: diskless.enable=true"),
         ({"configs": {MIN_INSYNC: "4"}}, "problem", "no write can succeed"),

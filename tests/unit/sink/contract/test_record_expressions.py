@@ -29,7 +29,7 @@ from spark_2pc_sink.sink.records.record_json import (
     JsonField,
     json_fields,
 )
-from spark_2pc_sink.sink.rows.catalog import TableName, TargetColumn, TargetTable
+from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.text_guards import json_sql
 
 SETTINGS = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
@@ -116,7 +116,7 @@ def chosen(**options: Any) -> RecordExpressions:
 
 def table_of(*names: str, unwritable: str = "") -> TargetTable:
     columns = tuple(TargetColumn(name, "integer", "int4", unwritable=unwritable) for name in names)
-    return TargetTable(table=TableName("t", "public"), columns=columns, unique_keys=())
+    return TargetTable(table=SqlTableName("t", "public"), columns=columns, unique_keys=())
 
 
 def test_columns_of_the_table_that_would_silently_stay_empty_are_named_together() -> None:

@@ -14,7 +14,7 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
 from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
-from spark_2pc_sink.sink.records.record_forwarder import Connections, TopicMetadata
+from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, TopicMetadata
 from spark_2pc_sink.sink.records.record_side import NO_LETTERS, DeadLetterTopic
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.clock import FakeClock
@@ -49,7 +49,7 @@ class Sides:
             bad_rows="dead_letter",
             **{"dead_letter_topic": "bad", **options},
         )
-        self.connections = Connections(self.options.kafka)
+        self.connections = ForwarderConnections(self.options.kafka)
         self.cluster = Cluster(self.options.kafka)
         topics = TopicMetadata(self.cluster, FakeClock())
         self.topic = DeadLetterTopic(self.options, "query", topics, self.connections)

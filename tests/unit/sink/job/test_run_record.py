@@ -17,7 +17,7 @@ from pyspark.sql.connect.proto import Plan
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.sink.job import session_facts
-from spark_2pc_sink.sink.job.run_record import Action, Node, run_record, shows_no_rows
+from spark_2pc_sink.sink.job.run_record import Node, PlanExecution, run_record, shows_no_rows
 
 STREAM = (Node("Filter", frozenset({1}), None), Node("MicroBatchScan", frozenset({2}), "10"))
 SCAN, CACHE = "Scan ExistingRDD", "InMemoryTableScan"
@@ -30,10 +30,10 @@ def action(
     stream: tuple[Node, ...] = STREAM,
     succeeded: bool = True,
     tasks: int = 4,
-) -> Action:
+) -> PlanExecution:
     """An action that reads the batch."""
     own = [Node(name, frozenset({100 + number}), None) for number, name in enumerate(others or ("CollectLimit",))]
-    return Action((*own, Node(reader, frozenset({99}), rows), *stream), succeeded=succeeded, tasks=tasks)
+    return PlanExecution((*own, Node(reader, frozenset({99}), rows), *stream), succeeded=succeeded, tasks=tasks)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def action(
         [action(None), action()],
     ],
 )
-def test_an_action_that_read_all_of_a_batch_and_found_nothing(actions: list[Action]) -> None:
+def test_an_action_that_read_all_of_a_batch_and_found_nothing(actions: list[PlanExecution]) -> None:
     """A22: whatever the stream itself has read: a filter may leave nothing of it."""
     assert shows_no_rows(STREAM, actions)
 
@@ -64,10 +64,10 @@ def test_an_action_that_read_all_of_a_batch_and_found_nothing(actions: list[Acti
         [action("0", "BroadcastHashJoin")],
         [action(stream=())],  # another frame
         [action("0", stream=(Node("Filter", frozenset({7}), "0"),))],  # the frame of another batch
-        [Action((Node("LocalTableScan", frozenset({9}), "0"), *STREAM), succeeded=True, tasks=1)],
+        [PlanExecution((Node("LocalTableScan", frozenset({9}), "0"), *STREAM), succeeded=True, tasks=1)],
     ],
 )
-def test_everything_else_shows_nothing(actions: list[Action]) -> None:
+def test_everything_else_shows_nothing(actions: list[PlanExecution]) -> None:
     """A22: what may have had rows is not passed over."""
     assert not shows_no_rows(STREAM, actions)
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.rows.catalog import TableName, TargetColumn, TargetTable, UniqueKey, quote_identifier
+from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable, UniqueKey, quote_identifier
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, Encoding
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
@@ -28,7 +28,7 @@ VARIANT = t.VariantType()
 
 
 def table(*columns: TargetColumn, keys: tuple[UniqueKey, ...] = ()) -> TargetTable:
-    return TargetTable(table=TableName("orders", "public"), columns=columns, unique_keys=keys)
+    return TargetTable(table=SqlTableName("orders", "public"), columns=columns, unique_keys=keys)
 
 
 def column(name: str, base_type: str, **more: object) -> TargetColumn:
@@ -433,22 +433,22 @@ def test_ddl_refuses_what_it_cannot_make() -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("orders", TableName("orders")),
-        ("Public.Orders", TableName("orders", "public")),
-        ('"Public"."Or""ders"', TableName('Or"ders', "Public")),
-        ('public."a.b"', TableName("a.b", "public")),
-        ("ÄRGER", TableName("Ärger")),
+        ("orders", SqlTableName("orders")),
+        ("Public.Orders", SqlTableName("orders", "public")),
+        ('"Public"."Or""ders"', SqlTableName('Or"ders', "Public")),
+        ('public."a.b"', SqlTableName("a.b", "public")),
+        ("ÄRGER", SqlTableName("Ärger")),
     ],
 )
-def test_table_names_are_read_as_postgresql_reads_them(text: str, name: TableName) -> None:
-    assert TableName.parse(text) == name
-    assert TableName.parse(str(name)) == name
+def test_table_names_are_read_as_postgresql_reads_them(text: str, name: SqlTableName) -> None:
+    assert SqlTableName.parse(text) == name
+    assert SqlTableName.parse(str(name)) == name
 
 
 @pytest.mark.parametrize("text", ["", "a.b.c", "my-table", "1st", "a.", '"', "a b", "orders; drop table x", "x" * 64])
 def test_what_is_no_table_name_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
-        TableName.parse(text)
+        SqlTableName.parse(text)
 
 
 @pytest.mark.parametrize("name", ["", "ü" * 32, "a\x00b"])

@@ -25,7 +25,7 @@ from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
 from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan, TaskReceipt, add_up
 from spark_2pc_sink.sink.records import record_columns
-from spark_2pc_sink.sink.records.record_forwarder import Connections, Forwarded, KnownTopics, RecordForwarder
+from spark_2pc_sink.sink.records.record_forwarder import Forwarded, ForwarderConnections, KnownTopics, RecordForwarder
 from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
 from spark_2pc_sink.sink.stream import attempt_input
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream
@@ -53,7 +53,7 @@ class Driver:
 
     def __init__(self, fake: FakeCluster, topic: str | None = "t") -> None:
         self.kafka: KafkaOptions = options_for(fake)
-        self.connections = Connections(self.kafka)
+        self.connections = ForwarderConnections(self.kafka)
         known = {"t": TOPIC} if topic else {}
         self.topics = KnownTopics(known, dead_letters="letters")
         self.plan = TaskPlan(

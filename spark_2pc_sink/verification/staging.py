@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg2
@@ -56,8 +55,8 @@ _BYTE_ORDER: Final = (
     "SELECT attcollation <> 0 FROM pg_catalog.pg_attribute "
     "WHERE attrelid = 'pg_temp.verify_staged'::regclass AND attname = 'o'"
 )
-#: Records for one statement: the JSON object, the offset and the place of each.
-Chunk: TypeAlias = Sequence[tuple[bytes, int, int]]
+#: Records for one statement, in three columns: JSON objects, offsets and places.
+Chunk: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
 
 
 class NewFieldsError(Exception):
@@ -217,9 +216,10 @@ class StagingSession:
             NewFieldsError: they have fields that are columns and are not compared yet.
         """
         if self._unseen:
-            joined = b"".join(text for text, _, _ in chunk)
+            texts = chunk[0]
+            joined = b"".join(texts)
             names = {name: spelt for name, spelt in self._unseen.items() if spelt in joined}
-            likely = (text for text, _, _ in chunk if any(spelt in text for spelt in names.values()))
+            likely = (text for text in texts if any(spelt in text for spelt in names.values()))
             new = [text for text in likely if any((as_object(text) or {}).get(name) is not None for name in names)]
             if new:
                 raise NewFieldsError(new[:1_000])
@@ -227,28 +227,28 @@ class StagingSession:
             self._take(cursor, chunk)
 
     def _take(self, cursor: Cursor, chunk: Chunk) -> None:
-        texts, offsets, places = zip(*chunk, strict=True)
+        texts, offsets, places = chunk
         cursor.execute("SAVEPOINT chunk")
         try:
             numbers = (f"'{{{','.join(map(str, each))}}}'" for each in (places, offsets))
             cursor.execute(self.sql.stage(literal(texts, self.connection), *numbers))
-            if cursor.rowcount == len(chunk):
-                self._staged += len(chunk)
+            if cursor.rowcount == len(texts):
+                self._staged += len(texts)
                 cursor.execute("RELEASE SAVEPOINT chunk")
                 return
             reason, spelled = "a value is several JSON objects, with commas between them", texts
         except (psycopg2.DataError, UnicodeDecodeError) as error:
             reason, spelled = str(error).splitlines()[0], texts
             if isinstance(error, psycopg2.errors.UntranslatableCharacter):
-                spelled = tuple(spelled_in(text, self._encoding) for text in texts)
+                spelled = [spelled_in(text, self._encoding) for text in texts]
         cursor.execute("ROLLBACK TO SAVEPOINT chunk")
         if spelled != texts:
-            self._take(cursor, list(zip(spelled, offsets, places, strict=True)))
+            self._take(cursor, (spelled, offsets, places))
             return
         self._reason = self._reason or reason
-        if len(chunk) > 1:
-            for half in (chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]):
-                self._take(cursor, half)
+        if len(texts) > 1:
+            for half in (slice(len(texts) // 2), slice(len(texts) // 2, None)):
+                self._take(cursor, (texts[half], offsets[half], places[half]))
             return
         cursor.execute(self.sql.stage_unreadable(places[0], offsets[0]))
         self._staged += 1
@@ -265,7 +265,7 @@ class Staging:
     ) -> None:
         self._sql = sql
         self._texts = texts
-        self._chunk: list[tuple[bytes, int, int]] = []
+        self._chunk: tuple[list[bytes], list[int], list[int]] = ([], [], [])
         self._chunk_bytes = 0
         self._waiting: list[Future[None]] = []
         self._turns: list[tuple[StagingSession, ThreadPoolExecutor]] = []
@@ -284,9 +284,12 @@ class Staging:
             texts = [read(topic, message.value()) or make(at, message) for message in chosen]
         else:
             texts = [make(at, message) for message in chosen]
-        self._chunk += zip(texts, offsets[part.start : part.stop], repeat(self._sql.place(part.order, at)))
+        collected, their_offsets, their_places = self._chunk
+        collected += texts
+        their_offsets += offsets[part.start : part.stop]
+        their_places += [self._sql.place(part.order, at)] * len(texts)
         self._chunk_bytes += sum(map(len, texts))
-        if len(self._chunk) >= CHUNK_RECORDS_MAX or self._chunk_bytes >= CHUNK_BYTES_MAX:
+        if len(self._chunk[0]) >= CHUNK_RECORDS_MAX or self._chunk_bytes >= CHUNK_BYTES_MAX:
             self._put()
 
     def finish(self) -> None:
@@ -302,11 +305,11 @@ class Staging:
     def _put(self) -> None:
         while len(self._waiting) >= SESSIONS:
             self._waiting.pop(0).result()
-        if self._chunk:
+        if self._chunk[0]:
             self._turns.append(self._turns.pop(0))
             session, thread = self._turns[-1]
             self._waiting.append(thread.submit(session.take, self._chunk))
-            self._chunk, self._chunk_bytes = [], 0
+            self._chunk, self._chunk_bytes = ([], [], []), 0
 
 
 def _refused(sql: Statements, error: psycopg2.Error) -> ConfigurationError | StateStoreError:

@@ -313,6 +313,7 @@ RULES: dict[tuple[str, str], Rule] = {
 
 
 _TAKE_JSON = ("text", "varchar", "bpchar", *JSON_COLUMNS)
+_TEXTS = ("StringType", "CharType", "VarcharType")
 _TIMES = ("DateType", "TimestampType", "TimestampNTZType")
 _NUMBERS = ("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType")
 #: NAMEDATALEN - 1.
@@ -392,9 +393,9 @@ def _remedy(name: str, spark_type: DataType, target: TargetTable, column: Target
         return f"jsonb takes it: {retyped(target, column, 'jsonb', made_of)}"
     if kind in COMPLEX_TYPES:
         reason, converted = "say that its JSON is meant", f"to_json({value})"
-    elif column.base_type == "interval" and "Interval" in kind:
+    elif column.base_type == "interval" and ("Interval" in kind or kind in _TEXTS):
         full = "interval[]" if column.is_array else "interval"
-        return f"the column drops fields that the batch has: {retyped(target, column, full, made_of)}"
+        return f"the column drops fields that values of the batch may have: {retyped(target, column, full, made_of)}"
     elif column.base_type in SPARK_COUNTERPARTS:
         reason = _REASONS.get((kind, column.base_type), "they are not converted silently; say that you want it")
         to = SPARK_COUNTERPARTS[column.base_type]
@@ -412,7 +413,7 @@ def _remedy(name: str, spark_type: DataType, target: TargetTable, column: Target
 
 def _has_cast(kind: str, to: str) -> bool:
     """Whether Spark has a meaningful cast from a type, by its class, to one of `SPARK_COUNTERPARTS`."""
-    if to == "string" or kind in ("StringType", "CharType", "VarcharType", "NullType"):
+    if to == "string" or kind in (*_TEXTS, "NullType"):
         return True
     return kind in (_TIMES if to in ("date", "timestamp", "timestamp_ntz") else () if to == "binary" else _NUMBERS)
 

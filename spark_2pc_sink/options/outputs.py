@@ -305,8 +305,12 @@ class Rows(RowShape):
         return f"Rows({self.table!r})"
 
 
-_LONG_NAMES: Final = {
-    about.sink: item.name for output in (Records, Rows) for item in fields(output) if (about := setting_of(item)).sink
+_LONG_NAMES: Final[dict[str, str]] = {
+    about.sink: item.name
+    for output in (Records, Rows)
+    for item in fields(output)
+    for about in [setting_of(item)]
+    if about.sink
 }
 _LONG_NAME: Final = re.compile(rf"\b({'|'.join(_LONG_NAMES)})\b")
 _PLACEHOLDER: Final = re.compile(rf"{{({'|'.join(_LONG_NAMES.values())})}}")

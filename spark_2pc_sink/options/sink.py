@@ -339,7 +339,8 @@ _FLAT: Final[Mapping[str, tuple[type[Records | Rows], Field[Any]]]] = {
     for kind in (Rows, Records)
     # What all tables have comes before what only those with keys have.
     for item in sorted(fields(kind), key=lambda item: item.name in RowShape.__annotations__)
-    if (about := setting_of(item)).sink is not None
+    for about in [setting_of(item)]
+    if about.sink is not None
 }
 
 

@@ -393,6 +393,10 @@ def _remedy(name: str, spark_type: DataType, target: TargetTable, column: Target
         return f"jsonb takes it: {retyped(target, column, 'jsonb', made_of)}"
     if kind in COMPLEX_TYPES:
         reason, converted = "say that its JSON is meant", f"to_json({value})"
+    elif column.base_type == "interval" and kind in _TEXTS and column.is_array:
+        reason, converted = "it takes intervals of Spark; say which", f"cast({value} as interval day to second)"
+    elif column.base_type == "interval" and "Interval" in kind and column.is_array and of_column is spark_type:
+        reason, converted = "it takes arrays; say so", value
     elif column.base_type == "interval" and ("Interval" in kind or kind in _TEXTS):
         full = "interval[]" if column.is_array else "interval"
         return f"the column drops fields that values of the batch may have: {retyped(target, column, full, made_of)}"

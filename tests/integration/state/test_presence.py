@@ -100,7 +100,7 @@ def test_a_server_that_does_not_answer_holds_no_end_up(
             driver.close()
         finally:
             os.kill(pid, signal.SIGCONT)
-    assert "ends with its name" in caplog.text
+    assert "could not clear application_name" in caplog.text
     wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
 
 

@@ -35,7 +35,7 @@ from spark_2pc_sink.sink.stream.background_task import AttemptThreads
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamLimits, StreamListener
 from tests.harness.call_trace import module_name
 from tests.unit.fakes.cluster import FakeCluster
-from tests.unit.producer.support import options_for
+from tests.unit.kafka.support import options_for
 
 _OF_DOUBLES = re.compile(r"/tests/|/spark_2pc_sink/reference/")
 _OF_ALL = {"clock", "codes", "errors", "ids", "jdbc_state/errors", "jdbc_state/sink_log"}

@@ -122,7 +122,7 @@ REQUESTS: Final[dict[int, Any]] = {
     found.API_KEY: found
     for module in (admin, consumer, metadata, producer, sasl)
     for name in dir(module)
-    if name.endswith("ApiRequest") and name != "SaslBytesRequest"
+    if name.endswith("Request") and name != "SaslBytesRequest"
     for found in (getattr(module, name),)
 } | NEWER_REQUESTS
 

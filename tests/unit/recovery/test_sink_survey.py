@@ -25,7 +25,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Received, answer, keep_silent
-from tests.unit.producer.support import T0, kafka_for
+from tests.unit.kafka.support import T0, kafka_for
 from tests.unit.recovery.test_report import ROW as BATCH_7
 from tests.unit.recovery.test_status import LIVES
 

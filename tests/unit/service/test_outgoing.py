@@ -12,7 +12,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord, encode
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_batch import assign_producer
-from tests.unit.producer.support import PAIR
+from tests.unit.kafka.support import PAIR
 
 KAFKA = {"bootstrap.servers": "unused:9092", "compression.type": "none"}
 

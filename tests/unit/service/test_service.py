@@ -15,7 +15,7 @@ from spark_2pc_sink.service import service as module
 from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_pool import IdPool
 from spark_2pc_sink.service.service import Service, TopicSizes
-from tests.unit.producer.support import PAIR
+from tests.unit.kafka.support import PAIR
 from tests.unit.service.worlds import OPTIONS
 
 

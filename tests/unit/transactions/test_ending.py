@@ -24,7 +24,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, FakeProducer, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer, serve_it
-from tests.unit.producer.support import kafka_for
+from tests.unit.kafka.support import kafka_for
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -25,7 +25,7 @@ from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.memory_store import MemoryStateStore
 from tests.unit.fakes.wire import answer
-from tests.unit.producer.support import kafka_for
+from tests.unit.kafka.support import kafka_for
 
 DATABASE = "postgresql://h/d"
 

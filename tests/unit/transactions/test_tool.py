@@ -26,7 +26,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, FakeProducer, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import answer, hang_up, keep_silent
-from tests.unit.producer.support import kafka_for
+from tests.unit.kafka.support import kafka_for
 
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
 NOW_MS = 100 * 60_000

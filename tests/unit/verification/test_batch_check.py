@@ -16,7 +16,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.record_batch import Compression, compress
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import Received, keep_silent, serve_no_records
-from tests.unit.producer.support import T0, T1, options_for
+from tests.unit.kafka.support import T0, T1, options_for
 
 BYTES_MAX = 100_000
 TOGETHER_BYTES = 1_000

@@ -22,7 +22,7 @@ from spark_2pc_sink.verification.letters import (
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_batch import assign_producer
 from spark_2pc_sink.wire.record_list import encode_listed_batch
-from tests.unit.producer.support import PAIR
+from tests.unit.kafka.support import PAIR
 
 PLACE = TopicPartition("bad", 0)
 COLUMNS: dict[str, Any] = {"occurrences": 1, "output": "table t", "reason": "why", "sqlstate": "", "row": {"id": 1}}

@@ -49,7 +49,7 @@ from spark_2pc_sink.wire.batch_format import Record
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_batch import assign_producer
 from spark_2pc_sink.wire.record_list import encode_listed_batch
-from tests.unit.producer.support import PAIR
+from tests.unit.kafka.support import PAIR
 
 ONE, TWO = b"1" * 16, b"2" * 16
 

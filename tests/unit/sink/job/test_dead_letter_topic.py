@@ -20,7 +20,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import answer
-from tests.unit.producer.support import kafka_for, options_for
+from tests.unit.kafka.support import kafka_for, options_for
 
 PAIR = ProducerIdAndEpoch(7, 1)
 TICKET = TransactionTicket(

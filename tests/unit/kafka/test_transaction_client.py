@@ -29,7 +29,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Received, answer, hang_up, keep_silent, lose_answer
-from tests.unit.producer.support import PAIR, T0, T1, options_for
+from tests.unit.kafka.support import PAIR, T0, T1, options_for
 
 ASK_AGAIN = [
     Code.COORDINATOR_LOAD_IN_PROGRESS,

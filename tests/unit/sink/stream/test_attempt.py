@@ -35,7 +35,7 @@ from spark_2pc_sink.sink.stream.task_stream import Frame, FrameKind, TaskStream
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.wire import answer
-from tests.unit.producer.support import options_for
+from tests.unit.kafka.support import options_for
 
 TOPIC = TopicFacts(2, "", TopicLimits(None, create_time=True))
 TICKET = TransactionTicket("orders", ProducerIdAndEpoch(7, 1), 2, 1, 1, "", kafka_only=True)

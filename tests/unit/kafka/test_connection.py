@@ -31,7 +31,7 @@ from tests.harness.secure_kafka import MECHANISMS, PASSWORD, LoginBroker
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import Received, answer, hang_up
-from tests.unit.producer.support import T0, T1, options_for
+from tests.unit.kafka.support import T0, T1, options_for
 
 _NEXT = ProducerIdAndEpoch(7, 3)
 PEER = "bootstrap-0"

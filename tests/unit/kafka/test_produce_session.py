@@ -28,7 +28,7 @@ from spark_2pc_sink.wire.record_batch import batch_digest, encode_sections
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Received, Step, answer, hang_up, keep_silent, lose_answer, serve_it
-from tests.unit.producer.support import PAIR, SMALL_BATCHES, T0, T1, one_batch_each, options_for, rows, session_on
+from tests.unit.kafka.support import PAIR, SMALL_BATCHES, T0, T1, one_batch_each, options_for, rows, session_on
 
 pytestmark = pytest.mark.usefixtures("begun")
 

@@ -34,7 +34,7 @@ from spark_2pc_sink.wire.record_batch import encode_sections
 from spark_2pc_sink.wire.record_list import encode_listed_batch, record_content
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer
-from tests.unit.producer.support import PAIR, T0, T1, options_for
+from tests.unit.kafka.support import PAIR, T0, T1, options_for
 
 OPTIONS = KafkaOptions.parse({"bootstrap.servers": "localhost:9092", "compression.type": "none"})
 #: Columns of one partition each: no two of the same length, with and without keys, text and bytes of both widths.

@@ -29,7 +29,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 from tests.unit.fakes.wire import answer, hang_up, lose_answer
-from tests.unit.producer.support import ROWS, in_transaction, observable, options_for, unknown, writer_on
+from tests.unit.kafka.support import ROWS, in_transaction, observable, options_for, unknown, writer_on
 
 
 def test_a_lost_answer_to_commit_is_repeated(two_phase: FakeCluster, writer: TransactionalWriter) -> None:

@@ -29,7 +29,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Received, answer, hang_up
-from tests.unit.producer.support import CALL, REACH, ROWS, T0, in_transaction, kept, observable, options_for, writer_on
+from tests.unit.kafka.support import CALL, REACH, ROWS, T0, in_transaction, kept, observable, options_for, writer_on
 
 ALLOWED = {(rule.state, rule.operation) for rule in RULES}
 ILLEGAL = [pair for pair in itertools.product(WriterState, Operation) if pair not in ALLOWED]

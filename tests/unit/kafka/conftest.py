@@ -13,7 +13,7 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.producer.support import PAIR, options_for, writer_on
+from tests.unit.kafka.support import PAIR, options_for, writer_on
 
 
 @pytest.fixture

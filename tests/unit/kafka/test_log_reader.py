@@ -20,7 +20,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.messages import OffsetSpec
 from tests.unit.fakes.cluster import FakeCluster, FakeProducer, fake_cluster
 from tests.unit.fakes.wire import answer, hang_up, keep_silent, serve_no_records
-from tests.unit.producer.support import T0, T1, data, marker, options_for
+from tests.unit.kafka.support import T0, T1, data, marker, options_for
 
 OURS, OTHERS = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(8, 3)
 ABORT, COMMIT, OTHER_CONTROL = 0, 1, 5

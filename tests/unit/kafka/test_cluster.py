@@ -23,7 +23,7 @@ from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import answer, hang_up, keep_silent, lose_answer
-from tests.unit.producer.support import T0, options_for
+from tests.unit.kafka.support import T0, options_for
 
 
 @pytest.fixture

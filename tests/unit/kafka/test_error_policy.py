@@ -26,7 +26,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.wire import Received, Step, answer
-from tests.unit.producer.support import SMALL_BATCHES, T0, one_batch_each, rows, session_on
+from tests.unit.kafka.support import SMALL_BATCHES, T0, one_batch_each, rows, session_on
 
 pytestmark = pytest.mark.usefixtures("begun")
 

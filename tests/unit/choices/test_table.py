@@ -17,9 +17,12 @@ from spark_2pc_sink.choices import (
     Choice,
     Facts,
     HaltCause,
+    HaltError,
+    InDoubtError,
     Problem,
     Symptom,
     problem_in,
+    remedies,
 )
 from spark_2pc_sink.choices.choice import Fact
 from spark_2pc_sink.errors import ConfigurationError
@@ -245,3 +248,25 @@ def test_a_form_is_about_one_state_of_both_sides() -> None:
     ]
     assert len({fingerprint(each) for each in (found, *others)}) == len(others) + 1
     assert fingerprint(found) == fingerprint(replace(found, row=replace(found.row, age_s=9)))
+
+
+def test_errors_without_remedies_have_those_of_the_table() -> None:
+    halt = HaltError(
+        transactional_id="orders",
+        cause=HaltCause.DATABASE_BEHIND,
+        database_side="batch 7",
+        kafka_side="batch 8",
+        reason="Kafka has more",
+    )
+    assert halt.remedies == remedies(HaltCause.DATABASE_BEHIND, Facts(), "--transactional-id orders")
+    doubt = InDoubtError(transactional_id="orders", prepared="0:1", detail="Kafka was away")
+    assert doubt.remedies == remedies(Symptom.IN_DOUBT, Facts(), "--transactional-id orders")
+    assert all(line in str(error) for error in (halt, doubt) for line in error.remedies)
+
+
+@pytest.mark.parametrize("problem", TABLE)
+def test_a_choice_says_what_to_do_and_what_it_changes(problem: Problem) -> None:
+    for choice in TABLE[problem].choices_for(FACTS):
+        assert len(choice.effects) == (1 if {choice.kafka, choice.database} == {UNCHANGED} else 2)
+        assert (choice.todo != choice.steps) == choice.on_sink
+        assert choice.todo[: len(choice.steps)] == choice.steps

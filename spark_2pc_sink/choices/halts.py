@@ -105,7 +105,8 @@ _WRITE_AGAIN: Final = Choice(
 _OLD_JOB: Final = Choice(
     name="old_job",
     title="start the job as it was before its change (of topic, key, value, headers, dead_letter_topic, the query, or "
-    "a setting that to_json follows, such as spark.sql.session.timeZone), until the batch is written",
+    "a setting that to_json follows: spark.sql.session.timeZone, spark.sql.jsonGenerator.ignoreNullFields or "
+    "spark.sql.legacy.timeParserPolicy), until the batch is written",
     kafka="the batch is sent as it was, if Kafka lacks it",
     steps=(
         (

@@ -128,12 +128,14 @@ class Cluster(BrokerConnections):
     def ask_features(self) -> None:
         """Send the request for `features`, which uses the answer if called within a second.
 
-        Sends nothing if that requires a new connection.
+        Sends nothing if that requires a new connection. The answer to an earlier request that nothing needed is
+        discarded: the level may have changed since.
         """
-        if self._metadata is None or self._may_have_moved or self._ahead is not None:
+        if self._metadata is None or self._may_have_moved:
             return
         deadline = self.deadline()
         try:
+            self._asked_before()
             answer = self.begin_api_versions(self.any_node(deadline), deadline)
         except NodeUnavailableError as error:
             _log.info("%s; asking when it has to be known", error)

@@ -39,7 +39,7 @@ def test_a_driver_in_a_long_batch_is_left_alone(
     assert "its driver lives (pid " in text
     assert "from 127.0.0.1, role postgres; claim 1 is of " in text
     assert f"spark-2pc recover --transactional-id {job.transactional_id} " in text
-    assert " --take-over  # stops that driver" in text
+    assert " --take-over  # stop the driver from here" in text
     assert (job.state(*ROW), job.describe()) == before
     driver.go_on()
     job.finished(driver)

@@ -76,8 +76,8 @@ def test_the_state_table_moves_to_another_schema(kafka: Broker, make_job: MakeJo
     job.sql("CREATE SCHEMA ops")
     for table in ("kafka_transaction_state", "kafka_transaction_state_history"):
         job.sql(f"ALTER TABLE {table} SET SCHEMA ops")
-    refused(job, "HaltError", "if state_schema, state_table or database is another than")
-    refused(job, "HaltError", "if state_schema, state_table or database is another than")
+    refused(job, "HaltError", "change transactional_id, state_schema, state_table or database back")
+    refused(job, "HaltError", "change transactional_id, state_schema, state_table or database back")
     code, text = run(job, "recover", "--take-over")
     assert code == exits.EXIT_IN_DOUBT
     assert "state_schema" in text
@@ -143,7 +143,7 @@ def test_the_job_makes_other_records_of_a_batch_that_comes_again(place: str, kaf
     job.kill_at(place, batch=BATCH)
     before = job.input()[BATCH]
     job.write_batch(BATCH, [(number, payload.upper()) for number, payload in before])
-    refused(job, "HaltError", "have changed since: start the job as it was")
+    refused(job, "HaltError", "start the job as it was before its change")
     job.write_batch(BATCH, before)
     job.run()
     job.check()
@@ -209,7 +209,13 @@ def test_the_transactional_id_is_changed(kafka: Broker, make_job: MakeJob) -> No
     job = make_job(kafka)
     job.kill_at("step:DECIDE", batch=BATCH)
     renamed = {"transactional_id": f"{job.transactional_id}-renamed"}
-    refused(job, "HaltError", "the first batch is 1", "transactional_id", "change it back", **renamed)
+    refused(
+        job,
+        "HaltError",
+        "the first batch is 1",
+        "change transactional_id, state_schema, state_table or database back",
+        **renamed,
+    )
     job.run()
     job.check()
 

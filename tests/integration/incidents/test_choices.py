@@ -117,11 +117,11 @@ CASES: Final = (
 
 #: Choices that are printed only where a fact is known that no incident has, and the tests that do what they say.
 OTHERWISE: Final = {
-    ("open_transaction", "adopt"): "test_lost_rows.py",
-    ("commits_lost", "accept_loss"): "test_standby.py",
-    ("replay_differs", "new_checkpoint"): "test_spark_checkpoints.py",
-    ("replay_differs", "write_again"): "test_spark_checkpoints.py",
-    ("other_query", "adopt"): "test_spark_checkpoints.py",
+    ("open_transaction", "adopt"): "faults/test_lost_rows.py",
+    ("commits_lost", "accept_loss"): "faults/test_standby.py",
+    ("replay_differs", "new_checkpoint"): "sink/test_handed_over.py",
+    ("replay_differs", "write_again"): "sink/test_sink_restarts.py",
+    ("other_query", "adopt"): "sink/test_sink_restarts.py",
 }
 
 
@@ -131,7 +131,7 @@ def test_each_choice_that_prints_something_to_paste_has_a_case() -> None:
     printing = {place for place, choice in every.items() if choice.command("", {}) and choice.act is not Act.COMPARE}
     assert printing == {(case.symptom, case.choice) for case in CASES} | OTHERWISE.keys()
     for file in OTHERWISE.values():
-        assert "adopt=True" in (ROOT / "tests/integration/faults" / file).read_text()
+        assert "adopt=True" in (ROOT / "tests/integration" / file).read_text()
     stepping = {place for place, choice in every.items() if any(map(re.compile("spark-2pc ").match, choice.steps))}
     assert stepping == {("readers_stand_still", "force_terminate")}
 

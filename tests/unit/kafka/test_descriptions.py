@@ -123,12 +123,25 @@ def test_a_question_that_was_sent_ahead_is_not_asked_again(fake: FakeCluster, cl
     fake.received.clear()
     fake.transaction_version, fake.features_epoch = 1, 2
     client.ask_features()
-    client.ask_features()
     client.learn_features()
     assert client.transaction_version == 1
     assert [Api(each.api) for each in fake.received] == [Api.API_VERSIONS]
     client.learn_features()
     assert [Api(each.api) for each in fake.received] == [Api.API_VERSIONS] * 2
+
+
+def test_an_answer_that_nothing_needed_is_not_kept_for_the_next_transaction(
+    fake: FakeCluster, client: TransactionClient
+) -> None:
+    """B24: a transaction of a level below 2 ends without it, and the level changes before the next one."""
+    client.learn_features()
+    asked = len(fake.of(Api.API_VERSIONS))
+    client.ask_features()
+    wait_until(lambda: len(fake.of(Api.API_VERSIONS)) > asked, deadline_s=10, what="the request to arrive")
+    fake.transaction_version, fake.features_epoch = 1, 2
+    client.ask_features()
+    client.learn_features()
+    assert client.transaction_version == 1
 
 
 @pytest.mark.parametrize("step", [hang_up, lose_answer, keep_silent])

@@ -258,9 +258,9 @@ def test_a_small_file_has_several_users() -> None:
 def test_classes_of_the_product_have_names_of_their_own() -> None:
     modules: dict[str, list[str]] = {}
     for path in SOURCES:
-        for part in ast.parse(path.read_text()).body:
-            if isinstance(part, ast.ClassDef) and not part.name.startswith("_"):
-                modules.setdefault(part.name, []).append(module_of(path))
+        for name, _ in facts_of(path).classes:
+            if not name.startswith("_"):
+                modules.setdefault(name, []).append(module_of(path))
     assert {name: places for name, places in modules.items() if len(places) > 1} == {}
 
 

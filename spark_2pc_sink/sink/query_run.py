@@ -24,11 +24,12 @@ from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
+from spark_2pc_sink.sink.bad_rows.row_sql import identity_sql
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.on_decide import OnDecide
 from spark_2pc_sink.sink.driver.step_observer import BatchSpans, StepTimes
-from spark_2pc_sink.sink.job.batch_split import BatchSplit, identity_sql
+from spark_2pc_sink.sink.job.batch_split import BatchSplit
 from spark_2pc_sink.sink.job.calling_query import check_is_batch
 from spark_2pc_sink.sink.job.classic_query import check_session
 from spark_2pc_sink.sink.job.lane_columns import expressions_by_lane, rows_of

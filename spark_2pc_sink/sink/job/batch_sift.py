@@ -25,8 +25,8 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS
+from spark_2pc_sink.sink.bad_rows.row_sql import fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
-from spark_2pc_sink.sink.job.batch_split import fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.job.lane_columns import packed_name
 from spark_2pc_sink.sink.job.sift_task import SiftPlan, read_sift_receipts, run_sift_task
 from spark_2pc_sink.sink.rows.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN

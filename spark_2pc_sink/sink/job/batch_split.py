@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError
 from spark_2pc_sink.sink.bad_rows.bad_row import (
     IDENTITY,
-    IDENTITY_BYTES,
     NUMBER,
     BadRow,
     BadRows,
@@ -25,13 +23,14 @@ from spark_2pc_sink.sink.bad_rows.bad_row import (
     fingerprint_bytes,
     fingerprint_of,
 )
+from spark_2pc_sink.sink.bad_rows.row_sql import dead_letter_json, fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import StructType
     from sqlalchemy import Connection
 
     from spark_2pc_sink.options import SinkOptions
@@ -45,126 +44,6 @@ _FINGERPRINT: Final = "_2pc_fingerprint"
 _JSON: Final = "_2pc_row"
 _OCCURRENCES: Final = "_2pc_occurrences"
 _LISTED_DDL: Final = f"{IDENTITY} binary, {_OCCURRENCES} bigint"
-#: SQL for the text of types that to_json cannot convert in every supported Spark version, truncates to milliseconds, or
-#: converts depending on session settings, with which even a cast loses the era of a date.
-_BY_TEXT: Final = dict.fromkeys(
-    ("TimeType", "CalendarIntervalType", "DayTimeIntervalType", "YearMonthIntervalType"), "CAST({} AS STRING)"
-) | {
-    # Bytes, which jsonb cannot hold, in PostgreSQL's bytea format.
-    "StringType": "if(is_valid_utf8({0}) AND NOT contains({0}, char(0)), {0}, "
-    "concat(char(92), 'x', lower(hex(CAST({0} AS BINARY)))))",
-    "DateType": "if({0} IS NULL, NULL, format_string(if(year({0}) BETWEEN 0 AND 9999, '%04d-%02d-%02d', "
-    "'%+05d-%02d-%02d'), year({0}), month({0}), day({0})))",
-    "TimestampNTZType": "replace(CAST({} AS STRING), ' ', 'T')",
-}
-_DAY: Final = 86_400_000_000
-_TIME_OF_DAY: Final = f"CAST((unix_micros({{0}}) % {_DAY}) / 1000000BD AS DECIMAL(18, 6))"
-_IN_UTC: Final = (
-    f"(TIMESTAMP_NTZ'1970-01-01' + make_dt_interval(CAST(unix_micros({{0}}) DIV {_DAY} AS INT), 0, 0, {_TIME_OF_DAY}))"
-)
-_BY_TEXT["TimestampType"] = f"concat({_BY_TEXT['TimestampNTZType'].format(_IN_UTC)}, 'Z')"
-
-
-_NULL: Final = "'~'"
-_PLAIN: Final = "CAST({} AS STRING)"
-_TEXT: Final = "hex(CAST({} AS BINARY))"
-#: SQL for the text of a value by type class: unambiguous in every session, and without the encoding's structural
-#: characters.
-_FORMS: Final = (
-    dict.fromkeys(("StringType", "CharType", "VarcharType"), _TEXT)
-    | dict.fromkeys(("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType"), _PLAIN)
-    | dict.fromkeys(("DoubleType", "DecimalType", "DateType", "TimestampNTZType", "TimeType", "NullType"), _PLAIN)
-    | dict.fromkeys(("DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType"), _PLAIN)
-    | {
-        "BinaryType": "hex({})",
-        "TimestampType": "CAST(unix_micros({}) AS STRING)",
-        "VariantType": "hex(to_json({}))",
-    }
-)
-
-
-#: Types for which Spark has no hash.
-_WITHOUT_FINGERPRINT: Final = frozenset({"MapType", "VariantType"})
-
-
-def identity_sql(schema: StructType) -> str:
-    """The identity of a row of this schema, of type binary: the first half of a SHA-256 over all its columns.
-
-    Authors of rows cannot forge a row that is mistaken for a bad one. `_encoded` distinguishes null from an empty text
-    and marks column boundaries; unlike a cast of a timestamp to text, it is independent of session settings, and it
-    preserves bytes that are not valid text.
-
-    Raises:
-        ConfigurationError: values of a column's type cannot be told apart, or two columns have the same name.
-    """
-    names = schema.fieldNames()
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise _refused(twice, "two columns of the batch have this name", "rename one of them before the sink")
-    parts = [_encoded(quoted(field.name), field.dataType, field.name) for field in schema.fields]
-    return f"unhex(left(sha2({_joined(parts)}, 256), {2 * IDENTITY_BYTES}))"
-
-
-def fingerprint_sql(schema: StructType) -> str:
-    """The fingerprint of a row of this schema, of type bigint. Maps are not included: Spark cannot hash them.
-
-    Searches use it, since a SHA-256 of every row takes longer than writing it. Different rows may share a fingerprint,
-    so it alone never marks a row as bad: the identities of the few matching rows are compared.
-    """
-    names = [quoted(field.name) for field in schema.fields if _has_fingerprint(field.dataType)]
-    return f"xxhash64({', '.join(names)})" if names else "0L"
-
-
-def _has_fingerprint(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return all(_has_fingerprint(part.dataType) for part in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _has_fingerprint(kind.elementType)
-    return type(kind).__name__ not in _WITHOUT_FINGERPRINT
-
-
-def _joined(parts: list[str]) -> str:
-    return f"concat_ws(',', {', '.join(parts)})" if parts else "''"
-
-
-def _encoded(sql: str, kind: DataType, column: str, depth: int = 0) -> str:
-    """Text of a value, or `_NULL`; other texts begin with an equals sign, and structures are enclosed in brackets."""
-    text = _text(sql, kind, column, depth)
-    return f"if(({sql}) IS NULL, {_NULL}, concat('=', {text}))"
-
-
-def _text(sql: str, kind: DataType, column: str, depth: int) -> str:
-    form = _FORMS.get(type(kind).__name__)
-    if form is not None:
-        return form.format(sql)
-    if isinstance(kind, StructType):
-        fields = [_encoded(f"{sql}.{quoted(part.name)}", part.dataType, column, depth) for part in kind.fields]
-        return f"concat('(', {_joined(fields)}, ')')"
-    if isinstance(kind, ArrayType):
-        return _elements(sql, kind.elementType, column, depth)
-    if isinstance(kind, MapType):
-        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
-        return _elements(f"map_entries({sql})", entry, column, depth)
-    raise _refused(
-        column,
-        f"it has {kind.simpleString()}, of which this sink cannot tell two values apart",
-        "convert it before the sink, or leave it out",
-    )
-
-
-def _elements(sql: str, kind: DataType, column: str, depth: int) -> str:
-    element = f"_2pc_{depth}"
-    encoded = f"transform({sql}, {element} -> {_encoded(element, kind, column, depth + 1)})"
-    return f"concat('[', array_join({encoded}, ','), ']')"
-
-
-def _refused(column: str, rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(
-        option="bad_rows",
-        value="dead_letter",
-        rule=f"each row of the batch must be told from every other, and column {column!r} stands in the way: {rule}",
-        remedy=remedy,
-    )
 
 
 class BatchSplit:
@@ -270,7 +149,7 @@ class BatchSplit:
             meant = _has_one_of(schema, [fingerprint_of(name) for name in found])
         named = (f"{fingerprint_sql(schema)} AS {_FINGERPRINT}", f"{identity_sql(schema)} AS {IDENTITY}")
         # Few rows, in one partition: no shuffle into the session's default number of partitions.
-        rows = self._batch.filter(meant).selectExpr(*named, f"{_row_json(schema)} AS {_JSON}").repartition(1)
+        rows = self._batch.filter(meant).selectExpr(*named, f"{dead_letter_json(schema)} AS {_JSON}").repartition(1)
         grouped = rows.groupBy(_FINGERPRINT, IDENTITY).agg(F.count("*"), F.first(_JSON)).collect()
         return [LookedUpRow(number, bytes(identity), count, json) for number, identity, count, json in grouped]
 
@@ -340,37 +219,3 @@ def _listed(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
     """The bad rows as a small table that is broadcast to each task."""
     lines: list[tuple[Any, ...]] = [(bytearray(row.identity), row.occurrences) for row in bad_rows.values()]
     return F.broadcast(batch.sparkSession.createDataFrame(lines, _LISTED_DDL))
-
-
-def _row_json(schema: StructType) -> str:
-    """SQL for the lossless JSON of a whole row, including nulls."""
-    parts = [f"{_shown(name, field.dataType)} AS {name}" for field in schema.fields for name in [quoted(field.name)]]
-    return f"to_json(struct({', '.join(parts)}), map('ignoreNullFields', 'false'))"
-
-
-def _shown(sql: str, kind: DataType, depth: int = 0) -> str:
-    """SQL for a value that to_json converts without loss."""
-    text = _BY_TEXT.get(type(kind).__name__)
-    if text is not None:
-        return text.format(sql)
-    element = f"_2pc_{depth}"
-    if isinstance(kind, StructType) and kind.fields:
-        names = [quoted(part.name) for part in kind.fields]
-        parts = (_shown(f"{sql}.{name}", part.dataType, depth) for name, part in zip(names, kind.fields, strict=True))
-        made = ", ".join(f"{part} AS {name}" for part, name in zip(parts, names, strict=True))
-        return f"if(({sql}) IS NULL, NULL, struct({made}))"
-    if isinstance(kind, ArrayType):
-        return f"transform({sql}, {element} -> {_shown(element, kind.elementType, depth + 1)})"
-    if isinstance(kind, MapType):
-        key = _shown_key(f"{element}.key", kind.keyType, depth + 1)
-        value = _shown(f"{element}.value", kind.valueType, depth + 1)
-        return f"map_from_entries(transform(map_entries({sql}), {element} -> struct({key}, {value})))"
-    return sql
-
-
-def _shown_key(sql: str, kind: DataType, depth: int) -> str:
-    """SQL for a map key, for which to_json would use the text of Java's internal representation."""
-    shown = _shown(sql, kind, depth)
-    if isinstance(kind, (StructType, ArrayType)):
-        return f"to_json({shown}, map('ignoreNullFields', 'false'))"
-    return f"base64({sql})" if isinstance(kind, BinaryType) else shown

@@ -14,7 +14,8 @@ from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, fingerprint_bytes
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
-from spark_2pc_sink.sink.job.batch_split import BatchSplit, fingerprint_sql, identity_sql
+from spark_2pc_sink.sink.bad_rows.row_sql import fingerprint_sql, identity_sql
+from spark_2pc_sink.sink.job.batch_split import BatchSplit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -47,10 +47,10 @@ class Commitment:
         retried once: nothing is decided yet. So is one whose previous transaction Kafka has not committed yet.
 
         Raises:
-            Everything that `IdPool.lend`, `IdWriter.recover` and `IdWriter.send` raise; nothing is decided.
+            Everything that `IdPool.acquire`, `IdWriter.recover` and `IdWriter.send` raise; nothing is decided.
         """
         encoded = self._encode(records)
-        writer = self._writer = self._pool.lend()
+        writer = self._writer = self._pool.acquire()
         writer.end_completion()
         if writer.unsettled:
             writer.recover()
@@ -145,7 +145,7 @@ class Commitment:
         """Give the id back. Records that were sent and not decided are aborted when the id is settled."""
         writer, self._writer = self._writer, None
         if writer is not None:
-            self._pool.give_back(writer)
+            self._pool.release(writer)
 
     def _parts(self) -> tuple[IdWriter, SentRecords]:
         if self._writer is None or self._sent is None:

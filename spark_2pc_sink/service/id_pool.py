@@ -4,8 +4,8 @@
 state row, only if no live process has it, and only if the row is unchanged since that was checked. If two processes
 want the same id, one gets it. If a claim is lost nevertheless, the next decision is refused, and the id is dropped.
 
-Ids left by a dead process are settled by another one, at its start and every `LOOK_S`. Ids are used in turn: the id
-that was free for longest is next, so that the coordinator has written its end markers.
+Ids left by a dead process are settled by another one, at its start and every `SURVEY_INTERVAL_S`. The id that was free
+for longest is used next, so that the coordinator has written its end markers.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.service.id_writer import IdWriter
 
 #: How often the keeper looks for ids to be noted or settled, in seconds; and for those left by dead processes.
-NOTE_S: Final = 1.0
-LOOK_S: Final = 30.0
+NOTE_INTERVAL_S: Final = 1.0
+SURVEY_INTERVAL_S: Final = 30.0
 
 
 class WatchedStore(Protocol):
@@ -46,7 +46,7 @@ class WatchedStore(Protocol):
         """Every row, without a claim, and whether the driver of each is alive."""
 
 
-class Line(Protocol):
+class IdHandle(Protocol):
     """One id with its connections.
 
     Attributes:
@@ -90,7 +90,7 @@ class IdPool:
         options: ServiceOptions,
         *,
         store: WatchedStore,
-        make_line: Callable[[str], Line],
+        make_line: Callable[[str], IdHandle],
         clock: Clock,
     ) -> None:
         self._options = options
@@ -102,7 +102,7 @@ class IdPool:
         self._changed = threading.Condition(lock)
         # The keeper waits here: otherwise every returned id would wake it.
         self._to_settle = threading.Condition(lock)
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, IdHandle] = {}
         self._free: deque[IdWriter] = deque()
         self._unsettled: deque[IdWriter] = deque()
         self._lent = 0
@@ -110,7 +110,7 @@ class IdPool:
         self._halted = 0
         self._open = True
         self._keeper: threading.Thread | None = None
-        self._looked_at_s = clock.now_s()
+        self._surveyed_at_s = clock.now_s()
 
     @property
     def size(self) -> int:
@@ -173,8 +173,8 @@ class IdPool:
 
     # --- lending -------------------------------------------------------------------------------------------------
 
-    def lend(self) -> IdWriter:
-        """Lend the id that was free for longest; the caller must call `give_back`.
+    def acquire(self) -> IdWriter:
+        """Lend the id that was free for longest; the caller must call `release`.
 
         Raises:
             KafkaTimeoutError: no id became free within ``wait_for_id_ms``.
@@ -198,7 +198,7 @@ class IdPool:
             self._lent += 1
             return self._free.popleft()
 
-    def give_back(self, writer: IdWriter) -> None:
+    def release(self, writer: IdWriter) -> None:
         """The transaction is over, or has failed: then the keeper settles the id."""
         with self._changed:
             self._lent -= 1
@@ -218,19 +218,19 @@ class IdPool:
     def _keep(self) -> None:
         while True:
             with self._changed:
-                self._to_settle.wait_for(lambda: self._unsettled or not self._open, NOTE_S)
+                self._to_settle.wait_for(lambda: self._unsettled or not self._open, NOTE_INTERVAL_S)
                 if not self._open:
                     return
                 unsettled = [self._unsettled.popleft() for _ in range(len(self._unsettled))]
             failed = [writer for writer in unsettled if not self._recovered(writer)]
             self._note_idle()
-            if self._clock.now_s() - self._looked_at_s > min(LOOK_S, self._options.takeover_grace_s / 2):
-                self._looked_at_s = self._clock.now_s()
-                self._look()
+            if self._clock.now_s() - self._surveyed_at_s > min(SURVEY_INTERVAL_S, self._options.takeover_grace_s / 2):
+                self._surveyed_at_s = self._clock.now_s()
+                self._survey()
             with self._changed:
                 self._unsettled.extend(failed)
                 if failed:
-                    self._to_settle.wait_for(lambda: not self._open, NOTE_S)
+                    self._to_settle.wait_for(lambda: not self._open, NOTE_INTERVAL_S)
 
     def _recovered(self, writer: IdWriter) -> bool:
         """Settle one id; False if it must be retried."""
@@ -265,7 +265,7 @@ class IdPool:
     def _note_idle(self) -> None:
         """Write the note that the next decision would write, if no decision has followed for a while."""
         with self._changed:
-            idle = [each for each in self._free if (each.unnoted_s or 0) > NOTE_S]
+            idle = [each for each in self._free if (each.unnoted_s or 0) > NOTE_INTERVAL_S]
             for writer in idle:
                 self._free.remove(writer)
         for writer in idle:
@@ -282,7 +282,7 @@ class IdPool:
             self._log.exception("%s: a commit in Kafka was not noted", writer.transactional_id)
             writer.unsettled = True
 
-    def _look(self) -> None:
+    def _survey(self) -> None:
         try:
             survey = self._store.survey()
             self._touch(survey)
@@ -345,7 +345,7 @@ class IdPool:
         """
         line = self._make_line(found.transactional_id)
         try:
-            line.writer.recover(beside=found.row)
+            line.writer.recover(expected=found.row)
         except SupersededError:
             line.close()
             return
@@ -366,7 +366,7 @@ class IdPool:
             return
         line = self._make_line(found.transactional_id)
         try:
-            line.writer.recover(beside=row)
+            line.writer.recover(expected=row)
             line.release()
         except SupersededError:
             return

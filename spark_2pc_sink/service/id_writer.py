@@ -143,11 +143,11 @@ class IdWriter:
 
     # --- recovery ------------------------------------------------------------------------------------------------
 
-    def recover(self, *, beside: StateRow | None = None) -> None:
+    def recover(self, *, expected: StateRow | None = None) -> None:
         """Claim the row, settle the previous transaction, and resend the records that Kafka lacks.
 
         Args:
-            beside: the row as just read, with no live driver: the claim is refused if the row has been claimed since.
+            expected: the row as just read, with no live driver: the claim is refused if the row has been claimed since.
                 None for a row that does not exist, and for this writer's own claim.
 
         Raises:
@@ -158,7 +158,7 @@ class IdWriter:
         self.unsettled = True
         # Otherwise the logs would be needed to tell how the previous decision has ended.
         self.note()
-        known = self._row or beside
+        known = self._row or expected
         with at_work_for(self.transactional_id), self._recovery.explaining():
             recovered = self._recovery.run(
                 query_id=self._owned.owner,

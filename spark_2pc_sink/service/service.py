@@ -37,7 +37,7 @@ _FEATURES_AGE_MS_MAX: Final = 1_000
 _CLOSE_S: Final = 120.0
 
 
-class IdLine:
+class ConnectedId:
     """One transactional id with its own connections. Constructing it does no I/O.
 
     The ids do not share a connection: a broker processes a connection's requests one at a time, and a Produce request
@@ -224,7 +224,7 @@ class Service:
         pool = IdPool(
             options,
             store=store,
-            make_line=lambda transactional_id: IdLine(options, transactional_id, store, run_id, self._clock),
+            make_line=lambda transactional_id: ConnectedId(options, transactional_id, store, run_id, self._clock),
             clock=self._clock,
         )
         try:

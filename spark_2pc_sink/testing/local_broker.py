@@ -17,7 +17,7 @@ from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.processes import ServerProcess, pause_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
-from spark_2pc_sink.testing.wait import last_look
+from spark_2pc_sink.testing.wait import poll_until
 
 #: A start takes one to four seconds; the rest is for a machine under load.
 START_DEADLINE_S = 90.0
@@ -92,7 +92,7 @@ class LocalBroker(Lifetime):
         Raises:
             ServerError: it ended, or was not ready in time.
         """
-        if last_look(self._lives_and_serves, deadline_s=deadline_s, interval_s=0.05):
+        if poll_until(self._lives_and_serves, deadline_s=deadline_s, interval_s=0.05):
             return
         raise ServerError(f"the broker was not ready within {deadline_s} s. Its log ends:\n{self.log_tail()}")
 
@@ -199,7 +199,7 @@ def _wait_for_leaders(admin: AdminClient, topic: str) -> None:
         # Requesting one topic by name returns an answer even if it does not exist: with an error.
         return has_leaders(admin.list_topics(topic, timeout=_REQUEST_DEADLINE_S), topic)
 
-    if not last_look(found, deadline_s=_REQUEST_DEADLINE_S, interval_s=0.01):
+    if not poll_until(found, deadline_s=_REQUEST_DEADLINE_S, interval_s=0.01):
         raise ServerError(f"topic {topic} has no leaders within {_REQUEST_DEADLINE_S} s")
 
 

@@ -23,7 +23,7 @@ from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.processes import ServerProcess, children, kill_all, pause_all, signal_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
-from spark_2pc_sink.testing.wait import last_look
+from spark_2pc_sink.testing.wait import poll_until
 
 BINARIES_VARIABLE = "SPARK_2PC_POSTGRES_BIN"
 #: A start takes about half a second; the rest is for a machine under load.
@@ -123,7 +123,7 @@ class PostgresServer(Lifetime):
                 raise ServerError(f"PostgreSQL ended by itself. Its log ends:\n{process.log_tail()}")
             return self._serves()
 
-        if not last_look(serves, deadline_s=deadline_s):
+        if not poll_until(serves, deadline_s=deadline_s):
             raise ServerError(f"PostgreSQL was not ready within {deadline_s} s. Its log ends:\n{process.log_tail()}")
 
     def kill(self) -> None:

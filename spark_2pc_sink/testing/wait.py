@@ -29,13 +29,13 @@ def wait_until(condition: Callable[[], T], *, deadline_s: float, what: str, inte
     Raises:
         DeadlineError: it was never true.
     """
-    found = last_look(condition, deadline_s=deadline_s, interval_s=interval_s)
+    found = poll_until(condition, deadline_s=deadline_s, interval_s=interval_s)
     if found:
         return found
     raise DeadlineError(f"waited {deadline_s} s for {what}; it never came. The last look found {found!r}")
 
 
-def last_look(condition: Callable[[], T], *, deadline_s: float, interval_s: float = POLL_INTERVAL_S) -> T:
+def poll_until(condition: Callable[[], T], *, deadline_s: float, interval_s: float = POLL_INTERVAL_S) -> T:
     """As `wait_until`, for callers with their own error: the last result, true unless time ran out.
 
     Args:

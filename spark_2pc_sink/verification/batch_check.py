@@ -32,7 +32,7 @@ _LOGIN_MS_MAX: Final = 3_000
 
 
 @dataclass
-class _Walk:
+class _Scan:
     """The walk through one log: its start, current, required and end offsets.
 
     ``newest`` has the bytes of the newest batches, as many as are read at once, and their plain size; then the sums.
@@ -79,7 +79,7 @@ class BatchCheck:
         self._bytes_max = bytes_max
         self._together_bytes = together_bytes
         self._ahead_bytes = ahead_bytes
-        self._seen: dict[TopicPartition, _Walk] = {}
+        self._seen: dict[TopicPartition, _Scan] = {}
         self.dense: bool = False
 
     def has_seen(self, partition: TopicPartition, offset: int) -> bool:
@@ -87,7 +87,7 @@ class BatchCheck:
         seen = self._seen.get(partition)
         return seen is not None and seen.begin <= offset < seen.position
 
-    def look(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    def check(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Check these stretches of logs, as far as they exist, and the batches that already follow them.
 
         Raises:
@@ -101,7 +101,7 @@ class BatchCheck:
             starts = end_offsets(cluster, bounds, OffsetSpec.EARLIEST, deadline)
             log_ends = end_offsets(cluster, bounds, OffsetSpec.LATEST, deadline)
             # Nothing exists before the beginning of a log: that counts as checked.
-            walks = {at: _Walk(start, max(start, starts[at]), end, log_ends[at]) for at, (start, end) in bounds.items()}
+            walks = {at: _Scan(start, max(start, starts[at]), end, log_ends[at]) for at, (start, end) in bounds.items()}
             deadline = cluster.deadline()
             while open_ := {at: walk.position for at, walk in walks.items() if not self._is_over(at, walk)}:
                 if deadline.passed:
@@ -123,7 +123,7 @@ class BatchCheck:
                 else:
                     deadline.pause()
 
-    def _is_over(self, partition: TopicPartition, walk: _Walk) -> bool:
+    def _is_over(self, partition: TopicPartition, walk: _Scan) -> bool:
         """Whether a walk is over; stretches checked by an earlier one are skipped, and both are merged."""
         seen = self._seen.get(partition)
         if seen is not None and seen is not walk and seen.begin <= walk.position <= seen.position:
@@ -136,7 +136,7 @@ class BatchCheck:
             self._seen[partition] = walk
         return over
 
-    def _check(self, partition: TopicPartition, walk: _Walk, data: bytes) -> None:
+    def _check(self, partition: TopicPartition, walk: _Scan, data: bytes) -> None:
         what = str(partition)
         try:
             for batch in decode_record_batches(data):

@@ -412,7 +412,7 @@ class HistoryCheck:
                 continue
             where = "before the first batch" if left.after < 0 else f"after batch {self.known.claims[left.after].batch}"
             text = f"{records} {where} {'is' if left.records == 1 else 'are'} of no batch that the history knows"
-            self._say(None, "gap", text, left.partition, (left.first, left.last))
+            self._report(None, "gap", text, left.partition, (left.first, left.last))
         return results
 
     def _result(self, claim: HistoryBatch, hidden: str, found: Found) -> BatchResult:
@@ -441,10 +441,10 @@ class HistoryCheck:
             place = min(at for at in claim.ranges if at.topic == topic)
             if now is None:
                 text = f"topic {topic} had the id {was} when the batch was written, and it does not exist now"
-                self._say(claim, "topic_deleted", text, place)
+                self._report(claim, "topic_deleted", text, place)
             else:
                 text = f"topic {topic} was deleted and made again: its id was {was}, and is {now} now"
-                self._say(claim, "topic_remade", text, place)
+                self._report(claim, "topic_remade", text, place)
         for partition, (first, last) in sorted(claim.ranges.items()):
             start, end = self.logs.starts.get(partition), self.logs.written.get(partition)
             if partition.topic in replaced:
@@ -458,34 +458,34 @@ class HistoryCheck:
             else:
                 continue
             text += f"; the batch had offsets {first} to {last}"
-            self._say(claim, "truncated", text, partition, (first, last))
+            self._report(claim, "truncated", text, partition, (first, last))
 
     def _compare(self, claim: HistoryBatch, found: Found, *, digest_same: bool | None) -> None:
         """Compare count, digest and offsets of a batch with the history."""
         if found.records != claim.records:
             text = f"the topics hold {counted(found.records, 'record')} in its offsets, and it wrote {claim.records}"
-            self._say(claim, "batch_count", text)
+            self._report(claim, "batch_count", text)
         elif digest_same is False:
             text = f"the digest of its records is {digest_text(found.digest)}, and was {claim.digest}"
-            self._say(claim, "digest", text)
+            self._report(claim, "digest", text)
         many = found.records - claim.records
         if many > 0 and self.digests:
             # The hash of a single stranger is the excess in the digest.
             wanted = (found.digest - int(claim.digest, 16)) % MODULUS
             place = self.locate(claim, wanted) if many == 1 else None
             if place is not None:
-                self._say(claim, "stranger", "this record is not the batch's own", place[0], (place[1], place[1]))
+                self._report(claim, "stranger", "this record is not the batch's own", place[0], (place[1], place[1]))
             else:
                 text = f"{many} of the {counted(found.records, 'record')} in its offsets are not its own"
-                self._say(claim, "stranger", text, min(claim.ranges), claim.ranges[min(claim.ranges)])
+                self._report(claim, "stranger", text, min(claim.ranges), claim.ranges[min(claim.ranges)])
         for partition, (first, last) in sorted(claim.ranges.items()):
             seen = found.seen.get(partition)
             if seen != (first, last):
                 there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
                 text = f"the batch had offsets {first} to {last}, of which readers find {there}"
-                self._say(claim, "offsets", text, partition, (first, last))
+                self._report(claim, "offsets", text, partition, (first, last))
 
-    def _say(
+    def _report(
         self,
         claim: HistoryBatch | None,
         kind: DifferenceKind,

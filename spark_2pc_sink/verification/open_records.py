@@ -17,9 +17,9 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.diagnosis import began_at
 from spark_2pc_sink.verification.api import Scope, VerifyRequest
+from spark_2pc_sink.verification.dead_letters import count_open_dead_letters
 from spark_2pc_sink.verification.evidence import Evidence, gathered
 from spark_2pc_sink.verification.history import Claims, HistoryBatch, Ranges, Tally
-from spark_2pc_sink.verification.letters import count_open_letters
 from spark_2pc_sink.verification.report import Differences, OpenTable, OpenTransactionRows, Verdict, VerifyReport
 from spark_2pc_sink.verification.verification import compare_tables
 
@@ -73,11 +73,11 @@ def _compare(
 ) -> OpenTransactionRows:
     """Compare records of rows with the tables, and dead letters with theirs; report what cannot be compared."""
     logs = evidence.reader.describe({*evidence.logs.topic_ids, *(at.topic for at in ranges)})
-    rows = {at: each for at, each in ranges.items() if at.topic not in evidence.letter_topics}
+    rows = {at: each for at, each in ranges.items() if at.topic not in evidence.dead_letter_topics}
     letters = {at: (first, last + 1) for at, (first, last) in ranges.items() if at not in rows}
     compared = []
     if letters:
-        count, there = count_open_letters(evidence, request.options.transactional_id, letters)
+        count, there = count_open_dead_letters(evidence, request.options.transactional_id, letters)
         if there is None:
             differences.skip("dead letters", "the dead-letter table is not there, or this role may not read it")
         else:

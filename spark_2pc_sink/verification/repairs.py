@@ -109,7 +109,7 @@ def next_steps(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
 # --- files ---------------------------------------------------------------------------------------------------------
 
 READER: Final = "console-producer-reader.properties"
-UNSAYABLE: Final = "records_for_another_producer.jsonl"
+UNSENDABLE: Final = "records_for_another_producer.jsonl"
 #: Files of rows that Kafka has and the table lacks, and of records that the table has and Kafka lacks.
 ROWS: Final[Mapping[Reason, str]] = {
     "missing": "rows_missing_in_table.copy",
@@ -155,7 +155,7 @@ READER_PROPERTIES: Final = javaproperties.dumps(
 )
 
 
-def why_unsayable(key: str | None, value: str) -> str:
+def why_unsendable(key: str | None, value: str) -> str:
     """Why the reader would make a different record from a line; '' if it does not."""
     for what, text in {"the key": key, "the value": value}.items():
         if text == _NULL_MARKER:
@@ -223,9 +223,9 @@ class MissingFiles:
     def add_row(self, reason: Reason, columns: Mapping[str, str | None], value: str) -> None:
         """Add a row without a record in Kafka, as texts and as JSON: the record is written, with that value."""
         key = None if self._record_key.column is None else columns[self._record_key.column]
-        why = self._unknown or why_unsayable(key, value)
+        why = self._unknown or why_unsendable(key, value)
         if why:
-            self._write(UNSAYABLE, json.dumps({"row": dict(columns), "value": value, "reason": why}))
+            self._write(UNSENDABLE, json.dumps({"row": dict(columns), "value": value, "reason": why}))
         else:
             self._write(RECORDS[reason], f"{_NULL_MARKER if key is None else key}{_SEPARATOR}{value}")
 
@@ -296,9 +296,9 @@ class MissingFiles:
                 command = f"    {self._commands.console_producer(topic, READER)} < {records}\n"
                 title = f"## {records}: {counted(counts[records], 'record')} that the table has"
                 yield "\n\n".join([title, f"{told}.", _PRODUCER, *notes, command])
-        if UNSAYABLE in counts:
+        if UNSENDABLE in counts:
             yield (
-                f"## {UNSAYABLE}: {counted(counts[UNSAYABLE], 'record')} that the console producer cannot send\n\n"
+                f"## {UNSENDABLE}: {counted(counts[UNSENDABLE], 'record')} that the console producer cannot send\n\n"
                 "To it a line is a record, bytes are UTF-8, and a key has to be known. Each line of the file has\n"
                 "the row and the reason. Send them by a program of your own.\n"
             )

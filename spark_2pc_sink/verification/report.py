@@ -175,7 +175,7 @@ class TableResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LetterResult:
+class DeadLetterResult:
     """Result for a topic's dead letters against those of the dead-letter table; ``letters`` is the topic's number."""
 
     topic: str
@@ -272,7 +272,7 @@ class VerifyReport:
     rows: int | None = None
     columns: tuple[str, ...] = ()
     tables: tuple[TableResult, ...] = ()
-    letters: tuple[LetterResult, ...] = ()
+    letters: tuple[DeadLetterResult, ...] = ()
     batches: tuple[BatchResult, ...] = ()
     counts: Mapping[DifferenceKind, int] = field(default_factory=dict, hash=False)
     differences: tuple[Difference, ...] = ()

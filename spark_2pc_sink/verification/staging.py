@@ -27,7 +27,7 @@ from spark_2pc_sink.verification.history import Stretch
 from spark_2pc_sink.verification.statements import MARK, RECORD_PARTS, Statements
 from spark_2pc_sink.verification.target import NotRowsError, Tombstones
 from spark_2pc_sink.verification.topic_reader import headers_of
-from spark_2pc_sink.verification.values import ValueReader, as_it_is
+from spark_2pc_sink.verification.values import ValueReader, unchanged
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -77,7 +77,7 @@ class RecordTexts:
     """
 
     def __init__(
-        self, expressions: Iterable[str], read: ValueReader = as_it_is, tombstones: Tombstones | None = None
+        self, expressions: Iterable[str], read: ValueReader = unchanged, tombstones: Tombstones | None = None
     ) -> None:
         self._tombstones = tombstones
         text = " ".join(expressions)

@@ -30,7 +30,7 @@ from spark_2pc_sink.verification.table_pairs import NO_TOPIC, TablePair, other_w
 from spark_2pc_sink.verification.target import RECORD_COLUMNS_REMEDY, NotRowsError, Target, planned
 from spark_2pc_sink.verification.topic_reader import TopicReader, offsets_of
 from spark_2pc_sink.verification.unmatched import Unmatched
-from spark_2pc_sink.verification.values import ValueReader, formats_of, no_registry, value_reader
+from spark_2pc_sink.verification.values import ValueReader, formats_of, registry_refusal, value_reader
 
 #: Number of hashes and their sum, for each bucket.
 Fingerprints: TypeAlias = Mapping[int, tuple[int, int]]
@@ -177,7 +177,7 @@ class TableComparison:
                 "compare more batches, or name the topic that has its records: --topic TOPIC",
             )
         formats = formats_of(self._pair.layout)
-        return no_registry(formats) if formats and self._request.registry is None else None
+        return registry_refusal(formats) if formats and self._request.registry is None else None
 
     def _sample(self) -> RecordFacts:
         """The facts of the records, or if consumers see none, of the hidden ones."""
@@ -209,7 +209,7 @@ class TableComparison:
     def _why_partial(self) -> Iterator[str]:
         evidence, pair = self._evidence, self._pair
         claims = evidence.claims.claims
-        untold = [claims[index].batch for index in pair.untold]
+        untold = [claims[index].batch for index in pair.claims_without_topic]
         if untold or (pair.before is None and not evidence.claims.from_the_start):
             batches = f"batch {untold[0]} to {untold[-1]}" if untold else "batches that the history has forgotten"
             yield f"no topic had the rows of {batches}: the sink had other outputs, or tables of other names, then"
@@ -263,7 +263,7 @@ class TableComparison:
     def _is_staged(self, at: TopicPartition, part: Stretch, *, seen: bool) -> bool:
         """Whether records are compared with the table: those visible to read_committed consumers, or hidden ones."""
         hidden = part.claim in self._evidence.hidden
-        if hidden is seen or not self._pair.tells(part.order, at.topic):
+        if hidden is seen or not self._pair.describes(part.order, at.topic):
             return False
         if hidden or self._request.scope.is_all:
             return True

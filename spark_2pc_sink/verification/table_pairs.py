@@ -79,11 +79,11 @@ class TablePair:
         return frozenset[str]().union(*(found for found in (self.before, *self.topics) if found))
 
     @property
-    def untold(self) -> tuple[int, ...]:
+    def claims_without_topic(self) -> tuple[int, ...]:
         """Indexes of the claims that wrote the table, and whose rows no topic describes."""
         return tuple(index for index, found in enumerate(self.topics) if found is None)
 
-    def tells(self, claim: int, topic: str) -> bool:
+    def describes(self, claim: int, topic: str) -> bool:
         """Whether a topic's records describe rows of the table, for the claim with this index or after it, or -1."""
         return topic in ((self.before if claim < 0 else self.topics[claim]) or ())
 
@@ -91,7 +91,7 @@ class TablePair:
 def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | None = None) -> tuple[TablePair, ...]:
     """The tables of the newest layout, each with the topics that describe its rows, or with the topic that is given."""
     named = {each.topic for one in noted for each in one.layout.each if each.records}
-    by_rows = frozenset(claims.topics - named - letter_topics(noted))
+    by_rows = frozenset(claims.topics - named - dead_letter_topics(noted))
     newest = noted[-1].layout
 
     def pair(lane: SinkLayout) -> TablePair:
@@ -110,18 +110,18 @@ def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | No
     return tuple(pair(lane) for lane in newest.each if lane.table is not None)
 
 
-def foreseen_refusals(layout: SinkLayout) -> dict[str, Refusal]:
+def expected_refusals(layout: SinkLayout) -> dict[str, Refusal]:
     """The tables of a sink whose comparison would be inconclusive, as far as its options tell, and why."""
     found = {}
     for pair in table_pairs((NotedLayout(datetime.now(timezone.utc), layout),), Claims()):
         target = GivenTarget().completed(pair.layout, unordered=pair.unordered)
-        refusal = Refusal(pair.why, NO_TOPIC) if pair.why else target.unforeseen or target.untold()
+        refusal = Refusal(pair.why, NO_TOPIC) if pair.why else target.refusal or target.lacking_columns()
         if refusal is not None:
             found[pair.table] = refusal
     return found
 
 
-def letter_topics(noted: Sequence[NotedLayout]) -> frozenset[str]:
+def dead_letter_topics(noted: Sequence[NotedLayout]) -> frozenset[str]:
     """The topics that layouts name for dead letters."""
     return frozenset(each.layout.dead_letter_topic for each in noted if each.layout.dead_letter_topic is not None)
 
@@ -202,7 +202,7 @@ def chosen_pairs(request: VerifyRequest, evidence: Evidence) -> tuple[TablePair,
         rule = "it is a topic that the sink writes, and there is none of this name"
         remedy = f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}"
         raise ConfigurationError(option="topic", value=topic, rule=rule, remedy=remedy)
-    of_rows = (claims.topics | evidence.logs.topic_ids.keys()) - evidence.letter_topics
+    of_rows = (claims.topics | evidence.logs.topic_ids.keys()) - evidence.dead_letter_topics
     topics = frozenset(of_rows if topic is None else {topic})
     alone = (TablePair(layout, "", (topics,) * len(claims.claims), topics),)
     if layout is None or (

@@ -135,7 +135,7 @@ class Target:
     unchanged: tuple[str, ...] = ()
     noted: tuple[str, ...] = ()
     sources: RecordSources | None = None
-    unforeseen: Refusal | None = None
+    refusal: Refusal | None = None
 
     def __post_init__(self) -> None:
         if self.mode != "append" and not self.keys:
@@ -148,7 +148,7 @@ class Target:
             rule, remedy = "it has a meaning with mode='upsert' only", "pass mode='upsert', or leave it out"
             raise ConfigurationError(option="order_by", value=self.order_by, rule=rule, remedy=remedy)
 
-    def untold(self, compared: Sequence[str] | None = None) -> Refusal | None:
+    def lacking_columns(self, compared: Sequence[str] | None = None) -> Refusal | None:
         """Why records lack a noted column of key or order; None if they have it, or that is not known yet.
 
         ``compared`` are the columns that are compared; None before there is a record.
@@ -226,7 +226,7 @@ class GivenTarget:
             unchanged=tuple(noted.unchanged_when or ()) if upsert else (),
             noted=(*noted_keys, *([] if order is None else [order])),
             sources=None if layout is None else RecordSources(layout),
-            unforeseen=_unforeseen(noted, order_lost=unordered and self.order_by is None),
+            refusal=_unforeseen(noted, order_lost=unordered and self.order_by is None),
         )
 
 
@@ -271,8 +271,8 @@ def planned(
     Raises:
         ConfigurationError: a key is not among the columns that are compared.
     """
-    if target.unforeseen is not None:
-        return target.unforeseen
+    if target.refusal is not None:
+        return target.refusal
     if target.mode == "insert_ignore" and not whole:
         why = "with mode='insert_ignore' the first record of a key counts, so only all batches can be compared"
         return Refusal(why, "leave out --since, --last and --batch")
@@ -292,9 +292,9 @@ def planned(
         if not compared.names:
             fields = ", ".join(facts.fields) or "none"
             return Refusal(f"no column can be compared: the records have the fields {fields}", RECORD_COLUMNS_REMEDY)
-        untold = target.untold(compared.names)
-        if untold is not None:
-            return untold
+        lacking_columns = target.lacking_columns(compared.names)
+        if lacking_columns is not None:
+            return lacking_columns
     return Statements(
         table=shape.table,
         compared=compared,

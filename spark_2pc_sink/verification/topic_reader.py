@@ -187,7 +187,7 @@ class TopicReader:
                 would crash librdkafka.
         """
         wanted = {at: bound for at, bound in bounds.items() if bound[1] > bound[0]}
-        self._batch_check.look(wanted)
+        self._batch_check.check(wanted)
         with self._consumer(committed=committed) as consumer:
             yield from self._records(consumer, wanted)
 
@@ -199,7 +199,7 @@ class TopicReader:
             for at, offsets in _close_together(wanted):
                 bounds = {at: (offsets[0], offsets[-1] + 1)}
                 if not all(self._batch_check.has_seen(at, offset) for offset in offsets):
-                    self._batch_check.look(bounds)
+                    self._batch_check.check(bounds)
                 chosen = frozenset(offsets)
                 for _, messages in self._records(consumer, bounds, lenient=True):
                     yield from ((at, message) for message in messages if message.offset() in chosen)

@@ -44,7 +44,7 @@ def formats_of(layout: SinkLayout | None) -> dict[str | None, str]:
     return {lane.topic: lane.value_format for lane in lanes if lane.records and lane.value_format != "json"}
 
 
-def no_registry(formats: Mapping[str | None, str]) -> Refusal:
+def registry_refusal(formats: Mapping[str | None, str]) -> Refusal:
     """Why records are not compared with the table if no registry is given."""
     why = f"values are {' and '.join(sorted(set(formats.values())))}, and their schemas are not known"
     return Refusal(why, "pass --schema-registry URL (schema_registry)")
@@ -54,7 +54,7 @@ def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | No
     """Convert values of the sink's records to JSON: with the registry's schemas; without a registry, unchanged."""
     formats = formats_of(layout)
     if not formats or registry is None:
-        return as_it_is
+        return unchanged
     avro, protobuf = _readers(registry)
 
     def read(topic: str, value: bytes | None) -> bytes | None:
@@ -69,7 +69,7 @@ def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | No
     return read
 
 
-def as_it_is(topic: str, value: bytes | None) -> bytes | None:
+def unchanged(topic: str, value: bytes | None) -> bytes | None:
     """The value, which is JSON."""
     del topic
     return value

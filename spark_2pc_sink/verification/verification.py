@@ -11,10 +11,10 @@ from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.verification.api import VerifyRequest
+from spark_2pc_sink.verification.dead_letters import check_dead_letters
 from spark_2pc_sink.verification.evidence import Evidence, gathered
 from spark_2pc_sink.verification.history import HistoryBatch, HistoryCheck, Tally, content_of, record_hash
-from spark_2pc_sink.verification.letters import check_letters
-from spark_2pc_sink.verification.report import BatchResult, Differences, LetterResult, TableResult, VerifyReport
+from spark_2pc_sink.verification.report import BatchResult, DeadLetterResult, Differences, TableResult, VerifyReport
 from spark_2pc_sink.verification.table_comparison import ComparedTable, TableComparison, read_all
 from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pairs, count_rows
 from spark_2pc_sink.verification.topic_reader import headers_of
@@ -57,7 +57,7 @@ class _Verification:
     differences: Differences
     records: int = 0
     tables: list[TableResult] = field(default_factory=list)
-    letters: tuple[LetterResult, ...] = ()
+    letters: tuple[DeadLetterResult, ...] = ()
     batches: tuple[BatchResult, ...] = ()
     written: tuple[str, ...] = ()
 
@@ -68,7 +68,7 @@ class _Verification:
         try:
             with translated(evidence.database.named("verify")):
                 self._compare_tables(tally)
-                self.letters = check_letters(request.options.transactional_id, evidence, differences)
+                self.letters = check_dead_letters(request.options.transactional_id, evidence, differences)
                 everything = evidence.bounds(everything=request.scope.is_all)
                 left = {at: (max(start, tally.reached.get(at, 0)), end) for at, (start, end) in everything.items()}
                 read_all(evidence.reader, left, tally, request.progress, None)

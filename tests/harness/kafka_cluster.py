@@ -12,7 +12,7 @@ from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, KafkaBroker
 from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.local_broker import create_topic, wait_for_leaders
-from spark_2pc_sink.testing.wait import last_look
+from spark_2pc_sink.testing.wait import poll_until
 
 NODES = 3
 #: The topic of the transaction coordinators. It has one partition here, so that its leader coordinates every id.
@@ -96,7 +96,7 @@ class KafkaCluster(Lifetime):
 
     def wait_until_whole(self, *, deadline_s: float = CLUSTER_DEADLINE_S) -> None:
         """Wait until all nodes are there, and every partition has a leader and all its copies in sync."""
-        if last_look(self._is_whole, deadline_s=deadline_s, interval_s=_POLL_S):
+        if poll_until(self._is_whole, deadline_s=deadline_s, interval_s=_POLL_S):
             return
         logs = "".join(f"\nThe log of node {node.node_id} ends:\n{node.log_tail()}" for node in self._started())
         raise ServerError(f"the cluster was not whole within {deadline_s} s: {self._lagging()}{logs}")

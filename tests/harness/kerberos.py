@@ -17,7 +17,7 @@ from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM
 from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.processes import ServerProcess
-from spark_2pc_sink.testing.wait import last_look
+from spark_2pc_sink.testing.wait import poll_until
 
 REALM = "EXAMPLE.ORG"
 START_DEADLINE_S = 30.0
@@ -91,7 +91,7 @@ class KerberosRealm(Lifetime):
         process = self._process = ServerProcess(
             ["env", *variables, program, "-n"], log=self._folder / "kdc.log", folder=self._folder
         )
-        if not last_look(lambda: process.running and self._serves(), deadline_s=START_DEADLINE_S):
+        if not poll_until(lambda: process.running and self._serves(), deadline_s=START_DEADLINE_S):
             raise ServerError(f"the centre did not serve within {START_DEADLINE_S} s:\n{process.log_tail()}")
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.postgres import run_as
 from spark_2pc_sink.testing.processes import ServerProcess
-from spark_2pc_sink.testing.wait import last_look
+from spark_2pc_sink.testing.wait import poll_until
 
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 10.0
@@ -89,7 +89,7 @@ class PgBouncer(Lifetime):
                 raise ServerError(f"PgBouncer ended by itself. Its log ends:\n{process.log_tail()}")
             return self._serves()
 
-        if not last_look(serves, deadline_s=START_DEADLINE_S):
+        if not poll_until(serves, deadline_s=START_DEADLINE_S):
             raise ServerError(f"PgBouncer did not serve within {START_DEADLINE_S} s:\n{process.log_tail()}")
 
     def close(self) -> None:

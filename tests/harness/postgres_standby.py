@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.postgres import START_DEADLINE_S, PostgresServer, run_program
-from spark_2pc_sink.testing.wait import last_look
+from spark_2pc_sink.testing.wait import poll_until
 
 _NAME = "standby"
 #: Named beside the standby, and never there.
@@ -41,7 +41,7 @@ class PostgresStandby(PostgresServer):
         self._primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
         self._primary.execute("SELECT pg_reload_conf()")
         states = "SELECT sync_state FROM pg_stat_replication"
-        if last_look(lambda: self._primary.query(states) == [("sync",)], deadline_s=deadline_s):
+        if poll_until(lambda: self._primary.query(states) == [("sync",)], deadline_s=deadline_s):
             return
         raise ServerError(f"not synchronous within {deadline_s} s. The standby's log ends:\n{self.log_tail()}")
 
@@ -49,7 +49,7 @@ class PostgresStandby(PostgresServer):
         """Wait until it shows everything that the primary has written until now."""
         ((position,),) = self._primary.query("SELECT pg_current_wal_flush_lsn()")
         reached = f"SELECT pg_last_wal_replay_lsn() >= '{position}'"
-        if last_look(lambda: self.query(reached) == [(True,)], deadline_s=deadline_s):
+        if poll_until(lambda: self.query(reached) == [(True,)], deadline_s=deadline_s):
             return
         raise ServerError(f"the standby has not caught up with {position} within {deadline_s} s")
 

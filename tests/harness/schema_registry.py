@@ -18,7 +18,7 @@ from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.processes import ServerProcess
-from spark_2pc_sink.testing.wait import last_look
+from spark_2pc_sink.testing.wait import poll_until
 
 FOLDER = "SPARK_2PC_REGISTRY_HOME"
 #: Five seconds; this is for a machine that is busy with something else.
@@ -60,7 +60,7 @@ class SchemaRegistryServer(Lifetime):
                 raise ServerError(f"the schema registry ended by itself. Its log ends:\n{process.log_tail()}")
             return self._serves()
 
-        if not last_look(serves, deadline_s=START_DEADLINE_S):
+        if not poll_until(serves, deadline_s=START_DEADLINE_S):
             raise ServerError(f"no schema registry within {START_DEADLINE_S} s:\n{process.log_tail()}")
 
     def stop(self) -> None:

@@ -206,9 +206,9 @@ def check_sink(
 def _verify_findings(options: SinkOptions) -> Iterator[Finding]:
     """Whether verify will be able to compare the sink's tables."""
     # Local import: a job's check does not need the comparison modules.
-    from spark_2pc_sink.verification.table_pairs import foreseen_refusals  # noqa: PLC0415
+    from spark_2pc_sink.verification.table_pairs import expected_refusals  # noqa: PLC0415
 
-    found = foreseen_refusals(options.layout)
+    found = expected_refusals(options.layout)
     if not found:
         yield Finding("verify", "ok", "it can compare both sides, as far as the options tell")
     for table, refusal in found.items():

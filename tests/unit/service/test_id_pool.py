@@ -60,8 +60,8 @@ class FakeWriter:
     notes: int = 0
     unfollowed: bool = False
 
-    def recover(self, *, beside: StateRow | None = None) -> None:
-        self.claims.append(beside)
+    def recover(self, *, expected: StateRow | None = None) -> None:
+        self.claims.append(expected)
         if self.fails:
             raise self.fails.pop(0)
         self.unsettled = False
@@ -93,7 +93,7 @@ class Lines:
         self.writers[transactional_id] = writer
         lines = self
 
-        class Line:
+        class IdHandle:
             def __init__(self) -> None:
                 self.writer = cast("IdWriter", writer)
 
@@ -103,7 +103,7 @@ class Lines:
             def close(self) -> None:
                 lines.closed.append(transactional_id)
 
-        return Line()
+        return IdHandle()
 
 
 def row(number: int, *, run_id: str | None = "run", age_s: float = 0.0) -> StateRow:
@@ -130,9 +130,9 @@ def pool(lines: Lines, **options: Any) -> Iterator[IdPool]:
 
 def names(pool: IdPool) -> list[str]:
     """The ids in the order in which they are lent."""
-    lent = [pool.lend() for _ in range(pool.size)]
+    lent = [pool.acquire() for _ in range(pool.size)]
     for each in lent:
-        pool.give_back(each)
+        pool.release(each)
     return [each.transactional_id for each in lent]
 
 
@@ -140,16 +140,16 @@ def test_new_ids_are_taken_from_the_first_on_and_lent_in_turn() -> None:
     lines = Lines()
     with pool(lines) as ids:
         assert names(ids) == ["shop-0", "shop-1"]
-        first = ids.lend()
-        second = ids.lend()
+        first = ids.acquire()
+        second = ids.acquire()
         with pytest.raises(KafkaTimeoutError, match="2 are in use"):
-            ids.lend()
-        ids.give_back(second)
-        ids.give_back(first)
+            ids.acquire()
+        ids.release(second)
+        ids.release(first)
         assert names(ids) == ["shop-1", "shop-0"]
     assert sorted(lines.closed) == ["shop-0", "shop-1"]
     with pytest.raises(LocalProtocolError, match="closed"):
-        ids.lend()
+        ids.acquire()
 
 
 def test_ids_of_living_processes_are_left_and_those_of_dead_ones_come_first() -> None:
@@ -172,25 +172,25 @@ def test_where_sessions_do_not_tell_idle_ids_are_claimed_anew_before_others_take
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else two processes that have little to do would take each other's for dead, again and again."""
-    monkeypatch.setattr(module, "NOTE_S", 0.01)
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(module, "SURVEY_INTERVAL_S", 0.01)
     lines = Lines()
     with pool(lines, ids=3) as ids:
-        lent = ids.lend()
+        lent = ids.acquire()
         lines.alive = {"shop-0": None, "shop-1": None, "shop-2": True}
         lines.rows = (row(0, age_s=50.0), row(1, age_s=50.0), row(2, age_s=50.0), row(3, run_id=None))
         lines.writers["shop-1"].fails = [LOST]
         wait_until(lambda: len(lines.writers["shop-1"].claims) > 3, deadline_s=10, what="it is claimed anew")
         assert [len(lines.writers[name].claims) for name in ("shop-0", "shop-2")] == [1, 1]
-        ids.give_back(lent)
+        ids.release(lent)
         lines.rows = (row(0, age_s=1.0), row(1, age_s=1.0))
         wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1", "shop-2"], deadline_s=10, what="all are there")
 
 
 def test_a_defect_does_not_end_the_keeper(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Nobody else settles ids: without it all would soon be unusable, and every block fail."""
-    monkeypatch.setattr(module, "NOTE_S", 0.01)
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(module, "SURVEY_INTERVAL_S", 0.01)
     lines, defect = Lines(), AttributeError("a defect")
     with pool(lines) as ids:
         failing = lines.writers["shop-0"]
@@ -199,9 +199,9 @@ def test_a_defect_does_not_end_the_keeper(monkeypatch: pytest.MonkeyPatch, caplo
         wait_until(lambda: "was not noted" in caplog.text, deadline_s=10, what="the note has failed")
         failing.unnoted_s = None
         wait_until(lambda: len(failing.claims) > 1, deadline_s=10, what="it is settled")
-        writer = cast("FakeWriter", ids.lend())
+        writer = cast("FakeWriter", ids.acquire())
         writer.unsettled, writer.fails = True, [defect]
-        ids.give_back(cast("IdWriter", writer))
+        ids.release(cast("IdWriter", writer))
         wait_until(lambda: "is not settled yet" in caplog.text, deadline_s=10, what="the recovery has failed")
         wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], deadline_s=10, what="it is lent again")
 
@@ -232,24 +232,24 @@ def test_a_halt_at_the_start_is_for_a_person() -> None:
 
 
 def test_what_has_failed_is_settled_before_it_is_lent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NOTE_S", 0.01)
+    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 0.01)
     lines = Lines()
     with pool(lines, wait_for_id_ms=10_000) as ids:
-        writer = cast("FakeWriter", ids.lend())
+        writer = cast("FakeWriter", ids.acquire())
         writer.unsettled, writer.fails = True, [LOST, LOST]
-        ids.give_back(cast("IdWriter", writer))
+        ids.release(cast("IdWriter", writer))
         wait_until(lambda: not writer.unsettled, deadline_s=10, what="the keeper has settled it")
         wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], deadline_s=10, what="it is lent again")
 
 
 def test_the_keeper_hears_of_a_failure_and_of_the_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And of nothing else: what comes back settled is no business of its."""
-    monkeypatch.setattr(module, "NOTE_S", 600)
+    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 600)
     with pool(Lines(), wait_for_id_ms=10_000) as ids:
         (keeper,) = (each for each in threading.enumerate() if each.name == "spark_2pc_sink ids")
-        writer = cast("FakeWriter", ids.lend())
+        writer = cast("FakeWriter", ids.acquire())
         writer.unsettled = True
-        ids.give_back(cast("IdWriter", writer))
+        ids.release(cast("IdWriter", writer))
         wait_until(lambda: not writer.unsettled, deadline_s=10, what="the keeper has settled it")
         ids.close(limit_s=10)
         assert not keeper.is_alive()
@@ -259,9 +259,9 @@ def test_the_keeper_hears_of_a_failure_and_of_the_end_at_once(monkeypatch: pytes
 def test_an_id_that_is_lost_or_halts_is_dropped(error: Exception) -> None:
     lines = Lines()
     with pool(lines) as ids:
-        writer = cast("FakeWriter", ids.lend())
+        writer = cast("FakeWriter", ids.acquire())
         writer.unsettled, writer.fails = True, [error]
-        ids.give_back(cast("IdWriter", writer))
+        ids.release(cast("IdWriter", writer))
         wait_until(lambda: ids.size == 1, deadline_s=10, what="it is dropped")
         assert names(ids) == ["shop-1"]
         assert lines.closed == ["shop-0"]
@@ -270,17 +270,17 @@ def test_an_id_that_is_lost_or_halts_is_dropped(error: Exception) -> None:
 def test_who_waits_is_told_of_ids_that_have_halted() -> None:
     lines = Lines()
     with pool(lines, wait_for_id_ms=10) as ids:
-        writer = cast("FakeWriter", ids.lend())
+        writer = cast("FakeWriter", ids.acquire())
         writer.unsettled, writer.fails = True, [HALT]
-        ids.give_back(cast("IdWriter", writer))
+        ids.release(cast("IdWriter", writer))
         wait_until(lambda: ids.size == 1, deadline_s=10, what="it is dropped")
-        ids.lend()
+        ids.acquire()
         with pytest.raises(KafkaTimeoutError, match=r"1 are in use, .*, 1 wait for a person \(spark-2pc status\)"):
-            ids.lend()
+            ids.acquire()
 
 
 def test_what_no_decision_notes_is_noted_by_the_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NOTE_S", 0.01)
+    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 0.01)
     lines = Lines()
     with pool(lines):
         lines.writers["shop-1"].unnoted_s = 1.0
@@ -288,8 +288,8 @@ def test_what_no_decision_notes_is_noted_by_the_keeper(monkeypatch: pytest.Monke
 
 
 def test_ids_of_processes_that_die_later_are_taken_or_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NOTE_S", 0.01)
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(module, "SURVEY_INTERVAL_S", 0.01)
     lines = Lines(row(0), row(1), alive={"shop-0": True, "shop-1": True})
     with pool(lines, ids=3) as ids:
         assert ids.size == 2
@@ -300,11 +300,11 @@ def test_ids_of_processes_that_die_later_are_taken_or_settled(monkeypatch: pytes
 def test_closing_waits_for_what_is_lent() -> None:
     lines = Lines()
     with pool(lines) as ids:
-        lent = ids.lend()
+        lent = ids.acquire()
         closing = threading.Thread(target=lambda: ids.close(limit_s=30))
         closing.start()
         assert closing.is_alive()
-        ids.give_back(lent)
+        ids.release(lent)
         closing.join(30)
         assert not closing.is_alive()
         assert sorted(lines.closed) == ["shop-0", "shop-1"]

@@ -82,7 +82,7 @@ def test_processes_that_are_forked_from_the_maker_are_runs_of_their_own(monkeypa
 
     monkeypatch.setattr(module, "SqlStateStore", lambda *_, **__: None)
     monkeypatch.setattr(module, "IdPool", StartedPool)
-    monkeypatch.setattr(module, "IdLine", line)
+    monkeypatch.setattr(module, "ConnectedId", line)
     made_before_the_fork = Service(OPTIONS)
     for _ in range(2):
         made_before_the_fork._begin()
@@ -106,14 +106,14 @@ def test_what_a_signal_raises_behind_the_decision_is_no_word_that_there_was_none
     def interrupted(_sent: Any) -> bool:
         raise RuntimeError("soft time limit exceeded")
 
-    given_back: list[Any] = []
-    pool = cast("IdPool", SimpleNamespace(give_back=given_back.append))
+    released: list[Any] = []
+    pool = cast("IdPool", SimpleNamespace(release=released.append))
     commitment = Commitment(pool, cast("Any", None))
     writer = SimpleNamespace(transactional_id="shop-0", complete=interrupted, begin_completion=interrupted)
     commitment._writer, commitment._sent = cast("Any", writer), cast("Any", SimpleNamespace(producer=PAIR))
     with pytest.raises(InDoubtError, match="soft time limit exceeded"):
         getattr(commitment, step)()
-    assert given_back == [writer]
+    assert released == [writer]
 
 
 def test_who_waited_for_an_answer_about_topics_takes_that_of_who_asked() -> None:

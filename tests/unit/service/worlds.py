@@ -259,13 +259,13 @@ class World:
         if time_out and not self.two_phase_commit:
             self.kafka.time_out()
         self.dead, self.writer = False, self.new_writer()
-        self.writer.recover(beside=self.store.read(ID))
+        self.writer.recover(expected=self.store.read(ID))
 
-    def lend(self) -> IdWriter:
+    def acquire(self) -> IdWriter:
         """As the pool does."""
         return self.writer
 
-    def give_back(self, writer: IdWriter) -> None:
+    def release(self, writer: IdWriter) -> None:
         """As the pool does, whose keeper has all the time that it needs: faults come one at a time."""
         for _ in range(3):
             if self.dead or not writer.unsettled:

@@ -21,11 +21,11 @@ from spark_2pc_sink.verification.repairs import (
     READER_PROPERTIES,
     RECORDS,
     ROWS,
-    UNSAYABLE,
+    UNSENDABLE,
     Commands,
     MissingFiles,
     next_steps,
-    why_unsayable,
+    why_unsendable,
 )
 from spark_2pc_sink.verification.report import Difference, DifferenceKind, NotChecked, VerifyReport
 from spark_2pc_sink.verification.statements import Statements
@@ -175,8 +175,8 @@ def test_records_are_written_as_the_console_producer_reads_them(tmp_path: Path) 
     ],
 )
 def test_what_no_line_can_say_has_its_reason(key: str | None, value: str, reason: str) -> None:
-    assert why_unsayable(key, value).startswith(reason)
-    assert bool(why_unsayable(key, value)) is bool(reason)
+    assert why_unsendable(key, value).startswith(reason)
+    assert bool(why_unsendable(key, value)) is bool(reason)
 
 
 def test_what_differs_is_written_for_both_ways(tmp_path: Path) -> None:
@@ -218,9 +218,9 @@ def test_a_key_of_several_columns_is_left_to_a_program(tmp_path: Path) -> None:
     row = {"id": "1", "a b": "x"}
     files.add_row("missing", row, '{"id": 1, "a b": "x"}')
     written = closed(files, tmp_path)
-    assert written.keys() == {UNSAYABLE, PAGE}
+    assert written.keys() == {UNSENDABLE, PAGE}
     reason = "which key the columns id, a b make is not known"
-    assert json.loads(written[UNSAYABLE]) == {"row": row, "value": '{"id": 1, "a b": "x"}', "reason": reason}
+    assert json.loads(written[UNSENDABLE]) == {"row": row, "value": '{"id": 1, "a b": "x"}', "reason": reason}
 
 
 def test_without_a_key_the_records_have_none_and_the_page_says_so(tmp_path: Path) -> None:

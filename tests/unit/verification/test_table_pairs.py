@@ -16,8 +16,8 @@ from spark_2pc_sink.verification.table_pairs import (
     NotedLayout,
     TablePair,
     chosen_pair,
-    foreseen_refusals,
-    letter_topics,
+    dead_letter_topics,
+    expected_refusals,
     same_table,
     table_pairs,
 )
@@ -86,7 +86,7 @@ def test_the_topic_of_dead_letters_tells_no_table() -> None:
     claims = Claims(claims=(HistoryBatch(batch=0, decision=1, ranges=ranges),))
     later = noted(Records("o"), Records("p", where="a"), Rows("t"), hour=1)
     for layouts in ([NotedLayout(START, layout)], [NotedLayout(START, layout), later]):
-        assert letter_topics(layouts) == {"bad"}
+        assert dead_letter_topics(layouts) == {"bad"}
         assert table_pairs(layouts, claims)[0].all_topics == {"o"}
 
 
@@ -111,11 +111,10 @@ def test_a_batch_is_told_by_the_outputs_of_its_time() -> None:
     claims.append(HistoryBatch(batch=4, decision=4))
     (pair,) = table_pairs(layouts, Claims(claims=tuple(claims)))
     assert pair.topics == (None, None, frozenset({"old"}), frozenset({"new"}), frozenset({"new"}))
-    assert (pair.before, pair.untold) == (None, (0, 1))
+    assert (pair.before, pair.claims_without_topic) == (None, (0, 1))
     assert pair.all_topics == {"old", "new"}
-    assert (pair.tells(2, "old"), pair.tells(3, "old"), pair.tells(-1, "old"), pair.tells(1, "new")) == (
-        *(True, False, False, False),
-    )
+    asked = [(2, "old"), (3, "old"), (-1, "old"), (1, "new")]
+    assert [pair.describes(*each) for each in asked] == [True, False, False, False]
 
 
 def test_a_person_names_table_and_topic() -> None:
@@ -140,7 +139,7 @@ def test_records_in_no_order_are_ordered_by_the_column_of_the_table() -> None:
     pairs = table_pairs([noted(Records("o"), *tables)], Claims())
     targets = [GivenTarget().completed(pair.layout, unordered=pair.unordered) for pair in pairs]
     assert [pair.unordered for pair in pairs] == [False, True, True, True]
-    assert [(target.order_by, target.unforeseen and target.unforeseen.why[:6]) for target in targets] == [
+    assert [(target.order_by, target.refusal and target.refusal.why[:6]) for target in targets] == [
         (None, None),
         ('"at"', None),
         (None, "at + 1"),
@@ -164,6 +163,6 @@ def test_records_in_no_order_are_ordered_by_the_column_of_the_table() -> None:
 )
 def test_what_a_comparison_cannot_tell_is_foreseen(outputs: tuple[Records | Rows, ...], why: str | None) -> None:
     """By the options of the sink alone, before there is a record."""
-    found = foreseen_refusals(noted(*outputs).layout)
+    found = expected_refusals(noted(*outputs).layout)
     assert list(found) == ([] if why is None else ["t"])
     assert all(why in refusal.why and refusal.remedy for refusal in found.values() if why is not None)

@@ -19,19 +19,19 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.evidence import Evidence
 from spark_2pc_sink.verification.history import Ranges, Tally
-from spark_2pc_sink.verification.report import Difference, Differences, LetterResult
+from spark_2pc_sink.verification.report import DeadLetterResult, Difference, Differences
 from spark_2pc_sink.verification.table_pairs import layout_at
 
 #: The columns that are compared, of dead letters with the same query, batch and identity.
 COMPARED: Final = ("occurrences", "output", "reason", "sqlstate", "row")
-LetterKey: TypeAlias = tuple[str, int, str]
+DeadLetterKey: TypeAlias = tuple[str, int, str]
 
 #: PostgreSQL's own refusal would end the transaction.
 _READABLE: Final = text("SELECT to_regclass(:table) IS NOT NULL AND has_table_privilege(to_regclass(:table), 'SELECT')")
 
 
 @dataclass(frozen=True)
-class Letter:
+class DeadLetter:
     """One dead letter on one side.
 
     Attributes:
@@ -39,7 +39,7 @@ class Letter:
         partition, offset: the record's; None in the table.
     """
 
-    key: LetterKey
+    key: DeadLetterKey
     columns: Mapping[str, Any] = field(hash=False)
     partition: TopicPartition | None = None
     offset: int | None = None
@@ -56,7 +56,9 @@ class Letter:
         return Difference(key=f"identity={self.key[2]}", batch=self.key[1], offset=self.offset, **place, **told)
 
 
-def check_letters(transactional_id: str, evidence: Evidence, differences: Differences) -> tuple[LetterResult, ...]:
+def check_dead_letters(
+    transactional_id: str, evidence: Evidence, differences: Differences
+) -> tuple[DeadLetterResult, ...]:
     """Compare the dead letters of the batches of a scope; one result for each comparable topic and table."""
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index in sorted(evidence.chosen):
@@ -74,7 +76,7 @@ def check_letters(transactional_id: str, evidence: Evidence, differences: Differ
             why = f"table {table} is not there, or this role may not read it"
         else:
             letters = _compare(transactional_id, evidence, differences, (topic, table), indexes)
-            results.append(LetterResult(topic=topic, table=table, letters=letters))
+            results.append(DeadLetterResult(topic=topic, table=table, letters=letters))
             continue
         differences.skip(f"the dead letters of topic {topic}", why)
     return tuple(results)
@@ -94,7 +96,7 @@ def _compare(
         index = cut.of(at).claim_at(offset)
         if index not in indexes:
             continue
-        letter = letter_of_record(key, value, transactional_id, at, offset, queries=queries)
+        letter = dead_letter_of(key, value, transactional_id, at, offset, queries=queries)
         if letter is not None and letter.key[1] == claims[index].batch:
             in_topic.append(letter)
             continue
@@ -112,15 +114,15 @@ def _compare(
         why = "the table has none of them any more: a person may have deleted them"
         differences.skip(f"the dead letters of batch {names}", why)
     with differences.about(table):
-        for difference in compared_letters(in_topic, in_table, deleted=frozenset(deleted)):
+        for difference in compared_dead_letters(in_topic, in_table, deleted=frozenset(deleted)):
             differences.add(difference)
     return len(in_topic)
 
 
-def count_open_letters(evidence: Evidence, transactional_id: str, bounds: Ranges) -> tuple[int, int | None]:
+def count_open_dead_letters(evidence: Evidence, transactional_id: str, bounds: Ranges) -> tuple[int, int | None]:
     """Numbers of an open transaction's dead letters, and of those in the dead-letter table; None if unreadable."""
     records = _records(evidence, bounds, committed=False)
-    letters = [letter_of_record(key, value, transactional_id, at, offset) for at, offset, key, value in records]
+    letters = [dead_letter_of(key, value, transactional_id, at, offset) for at, offset, key, value in records]
     table = None if evidence.layout is None else evidence.layout.dead_letter_table
     if not letters:
         return 0, 0
@@ -146,7 +148,7 @@ def _is_readable(evidence: Evidence, table: str) -> bool:
 
 def _in_table(
     evidence: Evidence, table: str, transactional_id: str, batches: Collection[int | None]
-) -> Iterator[Letter]:
+) -> Iterator[DeadLetter]:
     """The dead letters of a sink in some batches, of any query."""
     # A colon in a name is not a parameter.
     quoted = table.replace(":", r"\:")
@@ -156,10 +158,10 @@ def _in_table(
     )
     wanted = {"id": transactional_id, "batches": sorted(batch for batch in batches if batch is not None)}
     for query_id, batch_id, identity, *columns, row in evidence.snapshot.connection.execute(query, wanted):
-        yield Letter((query_id, batch_id, identity), dict(zip(COMPARED, [*columns, parsed(row)], strict=True)))
+        yield DeadLetter((query_id, batch_id, identity), dict(zip(COMPARED, [*columns, parsed(row)], strict=True)))
 
 
-def letter_of_record(
+def dead_letter_of(
     key: bytes | None,
     value: bytes | None,
     transactional_id: str,
@@ -167,7 +169,7 @@ def letter_of_record(
     offset: int,
     *,
     queries: Collection[str] = (),
-) -> Letter | None:
+) -> DeadLetter | None:
     """A record's dead letter; None if it is not one of this sink.
 
     For its own ``queries`` this includes an earlier transactional id of the sink.
@@ -182,7 +184,7 @@ def letter_of_record(
         return None
     if told.get("row_left_out"):
         del columns["row"]
-    return Letter(letter_key, columns, partition, offset) if own else None
+    return DeadLetter(letter_key, columns, partition, offset) if own else None
 
 
 def parsed(json_text: bytes | str) -> Any:
@@ -190,13 +192,13 @@ def parsed(json_text: bytes | str) -> Any:
     return json.loads(json_text, parse_float=Decimal)
 
 
-def compared_letters(
-    in_topic: Sequence[Letter], in_table: Iterable[Letter], *, deleted: Collection[tuple[str, int]]
+def compared_dead_letters(
+    in_topic: Sequence[DeadLetter], in_table: Iterable[DeadLetter], *, deleted: Collection[tuple[str, int]]
 ) -> Iterator[Difference]:
     """Differences in the dead letters of some batches; those of ``deleted`` ones may be gone from the table."""
     rows = {letter.key: letter for letter in in_table}
     counts = Counter(letter.key for letter in in_topic)
-    seen: set[LetterKey] = set()
+    seen: set[DeadLetterKey] = set()
     for letter in in_topic:
         row = rows.get(letter.key)
         if letter.key in seen:
@@ -218,7 +220,7 @@ def compared_letters(
 
 
 def deleted_batches(
-    in_topic: Iterable[Letter], in_table: Iterable[Letter], *, newest: int | None
+    in_topic: Iterable[DeadLetter], in_table: Iterable[DeadLetter], *, newest: int | None
 ) -> list[tuple[str, int]]:
     """Query and batch of those with dead letters only in the topic, as a person may have deleted those in the table.
 

@@ -12,11 +12,11 @@ import pytest
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow
 from spark_2pc_sink.sink.records.record_side import LetterBatch, letter_records
-from spark_2pc_sink.verification.letters import (
-    Letter,
-    compared_letters,
+from spark_2pc_sink.verification.dead_letters import (
+    DeadLetter,
+    compared_dead_letters,
+    dead_letter_of,
     deleted_batches,
-    letter_of_record,
     parsed,
 )
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
@@ -27,17 +27,17 @@ from tests.unit.kafka.support import PAIR
 PLACE = TopicPartition("bad", 0)
 COLUMNS: dict[str, Any] = {"occurrences": 1, "output": "table t", "reason": "why", "sqlstate": "", "row": {"id": 1}}
 TOLD = {"transactional_id": "orders", "query_id": "q", "batch_id": 7, "identity": "ab", **COLUMNS}
-ROW = Letter(("q", 7, "ab"), COLUMNS)
+ROW = DeadLetter(("q", 7, "ab"), COLUMNS)
 RECORD = replace(ROW, partition=PLACE, offset=3)
 
 
-def read(value: Any, key: bytes | None = b"ab") -> Letter | None:
+def read(value: Any, key: bytes | None = b"ab") -> DeadLetter | None:
     data = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
-    return letter_of_record(key, data, "orders", PLACE, 3)
+    return dead_letter_of(key, data, "orders", PLACE, 3)
 
 
-def differences(in_topic: list[Letter], in_table: list[Letter], **deleted: Any) -> list[tuple[str, str | None]]:
-    found = compared_letters(in_topic, in_table, deleted=deleted.get("deleted", ()))
+def differences(in_topic: list[DeadLetter], in_table: list[DeadLetter], **deleted: Any) -> list[tuple[str, str | None]]:
+    found = compared_dead_letters(in_topic, in_table, deleted=deleted.get("deleted", ()))
     return [(each.kind, each.key) for each in found]
 
 
@@ -50,7 +50,7 @@ def test_what_the_sink_writes_is_read(large: bool) -> None:
     payload = encode_listed_batch("bad", [made.content], timestamp_ms=1, compression="none").payload
     [decoded] = decode_record_batches(assign_producer(payload, producer=PAIR, base_sequence=0))
     [record] = decoded.records()
-    found = letter_of_record(record.key, record.value, "orders", PLACE, 3)
+    found = dead_letter_of(record.key, record.value, "orders", PLACE, 3)
     assert found is not None
     assert found.key == ("q", 7, "ab" * 16)
     told = {"occurrences": 2, "output": "table t", "reason": "why", "sqlstate": "23514"}
@@ -87,7 +87,7 @@ def test_each_difference_is_named() -> None:
     assert differences([RECORD], [ROW, other]) == [("missing_in_kafka", "identity=cd")]
     assert differences([RECORD, replace(RECORD, offset=9)], [ROW]) == [("twice", "identity=ab")]
     for name, value in COLUMNS.items():
-        [found] = compared_letters([RECORD], [replace(ROW, columns={**COLUMNS, name: "other"})], deleted=())
+        [found] = compared_dead_letters([RECORD], [replace(ROW, columns={**COLUMNS, name: "other"})], deleted=())
         assert (found.kind, found.batch, found.topic, found.offset) == ("differing", 7, "bad", 3)
         assert name in found.text
         assert (found.record, found.row) == ({name: value}, {name: "other"})

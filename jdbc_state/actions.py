@@ -146,12 +146,7 @@ class ActionLine:
 
 
 class ActionLines:
-    """SQL statements for the action log of one store, with the same actor in every line.
-
-    Args:
-        tables: the store's tables.
-        actor: user of the store.
-    """
+    """SQL statements for the action log of one store, with the same actor in every line."""
 
     def __init__(self, tables: StateTables, actor: Actor) -> None:
         self._table = tables.actions
@@ -161,13 +156,7 @@ class ActionLines:
     def line(
         self, row: FromClause, *, action: str | ColumnElement[str], detail: ColumnElement[Any]
     ) -> ReturningInsert[Any]:
-        """Insert the line of a row that was changed or exists; no line if there is no row.
-
-        Args:
-            row: the row that a statement returns; or the state table, with a condition on it.
-            action: action done to the row.
-            detail: details as jsonb.
-        """
+        """Insert the line of a row that was changed or exists; no line if there is no row."""
         named = literal(action) if isinstance(action, str) else action
         return self._insert(
             {
@@ -202,7 +191,6 @@ class ActionLines:
         kept.
 
         Args:
-            row: the row that the claim returns.
             keep: number of lines kept of each kind (with and without a layout), in addition to the one being written.
         """
         table = self._table
@@ -218,8 +206,6 @@ class ActionLines:
 
         Args:
             transactional_id: None for all.
-            last: maximum number of lines.
-            since: no lines older than this.
         """
         table = self._table
         found = select(table).order_by(table.c.at.desc(), table.c.number.desc()).limit(last)

@@ -78,8 +78,6 @@ def carried_out(claimant: Claimant, row: StateRow | None, *, named: int | None) 
     generation.
 
     Args:
-        claimant: sender of that claim.
-        row: the current row.
         named: the generation that the claim named; None if there was no row.
 
     Raises:
@@ -104,13 +102,9 @@ def claim_statement(
     """The claim statement. It returns the row, or no row if it changed nothing.
 
     Args:
-        tables: the store's tables.
-        claimant: claimant and row.
-        actions: statements for the action log.
         generation: the row's generation as read; the claim fails if it has changed. None if there was no row.
         keep: number of history lines to keep; if not 0, the row has its line afterwards, and the claim its
             action line. If 0, lines left from other settings are deleted: they would become older than the row.
-        history_there: the history table exists.
     """
     if not history_there:
         return _claim(tables.state, claimant, generation, None)
@@ -138,8 +132,6 @@ def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE
     """Take the row over; if there is none, rebuild it from its newest history line, or create it.
 
     Args:
-        state: the table.
-        claimant: claimant and row.
         generation: the row's generation as read; None if there was no row.
         newest: the newest line of its history; None if no history is kept.
     """
@@ -194,11 +186,7 @@ def _fresh(claimant: Claimant) -> dict[str, Any]:
 
 
 def row_columns(source: FromClause) -> tuple[ColumnElement[Any], ...]:
-    """Columns for :func:`row_of`: the row's columns, and its ages by the database's clock.
-
-    Args:
-        source: the state table, or lines of the history.
-    """
+    """Columns for :func:`row_of`: the row's columns, and its ages by the database's clock."""
     newest = func.greatest(source.c.claimed_at, source.c.decided_at, source.c.settled_at)
     ages = {"age_s": newest, "decided_age_s": source.c.decided_at}
     return (
@@ -248,13 +236,7 @@ def _expected(state: Table, claimant: Claimant) -> ColumnElement[bool]:
 
 
 def _taken_over(row: FromClause, claimant: Claimant, newest: ColumnElement[int]) -> dict[str, Any]:
-    """Values that a claim writes into a row that exists, or is rebuilt from a line. The row itself is returned as read.
-
-    Args:
-        row: the state table, or the line.
-        claimant: the new owner.
-        newest: number of the newest line of its history.
-    """
+    """Values that a claim writes into an existing row, or into one rebuilt from a line."""
     moved = _other_cluster(row, claimant)
     # A line with other batches is left unchanged; and lines newer than the row, for example after an older row was
     # restored, do not become the newest again.

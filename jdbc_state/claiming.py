@@ -44,10 +44,8 @@ class _Call:
     """One call of `Claiming.claim`.
 
     Attributes:
-        claimant: claimant and row.
         end_s: when it gives up, on the monotonic clock.
         in_doubt: whether a claim of this call was sent and has no answer.
-        generation: the generation named by that claim.
     """
 
     claimant: Claimant
@@ -86,8 +84,6 @@ class RowReads:
     """Reads of rows for a claim.
 
     Attributes:
-        read: the row of a transactional id, without waiting for anyone.
-        standing: the row by which a claim is judged.
         rebuilt_from: the number of the line from which the claim rebuilt the row, None if the row existed.
     """
 
@@ -97,15 +93,7 @@ class RowReads:
 
 
 class Claiming:
-    """Claims rows of one store.
-
-    Args:
-        database: opens its connections.
-        tables: the store's tables.
-        settings: names and time-outs.
-        actions: statements for the action log.
-        reads: reads rows.
-    """
+    """Claims rows of one store."""
 
     def __init__(
         self,
@@ -127,7 +115,6 @@ class Claiming:
         """Take the row over, and end open sessions of older claimants; see `jdbc_state.state_store.StateStore.claim`.
 
         Args:
-            claimant: claimant and row.
             claimed: called once with the row, before older sessions are ended.
 
         Raises:
@@ -245,13 +232,7 @@ class Claiming:
         )
 
     def locked(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
-        """The error for a row or table that stayed locked, with the sessions that hold the lock.
-
-        Args:
-            operation: the waiting operation.
-            waited_ms: how long it waited.
-            remedy: what to do about the sessions.
-        """
+        """The error for a row or table that stayed locked, with the sessions that hold the lock."""
         with self._requests(operation) as connection:
             holders = lock_holders(connection, table=quoted(self._tables.state))
         listed = ", ".join(str(holder) for holder in holders) or "none any more"

@@ -171,7 +171,6 @@ def connection_failure(said: str, url: URL) -> ConnectionFailure:
 
     Args:
         said: libpq's message, without secrets.
-        url: URL of the database.
     """
     for pattern, refused, remedy in _KINDS:
         found = pattern.search(said)

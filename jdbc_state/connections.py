@@ -51,9 +51,6 @@ def readable_by(connection: Any) -> str | None:
     ``sslmode`` does not tell: libpq's default, ``prefer``, continues without TLS if the server does not offer it. TLS
     is secure, and so are a Unix socket and the loopback interface, which do not leave the machine. A proxy there is
     responsible for its own connection.
-
-    Args:
-        connection: psycopg2's.
     """
     if connection.info.ssl_in_use:
         return None
@@ -69,8 +66,6 @@ def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
     """Check a new connection before anything is written to it.
 
     Args:
-        connection: psycopg2's; closed if it is refused.
-        label: name of the database in messages.
         required: refuse an insecure connection. If False, the log warns, once for each database.
 
     Raises:
@@ -172,10 +167,6 @@ class Database:
     One connection is kept between successful transactions, since opening one costs more than most of them. It is tested
     before it is used again, and replaced regularly. After any error a connection is closed: a broken one is never used
     twice.
-
-    Args:
-        url: SQLAlchemy's, dialect postgresql, driver psycopg2.
-        settings: names and time-outs.
     """
 
     def __init__(self, url: str, settings: StoreSettings) -> None:
@@ -198,10 +189,7 @@ class Database:
     def open(self, operation: str, *, patient: bool = True) -> Connection:
         """Open a connection that has not begun a transaction; the caller closes it.
 
-        Args:
-            operation: for messages.
-            patient: allow a database that was reachable before ``connect_deadline_ms`` to return (a restart, a
-                failover).
+        If ``patient``, a database that was reachable before has ``connect_deadline_ms`` to return (restart, failover).
 
         Raises:
             DatabaseUnreachableError: naming host, port and database, never the password.
@@ -236,11 +224,6 @@ class Database:
     def requests(self, operation: str, *, lock_timeout_ms: int, patient: bool = True) -> Iterator[Connection]:
         """A connection on which each statement is one message and its own transaction.
 
-        Args:
-            operation: for messages.
-            lock_timeout_ms: longest wait of a statement for a lock.
-            patient: see :meth:`open`.
-
         Raises:
             StateStoreError: the database failed; the current statement may have been carried out.
         """
@@ -257,11 +240,6 @@ class Database:
     def transaction(self, operation: str, *, lock_timeout_ms: int, statement_timeout_ms: int) -> Iterator[Connection]:
         """A short transaction, committed when the block exits; its total time is limited like one statement.
 
-        Args:
-            operation: for messages.
-            lock_timeout_ms: longest wait of a statement for a lock.
-            statement_timeout_ms: longest statement.
-
         Raises:
             StateStoreError: the database failed; the current statement may have been carried out.
         """
@@ -274,9 +252,6 @@ class Database:
 
     def session(self, operation: str) -> psycopg2.extensions.connection:
         """An unshared connection in autocommit mode; the caller closes it.
-
-        Args:
-            operation: for messages.
 
         Raises:
             DatabaseUnreachableError: no connection could be made.
@@ -318,10 +293,7 @@ class Database:
         """A connection for a block that a stopped server cannot block; after an error it is not reused.
 
         Args:
-            operation: for errors of connecting.
             shown: for every other error.
-            limit_ms: time limit of the block; the driver allows the server a little longer to report it.
-            patient: see :meth:`open`.
         """
         connection = self.open(operation, patient=patient)
         try:
@@ -408,8 +380,6 @@ def connect_alone(
     """Open a psycopg2 connection, bypassing SQLAlchemy's pools.
 
     Args:
-        url: SQLAlchemy's. Parameters in its query were set by the user.
-        password: see `StoreSettings.password`.
         **keywords: libpq parameters, which override those of the URL.
     """
     arguments, given = url.get_dialect()().create_connect_args(url)

@@ -82,9 +82,6 @@ class DatabaseKind:
 
     Attributes:
         name: "PostgreSQL", of a service "PostgreSQL (Neon)", or of another database, such as "CockroachDB".
-        version: result of its version().
-        lacks: features that the sink needs and it lacks; '' for PostgreSQL.
-        limits: limits of a service or an extension; '' for none.
     """
 
     name: str
@@ -129,8 +126,6 @@ def check_kind(kind: DatabaseKind, label: str, *, accepted: str | None) -> None:
     """Refuse a database that lacks features the sink needs, unless a person has tested and accepted it.
 
     Args:
-        kind: kind of the database.
-        label: name for messages.
         accepted: the name of an accepted kind; None for none.
 
     Raises:
@@ -154,7 +149,6 @@ def kind_by_signs(version: str, signs: AbstractSet[str]) -> DatabaseKind:
     """The kind of a database with PostgreSQL's version().
 
     Args:
-        version: result of its version().
         signs: lines of the second query.
     """
     if "relation sys.jobs" in signs and "extension plpgsql" not in signs:

@@ -23,16 +23,7 @@ from jdbc_state.watchdog import Watchdog, watched_statements
 
 
 class SqlDecidingTransaction(OneDecision):
-    """One open transaction; see ``DecidingTransaction``. Made by :func:`deciding` only.
-
-    Args:
-        connection: in a separate transaction, or about to begin one.
-        state: the table of state rows.
-        moves: the statement that decides.
-        settings: time-outs.
-        transactional_id: key of the row.
-        generation: the claim.
-    """
+    """One open transaction; see ``DecidingTransaction``. Made by :func:`deciding` only."""
 
     def __init__(
         self,

@@ -68,9 +68,6 @@ def with_line(
     """A statement that returns a changed row and also writes its line; if there is no row it writes none.
 
     Args:
-        row: changes one row, and returns all its columns.
-        tables: the store's tables.
-        event: event of a new line; an existing line keeps its own.
         keep: number of lines to keep; None to trim none.
         figures: figures of the line; with None an existing line keeps its own.
     """

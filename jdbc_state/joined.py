@@ -60,13 +60,7 @@ class KeptRecords:
 
 
 class JoinedDecisions:
-    """SQL statements for joined decisions of one store.
-
-    Args:
-        tables: the store's tables.
-        moves: its statements.
-        settings: names and time-outs.
-    """
+    """SQL statements for joined decisions of one store."""
 
     def __init__(self, tables: StateTables, moves: Moves, settings: StoreSettings) -> None:
         self._tables = tables

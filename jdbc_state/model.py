@@ -269,7 +269,6 @@ def lost_commits_error(row: StateRow, left: str) -> CommitsLostError:
     to an asynchronous standby.
 
     Args:
-        row: the row as it is now.
         left: how it was, in the terms of the row.
     """
     found = f"{row.status}, decision {row.prepared_transaction_state or 'none'}, generation {row.generation}"
@@ -283,12 +282,8 @@ class Move:
 
     Args:
         operation: name in :data:`TRANSITIONS`; it must allow the row's status, and gives the new one.
-        transactional_id: the row's key.
-        generation: must be the row's generation.
-        values: values of its other columns.
         expected: must be its ``prepared_transaction_state``; None for any.
         action: action of its log line, one of `jdbc_state.actions.ACTIONS`; '' for a move that a batch makes.
-        detail: detail of that line.
         figures: figures of the batch for its history line; None to keep the existing ones.
     """
 
@@ -303,9 +298,6 @@ class Move:
 
     def refused_by(self, row: StateRow | None) -> StateRow:
         """Find out why the move matched no row.
-
-        Args:
-            row: the row as it is now.
 
         Returns:
             ``row``, if it already is the result of the move: a repeat after a lost answer. Decisions are excluded, as

@@ -47,8 +47,6 @@ class Moves:
     """SQL statements of one store, each built once: building takes longer than the server's execution.
 
     Args:
-        tables: the store's tables.
-        actions: statements for the action log.
         keep: number of history lines to keep; 0 to write none, and no actions.
     """
 
@@ -80,12 +78,7 @@ class Moves:
         return self._keep > 0
 
     def update(self, move: Move, before: tuple[str, ...]) -> tuple[Update, dict[str, object]]:
-        """The change of the row alone, which writes no line and returns no row; and its parameters.
-
-        Args:
-            move: what to write.
-            before: the statuses from which it may start.
-        """
+        """The change of the row alone, which writes no line and returns no row; and its parameters."""
         parameters = _parameters(move)
         key = (move.operation, before, *parameters)
         if key not in self._updates:

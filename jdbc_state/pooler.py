@@ -15,11 +15,7 @@ def backend_pid(session: psycopg2.extensions.connection) -> int:
 
 
 def behind_pooler(session: psycopg2.extensions.connection) -> bool:
-    """True if there is a pooler: it gives its clients other process ids than the server's.
-
-    Args:
-        session: in autocommit mode.
-    """
+    """True if there is a pooler: it gives its clients other process ids than the server's."""
     return bool(backend_pid(session) != session.info.backend_pid)
 
 

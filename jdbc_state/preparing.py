@@ -62,7 +62,6 @@ class Prepared:
 
     Attributes:
         history: whether there is a history, wanted or not.
-        figures: whether it has the column for a batch's figures.
     """
 
     history: bool
@@ -76,8 +75,6 @@ def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> P
 
     Args:
         connection: in autocommit mode, so that a lost race leaves no failed transaction.
-        settings: the names.
-        where: the database, as in a URL.
 
     Raises:
         StateStoreError: a table of that name is foreign, or of a version that this role cannot change.
@@ -108,9 +105,7 @@ def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> l
     other drivers wait meanwhile, and then continue.
 
     Args:
-        connection: see :func:`prepare`.
         settings: the names; with ``history_batches``, the history and the table of actions are created.
-        where: the database, as in a URL.
 
     Returns:
         What was done, one sentence each; empty for nothing.
@@ -142,12 +137,6 @@ def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> l
 
 def check(connection: Connection, settings: StoreSettings, *, role: str | None, where: str) -> SchemaReport:
     """Report the version, what is missing, and which privileges the role lacks; changes nothing.
-
-    Args:
-        connection: any.
-        settings: the names.
-        role: role name as in the catalogue; None for the connected one.
-        where: the database, as in a URL.
 
     Raises:
         sqlalchemy.exc.DBAPIError: the role does not exist.

@@ -48,7 +48,6 @@ class Presence:
     """Shows the newest claim of one driver in pg_stat_activity. Thread-safe.
 
     Args:
-        database: opens its connections.
         shown_while: called every `LOOK_S`; if it returns False the session ends, until the next claim.
     """
 

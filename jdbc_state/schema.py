@@ -66,14 +66,7 @@ _DIALECT: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-cal
 
 @dataclass(frozen=True)
 class StateTables:
-    """The tables of one store.
-
-    Attributes:
-        state: one row for each sink.
-        history: copies of the row by number, see `jdbc_state.history`.
-        actions: what drivers and people did, see `jdbc_state.actions`.
-        records: records that Kafka may still lack for a service's decisions, see `jdbc_state.joined`.
-    """
+    """The tables of one store."""
 
     state: Table
     history: Table

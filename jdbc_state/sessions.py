@@ -48,12 +48,7 @@ def application_name(transactional_id: str, generation: int) -> str:
 
 
 def presence_prefix(table: str, transactional_id: str) -> str:
-    """``2pc@<id>:<sink>:``; the id is for people and may be truncated, the sink identifies state table and id.
-
-    Args:
-        table: the state table as quoted SQL.
-        transactional_id: the sink's id.
-    """
+    """``2pc@<id>:<sink>:``; the id is for people and may be truncated, the sink identifies state table and id."""
     # PostgreSQL names cannot contain NUL.
     sink = hashlib.sha256(f"{table}\0{transactional_id}".encode()).hexdigest()[:_SINK_DIGITS]
     shown = transactional_id if transactional_id.isascii() and transactional_id.isprintable() else ""
@@ -66,12 +61,7 @@ def presence_name(table: str, transactional_id: str, generation: int) -> str:
 
 
 def run_presence_name(table: str, run_id: str) -> str:
-    """The name of the one session that represents a run with claims of many rows.
-
-    Args:
-        table: the state table as quoted SQL.
-        run_id: id of the run.
-    """
+    """The name of the one session that represents a run with claims of many rows."""
     run = hashlib.sha256(f"{table}\0{run_id}".encode()).hexdigest()[:_RUN_DIGITS]
     return f"{_PRESENCE_PREFIX}run:{run}"
 
@@ -81,8 +71,6 @@ class DriverSession:
     """A session that shows that a driver is alive.
 
     Attributes:
-        pid: process id of its backend.
-        role: role that it logged in with.
         hidden: True if the asking role may not see the rest, because it is not a member of that role.
         address: address of the driver's host, or of the pooler; '' for a local socket.
     """
@@ -99,12 +87,7 @@ class DriverSession:
 
 @dataclass(frozen=True)
 class NamedSession:
-    """A driver's session and its name.
-
-    Attributes:
-        name: its application_name, which identifies the driver.
-        session: the session.
-    """
+    """A driver's session and its name."""
 
     name: str
     session: DriverSession
@@ -112,13 +95,7 @@ class NamedSession:
 
 @dataclass(frozen=True)
 class Liveness:
-    """Whether the driver with the newest claim is alive.
-
-    Attributes:
-        alive: None if unknown.
-        detail: the session that shows it, or why there is none.
-        session: that session.
-    """
+    """Whether the driver with the newest claim is alive."""
 
     alive: bool | None
     detail: str
@@ -130,9 +107,6 @@ class Session:
     """One session of the database.
 
     Attributes:
-        pid: process id of its backend.
-        role: role that it logged in with.
-        name: its application_name.
         ended: True: it was ended and is gone. False: it was told to end, and still exists. None: left alone, because
             it belongs to another role.
     """
@@ -203,16 +177,7 @@ ORDER BY activity.pid
 def end_older_sessions(
     connection: Connection, *, table: str, history: str, transactional_id: str, below_generation: int, wait_ms: int
 ) -> list[Session]:
-    """End the deciding transactions of claims older than ``below_generation``, and report the outcome for each.
-
-    Args:
-        connection: any connection to the same database.
-        table: the state table as quoted SQL.
-        history: its history as quoted SQL.
-        transactional_id: the sink's id.
-        below_generation: only claims before this one.
-        wait_ms: how long to wait for each to end (it rolls back first).
-    """
+    """End the deciding transactions of claims older than ``below_generation``, and report the outcome for each."""
     answer = connection.execute(
         _END_OLDER,
         {
@@ -232,12 +197,7 @@ def lock_holders(connection: Connection, *, table: str) -> list[Session]:
 
 
 def driver_sessions(connection: Connection, *, table: str) -> list[NamedSession]:
-    """The sessions that represent drivers: presence sessions, followed by deciding transactions.
-
-    Args:
-        connection: any connection to the same database.
-        table: the state table as quoted SQL.
-    """
+    """The sessions that represent drivers: presence sessions, followed by deciding transactions."""
     answer = connection.execute(_DRIVERS, {"presence": _PRESENCE_PREFIX, "deciding": _PREFIX, "table": table})
     return [NamedSession(name, DriverSession(*found)) for *found, name in answer]
 
@@ -248,10 +208,6 @@ def sessions_of(
     """Sessions of one driver: with this claim, or with a newer one.
 
     Args:
-        sessions: result of `driver_sessions`, for the same table.
-        table: the state table as quoted SQL.
-        transactional_id: the sink's id.
-        generation: generation of the claim.
         run_id: the run that made it; a session of that run represents all its claims.
     """
     prefixes = (presence_prefix(table, transactional_id), application_name_prefix(transactional_id))

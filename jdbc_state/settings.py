@@ -12,13 +12,7 @@ _RECORDS_SUFFIX = "_records"
 
 
 def in_python(step: Literal["make", "migrate"], names: Mapping[str, str]) -> str:
-    """How a person makes or migrates the tables with this package alone.
-
-    Args:
-        step: what is to be done.
-        names: ``state_schema``, ``state_table`` and ``history_table`` as SQL writes them; the ``role`` that will use
-            the tables, or runs the migration; and for a migration ``where`` the database is, as in a URL.
-    """
+    """How a person makes or migrates the tables with this package alone."""
     if step == "make":
         return (
             f"run the statements of jdbc_state.ddl(settings, role={names['role']!r}) with a role that may create tables"

@@ -24,11 +24,7 @@ _AT_WORK_FOR: ContextVar[str | None] = ContextVar("the sink that this thread is 
 
 @contextmanager
 def at_work_for(transactional_id: str) -> Iterator[None]:
-    """In the block and in copies of its context, module logs are those of this sink.
-
-    Args:
-        transactional_id: the sink's id.
-    """
+    """In the block and in copies of its context, module logs are those of this sink."""
     before = _AT_WORK_FOR.set(transactional_id)
     try:
         yield
@@ -40,7 +36,6 @@ class SinkLog(_Adapter):
     """Prefixes each message with the transactional id.
 
     Args:
-        logger: receives the lines.
         transactional_id: the sink's id; None for the one that the thread is currently working for, if any.
     """
 
@@ -59,10 +54,5 @@ class SinkLog(_Adapter):
 
 
 def sink_log(module: str, transactional_id: str | None = None) -> SinkLog:
-    """The log of a module.
-
-    Args:
-        module: its name.
-        transactional_id: see `SinkLog`.
-    """
+    """The log of a module."""
     return SinkLog(logging.getLogger(module), transactional_id)

@@ -42,11 +42,7 @@ class DecidingTransaction(Protocol):
 
 
 class OneDecision:
-    """The phases of a deciding transaction: open, then decided or failed, and finally ended.
-
-    Args:
-        transactional_id: key of the row it decides.
-    """
+    """The phases of a deciding transaction: open, then decided or failed, and finally ended."""
 
     def __init__(self, transactional_id: str) -> None:
         self._transactional_id = transactional_id

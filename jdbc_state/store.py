@@ -110,16 +110,13 @@ class SqlStateStore(StateStore):
         return self._claiming.claim(claimant, self._show)
 
     def read(self, transactional_id: str) -> StateRow | None:
-        """The row, without a claim and without waiting for locks."""
         rows = self._select(select(*self._columns).where(self._state.c.transactional_id == transactional_id))
         return rows[0] if rows else None
 
     def read_all(self) -> list[StateRow]:
-        """Every row, without a claim and without waiting for locks."""
         return self._select(select(*self._columns).order_by(self._state.c.transactional_id))
 
     def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
-        """The newest history lines of one sink, or of all, without waiting for locks."""
         if transactional_id is None:
             newest = newest_lines(self._tables, last=last)
             order = "changed_at"
@@ -132,26 +129,22 @@ class SqlStateStore(StateStore):
         return [HistoryLine(answer.event, row_of(answer), answer.figures) for answer in found]
 
     def read_lost(self) -> list[StateRow]:
-        """The newest line of each sink whose row is gone, without waiting for locks."""
         lines = lost_lines(self._tables).subquery()
         return self._select(select(*row_columns(lines)).order_by(lines.c.transactional_id))
 
     def read_actions(
         self, transactional_id: str | None = None, *, last: int, since: datetime | None = None
     ) -> list[ActionLine]:
-        """The newest actions of drivers and people first, without waiting for locks."""
         found = self._answers(self._actions.newest(transactional_id, last=last, since=since))
         return [action_line_of(answer) for answer in found]
 
     def read_layout(self, transactional_id: str) -> Mapping[str, Any] | None:
-        """The layout of the newest claim that has one, without waiting for locks."""
         found = self._answers(self._actions.newest_layout(transactional_id))
         return dict(getattr(found[0], LAYOUT)) if found else None
 
     def note_action(
         self, transactional_id: str, generation: int | None, action: str, detail: Mapping[str, Any]
     ) -> None:
-        """Log an action that changes no row."""
         if generation is not None and not self._settings.history_batches:
             return
         operation = f"noting {action} of {transactional_id!r}"
@@ -166,7 +159,6 @@ class SqlStateStore(StateStore):
             raise claim_lost_error(transactional_id, generation, self.read(transactional_id))
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
-        """One database transaction for a batch's data and its decision."""
         return deciding(
             self.database,
             state=self._state,
@@ -243,7 +235,6 @@ class SqlStateStore(StateStore):
             raise self._claiming.locked(operation, waited_ms, remedy) from error
 
     def close(self) -> None:
-        """Close the connections."""
         self._presence.end()
         self.database.close()
 

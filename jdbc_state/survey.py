@@ -24,12 +24,7 @@ _THERE = text("SELECT to_regclass(:state) IS NOT NULL, to_regclass(:history) IS 
 
 @dataclass(frozen=True)
 class UnreadableRow:
-    """An invalid row, or an invalid newest line of a lost row.
-
-    Attributes:
-        transactional_id: its id.
-        problem: the problem.
-    """
+    """An invalid row, or an invalid newest line of a lost row."""
 
     transactional_id: str
     problem: str
@@ -40,11 +35,7 @@ class Survey:
     """The sinks in a database.
 
     Attributes:
-        table_there: whether the state table exists.
-        rows: the state rows, by transactional id.
         lost: the newest line of each sink with lines in the history and no row, in the same order.
-        unreadable: the invalid ones of both.
-        drivers: whether the driver of each row is alive, by transactional id.
     """
 
     table_there: bool
@@ -59,8 +50,6 @@ def survey(connection: Connection, tables: StateTables, transactional_id: str | 
 
     Args:
         connection: in autocommit mode.
-        tables: state table and history.
-        transactional_id: one sink; None for all.
 
     Raises:
         sqlalchemy.exc.DBAPIError: the database refused.
@@ -87,8 +76,6 @@ def look_for_drivers(connection: Connection, state: Table, rows: Iterable[StateR
 
     Args:
         connection: in autocommit mode.
-        state: the table of the rows.
-        rows: the rows as read.
     """
     table = quoted(state)
     claimed = list(rows)

@@ -40,11 +40,8 @@ class FoundTable:
     """An existing table.
 
     Attributes:
-        name: name as quoted SQL.
         version: its version; None if it is not a table of this package, or incomplete.
-        owner: the role that owns it.
         owned: whether the connected role has the owner's privileges.
-        lacks: missing parts of version 2, in words; '' for none.
         later: missing optional columns, added within version 2.
     """
 
@@ -89,14 +86,7 @@ def _is_version_1(tables: StateTables, table: Table, missing: list[str], key: li
 
 
 def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, where: str) -> StateStoreError | None:
-    """Why a table cannot be used as it is, and the command that fixes it; None if it can be used.
-
-    Args:
-        found: the table.
-        tables: the store's tables.
-        settings: their names.
-        where: the database, as in a URL.
-    """
+    """Why a table cannot be used as it is, and the command that fixes it; None if it can be used."""
     if found.version == VERSION:
         return None
     remedies: tuple[str, ...] = ()
@@ -121,23 +111,12 @@ def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, 
 
 
 def migration(settings: StoreSettings, *, role: str, where: str) -> str:
-    """The remedy that brings the tables to this version.
-
-    Args:
-        settings: their names.
-        role: role that runs it.
-        where: the database, as in a URL.
-    """
+    """The remedy that brings the tables to this version."""
     return settings.schema_help("migrate", _names(settings) | {"role": role, "where": where})
 
 
 def making(settings: StoreSettings, *, role: str = "ROLE") -> str:
-    """The remedy if there is no state table, and this role may not create one.
-
-    Args:
-        settings: their names.
-        role: the job's role, as in the catalogue.
-    """
+    """The remedy if there is no state table, and this role may not create one."""
     return settings.schema_help("make", _names(settings) | {"role": role})
 
 

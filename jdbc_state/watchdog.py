@@ -33,10 +33,6 @@ class Watchdog:
     COMMIT that waits for a lost synchronous standby would block the driver forever; statement_timeout covers neither.
     After the cut psycopg2 raises as for any lost connection.
 
-    Args:
-        connection: psycopg2's.
-        limit_ms: milliseconds until the cut.
-
     Raises:
         psycopg2.OperationalError: the process cannot open more files, or start a thread: the block is then not begun,
             as on a lost connection.

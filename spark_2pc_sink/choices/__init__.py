@@ -43,22 +43,12 @@ NO_FACTS: Final = Facts()
 
 
 def remedies(problem: Problem, facts: Facts, sink: str) -> tuple[str, ...]:
-    """What can be done, a line each, the safest first: sentences, and complete commands with their effects.
-
-    Args:
-        problem: what is wrong.
-        facts: what is known about the incident.
-        sink: the words that name the sink and both sides in a command.
-    """
+    """What can be done, a line each, the safest first: sentences, and complete commands with their effects."""
     return tuple(choice.line(facts, sink) for choice in TABLE[problem].choices_for(facts))
 
 
 def problem_in(text: str) -> Problem | None:
-    """The problem named in a text, by its value or by the words of the error; None if there is none.
-
-    Args:
-        text: a cause, or the job's error from its log.
-    """
+    """The problem named in a text, by its value or by the words of the error; None if there is none."""
     word = text.strip().lower()
     found = (
         problem for problem, entry in TABLE.items() if entry.says and (problem.value == word or entry.says in text)

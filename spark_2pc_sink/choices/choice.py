@@ -59,14 +59,10 @@ class Facts:
     """What is known about one incident. It fills in the placeholders of the choices, and selects those that fit.
 
     Attributes:
-        known: facts that hold.
         batch: batch of the state row; None if there is none, or it is unknown.
         batches: the batches that the database lacks, or that are passed over, as ``accept_loss`` names them.
         planned: what a recovery without a decision changes in Kafka and in the database.
-        safe: a recovery needs no decision.
         more: by the name of a choice, what else has to be said about it.
-        places: partitions with hanging transactions.
-        owners: transactional ids that block readers.
     """
 
     known: frozenset[Fact] = frozenset()
@@ -96,10 +92,7 @@ class Input:
     """One value that a person has to enter.
 
     Attributes:
-        option: the option of `recover` or of the sink that receives it.
-        question: prompt for it.
         placeholder: used in place of the answer in a command that is shown earlier.
-        kind: a range of batches, or one batch.
     """
 
     option: str
@@ -113,20 +106,10 @@ class Choice:
     """One possible action. Texts may have the placeholders of `Facts.filled`.
 
     Attributes:
-        name: the answer that selects it.
-        title: what it does; the first words of its explanation.
-        kafka: changes in Kafka.
-        database: changes in the database.
-        act: how it is carried out.
-        options: keywords of `recover`, `verify` or the sink for it.
-        inputs: values that a person has to enter, one more keyword each.
         accepts: the difference between both sides that remains; '' if none does. Needs a reason.
-        automatic: True if it is always safe: both sides end as the database has decided.
         steps: the manual steps, in order, before a start with the keywords. ``{owner}`` makes one for each owner.
         on_sink: True if the keywords are for one start of the sink, because only the job can carry it out.
-        note: what else is known about it in this incident.
         needs: offered only if this fact holds.
-        unless: not offered if this fact holds.
     """
 
     name: str
@@ -185,12 +168,7 @@ class Choice:
         return {**self.options, **named}
 
     def command(self, sink: str, named: Mapping[str, object]) -> str:
-        """The command line, or the keywords of the sink; '' if there is nothing to paste.
-
-        Args:
-            sink: the words that name the sink and both sides.
-            named: values that a person has entered.
-        """
+        """The command line, or the keywords of the sink; '' if there is nothing to paste."""
         if self.on_sink:
             given = ", ".join(f"{name}={value!r}" for name, value in self.keywords(named).items())
             return f"DualWriteSink(…, {given})"
@@ -198,12 +176,7 @@ class Choice:
         return "" if program is None else " ".join([program, sink, *_flags(self.keywords(named))])
 
     def line(self, facts: Facts, sink: str) -> str:
-        """The choice as one line of an error or a report: a command with its effects as a comment, or a sentence.
-
-        Args:
-            facts: those it was filled with.
-            sink: as for `command`.
-        """
+        """The choice as one line of an error or a report: a command with its effects as a comment, or a sentence."""
         named = {each.option: facts.batches if each.kind == "batches" else each.placeholder for each in self.inputs}
         command = self.command(sink, named)
         if self.act is Act.COMPARE:
@@ -255,16 +228,10 @@ class Entry:
     """One problem of a sink.
 
     Attributes:
-        title: a few words.
-        meaning: what has happened, and the effect on both sides.
-        choices: possible actions, the safest first.
-        advice: how to choose; Markdown, for RUNBOOK.md.
         walk: names of the choices that end it in RUNBOOK.md, in order, each with an example of a reason.
         says: words of the error by which it is known; '' if it is none.
         job_only: status cannot see it, as it concerns a batch that Spark has passed to the sink, or a lost claim.
-        about_owed: it concerns a batch that Kafka is owed.
         name_it: its runbook is called with ``--cause``.
-        more: Markdown after the walk in RUNBOOK.md.
     """
 
     title: str

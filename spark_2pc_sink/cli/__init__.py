@@ -56,9 +56,6 @@ _HOMES: Final = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Args:
-        arguments: the words after the program's name; those of this process by default.
-
     Returns:
         The exit code, see the module's docstring.
     """

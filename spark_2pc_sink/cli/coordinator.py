@@ -24,7 +24,6 @@ transaction over InitProducerId (KIP-939), is switched on by
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to those of the program."""
     parser = commands.add_parser(
         "coordinator",
         help="start the reference coordinator, a Kafka of one node",

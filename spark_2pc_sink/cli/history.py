@@ -26,7 +26,6 @@ _PARTITIONS_MAX: Final = 3
 
 
 def add_commands(commands: Any) -> None:
-    """Add the command to those of the program."""
     command = commands.add_parser(
         "history",
         help="list the batches, and what drivers and people did: who, when, why; asks the database only",

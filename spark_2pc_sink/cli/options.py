@@ -186,9 +186,7 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True, pos
     """Add the database and its tables, and the file that may name them and the Kafka properties.
 
     Args:
-        command: receives the flags.
         required: False if the command can run without a database.
-        positional: the file may also be given without its flag.
     """
     file = "the TOML file of the sink, as DualWriteSink.from_toml reads it (default: SPARK_2PC_CONFIG)"
     command.add_argument("--config", dest="sink_file", metavar="FILE", help=file)
@@ -204,13 +202,7 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True, pos
 
 
 def add_sink(command: argparse._ActionsContainer, *, about: str, required: bool = False) -> None:
-    """Add the flag that names the sink; the sink's file and the environment may name it too.
-
-    Args:
-        command: receives the flag.
-        about: its help.
-        required: whether the command needs a sink.
-    """
+    """Add the flag that names the sink; the sink's file and the environment may name it too."""
     command.add_argument("--transactional-id", metavar="ID", help=about)
     command.set_defaults(sink_required=required)
 
@@ -282,7 +274,6 @@ def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, Any]
     """All values of flags and the sink's file, and the environment's for the rest.
 
     Args:
-        given: the command line.
         prefixes: prefixes of options, in addition to none.
 
     Raises:
@@ -335,10 +326,6 @@ _RULE: Final = "it says why, in the record of what people did (spark-2pc history
 
 def reason_for(given: argparse.Namespace, decided: str) -> str:
     """The given reason, or one that the person types now.
-
-    Args:
-        given: the command line.
-        decided: the decision, as a flag or a command.
 
     Raises:
         ConfigurationError: none was given, and there is no terminal, or the answer is empty.

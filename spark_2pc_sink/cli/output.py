@@ -39,10 +39,6 @@ def print_out(text: str, code: int) -> int:
     """Print a text on standard output, all of it, and return the exit code.
 
     A reader that has closed the pipe, as ``head`` does, is not a failure.
-
-    Args:
-        text: whole lines.
-        code: exit code of the command.
     """
     try:
         sys.stdout.write(text)
@@ -74,12 +70,7 @@ class CommandResult:
     """Result of a command, for both forms of output.
 
     Attributes:
-        exit_code: one of `spark_2pc_sink.cli.exits`.
-        fields: for programs; JSON values, by the names in ``schema.json``.
-        text: for people, on standard output; whole lines, or empty.
         notes: for people, on standard error in both forms: one line each.
-        remedies: for people too, in a separate section: possible actions, as in the remedies of an error.
-        error: why the command ended with this code, if an error ended it.
     """
 
     exit_code: int
@@ -92,11 +83,6 @@ class CommandResult:
 
 def write_result(result: CommandResult, *, command: str | None, as_json: bool) -> int:
     """Print a result.
-
-    Args:
-        result: result of the command.
-        command: its words, such as ``transactions list``; None if the command line names none.
-        as_json: print JSON.
 
     Returns:
         The exit code.

@@ -43,7 +43,6 @@ _EPILOG: Final = (
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to those of the program."""
     parser = commands.add_parser(
         "runbook",
         help="walk through an incident: look, choose, act, verify; asks before anything is changed",

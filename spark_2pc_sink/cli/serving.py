@@ -26,12 +26,7 @@ TOKEN_CHARACTERS_MIN: Final = 20
 
 
 def add_watching(command: argparse.ArgumentParser, *, listen: str) -> None:
-    """Add both sides, the address, and the time limit of a look.
-
-    Args:
-        command: receives the flags.
-        listen: the default of the address.
-    """
+    """Add both sides, the address, and the time limit of a look."""
     add_connection(command)
     add_database(command)
     command.add_argument(
@@ -42,13 +37,7 @@ def add_watching(command: argparse.ArgumentParser, *, listen: str) -> None:
 
 
 def add_host_names(command: argparse.ArgumentParser, *, option: str, reader: str) -> None:
-    """Add the flag for the names of this server, against DNS rebinding.
-
-    Args:
-        command: receives the flag.
-        option: its name.
-        reader: user of the names, with its verb.
-    """
+    """Add the flag for the names of this server, against DNS rebinding."""
     command.add_argument(
         option,
         action="append",
@@ -60,12 +49,7 @@ def add_host_names(command: argparse.ArgumentParser, *, option: str, reader: str
 
 
 def own_names(host: str, names: Iterable[str]) -> frozenset[str]:
-    """The names of a server in the Host header, in lower case.
-
-    Args:
-        host: where it listens.
-        names: additional names from the command line.
-    """
+    """The names of a server in the Host header, in lower case."""
     return frozenset(name.lower() for name in (host, socket.gethostname(), socket.getfqdn(), *names))
 
 
@@ -137,7 +121,6 @@ in; on any other address a token is asked for. docs/dashboard.md says more.
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add both commands to those of the program."""
     for name, about, description, listen, token, reader, run in (
         (
             *("exporter", "serve the figures of all sinks to Prometheus", _EXPORTER, "127.0.0.1:9939"),

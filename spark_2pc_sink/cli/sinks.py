@@ -34,7 +34,6 @@ _DECISIONS: Final = {OperatorDecision.DROP: "--drop", OperatorDecision.ACCEPT_RE
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the commands to those of the program."""
     settling = commands.add_parser("recover", help="settle what a crashed job left; safe to run twice", epilog=_EXITS)
     add_connection(settling)
     add_database(settling, positional=True)

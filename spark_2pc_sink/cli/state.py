@@ -20,7 +20,6 @@ _EXITS: Final = (
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the commands to those of the program."""
     state = commands.add_parser("state", help="make, migrate and check the tables in the database", epilog=_EXITS)
     within = state.add_subparsers(required=True, metavar="COMMAND")
 

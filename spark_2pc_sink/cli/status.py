@@ -41,13 +41,7 @@ _SIDE: Final = {"database": "the database", "kafka": "Kafka"}
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """The parts to show.
-
-    Attributes:
-        in_doubt: only those that need a person.
-        everything: every sink.
-        details: details of each shown sink.
-    """
+    """The parts to show."""
 
     in_doubt: bool = False
     everything: bool = False
@@ -58,8 +52,6 @@ def status_text(found: StatusReport, shown: Shown, *, one: bool = False) -> str:
     """All of it, as lines.
 
     Args:
-        found: the status.
-        shown: parts to show.
         one: one sink was requested: its verdict includes the details.
     """
     listed = ordered(found.in_doubt if shown.in_doubt else found.sinks)
@@ -122,11 +114,7 @@ _EXITS: Final = (
 
 
 class IncompleteStatusError(Exception):
-    """A side could not be read, or a sink's data is invalid. The rest of the status is still printed.
-
-    Attributes:
-        remedies: possible actions.
-    """
+    """A side could not be read, or a sink's data is invalid. The rest of the status is still printed."""
 
     def __init__(self, found: StatusReport) -> None:
         problems = [
@@ -142,7 +130,6 @@ class IncompleteStatusError(Exception):
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to those of the program."""
     looking = commands.add_parser("status", help="look at both sides of every sink; changes nothing", epilog=_EXITS)
     add_connection(looking)
     add_database(looking, positional=True)
@@ -208,11 +195,8 @@ def wait_until_settled(
     """Look repeatedly until both sides are read and nothing is in doubt, or the time is over.
 
     Args:
-        look: one look.
         limit_s: time limit; the last look may begin then.
         say: called with the reason of the wait, whenever it changes.
-        now_s: the time.
-        sleep: waits.
 
     Returns:
         The result of the last look.

@@ -75,7 +75,6 @@ or abort refused.
 
 
 def add_commands(commands: Any) -> None:
-    """Add ``transactions`` with its commands to those of ``spark-2pc``."""
     about = "look at the transactions of a Kafka cluster, find those that hang, and end them"
     parser = commands.add_parser(
         "transactions",
@@ -373,10 +372,6 @@ _log = logging.getLogger(__name__)
 
 def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> KnownSinks | None:
     """The sinks, for remedies.
-
-    Args:
-        given: the command line.
-        kafka: the cluster, used only in options.
 
     Returns:
         None if no database is named, or it cannot be read: the request to Kafka is answered nevertheless, and the log

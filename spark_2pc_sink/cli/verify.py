@@ -35,7 +35,6 @@ _ASKED: Final = ("since", "last", "batch", "open_transaction", "table_only", "wr
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to those of the program."""
     about = "compare the records of the topics with the rows of the table; changes nothing"
     command = commands.add_parser("verify", help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=_EXITS)
     add_connection(command)

@@ -57,10 +57,6 @@ class SinkCounts:
     """Totals of a sink since the first look at it.
 
     Attributes:
-        batches: batches that both sides have, including empty ones.
-        resends: batches that were resent because Kafka had lost them.
-        rows: rows of those batches in the table.
-        records: records of those batches in Kafka.
         record_bytes: compressed bytes of their record batches, as far as the history has them.
         bad_rows: rows sent to the dead letters instead, as far as the history has them.
         seconds: time from Spark's call until Kafka's commit, as far as the history has it.
@@ -205,13 +201,7 @@ _LAGS: Final[tuple[tuple[str, str, Callable[[SinkCounts], float | None]], ...]] 
 
 
 def families(found: StatusReport, counts: Mapping[str, SinkCounts], *, took_s: float) -> Iterator[Metric]:
-    """All metrics of one look.
-
-    Args:
-        found: result of `status`.
-        counts: batch totals, by transactional id.
-        took_s: duration of the look.
-    """
+    """All metrics of one look."""
     yield from _sides(found, took_s)
     here = [sink for sink in found.sinks if sink.known and not sink.elsewhere]
     for name, text, figure in _GAUGES:
@@ -292,9 +282,6 @@ class SinkCollector(Collector):
 
     One look runs at a time. Scrapes that had to wait for it use its result, so no scrape takes longer than two looks,
     however many there are.
-
-    Args:
-        watched: both sides.
     """
 
     def __init__(self, watched: Watched) -> None:
@@ -341,12 +328,6 @@ def serve(watched: Watched, access: MetricsAccess, host: str, port: int) -> None
     """Serve ``/metrics`` until SIGTERM or SIGINT.
 
     Prints one line, ``listening on HOST:PORT``, when it is ready.
-
-    Args:
-        watched: both sides.
-        access: access rules.
-        host: a name or an address.
-        port: 0 lets the system choose one.
 
     Raises:
         OSError: the address cannot be bound.

@@ -19,9 +19,6 @@ class Watched:
     """Both sides, and the time limit of a look at them.
 
     Args:
-        kafka: Kafka client properties.
-        database: SQLAlchemy URL.
-        timeout_s: limit of one look.
         tables: names of the state table and its history, and the source of the password, as keywords of `recover`.
 
     Raises:

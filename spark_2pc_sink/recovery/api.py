@@ -38,7 +38,7 @@ _EVERY_SINK: Final = "every sink"
 
 
 @checks_keywords
-def recover(  # noqa: D417 - the options are described where they are declared
+def recover(
     *,
     transactional_id: str,
     kafka: Mapping[str, str | int | Callable[[str], Any]],
@@ -117,7 +117,7 @@ def _run(recovery: Recovery, kafka: TransactionClient, store: SqlStateStore, sen
 
 
 @checks_keywords
-def status(  # noqa: D417 - as above
+def status(
     *,
     kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,

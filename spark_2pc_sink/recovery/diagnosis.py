@@ -45,11 +45,6 @@ if TYPE_CHECKING:
 def check_kept(kafka: KafkaSide, row: StateRow, resolution: Resolution) -> Resolution | Halt:
     """Return a verdict that ends a decided batch as done, or why it must not.
 
-    Args:
-        kafka: reads topics and logs.
-        row: the claimed row.
-        resolution: the verdict on it; returned unchanged if it ends nothing as done.
-
     Raises:
         AuthorizationError: a topic may not be described.
         KafkaError, KafkaTimeoutError: Kafka does not tell.
@@ -67,8 +62,6 @@ def explain_outcome_lost(kafka: KafkaSide, row: StateRow, halt: Halt) -> Halt:
     """Halt because no log tells how the row's transaction ended; if a topic was re-created, that is the cause.
 
     Args:
-        kafka: reads topics and logs.
-        row: the claimed row.
         halt: result of reading the logs; used unless Kafka tells more.
     """
     written = _written_by(row)
@@ -103,11 +96,7 @@ def ask_the_log(
     """Read one partition after another until one tells how the transaction ended.
 
     Args:
-        kafka: reads the logs.
-        producer: producer id and epoch of the transaction.
-        offsets: its first and last offset in each ``topic-partition``.
         deadline: after it no further partition is read; the first one always is.
-        batch_id: batch of the transaction, for the commands shown to the operator.
 
     Returns:
         The verdict of the first partition with a marker. Otherwise wait, if the transaction is open in one; or halt,
@@ -212,11 +201,6 @@ class Diagnosis:
 
     Attributes:
         options: options of the sink or of `recover`; a transaction's logs are read for ``settle_deadline_ms``.
-        kafka: the coordinator and the logs.
-        store: the state rows.
-        losses: batches that Kafka has and the database lacks.
-        clock: measures and waits.
-        open_transaction: the operator's choice for an open transaction whose decision is lost.
     """
 
     options: CommonOptions
@@ -297,9 +281,7 @@ class Diagnosis:
         """Like `look`, for state that was already read; Kafka's logs are read if it is not enough.
 
         Args:
-            before: the state row; None if there is none.
             row: the same, or the history line from which a lost row would be rebuilt.
-            kafka: the coordinator's view.
 
         Raises:
             KafkaError, KafkaTimeoutError: the logs cannot be read.
@@ -361,12 +343,7 @@ def _unnamed(kafka: KafkaView, halt: Halt) -> str:
 
 
 def with_ways_on(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
-    """Complete the report with what the operator can do, also if no decision is needed.
-
-    Args:
-        report: with the driver.
-        options: for the commands.
-    """
+    """Complete the report with what the operator can do, also if no decision is needed."""
     if report.condition not in {"in_doubt", "owed"} or report.cause is not None:
         return report
     return report.with_remedies(sink_words(options))
@@ -394,7 +371,6 @@ def began_at(kafka: KafkaSide, deadline: Deadline) -> dict[TopicPartition, int |
     """First offset of the open transaction in each of its partitions, or why it is unknown.
 
     Args:
-        kafka: shows the transaction as open.
         deadline: for all requests together; after it no further partition is read.
     """
     described = kafka.describe()
@@ -421,7 +397,6 @@ def located(halt: Halt, found: Mapping[TopicPartition, int | str]) -> Halt:
 
     Args:
         halt: with the cause OPEN_TRANSACTION.
-        found: result of :func:`began_at`.
     """
     places = [
         f"{partition} from offset {began}" if isinstance(began, int) else f"{partition} ({began})"

@@ -38,12 +38,6 @@ class BatchEntry:
 
     Attributes:
         at: when it was decided; for a batch without rows (`event`), when it was noted.
-        transactional_id: the sink's id.
-        event: how it was recorded: ``decided``, ``resent`` (decided again, as Kafka had lost it), ``empty``, ``passed``
-            (skipped), ``accepted`` (a person found its rows), ``noted``.
-        status: its outcome, as in the state row.
-        batch_id, row_count, record_count, kafka_offsets, prepared_transaction_state, generation, decided_at,
-            settled_at: see `jdbc_state.StateRow`.
     """
 
     at: datetime
@@ -103,7 +97,7 @@ class HistoryReport:
 
 
 @checks_keywords
-def history(  # noqa: D417 - the options are described where they are declared
+def history(
     *,
     database: str,
     transactional_id: str | None = None,

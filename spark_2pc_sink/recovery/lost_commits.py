@@ -40,15 +40,7 @@ _CLOCKS_DIFFER_MS: Final = 600_000
 
 
 class LostCommits:
-    """The batches of one sink that the database lacks; read at each call.
-
-    Args:
-        options: the sink's options; ``accept_loss`` has the batches that the operator has named as lost. Logs are read
-            for ``settle_deadline_ms``, at most `SCAN_MS_MAX`.
-        kafka: the coordinator and the logs.
-        store: the state rows.
-        topics: the sink's topics, in addition to those of its row.
-    """
+    """The batches of one sink that the database lacks; read at each call."""
 
     def __init__(self, options: CommonOptions, kafka: KafkaSide, store: StateStore, *, topics: Iterable[str]) -> None:
         self._kafka = kafka
@@ -62,12 +54,7 @@ class LostCommits:
         return self._look(row).explain(halt)
 
     def name(self, error: HaltError) -> HaltError:
-        """Complete the error of a driver whose claim the database has lost with its other losses.
-
-        Args:
-            error: the state store's error; returned unchanged if it has another cause, or if one side does not
-                answer.
-        """
+        """Complete the error of a driver whose claim the database has lost with its other losses."""
         if error.cause is not HaltCause.COMMITS_LOST:
             return error
         try:
@@ -111,10 +98,6 @@ class LostCommits:
     def pass_over(self, row: StateRow, actions: list[Action]) -> StateRow | None:
         """Continue after the batches that the operator has named; None if there are none.
 
-        Args:
-            row: the claimed row.
-            actions: receives the actions.
-
         Raises:
             ConfigurationError: the named batches are not the lost ones; nothing was changed.
         """
@@ -136,11 +119,6 @@ class LostCommits:
 
     def pass_gap(self, row: StateRow, batch_id: int, error: HaltError) -> StateRow:
         """Continue after the batches between the row's and the one that Spark has passed.
-
-        Args:
-            row: the claimed row.
-            batch_id: the batch that Spark has passed.
-            error: otherwise raised by the driver.
 
         Raises:
             HaltError: they were not named; it lists them.

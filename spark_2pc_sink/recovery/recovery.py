@@ -58,12 +58,6 @@ def commit_prepared(
 ) -> PreparedTxnState | None:
     """End the transaction of a decided row with COMMIT.
 
-    Args:
-        kafka: shows the transaction as ongoing.
-        transactional_id: the sink's id.
-        prepared: the row's producer id and epoch.
-        take_over: keep the transaction first, if the broker supports that.
-
     Returns:
         The producer id and epoch at which Kafka shows the end; None if the answer was not success: look again.
 
@@ -113,9 +107,7 @@ class Recovered:
     """The state from which the next batch may start.
 
     Attributes:
-        row: the claimed state row, never ``decided``.
         initialized: the producer id and epoch to use next, whether it never times out (2PC), and its timeout otherwise.
-        report: report of the recovery.
     """
 
     row: StateRow
@@ -158,10 +150,7 @@ class OperatorChoice:
     """A person's decision if neither side can tell.
 
     Attributes:
-        decision: for a batch that is owed, or whose outcome Kafka can no longer tell.
         batch_id: the batch that the decision is about; required if Kafka cannot tell the outcome.
-        open_transaction: how an open transaction ends whose decision is lost; see
-            `spark_2pc_sink.recipe.resolve`.
     """
 
     decision: OperatorDecision | None = None
@@ -192,12 +181,7 @@ class Recovery:
     """Recovers one transactional id; may be used repeatedly.
 
     Args:
-        options: options of the sink, or of `recover`.
-        kafka: the coordinator and the log.
-        store: the state rows.
-        clock: measures and waits.
         topics: known topics of the sink, searched for lost batches in addition to the row's own.
-        choice: the operator's decision.
     """
 
     def __init__(

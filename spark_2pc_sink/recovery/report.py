@@ -118,12 +118,7 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that a recovery did, or that a dry run reports it would do.
-
-    Attributes:
-        kind: for programs.
-        text: for people, with the reason.
-    """
+    """One thing that a recovery did, or that a dry run reports it would do."""
 
     kind: ActionKind
     text: str

@@ -52,12 +52,6 @@ def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send:
 
     After any error the next recovery continues from there: the row is still owed, or decided at the new epoch.
 
-    Args:
-        recovered: with a row that is owed.
-        kafka: the coordinator.
-        store: has the row and the records.
-        send: sends the batches of one transaction.
-
     Returns:
         The same with the resulting row, and the producer id and epoch to use next.
 

@@ -59,12 +59,7 @@ _UNSEEN: Final = "Kafka was not read"
 
 
 class TimedCluster(Cluster):
-    """A cluster whose requests share one deadline.
-
-    Args:
-        options: see `Cluster`.
-        end: the deadline.
-    """
+    """A cluster whose requests share one deadline."""
 
     def __init__(self, options: KafkaOptions, end: Deadline) -> None:
         super().__init__(options)
@@ -89,10 +84,6 @@ class SinkSurvey:
 
     Args:
         options: options for both sides; their transactional id is not used.
-        transactional_id: one sink; None for all.
-        match: glob for the ids; None for all.
-        timeout_s: time limit for everything.
-        clock: measures.
     """
 
     def __init__(
@@ -307,14 +298,7 @@ def _in_thread(name: str, ask: Callable[[], _Answer]) -> Future[_Answer]:
 
 
 def _problem_of(future: Future[Any], end: Deadline, side: str, refusals: tuple[type[Exception], ...]) -> str:
-    """Why a side has not answered; '' if it has.
-
-    Args:
-        future: future of the answer.
-        end: when to stop waiting.
-        side: name for the reason.
-        refusals: errors that are reasons; others are raised.
-    """
+    """Why a side has not answered; '' if it has."""
     try:
         future.result(end.remaining_s)
     except WaitedTooLongError:
@@ -325,13 +309,7 @@ def _problem_of(future: Future[Any], end: Deadline, side: str, refusals: tuple[t
 
 
 def by_the_database(row: StateRow, *, lost: bool, driver: Liveness | None) -> RecoveryReport:
-    """The report on a sink if Kafka could not be read.
-
-    Args:
-        row: its state row, or the newest line of its history.
-        lost: it is the latter.
-        driver: whether its driver is alive.
-    """
+    """The report on a sink if Kafka could not be read."""
     status = RowStatus(row.status)
     if lost:
         reason = f"the state row is lost; the newest line of its history has {shown(row)}. {_UNSEEN}"
@@ -356,8 +334,6 @@ def by_kafka(transactional_id: str, kafka: KafkaView, *, open_s: float | None) -
     """The report on a transactional id if the database could not be read.
 
     Args:
-        transactional_id: the id; only the database could tell whether it is a sink's.
-        kafka: the coordinator's answer.
         open_s: seconds since its open transaction began; None if none is open.
     """
     if kafka.state is TransactionState.ONGOING:

@@ -27,13 +27,7 @@ IN_DOUBT: Final[frozenset[Condition]] = frozenset({"in_doubt", "owed"})
 
 @dataclass(frozen=True)
 class UnreadableSink:
-    """A sink whose data on one side is invalid.
-
-    Attributes:
-        transactional_id: its id.
-        side: which side.
-        problem: the problem there, for people.
-    """
+    """A sink whose data on one side is invalid."""
 
     transactional_id: str
     side: Literal["database", "kafka"]

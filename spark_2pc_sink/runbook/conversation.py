@@ -48,20 +48,11 @@ class Asker(Protocol):
         """Show a text."""
 
     def ask(self, question: str) -> str:
-        """Ask, and wait for the answer.
-
-        Raises:
-            NoAnswerError: there is no answer.
-        """
+        """Ask, and wait for the answer."""
 
 
 class Questions:
-    """All questions to a person.
-
-    Args:
-        asker: the person.
-        protocol: logs each answer.
-    """
+    """All questions to a person."""
 
     def __init__(self, asker: Asker, protocol: WrittenProtocol) -> None:
         self.say: Callable[[str], None] = asker.say
@@ -69,11 +60,7 @@ class Questions:
         self._protocol = protocol
 
     def choose(self, offered: Sequence[Choice]) -> Choice | None:
-        """Ask for one of the choices; None to stop.
-
-        Raises:
-            NoAnswerError: there is no answer.
-        """
+        """Ask for one of the choices; None to stop."""
         by_name = {choice.name: choice for choice in offered}
         for _ in range(ANSWERS_MAX):
             answer = self._ask(f"Which one? [{'/'.join([*by_name, STOP])}]", "choice")
@@ -83,19 +70,11 @@ class Questions:
         raise NoAnswerError
 
     def name_inputs(self, choice: Choice) -> dict[str, object]:
-        """Ask for a value that a choice needs.
-
-        Raises:
-            NoAnswerError: there is no answer.
-        """
+        """Ask for a value that a choice needs."""
         return {each.option: self._parsed(each) for each in choice.inputs}
 
     def reason(self, choice: Choice) -> str:
-        """Ask why a difference between both sides is accepted.
-
-        Raises:
-            NoAnswerError: there is no answer.
-        """
+        """Ask why a difference between both sides is accepted."""
         self.say(f"This accepts a difference: {choice.accepts}")
         for _ in range(ANSWERS_MAX):
             answer = self._ask("Why? A sentence, for the history", "reason")
@@ -104,20 +83,12 @@ class Questions:
         raise NoAnswerError
 
     def confirm(self, choice: Choice) -> bool:
-        """Ask whether to carry out a choice.
-
-        Raises:
-            NoAnswerError: there is no answer.
-        """
+        """Ask whether to carry out a choice."""
         self.say("\n".join([f"{choice.name}:", *(f"      {line}" for line in choice.effects)]))
         return self._ask(f"Do it? [{YES}/no]", "confirmation") == YES
 
     def take_over(self) -> bool:
-        """Ask whether to stop a driver that is alive, or may be.
-
-        Raises:
-            NoAnswerError: there is no answer.
-        """
+        """Ask whether to stop a driver that is alive, or may be."""
         return self._ask(f"Its driver lives, or may. Stop it? [{TAKE_OVER}/no]", "take_over") == TAKE_OVER
 
     def _parsed(self, wanted: Input) -> object:
@@ -197,15 +168,7 @@ _ENDINGS: Final[dict[Problem, RunbookEnd]] = {
 
 
 class Conversation:
-    """Walks a person through the problems of one sink after another.
-
-    Args:
-        sides: Kafka and the database.
-        asker: asks the person.
-        protocol: logs observations, answers and actions.
-        told: the cause in the job's error, if it is known from the start.
-        automatic: ask no questions, and do only what is always safe.
-    """
+    """Walks a person through the problems of one sink after another."""
 
     def __init__(
         self,

@@ -25,9 +25,6 @@ class OpenElsewhere:
     """Another producer's open transaction in a topic of the sink, known to its coordinator.
 
     Attributes:
-        transactional_id: its owner.
-        producer_id: producer id of the transaction.
-        partitions: partitions of the sink's topics in which it is open.
         never_expires: True with two-phase commit: only its owner ends it.
     """
 
@@ -42,8 +39,6 @@ class Readers:
     """The open transactions that block read_committed consumers of a sink's topics.
 
     Attributes:
-        hanging: open transactions that no coordinator will end.
-        waiting: open transactions of other producers that a coordinator knows.
         problem: why the search failed, completely or for some partitions; '' if it succeeded.
     """
 
@@ -57,13 +52,7 @@ class Picture:
     """The observed state of one sink.
 
     Attributes:
-        transactional_id: the sink's id.
-        report: report of status; None if nothing could be read.
-        kafka_problem: why Kafka could not be read; '' if it could.
-        database_problem: why the database could not be read; '' if it could.
-        unreadable: the part of the sink's data that is invalid; '' if none is.
         readers: transactions that block consumers of its topics; only searched for if the sink itself is fine.
-        told: the cause in the job's error, if a person has entered it.
     """
 
     transactional_id: str

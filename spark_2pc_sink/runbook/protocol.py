@@ -21,14 +21,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class RunbookStep:
-    """One line of a protocol.
-
-    Attributes:
-        at: time of the step.
-        kind: for programs.
-        text: for people.
-        fields: for programs; JSON values.
-    """
+    """One line of a protocol."""
 
     at: datetime
     kind: StepKind
@@ -50,9 +43,7 @@ class Protocol:
     """The steps of one dialogue.
 
     Args:
-        who: user name and program.
         save: called after each step, so that the log is complete at any time.
-        now: the time.
     """
 
     who: Actor
@@ -61,13 +52,7 @@ class Protocol:
     steps: list[RunbookStep] = field(default_factory=list)
 
     def note(self, kind: StepKind, text: str, **fields: Any) -> None:
-        """Add a step.
-
-        Args:
-            kind: kind of step.
-            text: for people.
-            fields: for programs; JSON values.
-        """
+        """Add a step."""
         self.steps.append(RunbookStep(self.now(), kind, text, fields))
         self.save(self)
 

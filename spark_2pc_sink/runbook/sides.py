@@ -30,12 +30,7 @@ OPEN_MS_MIN: Final = 60_000
 
 @dataclass(frozen=True)
 class Compared:
-    """The result of a comparison of topic and table.
-
-    Attributes:
-        verdict: verdict of `VerifyReport`.
-        text: for people.
-    """
+    """The result of a comparison of topic and table."""
 
     verdict: Verdict
     text: str
@@ -45,13 +40,9 @@ class BothSides:
     """Kafka and the database.
 
     Args:
-        kafka: Kafka client properties.
-        database: SQLAlchemy URL.
         timeout_s: limit of each look, even if one side does not answer.
         record_columns: how a record becomes a row, for `verify`; None if the value is the row's JSON.
         schema_registry: registry of the values' schemas, for `verify`; None if there is none.
-        clock: waits.
-        tables: the names of the state tables, as for `recover`.
     """
 
     def __init__(
@@ -115,12 +106,7 @@ class BothSides:
         ]
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
-        """Compare topic and table, as noted by the job's newest claim.
-
-        Args:
-            transactional_id: the sink's id.
-            open_transaction: also the records of the open transaction.
-        """
+        """Compare topic and table, as noted by the job's newest claim."""
         try:
             found = verify(
                 transactional_id=transactional_id,
@@ -148,12 +134,7 @@ class BothSides:
 
 
 def pictures_of(found: StatusReport, transactional_id: str | None) -> tuple[Picture, ...]:
-    """The result of status, a picture for each sink; one without a report if no sink could be read.
-
-    Args:
-        found: result of `status`.
-        transactional_id: the requested sink; None for all.
-    """
+    """The result of status, a picture for each sink; one without a report if no sink could be read."""
     every = [
         *(Picture(transactional_id=one.transactional_id, report=one) for one in found.sinks),
         *(
@@ -174,11 +155,6 @@ def look_at_readers(tool: TransactionTool, topics: Collection[str], *, transacti
 
     read_committed consumers are blocked at the oldest open transaction of a partition. A hanging one never ends; one
     that its coordinator knows is ended by its owner, or by its timeout unless it has two-phase commit.
-
-    Args:
-        tool: asks the cluster.
-        topics: the sink's topics.
-        transactional_id: the sink's id, whose own transaction is excluded.
     """
     hanging: tuple[HangingTransaction, ...] = ()
     waiting: list[OpenElsewhere] = []

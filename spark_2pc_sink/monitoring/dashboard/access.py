@@ -63,7 +63,6 @@ class DashboardAccess:
     """Access rules.
 
     Args:
-        token: token required to log in; None for none.
         hosts: names of this server in the Host header, in addition to those of the loopback interface.
     """
 

@@ -37,12 +37,7 @@ REFRESH_S: Final = 10
 
 
 def make_app(watched: Watched, access: DashboardAccess) -> Flask:
-    """The web application.
-
-    Args:
-        watched: both sides.
-        access: access rules.
-    """
+    """The web application."""
     app = Flask(__name__)
     access.guard(app)
     app.jinja_env.filters.update(
@@ -136,9 +131,6 @@ def choices(found: RecoveryReport) -> tuple[Choice, ...]:
     """The choices that a page can carry out: always safe, or about the driver or one batch, which the page shows.
 
     Those that need more (adopting a row, naming batches that a database lost) are left to ``spark-2pc runbook``.
-
-    Args:
-        found: report of a dry run.
     """
     problems = [found.problem]
     if found.actions and found.driver is not None and found.driver.alive is None:
@@ -234,12 +226,6 @@ def serve(watched: Watched, access: DashboardAccess, host: str, port: int) -> No
     """Serve until SIGTERM or SIGINT.
 
     Prints one line, ``listening on http://HOST:PORT``, when it is ready.
-
-    Args:
-        watched: both sides.
-        access: access rules.
-        host: a name or an IPv4 address.
-        port: 0 lets the system choose one.
 
     Raises:
         OSError: the address cannot be bound.

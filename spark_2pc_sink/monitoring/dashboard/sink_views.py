@@ -37,7 +37,6 @@ class Bar:
 
     Attributes:
         label: below the axis, if there is room; used for the first and the last bar.
-        title: tooltip with all values.
         parts: class name to value, from the base line up.
     """
 
@@ -55,8 +54,6 @@ def bar_chart(bars: Sequence[Bar], *, name: str, unit: str) -> Markup:
     """An SVG element; '' without bars.
 
     Args:
-        bars: from left to right.
-        name: description of the chart, for screen readers.
         unit: unit of the values on the axis, '' for a plain number.
     """
     if not bars:
@@ -159,12 +156,7 @@ NOTHING: Final = "\u2013"
 
 @dataclass(frozen=True)
 class Badge:
-    """A word for the condition of a sink.
-
-    Attributes:
-        text: the word.
-        tone: CSS class: good, warn, bad or quiet.
-    """
+    """A word for the condition of a sink."""
 
     text: str
     tone: str

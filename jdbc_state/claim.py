@@ -97,7 +97,7 @@ def claim_statement(
     *,
     generation: int | None,
     keep: int,
-    history_there: bool,
+    has_history: bool,
 ) -> Returning | Select[Any]:
     """The claim statement. It returns the row, or no row if it changed nothing.
 
@@ -106,7 +106,7 @@ def claim_statement(
         keep: number of history lines to keep; if not 0, the row has its line afterwards, and the claim its
             action line. If 0, lines left from other settings are deleted: they would become older than the row.
     """
-    if not history_there:
+    if not has_history:
         return _claim(tables.state, claimant, generation, None)
     newest = newest_line(tables, claimant.transactional_id).cte("newest")
     row = _claim(tables.state, claimant, generation, newest).cte("changed")

@@ -54,7 +54,7 @@ class _Call:
     generation: int | None = None
 
 
-def through_cuts(step: Callable[[], T], end_s: float) -> T:
+def retry_when_cut(step: Callable[[], T], end_s: float) -> T:
     """The result of ``step``, which is repeated if its connection is cut.
 
     Args:
@@ -109,7 +109,7 @@ class Claiming:
         self._actions = actions
         self._reads = reads
         # Set from the settings until the store has checked.
-        self.history_there: bool = settings.history_batches > 0
+        self.has_history: bool = settings.history_batches > 0
 
     def claim(self, claimant: Claimant, claimed: Callable[[StateRow], None]) -> StateRow:
         """Take the row over, and end open sessions of older claimants; see `jdbc_state.state_store.StateStore.claim`.
@@ -122,9 +122,9 @@ class Claiming:
             StateStoreError: the database failed, or connections were cut until the deadline.
         """
         call = _Call(claimant, time.monotonic() + self._settings.claim_deadline_ms / 1000)
-        row = through_cuts(lambda: self._take(call), call.end_s)
+        row = retry_when_cut(lambda: self._take(call), call.end_s)
         claimed(row)
-        through_cuts(lambda: self._end_older(call, below_generation=row.generation), call.end_s)
+        retry_when_cut(lambda: self._end_older(call, below_generation=row.generation), call.end_s)
         return row
 
     def _take(self, call: _Call) -> StateRow:
@@ -132,7 +132,7 @@ class Claiming:
             row = self._try(call)
             if row is not None:
                 return row
-            self._clear_the_way(call)
+            self._end_blocking_sessions(call)
             if time.monotonic() >= call.end_s:
                 break
         remedy = "None of them is a driver of this sink; end their transactions"
@@ -162,7 +162,7 @@ class Claiming:
             self._actions,
             generation=generation,
             keep=self._settings.history_batches,
-            history_there=self.history_there,
+            has_history=self.has_history,
         )
         # A claim with another generation can no longer be carried out; one with this generation still can.
         before = call.in_doubt and call.generation == generation
@@ -177,7 +177,7 @@ class Claiming:
         call.in_doubt = before
         return None if answer is None else row_of(answer)
 
-    def _clear_the_way(self, call: _Call) -> None:
+    def _end_blocking_sessions(self, call: _Call) -> None:
         """End the sessions that may hold the row's lock, if the claimant may have the row.
 
         A healthy driver of another query, or on another cluster, must not be disturbed.

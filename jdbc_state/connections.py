@@ -42,7 +42,7 @@ _REMEDY: Final = (
 )
 #: Databases for which this process has logged a warning.
 _told: set[str] = set()
-_telling = threading.Lock()
+_warned_lock = threading.Lock()
 
 
 def readable_by(connection: Any) -> str | None:
@@ -82,7 +82,7 @@ def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
             rule=f"the connection to {label} at {host} has no TLS; nothing was written",
             remedy=_REMEDY,
         )
-    with _telling:
+    with _warned_lock:
         told = label in _told
         _told.add(label)
     if not told:
@@ -311,9 +311,9 @@ class Database:
         check_encrypted(driver, self.label, required=self._settings.require_tls)
         self._making.until.enter_context(Watchdog(driver, self._settings.connect_timeout_s * 1000))
         if self.kind is None:
-            self._learn_kind(driver)
+            self._detect_kind(driver)
 
-    def _learn_kind(self, driver: Any) -> None:
+    def _detect_kind(self, driver: Any) -> None:
         """Detect the kind of database, before SQLAlchemy fails to parse its version()."""
         try:
             self.kind = find_kind(driver)

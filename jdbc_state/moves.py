@@ -56,7 +56,7 @@ class Moves:
         self._state = tables.state
         self._keep = keep
         #: Whether the history has the column; False until it was checked.
-        self.figures_there = False
+        self.has_figures = False
         self._made: dict[tuple[str, ...], Executable] = {}
         self._updates: dict[tuple[object, ...], Update] = {}
 
@@ -65,7 +65,7 @@ class Moves:
         parameters = _parameters(move)
         if move.action and self._keep:
             parameters |= {_ACTION: move.action, _DETAIL: dict(move.detail)}
-        if move.figures is not None and self._keep and self.figures_there:
+        if move.figures is not None and self._keep and self.has_figures:
             parameters[_FIGURES] = dict(move.figures)
         key = (move.operation, *parameters)
         if key not in self._made:

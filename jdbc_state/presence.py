@@ -79,7 +79,7 @@ class Presence:
         """End the session, if there is one. After this call it is no longer visible."""
         with self._changed:
             self._name = ""
-            self._take_name_off()
+            self._clear_name()
             self._drop()
             self._changed.notify_all()
 
@@ -117,7 +117,7 @@ class Presence:
             session = self._database.session(_OPERATION)
             try:
                 with Watchdog(session, _STATEMENT_MS):
-                    lent = self._is_lent_to_others(session)
+                    lent = self._is_shared_by_pooler(session)
                     if not lent:
                         with session.cursor() as cursor:
                             cursor.execute(_NAMED, (name,))
@@ -142,7 +142,7 @@ class Presence:
         else:
             self._session, self._begun_s = session, time.monotonic()
 
-    def _is_lent_to_others(self, session: psycopg2.extensions.connection) -> bool:
+    def _is_shared_by_pooler(self, session: psycopg2.extensions.connection) -> bool:
         """True behind a pooler in transaction mode: its sessions do not keep the names of idle clients."""
         if not behind_pooler(session):
             return False
@@ -152,7 +152,7 @@ class Presence:
         finally:
             other.close()
 
-    def _take_name_off(self) -> None:
+    def _clear_name(self) -> None:
         """Clear the name, as a server still shows a session for some moments after its client has ended."""
         session = self._session
         if session is None or session.closed:

@@ -23,7 +23,7 @@ _AT_WORK_FOR: ContextVar[str | None] = ContextVar("the sink that this thread is 
 
 
 @contextmanager
-def at_work_for(transactional_id: str) -> Iterator[None]:
+def log_for_sink(transactional_id: str) -> Iterator[None]:
     """In the block and in copies of its context, module logs are those of this sink."""
     before = _AT_WORK_FOR.set(transactional_id)
     try:

@@ -349,7 +349,7 @@ class StateStore(ABC):
         action = ACTION_OF[operation]
         return self._move(Move(operation, transactional_id, generation, values, action=action, detail=detail or {}))
 
-    def _standing(self, claimant: Claimant) -> StateRow | None:
+    def judged_row(self, claimant: Claimant) -> StateRow | None:
         """The row by which a claim is judged: the existing one, or the line from which it would be rebuilt."""
         read = self.read_standing if claimant.expected_generation is None else self.read
         return read(claimant.transactional_id)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, select
 
 from jdbc_state.actions import LAYOUT, ActionLine, ActionLines, Actor, action_line_of
 from jdbc_state.claim import Claimant, row_columns, row_of
-from jdbc_state.claiming import Claiming, RowReads, through_cuts
+from jdbc_state.claiming import Claiming, RowReads, retry_when_cut
 from jdbc_state.connections import Database
 from jdbc_state.deciding import deciding
 from jdbc_state.errors import StateStoreError
@@ -27,7 +27,7 @@ from jdbc_state.sessions import Liveness, presence_name, run_presence_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import LOCK_NOT_AVAILABLE
 from jdbc_state.state_store import DecidingTransaction, StateStore
-from jdbc_state.survey import Survey, look_for_drivers, survey
+from jdbc_state.survey import Survey, find_drivers, survey
 
 _UNDEFINED_TABLE = "42P01"
 
@@ -69,7 +69,7 @@ class SqlStateStore(StateStore):
             self._tables,
             settings,
             self._actions,
-            RowReads(self.read, self._standing, self._rebuilt_from),
+            RowReads(self.read, self.judged_row, self._rebuilt_from),
         )
         self._joined = JoinedDecisions(self._tables, self._moves, settings)
         self._shown_by_run = shown_by_run
@@ -82,8 +82,8 @@ class SqlStateStore(StateStore):
                 self.database.check_kind()
                 return prepare(connection, self._settings, where=self.database.label)
 
-        prepared = through_cuts(prepare_once, time.monotonic() + self._settings.claim_deadline_ms / 1000)
-        self._claiming.history_there, self._moves.figures_there = prepared.history, prepared.figures
+        prepared = retry_when_cut(prepare_once, time.monotonic() + self._settings.claim_deadline_ms / 1000)
+        self._claiming.has_history, self._moves.has_figures = prepared.history, prepared.figures
 
     def migrate(self) -> list[str]:
         """Migrate tables of an earlier version, as the role of their owner; return the changes made.
@@ -216,7 +216,7 @@ class SqlStateStore(StateStore):
     def liveness(self, row: StateRow) -> Liveness:
         """Whether the driver with the claim of ``row``, or with a newer one, is alive; without a claim."""
         with self._requests("looking for the driver") as connection:
-            return look_for_drivers(connection, self._state, [row])[row.transactional_id]
+            return find_drivers(connection, self._state, [row])[row.transactional_id]
 
     def survey(self, transactional_id: str | None = None) -> Survey:
         """The database's view of one sink, or of all, without a claim; see `jdbc_state.survey`.

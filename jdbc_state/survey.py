@@ -38,7 +38,7 @@ class Survey:
         lost: the newest line of each sink with lines in the history and no row, in the same order.
     """
 
-    table_there: bool
+    table_exists: bool
     rows: tuple[StateRow, ...] = ()
     lost: tuple[StateRow, ...] = ()
     unreadable: tuple[UnreadableRow, ...] = ()
@@ -55,23 +55,23 @@ def survey(connection: Connection, tables: StateTables, transactional_id: str | 
         sqlalchemy.exc.DBAPIError: the database refused.
     """
     names = {"state": quoted(tables.state), "history": quoted(tables.history)}
-    state_there, history_there = connection.execute(_THERE, names).one()
+    state_there, has_history = connection.execute(_THERE, names).one()
     rows = _read(connection, _of(select(tables.state), transactional_id)) if state_there else []
     lost = []
-    if history_there:
+    if has_history:
         lines = lost_lines(tables) if state_there else _newest_lines(tables.history)
         lost = _read(connection, _of(lines, transactional_id))
     good = tuple(row for row in rows if isinstance(row, StateRow))
     return Survey(
-        table_there=state_there,
+        table_exists=state_there,
         rows=good,
         lost=tuple(line for line in lost if isinstance(line, StateRow)),
         unreadable=tuple(each for each in [*rows, *lost] if isinstance(each, UnreadableRow)),
-        drivers=look_for_drivers(connection, tables.state, good),
+        drivers=find_drivers(connection, tables.state, good),
     )
 
 
-def look_for_drivers(connection: Connection, state: Table, rows: Iterable[StateRow]) -> dict[str, Liveness]:
+def find_drivers(connection: Connection, state: Table, rows: Iterable[StateRow]) -> dict[str, Liveness]:
     """Whether the driver with the claim of each row, or with a newer one, is alive; by transactional id.
 
     Args:

@@ -107,7 +107,7 @@ class _Watch:
     _changed: threading.Condition
     _ends_s: dict[int, float]
     _thread: threading.Thread | None
-    _looks_at_s: float
+    _wakes_at_s: float
 
     def __init__(self) -> None:
         self.reset()
@@ -117,7 +117,7 @@ class _Watch:
         self._changed = threading.Condition()
         self._ends_s = {}
         self._thread = None
-        self._looks_at_s = 0.0
+        self._wakes_at_s = 0.0
 
     def add(self, watched: int, end_s: float) -> None:
         """Cut the connection with this descriptor at ``end_s``, on the monotonic clock, unless removed earlier."""
@@ -128,7 +128,7 @@ class _Watch:
                 thread = threading.Thread(target=self._run, name="jdbc_state watchdog", daemon=True)
                 thread.start()
                 self._thread = thread
-            elif end_s < self._looks_at_s:
+            elif end_s < self._wakes_at_s:
                 # Most limits are later than that, and waking the thread for each costs as much as a block.
                 self._changed.notify()
 
@@ -145,8 +145,8 @@ class _Watch:
                     del self._ends_s[watched]
                     _shut_down(watched)
                 # A block that exits does not wake this thread either, so it checks periodically.
-                self._looks_at_s = min([now_s + _IDLE_S, *self._ends_s.values()])
-                if not self._changed.wait(self._looks_at_s - now_s) and not self._ends_s:
+                self._wakes_at_s = min([now_s + _IDLE_S, *self._ends_s.values()])
+                if not self._changed.wait(self._wakes_at_s - now_s) and not self._ends_s:
                     break
             self._thread = None
 

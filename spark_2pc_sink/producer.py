@@ -30,7 +30,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Final
 
-from jdbc_state.sink_log import at_work_for
+from jdbc_state.sink_log import log_for_sink
 from spark_2pc_sink.clock import now_ms, steady_ms
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
@@ -432,7 +432,7 @@ class TransactionalWriter:
     def _following(self, rule: Rule) -> Iterator[None]:
         """Change to the rule's state for the block's outcome."""
         try:
-            with at_work_for(self._transactional_id):
+            with log_for_sink(self._transactional_id):
                 yield
         except OutcomeUnknownError:
             self._state = rule.unknown

@@ -50,7 +50,7 @@ class Act(Enum):
     RECOVER = "the runbook calls recover"
     COMPARE = "the runbook calls verify"
     ABORT_HANGING = "the runbook aborts the transactions that hang"
-    LOOK_AGAIN = "the runbook waits a moment and looks again"
+    RECHECK = "the runbook waits a moment and looks again"
     BY_HAND = "you, outside of this command"
 
 

@@ -23,7 +23,7 @@ class Symptom(str, Enum):
     DATABASE_OUT_OF_REACH = "database_out_of_reach"
     UNREADABLE = "unreadable"
     HANGING_TRANSACTION = "hanging_transaction"
-    READERS_STAND_STILL = "readers_stand_still"
+    READERS_BLOCKED = "readers_blocked"
     OTHER_QUERY = "other_query"
 
 
@@ -37,7 +37,7 @@ NEW_NAME: Final = "use a new checkpoint, and a new query_name if the sink has on
 # --- choices that several problems have ------------------------------------------------------------------------------
 
 _LOOK_AGAIN: Final = Choice(
-    name="again", title="look again in a moment: a running batch ends by itself", act=Act.LOOK_AGAIN
+    name="again", title="look again in a moment: a running batch ends by itself", act=Act.RECHECK
 )
 _START: Final = Choice(
     name="start_job",
@@ -267,7 +267,7 @@ SYMPTOMS: Final[dict[Symptom, Entry]] = {
         advice="`abort` asks every coordinator again, and refuses if one knows the transaction after all.",
         walk=(("abort", ""),),
     ),
-    Symptom.READERS_STAND_STILL: Entry(
+    Symptom.READERS_BLOCKED: Entry(
         title="readers wait for a transaction of another producer",
         meaning="The sink is well. Another transactional id has a transaction open in its topic, and its coordinator "
         "knows it.",

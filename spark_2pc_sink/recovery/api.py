@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
-from jdbc_state.sink_log import at_work_for
+from jdbc_state.sink_log import log_for_sink
 from spark_2pc_sink.choices import Symptom, remedies
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
@@ -16,7 +16,7 @@ from spark_2pc_sink.kafka.produce_session import BatchListSender
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, StatusOptions, checks_keywords
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
-from spark_2pc_sink.recovery.recover_command import sink_words
+from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.resend import has_kept, resend
@@ -88,7 +88,7 @@ def recover(
         ClaimRefusedError, HaltError, InDoubtError, KafkaError, StateStoreError and others: see `Recovery.run`.
     """
     options = RecoveryOptions.parse(**locals())
-    with at_work_for(transactional_id), _connected(options) as (cluster, store):
+    with log_for_sink(transactional_id), _connected(options) as (cluster, store):
         kafka_side = TransactionClient(cluster, transactional_id, options.kafka)
         recovery = _recovery(options, kafka_side, store)
         row = store.read_standing(transactional_id)
@@ -204,7 +204,7 @@ def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options:
             f"whether its driver lives cannot be told ({driver.detail}); the state row was touched "
             f"{row.age_s:.0f} s ago, so it may"
         )
-    words = sink_words(options)
+    words = sink_flags(options)
     *safe, take_over = remedies(Symptom.DRIVER_ALIVE, found.incident, words)
     decision = () if found.cause is None else remedies(found.cause, found.incident, words)
     # Taking over is last: it stops a job, and is of no use if a person has to decide.

@@ -29,7 +29,7 @@ from spark_2pc_sink.recipe.resolve import (
     may_hide_commits,
     resolve,
 )
-from spark_2pc_sink.recovery.recover_command import sink_words
+from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, duration, owed_reason, shown, view_of
 
 if TYPE_CHECKING:
@@ -314,12 +314,12 @@ class Diagnosis:
             if row is None:
                 report = replace(report, reason=_unnamed(kafka, resolution))
             report = replace(report, cause=resolution.cause, facts=resolution.facts)
-            return replace(report, remedies=remedies(resolution.cause, report.incident, sink_words(self.options)))
+            return replace(report, remedies=remedies(resolution.cause, report.incident, sink_flags(self.options)))
         planned = _PLANNED.get(resolution.verdict)
         if planned is not None:
             return replace(report, actions=(*lost, Action(planned, _told(resolution.verdict, row, kafka))))
         if row is not None and row.status == RowStatus.OWED:
-            return replace(report, reason=owed_reason(row)).with_remedies(sink_words(self.options))
+            return replace(report, reason=owed_reason(row)).with_remedies(sink_flags(self.options))
         return replace(report, settled=resolution.verdict is Verdict.NOTHING and not lost)
 
     def _deadline(self) -> Deadline:
@@ -342,11 +342,11 @@ def _unnamed(kafka: KafkaView, halt: Halt) -> str:
     return f"the state table has no row of this id, and its history no line; Kafka has {kafka}{opened}: {halt.reason}"
 
 
-def with_ways_on(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
+def with_choices(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
     """Complete the report with what the operator can do, also if no decision is needed."""
     if report.condition not in {"in_doubt", "owed"} or report.cause is not None:
         return report
-    return report.with_remedies(sink_words(options))
+    return report.with_remedies(sink_flags(options))
 
 
 def _prepared_s(row: StateRow | None, kafka: KafkaView) -> float | None:

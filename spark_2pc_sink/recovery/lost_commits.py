@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 SCAN_MS_MAX: Final = 30_000
 SCAN_BYTES_MAX: Final = 512 * 1024 * 1024
 #: The same for a start without signs of a loss. Mostly only an end marker has been written since.
-LOOK_MS_MAX: Final = 5_000
-LOOK_BYTES_MAX: Final = 64 * 1024 * 1024
+START_SCAN_MS_MAX: Final = 5_000
+START_SCAN_BYTES_MAX: Final = 64 * 1024 * 1024
 #: Records have timestamps of the driver's clock, the row those of the database.
 _CLOCKS_DIFFER_MS: Final = 600_000
 
@@ -66,7 +66,7 @@ class LostCommits:
 
     def shows(self, row: StateRow) -> bool:
         """Whether the logs show a commit that the row lacks, within the reading limits of a start."""
-        found = self._look(row, limit_ms=LOOK_MS_MAX, bytes_max=LOOK_BYTES_MAX).found
+        found = self._look(row, limit_ms=START_SCAN_MS_MAX, bytes_max=START_SCAN_BYTES_MAX).found
         if found.unread:
             unread = "; ".join(found.unread)
             sink_log(__name__, row.transactional_id).info(

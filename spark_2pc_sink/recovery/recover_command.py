@@ -38,7 +38,7 @@ _AS_GIVEN: ContextVar[NamedConnection | None] = ContextVar("connection as given"
 
 
 @contextmanager
-def connection_named(connection: NamedConnection) -> Iterator[None]:
+def flags_as_given(connection: NamedConnection) -> Iterator[None]:
     """In the block, commands name both sides in these words, and not by the options."""
     before = _AS_GIVEN.set(connection)
     try:
@@ -47,7 +47,7 @@ def connection_named(connection: NamedConnection) -> Iterator[None]:
         _AS_GIVEN.reset(before)
 
 
-def sink_words(options: CommonOptions) -> str:
+def sink_flags(options: CommonOptions) -> str:
     """Common words of every command about one sink: its name, and both sides.
 
     They show no password: PostgreSQL's client reads it from PGPASSWORD or ~/.pgpass, or the command calls the sink's

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from jdbc_state.actions import ABORT, COMMIT, NOTE_DONE, OPEN_TRANSACTION
 from jdbc_state.errors import CommitsLostError
-from jdbc_state.sink_log import at_work_for, sink_log
+from jdbc_state.sink_log import log_for_sink, sink_log
 from spark_2pc_sink.choices import NO_FACTS, Facts, HaltCause, HaltError, InDoubtError, Problem, Symptom, remedies
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import Code
@@ -34,7 +34,7 @@ from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, began_at, check_kept, history_line
 from spark_2pc_sink.recovery.lost_commits import LostCommits
-from spark_2pc_sink.recovery.recover_command import sink_words
+from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, owed_reason, shown, view_of
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class _Settled:
 
 
 @dataclass(frozen=True)
-class _LookAgain:
+class _PollAgain:
     """Both sides must be read again; ``row`` is the current one."""
 
     row: StateRow
@@ -232,7 +232,7 @@ class Recovery:
             KafkaError, StateStoreError: one side cannot be used.
             RemoteProtocolError: Kafka shows a transaction state that this version does not know.
         """
-        with self.explaining(), at_work_for(self._transactional_id):
+        with self.explaining(), log_for_sink(self._transactional_id):
             return self._run(query_id, run_id, expected_generation)
 
     def _run(self, query_id: str | None, run_id: str | None, expected_generation: int | None) -> Recovered:
@@ -286,9 +286,9 @@ class Recovery:
         except ClaimRefusedError as error:
             problem: Problem = Symptom.OTHER_QUERY if error.what == "query" else HaltCause.OTHER_CLUSTER
             facts = Facts(known=frozenset({"decided"})) if error.decided else NO_FACTS
-            raise replace(error, remedies=remedies(problem, facts, sink_words(self._options))) from error
+            raise replace(error, remedies=remedies(problem, facts, sink_flags(self._options))) from error
         except InDoubtError as error:
-            raise replace(error, remedies=remedies(Symptom.IN_DOUBT, NO_FACTS, sink_words(self._options))) from error
+            raise replace(error, remedies=remedies(Symptom.IN_DOUBT, NO_FACTS, sink_flags(self._options))) from error
 
     def explain(self, error: HaltError) -> HaltError:
         """Complete a halt of the driver or the state store with the lost batches, commands and a report."""
@@ -301,7 +301,7 @@ class Recovery:
             cause=named.cause,
             reason=named.reason,
             facts=named.facts,
-        ).with_remedies(sink_words(self._options))
+        ).with_remedies(sink_flags(self._options))
         return replace(named, remedies=report.remedies, report=report)
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
@@ -343,18 +343,18 @@ class Recovery:
 
     def _act(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, findings: _Findings
-    ) -> _Settled | _LookAgain:
+    ) -> _Settled | _PollAgain:
         if isinstance(resolution, Halt):
             return _unless_decided(self._decided_by_operator(row, kafka, resolution, findings))
         verdict = resolution.verdict
         # A marker shows how one transaction ended, and none of the later ones.
         again = resolution.from_log
         if verdict is Verdict.WAIT:
-            return _LookAgain(row)
+            return _PollAgain(row)
         if verdict is Verdict.COMMIT:
             return self._complete(row, kafka, resolution, findings)
         if verdict is Verdict.TAKE_OPEN:
-            return _LookAgain(self._take_open(row, kafka, findings))
+            return _PollAgain(self._take_open(row, kafka, findings))
         if verdict is Verdict.MARK_DONE:
             did = findings.did("note_done", f"noted {row.prepared_transaction_state} as done: {resolution.reason}")
             settled = PreparedTxnState.of(kafka.producer) if kafka.producer else NO_TRANSACTION
@@ -367,7 +367,7 @@ class Recovery:
             said = self._open_transaction is not None and view_of(row).fresh
             self._note(row, OPEN_TRANSACTION if said else ABORT, did)
             again = not self._abort(kafka)
-        return _LookAgain(row) if again else _unless_decided(row)
+        return _PollAgain(row) if again else _unless_decided(row)
 
     def _abort(self, kafka: KafkaView) -> bool:
         """Abort the open transaction at the epoch that was shown; False if it is no longer the open one.
@@ -385,7 +385,7 @@ class Recovery:
 
     def _complete(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings
-    ) -> _Settled | _LookAgain:
+    ) -> _Settled | _PollAgain:
         """Commit in Kafka, check that the records are there, and note it."""
         # A broker of apache/kafka#22704 keeps no transaction that may time out, and aborts it if it is asked to.
         take_over = self._kafka.offers_keep_prepared and kafka.never_expires
@@ -395,7 +395,7 @@ class Recovery:
         prepared = PreparedTxnState(row.prepared_transaction_state)
         settled = commit_prepared(self._kafka, self._transactional_id, prepared, take_over=take_over)
         if settled is None:
-            return _LookAgain(row)
+            return _PollAgain(row)
         did = findings.did("commit", f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
         # The records may have been lost between the earlier look and the commit, which does not check the logs.
         kept = check_kept(self._kafka, row, Resolution(Verdict.MARK_DONE, resolution.reason))
@@ -469,7 +469,7 @@ class Recovery:
     def _halt(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> HaltError:
         report = replace(
             self._report(findings, row), settled=False, cause=halt.cause, reason=halt.reason, facts=halt.facts
-        ).with_remedies(sink_words(self._options))
+        ).with_remedies(sink_flags(self._options))
         return HaltError(
             transactional_id=self._transactional_id,
             cause=halt.cause,
@@ -495,12 +495,12 @@ class Recovery:
         if not owed:
             return report
         facts = Facts(batch=row.batch_id)
-        return replace(report, remedies=remedies(Symptom.OWED, facts, sink_words(self._options)))
+        return replace(report, remedies=remedies(Symptom.OWED, facts, sink_flags(self._options)))
 
 
-def _unless_decided(row: StateRow) -> _Settled | _LookAgain:
+def _unless_decided(row: StateRow) -> _Settled | _PollAgain:
     """A row that was only just decided must still be committed."""
-    return _LookAgain(row) if row.status == RowStatus.DECIDED else _Settled(row)
+    return _PollAgain(row) if row.status == RowStatus.DECIDED else _Settled(row)
 
 
 #: Why an end that Kafka has begun is delayed.

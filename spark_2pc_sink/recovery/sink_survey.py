@@ -30,7 +30,7 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all, list_open
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus
-from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_ways_on
+from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_choices
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport, owed_reason, problem_of, shown
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
@@ -181,7 +181,7 @@ class SinkSurvey:
         if self._match is not None and (survey.rows or survey.lost or survey.unreadable):
             return f"no sink of table {table} has an id that fits {self._match!r}"
         elsewhere = "or it has another name (state_schema, state_table), or is in another database"
-        if survey.table_there:
+        if survey.table_exists:
             return f"table {table} has no row, and its history no line: no sink has run with it, {elsewhere}"
         return f"there is no table {table}: no sink has run with it, {elsewhere}"
 
@@ -237,7 +237,7 @@ class SinkSurvey:
             if row is not None:
                 self._reports[name] = by_the_database(row, lost=lost, driver=driver)
             return
-        self._reports[name] = with_ways_on(replace(report, driver=driver), diagnosis.options)
+        self._reports[name] = with_choices(replace(report, driver=driver), diagnosis.options)
 
     def _elsewhere(self, cluster: Cluster, name: str, row: StateRow, *, lost: bool) -> RecoveryReport:
         """The report on a sink of another cluster, which is not contacted here."""

@@ -34,7 +34,7 @@ REASON: Final = "TEXT"
 #: Limit of looks at one sink; after that the dialogue must be restarted.
 ROUNDS_MAX: Final = 20
 #: How long a running batch may take to end before it is looked at again.
-LOOK_AGAIN_S: Final = 5.0
+RECHECK_S: Final = 5.0
 
 
 class NoAnswerError(Exception):
@@ -132,13 +132,13 @@ class RunbookSides(Protocol):
     def abort_hanging(self, picture: Picture) -> list[str]:
         """End the transactions that hang in the topics of a sink; a line for each."""
 
-    def written_down(self, transactional_id: str) -> list[str]:
+    def last_actions(self, transactional_id: str) -> list[str]:
         """The last action on a sink, from the table of actions."""
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         """Compare topic and table."""
 
-    def sink_words(self, transactional_id: str) -> str:
+    def sink_flags(self, transactional_id: str) -> str:
         """The words that name a sink and both sides in a command."""
 
     def with_cluster(self, step: str) -> str:
@@ -273,7 +273,7 @@ class Conversation:
 
     def _offer(self, offered: tuple[Choice, ...], picture: Picture) -> None:
         self._say("What can be done, the safest first:")
-        command = self._sides.sink_words(picture.transactional_id)
+        command = self._sides.sink_flags(picture.transactional_id)
         for choice in offered:
             named = {each.option: each.placeholder for each in choice.inputs}
             named |= {"reason": REASON} if choice.accepts else {}
@@ -292,8 +292,8 @@ class Conversation:
 
     def _carry_out(self, choice: Choice, picture: Picture, symptom: Problem) -> RunbookEnd | None:
         """Carry out the choice; None to look again."""
-        if choice.act is Act.LOOK_AGAIN:
-            self._sides.wait(LOOK_AGAIN_S)
+        if choice.act is Act.RECHECK:
+            self._sides.wait(RECHECK_S)
             return None
         if choice.act is Act.COMPARE:
             self._compare(picture, open_transaction=symptom is HaltCause.OPEN_TRANSACTION)
@@ -312,7 +312,7 @@ class Conversation:
         if choice.on_sink and choice.accepts:
             named["reason"] = self._questions.reason(choice)
         steps = [f"{number}. {self._sides.with_cluster(step)}" for number, step in enumerate(choice.todo, start=1)]
-        pasted = choice.command(self._sides.sink_words(picture.transactional_id), named)
+        pasted = choice.command(self._sides.sink_flags(picture.transactional_id), named)
         todo = [f"To do by hand ({choice.name}):", *steps, *([pasted] if pasted else [])]
         return self._left("\n".join(todo), symptom)
 
@@ -365,8 +365,8 @@ class Conversation:
         self._told = None
         if choice.accepts:
             self._accepted.append(choice.accepts)
-        command = choice.command(self._sides.sink_words(transactional_id), keywords)
-        done = "\n".join([str(report), "In the history:", *self._sides.written_down(transactional_id)])
+        command = choice.command(self._sides.sink_flags(transactional_id), keywords)
+        done = "\n".join([str(report), "In the history:", *self._sides.last_actions(transactional_id)])
         self._did(done, choice=choice.name, command=command, report=report.as_json(), keywords=_plain(keywords))
 
     def _did(self, text: str, **fields: Any) -> None:
@@ -387,7 +387,7 @@ class Conversation:
             return RunbookEnd.SETTLED
         if not self._automatic and self._told is None:
             self._say("Nothing is to be done. If its job has stopped with an error, call the runbook with that line:")
-            sink = self._sides.sink_words(picture.transactional_id)
+            sink = self._sides.sink_flags(picture.transactional_id)
             self._say(f"  spark-2pc runbook {sink} --cause 'THE LINE OF THE ERROR'")
         return RunbookEnd.SETTLED
 

@@ -109,7 +109,7 @@ class Picture:
         """Whether other producers block the consumers of the topics of a sink that is fine."""
         if self.readers.hanging:
             return Symptom.HANGING_TRANSACTION
-        return Symptom.READERS_STAND_STILL if self.readers.waiting else Symptom.NOTHING_WRONG
+        return Symptom.READERS_BLOCKED if self.readers.waiting else Symptom.NOTHING_WRONG
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -117,7 +117,7 @@ class Picture:
         fitting = TABLE[self.problem].choices_for(self.facts)
         # If no sink could be read, another look would find sinks that this picture is not about.
         again = self.transactional_id != EVERY_SINK
-        return tuple(choice for choice in fitting if again or choice.act is not Act.LOOK_AGAIN)
+        return tuple(choice for choice in fitting if again or choice.act is not Act.RECHECK)
 
 
 _NOT_THE_JOBS: Final = (Symptom.ELSEWHERE, Symptom.NOT_KNOWN)

@@ -13,7 +13,7 @@ from spark_2pc_sink.ids import TopicPartition, TransactionState
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, StatusOptions
 from spark_2pc_sink.recovery.api import recover, status
 from spark_2pc_sink.recovery.history import history
-from spark_2pc_sink.recovery.recover_command import kafka_connection, sink_words
+from spark_2pc_sink.recovery.recover_command import kafka_connection, sink_flags
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport
 from spark_2pc_sink.runbook.picture import EVERY_SINK, OpenElsewhere, Picture, Readers
@@ -79,7 +79,7 @@ class BothSides:
         written = {TopicPartition.parse(name).topic for name in report.row.kafka_offsets}
         topics = {*report.row.topic_ids, *written}
         with TransactionTool(kafka=self._kafka) as tool:
-            readers = look_at_readers(tool, topics, transactional_id=picture.transactional_id)
+            readers = find_blocking_transactions(tool, topics, transactional_id=picture.transactional_id)
         return replace(picture, readers=readers)
 
     def recover(self, transactional_id: str, **keywords: Any) -> RecoveryReport:
@@ -95,7 +95,7 @@ class BothSides:
                 lines.append(f"aborted the transaction at offset {done.start_offset} of {done.where}: {done.reason}")
         return lines
 
-    def written_down(self, transactional_id: str) -> list[str]:
+    def last_actions(self, transactional_id: str) -> list[str]:
         """The last actions on a sink, from the table of actions; one line each, the newest last."""
         database = {name: given for name, given in self._connections.items() if name != "kafka"}
         lines = history(transactional_id=transactional_id, batches=False, last=WRITTEN_SHOWN, **database).as_json()
@@ -119,9 +119,9 @@ class BothSides:
             return Compared("inconclusive", f"topic and table of {transactional_id} could not be compared: {error}")
         return Compared(found.verdict, str(found))
 
-    def sink_words(self, transactional_id: str) -> str:
+    def sink_flags(self, transactional_id: str) -> str:
         """The words that name one sink and both sides in a command, without secrets."""
-        return sink_words(RecoveryOptions.parse(transactional_id=transactional_id, **self._connections))
+        return sink_flags(RecoveryOptions.parse(transactional_id=transactional_id, **self._connections))
 
     def with_cluster(self, step: str) -> str:
         """A manual step; an incomplete command about transactions gets the cluster's flags."""
@@ -150,7 +150,7 @@ def pictures_of(found: StatusReport, transactional_id: str | None) -> tuple[Pict
     )
 
 
-def look_at_readers(tool: TransactionTool, topics: Collection[str], *, transactional_id: str) -> Readers:
+def find_blocking_transactions(tool: TransactionTool, topics: Collection[str], *, transactional_id: str) -> Readers:
     """Look for transactions of other producers that block consumers of some topics; changes nothing.
 
     read_committed consumers are blocked at the oldest open transaction of a partition. A hanging one never ends; one

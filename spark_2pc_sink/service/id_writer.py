@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jdbc_state import DECIDED, OWED, Decision, KeptRecords
-from jdbc_state.sink_log import at_work_for, sink_log
+from jdbc_state.sink_log import log_for_sink, sink_log
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
@@ -159,7 +159,7 @@ class IdWriter:
         # Otherwise the logs would be needed to tell how the previous decision has ended.
         self.note()
         known = self._row or expected
-        with at_work_for(self.transactional_id), self._recovery.explaining():
+        with log_for_sink(self.transactional_id), self._recovery.explaining():
             recovered = self._recovery.run(
                 query_id=self._owned.owner,
                 run_id=self._owned.run_id,
@@ -219,7 +219,7 @@ class IdWriter:
         """
         self._check_settled("send")
         self.unsettled = True
-        with at_work_for(self.transactional_id):
+        with log_for_sink(self.transactional_id):
             producer = self._begin(records.batches)
             acknowledged = self._send(producer, self._kafka.transaction_version, records.batches)
         return SentRecords(producer, records, acknowledged)
@@ -275,7 +275,7 @@ class IdWriter:
             HaltError: a person has to decide.
         """
         try:
-            with at_work_for(self.transactional_id):
+            with log_for_sink(self.transactional_id):
                 answer = self._kafka.end(sent.producer, commit=True)
         except DualWriteError as error:
             self._log.warning("EndTxn(commit) of %s: %s; looking at both sides", sent.producer, error)
@@ -289,7 +289,7 @@ class IdWriter:
         Returns:
             False if it could not be sent at once: call `complete`.
         """
-        with at_work_for(self.transactional_id):
+        with log_for_sink(self.transactional_id):
             try:
                 ending = self._kafka.begin_end(sent.producer, commit=True)
             except DualWriteError as error:
@@ -310,7 +310,7 @@ class IdWriter:
             return
         (producer, ending), self._ending = self._ending, None
         self.unsettled = True
-        with at_work_for(self.transactional_id):
+        with log_for_sink(self.transactional_id):
             try:
                 answer = ending()
             except DualWriteError as error:

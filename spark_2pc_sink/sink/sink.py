@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 from pyspark.errors import PySparkException
 from sqlalchemy import Connection
 
-from jdbc_state.sink_log import FIELD, at_work_for, sink_log
+from jdbc_state.sink_log import FIELD, log_for_sink, sink_log
 from spark_2pc_sink.causes import in_words
 from spark_2pc_sink.errors import BatchAttemptsExhaustedError, DualWriteError, LocalProtocolError
 from spark_2pc_sink.options import Records, Rows, SinkOptions, checks_keywords
@@ -268,7 +268,7 @@ class DualWriteSink:
                 rule="calls must not overlap; give each parallel writer its own sink and transactional_id",
             )
         try:
-            with at_work_for(self._options.transactional_id):
+            with log_for_sink(self._options.transactional_id):
                 yield
         finally:
             self._calls.release()

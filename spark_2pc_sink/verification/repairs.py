@@ -23,7 +23,7 @@ from spark_2pc_sink.options import CommonOptions
 from spark_2pc_sink.options.database import as_libpq_uri
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.recovery.recover_command import sink_words
+from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.verification.columns import TableShape
 from spark_2pc_sink.verification.expressions import RecordKey
 from spark_2pc_sink.verification.report import VerifyReport
@@ -50,7 +50,7 @@ class Commands:
     @classmethod
     def of(cls, options: CommonOptions, shape: Mapping[str, str | Sequence[str] | None]) -> Commands:
         """The commands for a sink; ``shape`` has the keywords of `verify` that describe the table."""
-        sides = sink_words(options)
+        sides = sink_flags(options)
         given = {
             name: value if isinstance(value, str) else ",".join(value)
             for name, value in shape.items()

@@ -84,7 +84,7 @@ class SimDatabase(MemoryStateStore):
         return next((each for each in self.sessions if each.pending is not None), None)
 
     def claim_row(self, claimant: Claimant) -> StateRow:
-        """The claim's one statement, and what `SqlStateStore._clear_the_way` does where the row is locked."""
+        """The claim's one statement, and what `SqlStateStore._end_blocking_sessions` does where the row is locked."""
         if self.locked_by() is not None:
             standing = self.read(TRANSACTIONAL_ID)
             claimant.check(standing)

@@ -94,7 +94,7 @@ def _no_look_after_the_commit(_original: Any) -> Any:
         prepared = PreparedTxnState(row.prepared_transaction_state)
         settled = commit_prepared(self._kafka, self._transactional_id, prepared, take_over=False)
         if settled is None:
-            return recovery._LookAgain(row)
+            return recovery._PollAgain(row)
         return recovery._unless_decided(self._note_done(row, settled, COMMIT, {}))
 
     return complete
@@ -177,10 +177,10 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
         _PEOPLE,
         kinds=(faults.CRASH, people.DELETE_ROW),
     ),
-    Mutant("a lost row is not made again", ((MemoryStateStore, "_standing", _only_the_row),), _PEOPLE),
+    Mutant("a lost row is not made again", ((MemoryStateStore, "judged_row", _only_the_row),), _PEOPLE),
     Mutant(
         "a row without a history counts for nothing",
-        ((MemoryStateStore, "_standing", _from_the_history_alone),),
+        ((MemoryStateStore, "judged_row", _from_the_history_alone),),
         _PEOPLE,
         kinds=(faults.CRASH, people.DELETE_HISTORY),
     ),

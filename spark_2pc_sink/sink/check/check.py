@@ -12,7 +12,7 @@ from spark_2pc_sink.options.names import parse_identifier, quote_identifier
 from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.api import status
-from spark_2pc_sink.recovery.recover_command import sink_words
+from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.sink.check.database_side import look_at_database
 from spark_2pc_sink.sink.check.executor_side import executor_findings
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding
@@ -230,7 +230,7 @@ def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
         timeout_s=timeout_s,
         **sides,
     )
-    look = remedy(f"{STATUS} {sink_words(options)}", "changes nothing: shows both sides, and what settles it")
+    look = remedy(f"{STATUS} {sink_flags(options)}", "changes nothing: shows both sides, and what settles it")
     for report in found.sinks:
         yield _sink(report, look)
     for sink in found.unreadable:

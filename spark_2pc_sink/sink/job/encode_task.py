@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from jdbc_state.sink_log import at_work_for
+from jdbc_state.sink_log import log_for_sink
 from spark_2pc_sink.errors import DualWriteError, LocalProtocolError, UnstorableValueError
 from spark_2pc_sink.kafka.record_encoder import ArrowPartitioner, PartitionRows, RecordColumns, RecordEncoder
 from spark_2pc_sink.serialisation.refusals import NotEncodableError
@@ -226,7 +226,7 @@ def task_function(
 
     def run_in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         remaining = iter(batches)
-        with at_work_for(transactional_id):
+        with log_for_sink(transactional_id):
             yield from run(remaining, plan, _task_identity())
         # A task that gives up has not read all of them. Spark ends a worker process that leaves some, and the next task
         # waits while a new one imports everything.

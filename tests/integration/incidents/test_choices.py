@@ -133,7 +133,7 @@ def test_each_choice_that_prints_something_to_paste_has_a_case() -> None:
     for file in OTHERWISE.values():
         assert "adopt=True" in (ROOT / "tests/integration" / file).read_text()
     stepping = {place for place, choice in every.items() if any(map(re.compile("spark-2pc ").match, choice.steps))}
-    assert stepping == {("readers_stand_still", "force_terminate")}
+    assert stepping == {("readers_blocked", "force_terminate")}
 
 
 @pytest.mark.slow

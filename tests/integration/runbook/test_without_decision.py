@@ -110,7 +110,7 @@ def test_readers_wait_for_another_producer(pair: WrittenPair, follow: Follow, mo
         other.begin_transaction()
         other.append(table_of(3))
         other.flush()
-        code, said = follow("readers_stand_still", **sides_of(pair))
+        code, said = follow("readers_blocked", **sides_of(pair))
         assert code == 3
         assert "the-other" in said
         other.abort_transaction()

@@ -33,7 +33,7 @@ def test_a_store_with_odd_names_does_everything(database: str) -> None:
         assert [line.action for line in store.read_actions(ID, last=9)][-1] == "claim"
         assert store.read_kept(ID) is None
         survey = store.survey()
-        assert (survey.table_there, survey.drivers[ID].alive) == (True, True)
+        assert (survey.table_exists, survey.drivers[ID].alive) == (True, True)
         report = store.check_schema()
         assert (report.ready, report.there) == (True, True)
         assert report.lines[0].startswith(f"{table(NAMES['state_table'])}: version 2")

@@ -286,7 +286,7 @@ def test_a_session_that_breaks_before_it_has_its_name_is_made_again(
     operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """D10: and is not left behind."""
-    asked = Presence._is_lent_to_others
+    asked = Presence._is_shared_by_pooler
     broken: list[Any] = []
 
     def breaks_twice(presence: Presence, session: Any) -> bool:
@@ -295,7 +295,7 @@ def test_a_session_that_breaks_before_it_has_its_name_is_made_again(
             raise psycopg2.OperationalError("server closed the connection unexpectedly")
         return asked(presence, session)
 
-    monkeypatch.setattr(Presence, "_is_lent_to_others", breaks_twice)
+    monkeypatch.setattr(Presence, "_is_shared_by_pooler", breaks_twice)
     with sql_store(database) as driver:
         claim(driver)
         wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen")

@@ -23,7 +23,7 @@ def test_every_sink_is_read_over_one_connection(database: str) -> None:
         claim(store, "third", query_id=None, run_id=None)
         execute(database, "DELETE FROM kafka_transaction_state WHERE transactional_id = 'lost'")
         found = looking.survey()
-        assert found.table_there
+        assert found.table_exists
         assert [row.transactional_id for row in found.rows] == ["first", "fourth", "second", "third"]
         assert [(line.transactional_id, line.status) for line in found.lost] == [("lost", "decided")]
         # A store shows the newest of its claims that has a driver.
@@ -72,13 +72,13 @@ def test_where_the_tables_are_not(database: str) -> None:
     """Nothing has run; or the state table is gone, and its history is not; or no history is kept."""
     looking = SqlStateStore(database, settings())
     nothing = looking.survey()
-    assert (nothing.table_there, nothing.rows, nothing.lost) == (False, (), ())
+    assert (nothing.table_exists, nothing.rows, nothing.lost) == (False, (), ())
     with sql_store(database) as store:
         reach(store, "decided", "first")
         reach(store, "done", "second")
         execute(database, "DROP TABLE kafka_transaction_state")
         lost = looking.survey()
-        assert not lost.table_there
+        assert not lost.table_exists
         assert [(line.transactional_id, line.status) for line in lost.lost] == [
             ("first", "decided"),
             ("second", "done"),

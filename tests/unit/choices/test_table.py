@@ -50,7 +50,7 @@ ORDER: dict[Problem, str] = {
     Symptom.DATABASE_OUT_OF_REACH: "repair again",
     Symptom.UNREADABLE: "newer_version restore",
     Symptom.HANGING_TRANSACTION: "owner abort",
-    Symptom.READERS_STAND_STILL: "owner again force_terminate",
+    Symptom.READERS_BLOCKED: "owner again force_terminate",
     Symptom.OTHER_QUERY: "own_id adopt",
     HaltCause.OTHER_CLUSTER: "own_cluster adopt",
     HaltCause.ID_IN_USE: "other_id change_back restore pass_over adopt",
@@ -119,7 +119,7 @@ def test_each_choice_can_be_carried_out(problem: Problem, choice: Choice) -> Non
         assert bool(command) is choice.on_sink
         assert not choice.on_sink or given.keys() <= SinkOptions.__dataclass_fields__.keys()
         assert choice.todo or problem in HaltCause
-    if choice.act in {Act.COMPARE, Act.LOOK_AGAIN}:
+    if choice.act in {Act.COMPARE, Act.RECHECK}:
         assert (choice.kafka, choice.database, choice.accepts) == (UNCHANGED, UNCHANGED, "")
 
 

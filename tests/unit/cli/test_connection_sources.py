@@ -14,7 +14,7 @@ from spark_2pc_sink.cli import sinks, status
 from spark_2pc_sink.cli.options import ENVIRONMENT, connection_as_given, given_options, read_connection
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.recovery.recover_command import sink_words
+from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport
 
@@ -209,7 +209,7 @@ def test_a_remedy_has_the_words_of_its_command_line(
     """And another call has its own."""
 
     def recover(**options: Any) -> RecoveryReport:
-        command = f"spark-2pc recover {sink_words(RecoveryOptions.parse(**options, settle_deadline_ms=1))}"
+        command = f"spark-2pc recover {sink_flags(RecoveryOptions.parse(**options, settle_deadline_ms=1))}"
         return RecoveryReport(transactional_id="orders", settled=False, remedies=(f"{command} --take-over: …",))
 
     kafka = {"bootstrap.servers": "h:1"}
@@ -220,4 +220,4 @@ def test_a_remedy_has_the_words_of_its_command_line(
     assert printed in capsys.readouterr().out
     options = RecoveryOptions.parse(transactional_id="orders", kafka=kafka, database=URL)
     sides = "--bootstrap-server h:1 --database postgresql://app@h/shop"
-    assert sink_words(options) == f"--transactional-id orders {sides}"
+    assert sink_flags(options) == f"--transactional-id orders {sides}"

@@ -46,7 +46,7 @@ from spark_2pc_sink.recipe.resolve import (
 )
 from spark_2pc_sink.recovery import api
 from spark_2pc_sink.recovery.diagnosis import ask_the_log, located
-from spark_2pc_sink.recovery.recover_command import kafka_connection, sink_words
+from spark_2pc_sink.recovery.recover_command import kafka_connection, sink_flags
 from spark_2pc_sink.recovery.recovery import commits_lost_halt
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.sink.driver.batch_placement import check_resend, check_skip
@@ -81,7 +81,7 @@ ROW = StateRow(
 )
 PAIR = ProducerIdAndEpoch(7, 3)
 ORDERS = TopicPartition("orders", 0)
-SINK: Final = sink_words(OPTIONS)
+SINK: Final = sink_flags(OPTIONS)
 SETTINGS: Final = StoreSettings(schema_help=state_command)
 #: What only a person knows, and an example of it: docs/command-line.md says what each stands for.
 PLACEHOLDERS: Final = {

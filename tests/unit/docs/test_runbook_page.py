@@ -24,7 +24,7 @@ ANSWERED = [way for way in WAYS if way.answers]
 VALUES = {"ID": "orders", "…": "--bootstrap-server h:9092", "N": "7", "FIRST..LAST": "8..9"}
 #: What is left to the person at the end of a way, where its answers settle nothing by themselves.
 BY_HAND = {
-    *("driver_alive", "owed", "not_known", "kafka_out_of_reach", "database_out_of_reach", "readers_stand_still"),
+    *("driver_alive", "owed", "not_known", "kafka_out_of_reach", "database_out_of_reach", "readers_blocked"),
     *(
         "id_in_use",
         "other_query",
@@ -51,7 +51,7 @@ def looks_of(name: str) -> list[Picture]:
         "kafka_out_of_reach": [Picture(transactional_id="orders", kafka_problem="refused")],
         "database_out_of_reach": [Picture(transactional_id="orders", database_problem="refused")],
         "hanging_transaction": [picture(readers=Readers(hanging=(HANGING,))), picture()],
-        "readers_stand_still": [picture(readers=Readers(waiting=(WAITING,)))],
+        "readers_blocked": [picture(readers=Readers(waiting=(WAITING,)))],
         "other_query": [picture()],
         "commits_lost": [halted(HaltCause.DATABASE_BEHIND), picture()],
         "open_transaction": [halted(HaltCause.ID_IN_USE), halted(HaltCause.ID_IN_USE), picture()],

@@ -140,7 +140,7 @@ class MemoryStateStore(StateStore):
             if not self._prepared:
                 raise StateStoreError(operation="claim", detail="there is no table", sqlstate=_UNDEFINED_TABLE)
             there = claimant.transactional_id in self._rows
-            standing = self._standing(claimant)
+            standing = self.judged_row(claimant)
             claimant.check(standing)
             row = self._taken_over(standing, claimant)
             rebuilt_from = None if there or standing is None else standing.decision

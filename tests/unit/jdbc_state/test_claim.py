@@ -38,7 +38,7 @@ def sql(claimant: Claimant, *, keep: int = 0) -> str:
     dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
     tables = StateTables.named(SETTINGS)
     actions = ActionLines(tables, Actor(os_user="alice", host="desk", program="test"))
-    statement = claim_statement(tables, claimant, actions, generation=3, keep=keep, history_there=keep > 0)
+    statement = claim_statement(tables, claimant, actions, generation=3, keep=keep, has_history=keep > 0)
     compiled = statement.compile(dialect=dialect)
     return " ".join(str(compiled).split())
 

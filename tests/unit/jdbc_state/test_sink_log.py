@@ -12,7 +12,7 @@ import pytest
 
 import jdbc_state
 import spark_2pc_sink
-from jdbc_state.sink_log import FIELD, at_work_for, sink_log
+from jdbc_state.sink_log import FIELD, log_for_sink, sink_log
 
 #: Logs that are of no sink, or of all: those of servers, libraries and the command line, and the one of all others.
 _OF_NO_SINK: Final = (
@@ -39,8 +39,8 @@ def test_what_knows_no_sink_logs_for_the_one_that_its_thread_is_at_work_for(capl
     """Also in a thread that begins there with a copy of the context; and the innermost counts."""
     log = sink_log(__name__)
     log.warning("before")
-    with at_work_for("orders"):
-        with at_work_for("payments"):
+    with log_for_sink("orders"):
+        with log_for_sink("payments"):
             log.warning("within")
         context = copy_context()
         thread = threading.Thread(target=context.run, args=(log.warning, "beside"))

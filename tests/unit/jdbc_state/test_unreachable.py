@@ -9,7 +9,7 @@ import psycopg2
 import pytest
 
 from jdbc_state import StoreSettings, claiming
-from jdbc_state.claiming import through_cuts
+from jdbc_state.claiming import retry_when_cut
 from jdbc_state.connections import Database
 from jdbc_state.errors import DatabaseUnreachableError, StateStoreError
 
@@ -47,7 +47,7 @@ def test_a_claim_does_not_wait_again_for_a_database_that_was_waited_for() -> Non
         raise DatabaseUnreachableError(operation="claiming", detail="refused", retriable=True)
 
     with pytest.raises(DatabaseUnreachableError, match="refused"):
-        through_cuts(step, end_s=float("inf"))
+        retry_when_cut(step, end_s=float("inf"))
     assert begun == [1]
 
 
@@ -61,5 +61,5 @@ def test_a_connection_that_is_always_cut_at_once_is_an_error(monkeypatch: pytest
         raise StateStoreError(operation="claiming", detail="cut", sqlstate="08006")
 
     with pytest.raises(StateStoreError, match="cut"):
-        through_cuts(step, end_s=float("inf"))
+        retry_when_cut(step, end_s=float("inf"))
     assert begun == [1, 1, 1]

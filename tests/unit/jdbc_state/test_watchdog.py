@@ -88,7 +88,7 @@ def test_the_thread_is_woken_only_for_a_block_that_ends_before_it_looks(monkeypa
     monkeypatch.setattr(watchdog, "_IDLE_S", 600)
     near, far = socket.socketpair()
     with near, far, Watchdog(near, 60_000):
-        wait_until(lambda: watch._looks_at_s > time.monotonic(), deadline_s=DEADLINE_S, what="the thread sleeps")
+        wait_until(lambda: watch._wakes_at_s > time.monotonic(), deadline_s=DEADLINE_S, what="the thread sleeps")
         with monkeypatch.context() as patch:
             patch.setattr(watch._changed, "notify", pytest.fail)
             with Watchdog(near, 90_000):

@@ -9,7 +9,7 @@ import pytest
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
-from spark_2pc_sink.recovery.diagnosis import with_ways_on
+from spark_2pc_sink.recovery.diagnosis import with_choices
 from spark_2pc_sink.recovery.report import RecoveryReport
 from tests.unit.recovery.test_recovery import Sides
 from tests.unit.recovery.test_status import LIVES
@@ -88,12 +88,12 @@ def test_what_can_be_done_where_nobody_has_to_decide() -> None:
     sides = Sides()
     sides.decide(sides.start())
     found, options = look(sides), sides.recovery().diagnosis.options
-    first, second = with_ways_on(found, options).remedies
+    first, second = with_choices(found, options).remedies
     assert first.startswith("start the job")
     assert second.startswith("spark-2pc recover --transactional-id orders --bootstrap-server unused:9092 ")
-    wait, stop, take_over = with_ways_on(replace(found, driver=LIVES), options).remedies
+    wait, stop, take_over = with_choices(replace(found, driver=LIVES), options).remedies
     assert wait.startswith("wait, and look again")
     assert stop.startswith("stop the job first")
     assert " --take-over  # stop the driver from here" in take_over
     settled = replace(found, settled=True)
-    assert with_ways_on(settled, options) is settled
+    assert with_choices(settled, options) is settled

@@ -11,7 +11,7 @@ import pytest
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.recovery.recover_command import sink_words
+from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.recovery import Recovery
 from tests.harness.halts import halts
 from tests.unit.recovery.test_recovery import Sides
@@ -24,7 +24,7 @@ SIDES: dict[str, Any] = {
 
 
 def command(**options: Any) -> str:
-    return f"spark-2pc recover {sink_words(RecoveryOptions.parse(**{**SIDES, **options}))}"
+    return f"spark-2pc recover {sink_flags(RecoveryOptions.parse(**{**SIDES, **options}))}"
 
 
 def test_it_has_the_sink_and_both_sides_and_no_password() -> None:

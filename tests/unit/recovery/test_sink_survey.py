@@ -19,7 +19,7 @@ from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery import sink_survey
-from spark_2pc_sink.recovery.recover_command import NamedConnection, connection_named
+from spark_2pc_sink.recovery.recover_command import NamedConnection, flags_as_given
 from spark_2pc_sink.recovery.sink_survey import by_kafka, by_the_database
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
@@ -52,7 +52,7 @@ class FakeDatabase:
     label = "h:5432/d"
 
     def __init__(self) -> None:
-        self.survey_of: Callable[[str | None], Survey] = lambda _: Survey(table_there=True)
+        self.survey_of: Callable[[str | None], Survey] = lambda _: Survey(table_exists=True)
         self.settings: list[Any] = []
         self.closed = 0
 
@@ -72,7 +72,7 @@ class FakeDatabase:
 
     def has(self, *rows: StateRow, **more: Any) -> None:
         """It has these rows."""
-        self.survey_of = lambda _: Survey(table_there=True, rows=rows, **more)
+        self.survey_of = lambda _: Survey(table_exists=True, rows=rows, **more)
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_what_the_database_cannot_understand_is_named(fake: FakeCluster, databas
 def test_a_database_that_hangs_is_left_behind(fake: FakeCluster, database: FakeDatabase) -> None:
     """B25: a resolver that never answers is in no time-out of libpq. What Kafka has open is shown."""
     hung = threading.Event()
-    database.survey_of = lambda _: Survey(table_there=hung.wait(60))
+    database.survey_of = lambda _: Survey(table_exists=hung.wait(60))
     fake.know(FakeTransaction(8, 1, partitions=(T0,)), "open")
     fake.know(FakeTransaction(9, 1, partitions=(T0,)), "a\nb")
     found = look(fake, timeout_s=2)
@@ -230,7 +230,7 @@ def test_where_there_is_no_sink(fake: FakeCluster, database: FakeDatabase) -> No
     note = look(fake).note
     assert "table public.kafka_transaction_state in h:5432/d has no row, and its history no line" in note
     assert note.endswith(". Kafka has open transactions of id-0, id-1, id-2, id-3, id-4 and 2 more")
-    database.survey_of = lambda _: Survey(table_there=False)
+    database.survey_of = lambda _: Survey(table_exists=False)
     assert look(fake, match="id-6").note.endswith("another database. Kafka has open transactions of id-6")
     assert look(fake, match="none-*").note.startswith("there is no table public.kafka_transaction_state in h:5432/d")
     database.has(ROW)
@@ -243,7 +243,7 @@ def test_where_there_is_no_sink(fake: FakeCluster, database: FakeDatabase) -> No
 def test_commands_name_both_sides_as_the_caller_did(fake: FakeCluster, database: FakeDatabase) -> None:
     """Kafka is asked in a thread of its own, which knows it too."""
     database.has(replace(ROW, status="owed"))
-    with connection_named(NamedConnection("--config night.properties", database=True)):
+    with flags_as_given(NamedConnection("--config night.properties", database=True)):
         [report] = look(fake).sinks
     assert "--transactional-id orders --config night.properties" in report.remedies[-1]
 

@@ -67,7 +67,7 @@ class FakeSides:
         self.aborted += 1
         return [f"aborted {one.where}" for one in seen.readers.hanging]
 
-    def written_down(self, transactional_id: str) -> list[str]:
+    def last_actions(self, transactional_id: str) -> list[str]:
         return [f"commit of {transactional_id} by me on here"]
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
@@ -75,7 +75,7 @@ class FakeSides:
         self.comparisons.append(open_transaction)
         return self.compared
 
-    def sink_words(self, transactional_id: str) -> str:
+    def sink_flags(self, transactional_id: str) -> str:
         return SINK.replace("orders", transactional_id)
 
     def with_cluster(self, step: str) -> str:

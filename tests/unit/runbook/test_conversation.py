@@ -18,7 +18,7 @@ from spark_2pc_sink.errors import (
     TakeOverRefusedError,
 )
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, LOOK_AGAIN_S, ROUNDS_MAX, Conversation, RunbookEnd
+from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, RECHECK_S, ROUNDS_MAX, Conversation, RunbookEnd
 from spark_2pc_sink.runbook.picture import OpenElsewhere, Picture, Readers
 from spark_2pc_sink.runbook.protocol import Protocol
 from spark_2pc_sink.runbook.sides import Compared
@@ -111,7 +111,7 @@ def test_a_question_is_not_asked_for_ever() -> None:
 
 def test_a_sink_is_not_looked_at_for_ever() -> None:
     walk = Walk(FakeSides(in_doubt(driver=ALIVE)), *["again"] * 100)
-    assert walk.sides.waited_s == [LOOK_AGAIN_S] * ROUNDS_MAX
+    assert walk.sides.waited_s == [RECHECK_S] * ROUNDS_MAX
     assert walk.ending is RunbookEnd.LEFT
 
 
@@ -202,7 +202,7 @@ def test_without_a_word_a_living_driver_goes_on() -> None:
 
 def test_a_batch_under_way_is_looked_at_again() -> None:
     walk = Walk(FakeSides(in_doubt(driver=ALIVE), picture(driver=ALIVE)), "again")
-    assert walk.sides.waited_s == [LOOK_AGAIN_S]
+    assert walk.sides.waited_s == [RECHECK_S]
     assert walk.ending is RunbookEnd.SETTLED
 
 

@@ -55,7 +55,7 @@ def test_each_cause_is_a_problem_of_its_name(cause: HaltCause) -> None:
         (replace(picture(), kafka_problem="refused", database_problem="too"), Symptom.DATABASE_OUT_OF_REACH),
         (Picture(transactional_id="orders", unreadable="database: status 'new'"), Symptom.UNREADABLE),
         (picture(readers=Readers(hanging=(HANGING,), waiting=(WAITING,))), Symptom.HANGING_TRANSACTION),
-        (picture(readers=Readers(waiting=(WAITING,))), Symptom.READERS_STAND_STILL),
+        (picture(readers=Readers(waiting=(WAITING,))), Symptom.READERS_BLOCKED),
     ],
     ids=str,
 )

@@ -14,7 +14,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 from spark_2pc_sink.runbook import sides as sides_module
 from spark_2pc_sink.runbook.picture import OpenElsewhere, Readers
-from spark_2pc_sink.runbook.sides import OPEN_MS_MIN, BothSides, Compared, look_at_readers, pictures_of
+from spark_2pc_sink.runbook.sides import OPEN_MS_MIN, BothSides, Compared, find_blocking_transactions, pictures_of
 from spark_2pc_sink.transactions import AbortedOpenTransaction, TransactionDetails, TransactionListing
 from spark_2pc_sink.verification.report import VerifyReport
 from tests.unit.fakes.clock import FakeClock
@@ -80,7 +80,7 @@ def test_a_database_without_sinks_has_no_picture_but_of_the_one_that_was_asked_f
 
 def test_what_hangs_is_looked_for_in_each_topic() -> None:
     asked = tool(find_hanging=(HANGING,))
-    found = look_at_readers(asked, {"b", "a"}, transactional_id="orders")
+    found = find_blocking_transactions(asked, {"b", "a"}, transactional_id="orders")
     assert found == Readers(hanging=(HANGING, HANGING))
     assert asked.find_hanging.call_args_list == [mock.call(topic="a"), mock.call(topic="b")]
 
@@ -89,7 +89,7 @@ def test_open_transactions_of_others_are_shown_that_reach_into_the_topics() -> N
     """The sink's own is no news, and one in another topic holds up nobody here."""
     asked = tool(list_transactions=(listed("orders"), listed("billing"), listed("elsewhere")))
     asked.describe.side_effect = lambda each: details(each, "orders" if each == "billing" else "invoices")
-    found = look_at_readers(asked, {"orders"}, transactional_id="orders")
+    found = find_blocking_transactions(asked, {"orders"}, transactional_id="orders")
     assert found.waiting == (
         OpenElsewhere(transactional_id="billing", producer_id=8, partitions=("orders-0",), never_expires=True),
     )
@@ -108,7 +108,7 @@ def test_open_transactions_of_others_are_shown_that_reach_into_the_topics() -> N
 def test_what_kafka_does_not_tell_of_others_is_said(error: Exception) -> None:
     asked = tool(find_hanging=(HANGING,))
     asked.list_transactions.side_effect = error
-    found = look_at_readers(asked, {"orders"}, transactional_id="orders")
+    found = find_blocking_transactions(asked, {"orders"}, transactional_id="orders")
     assert found.hanging == (HANGING,)
     assert str(error) in found.problem
 
@@ -155,7 +155,7 @@ def test_what_was_done_is_read_from_the_table_of_actions(monkeypatch: pytest.Mon
     found = mock.Mock(as_json=lambda: [line, {**line, "action": "drop", "reason": "given up"}])
     read = mock.Mock(return_value=found)
     monkeypatch.setattr(sides_module, "history", read)
-    assert BothSides(**CONNECTIONS).written_down("orders") == [
+    assert BothSides(**CONNECTIONS).last_actions("orders") == [
         "2026-11-24T03:07:00+00:00 claim by me on here",
         "2026-11-24T03:07:00+00:00 drop by me on here: given up",
     ]
@@ -163,7 +163,7 @@ def test_what_was_done_is_read_from_the_table_of_actions(monkeypatch: pytest.Mon
 
 
 def test_a_command_shows_no_password() -> None:
-    command = BothSides(**CONNECTIONS).sink_words("orders")
+    command = BothSides(**CONNECTIONS).sink_flags("orders")
     assert command.startswith("--transactional-id orders --bootstrap-server h:9092")
     assert "--state-schema ours" in command
     assert "secret" not in command

@@ -86,7 +86,7 @@ class Lines:
 
     def survey(self) -> Survey:
         drivers = {name: Liveness(alive=alive, detail="a test") for name, alive in self.alive.items()}
-        return Survey(table_there=True, rows=self.rows, drivers=drivers, unreadable=self.unreadable)
+        return Survey(table_exists=True, rows=self.rows, drivers=drivers, unreadable=self.unreadable)
 
     def make(self, transactional_id: str) -> Any:
         writer = FakeWriter(transactional_id, self.fails.pop(transactional_id, []))

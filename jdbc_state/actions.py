@@ -55,17 +55,17 @@ ACCEPT_LOSS: Final = "accept_loss"
 FORCE_TERMINATE: Final = "force_terminate"
 #: Description of each action.
 ACTIONS: Final = {
-    CLAIM: "a driver or a command took the row over; `rebuilt_from` where it made the lost row again",
-    ADOPT: "a person let another query or Kafka cluster have the row: a claim too",
+    CLAIM: "a driver or a command took the row over; `rebuilt_from` if it rebuilt a lost row",
+    ADOPT: "an operator gave the row to another query or Kafka cluster; also a claim",
     COMMIT: "a recovery committed the decided transaction in Kafka",
-    ABORT: "a recovery is about to abort a transaction that nobody has decided",
+    ABORT: "a recovery is about to abort an undecided transaction",
     NOTE_DONE: "a recovery found the transaction committed, and noted it",
     NOTE_OWED: "a recovery found the transaction aborted, and noted that its records must be sent again",
-    OPEN_TRANSACTION: "a person said how an open transaction ends, when row and history were lost",
-    ACCEPT_REPLAY: "a person let Spark's replay of a batch be sent, whatever it is",
-    DROP: "a person gave up the Kafka half of a batch",
-    ACCEPT_LOSS: "a person let the sink go on without batches that Kafka has and this database lost",
-    FORCE_TERMINATE: "a person had the coordinator abort what the id has open; a second line has the outcome",
+    OPEN_TRANSACTION: "an operator said how an open transaction ends, after row and history were lost",
+    ACCEPT_REPLAY: "an operator allowed Spark's replay of a batch to be sent with any content",
+    DROP: "an operator gave up the Kafka half of a batch",
+    ACCEPT_LOSS: "an operator let the sink continue without batches that Kafka has and this database lost",
+    FORCE_TERMINATE: "an operator had the coordinator abort an id's open transaction; a second line has the outcome",
 }
 #: Actions that drivers and recoveries do automatically. Only their lines are trimmed.
 ROUTINE: Final = (CLAIM, COMMIT, ABORT, NOTE_DONE, NOTE_OWED)

@@ -25,6 +25,7 @@ from jdbc_state.sessions import Session, end_older_sessions, lock_holders
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sink_log import sink_log
 from jdbc_state.sqlstate import LOCK_NOT_AVAILABLE, is_cut
+from jdbc_state.state_store import StateStore
 
 _log = sink_log(__name__)
 T = TypeVar("T")
@@ -79,35 +80,17 @@ def retry_when_cut(step: Callable[[], T], end_s: float) -> T:
     return step()
 
 
-@dataclass(frozen=True)
-class RowReads:
-    """Reads of rows for a claim.
-
-    Attributes:
-        rebuilt_from: the number of the line from which the claim rebuilt the row, None if the row existed.
-    """
-
-    read: Callable[[str], StateRow | None]
-    standing: Callable[[Claimant], StateRow | None]
-    rebuilt_from: Callable[[StateRow], int | None]
-
-
 class Claiming:
     """Claims rows of one store."""
 
     def __init__(
-        self,
-        database: Database,
-        tables: StateTables,
-        settings: StoreSettings,
-        actions: ActionLines,
-        reads: RowReads,
+        self, database: Database, tables: StateTables, settings: StoreSettings, actions: ActionLines, store: StateStore
     ) -> None:
         self._database = database
         self._tables = tables
         self._settings = settings
         self._actions = actions
-        self._reads = reads
+        self._store = store
         # Set from the settings until the store has checked.
         self.has_history: bool = settings.history_batches > 0
 
@@ -135,23 +118,28 @@ class Claiming:
             self._end_blocking_sessions(call)
             if time.monotonic() >= call.end_s:
                 break
-        remedy = "None of them is a driver of this sink; end their transactions"
+        remedy = "None of them is a driver of this sink. End their transactions"
         operation = f"claim of {call.claimant.transactional_id!r}"
         raise self.locked(operation, self._settings.claim_deadline_ms, remedy)
 
     def _try(self, call: _Call) -> StateRow | None:
         """The claimed row; None if it was refused, or its lock was not released in time."""
         try:
-            seen = self._reads.read(call.claimant.transactional_id)
+            seen = self._store.read(call.claimant.transactional_id)
             if call.in_doubt:
                 found = carried_out(call.claimant, seen, named=call.generation)
                 if found is not None:
-                    return replace(found, rebuilt_from=self._reads.rebuilt_from(found))
+                    return replace(found, rebuilt_from=self._rebuilt_from(found))
             return self._send(call, None if seen is None else seen.generation)
         except StateStoreError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
             return None
+
+    def _rebuilt_from(self, row: StateRow) -> int | None:
+        """The ``rebuilt_from`` that the claim of ``row`` would have returned; read from its line, if one is kept."""
+        lines = self._store.read_actions(row.transactional_id, last=1)
+        return lines[0].detail.get("rebuilt_from") if lines and lines[0].generation == row.generation else None
 
     def _send(self, call: _Call, generation: int | None) -> StateRow | None:
         """Claim the row as it was read; the claim stays in doubt if there is no answer."""
@@ -187,15 +175,15 @@ class Claiming:
             SupersededError: it is not the newest claimant.
         """
         try:
-            standing = self._reads.standing(call.claimant)
+            row = self._store.judged_row(call.claimant)
         except StateStoreError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
             # The whole table is locked, which drivers never do.
             return
-        call.claimant.check(standing)
-        if standing is not None:
-            self._end_older(call, below_generation=standing.generation + 1)
+        call.claimant.check(row)
+        if row is not None:
+            self._end_older(call, below_generation=row.generation + 1)
 
     def _end_older(self, call: _Call, *, below_generation: int) -> None:
         """End the deciding transactions of older claims, until none is left.
@@ -214,14 +202,14 @@ class Claiming:
                     below_generation=below_generation,
                     wait_ms=_END_WAIT_MS,
                 )
-            # PostgreSQL also returns False for a session that ended before the signal: only another look tells.
+            # PostgreSQL also returns False for a session that ended before the signal: only another query tells.
             left = [session for session in sessions if session.ended is not True]
             if not left:
                 return
             if any(session.ended is None for session in left):
-                raise self._older_left(operation, left, "of another role, which alone (or a superuser) may end them")
+                raise self._older_left(operation, left, "of another role, which only that role or a superuser may end")
             if time.monotonic() >= call.end_s:
-                raise self._older_left(operation, left, "that did not end yet")
+                raise self._older_left(operation, left, "that have not ended yet")
 
     def _older_left(self, operation: str, left: list[Session], reason: str) -> StateStoreError:
         listed = ", ".join(str(session) for session in left)
@@ -235,7 +223,7 @@ class Claiming:
         """The error for a row or table that stayed locked, with the sessions that hold the lock."""
         with self._requests(operation) as connection:
             holders = lock_holders(connection, table=quoted(self._tables.state))
-        listed = ", ".join(str(holder) for holder in holders) or "none any more"
+        listed = ", ".join(str(holder) for holder in holders) or "none now"
         return StateStoreError(
             operation=self._database.named(operation),
             detail=f"the row or its table stayed locked for {waited_ms} ms. Sessions that hold locks on "

@@ -35,8 +35,8 @@ _REFUSED: Final = (
         (
             "Correct the password where it comes from: the URL (special characters encoded as %XX), database_password, "
             "password_command, PGPASSWORD or ~/.pgpass. Or have an administrator set it: "
-            "ALTER ROLE {q_role} PASSWORD '<password>'. The server says the same of a role that does not exist, has no "
-            "password, or whose password has expired (VALID UNTIL)"
+            "ALTER ROLE {q_role} PASSWORD '<password>'. The server answers the same for a role that does not exist, "
+            "has no password, or whose password has expired (VALID UNTIL)"
         ),
     ),
     (
@@ -70,15 +70,15 @@ _REFUSED: Final = (
         rf"(?:no pg_hba.conf entry|pg_hba.conf rejects connection) for {_WHERE}",
         (
             "Have an administrator put this line into the server's pg_hba.conf, before any line that rejects the "
-            "connection, and run SELECT pg_reload_conf(): {hba_line}. Where the server takes encrypted connections "
-            "only, add sslmode=require to the query of the URL"
+            "connection, and run SELECT pg_reload_conf(): {hba_line}. If the server accepts only encrypted "
+            "connections, add sslmode=require to the query of the URL"
         ),
     ),
     (
         rf"\w+ authentication failed for {_ROLE}",
         (
-            "The pg_hba.conf of the server says how this role logs in: log in so, name a host in the URL "
-            "where the connection is by a local socket, or have an administrator change the method there to "
+            "The server's pg_hba.conf requires this login method for the role: use it, name a host in the URL "
+            "if the connection is by a local socket, or have an administrator change the method there to "
             "scram-sha-256 and run SELECT pg_reload_conf()"
         ),
     ),
@@ -86,7 +86,7 @@ _REFUSED: Final = (
 _UNREACHABLE: Final = (
     (
         r'could not translate host name "(?P<host>[^"]*)"',
-        "Correct the host in the URL, or the name service of this machine, which does not know it",
+        "Correct the host in the URL, or the name service of this machine, which cannot resolve it",
     ),
     (
         "connection refused",
@@ -104,7 +104,7 @@ _UNREACHABLE: Final = (
     ),
     (
         "timeout expired|timed out",
-        "Correct host and port in the URL, or let the network through: nothing answered within connect_timeout_s",
+        "Correct host and port in the URL, or open the network path: there was no answer within connect_timeout_s",
     ),
     (
         "no route to host|network is unreachable",
@@ -113,15 +113,15 @@ _UNREACHABLE: Final = (
     (
         "does not support SSL, but SSL was required",
         (
-            "Turn TLS on at the server (ssl = on, with ssl_cert_file and ssl_key_file), or, where the network is "
-            "trusted, take sslmode out of the URL"
+            "Turn TLS on at the server (ssl = on, with ssl_cert_file and ssl_key_file), or, if the network is "
+            "trusted, remove sslmode from the URL"
         ),
     ),
     (
         'root certificate file "(?P<file>[^"]*)" does not exist',
         (
-            "Name the certificate of the authority in the query of the URL: sslrootcert=<file>; or sslmode=require in "
-            "place of verify-ca and verify-full, which encrypts without knowing the server"
+            "Name the certificate of the authority in the query of the URL: sslrootcert=<file>; or replace "
+            "verify-ca or verify-full by sslmode=require, which encrypts without authenticating the server"
         ),
     ),
     (
@@ -145,14 +145,11 @@ _UNREACHABLE: Final = (
     ),
     (
         "session is read-only|is in hot standby|session is not read-only|server is not in hot standby",
-        (
-            "None of the servers in the URL is what target_session_attrs asks for: name the others too, or wait for "
-            "the failover"
-        ),
+        ("No server in the URL matches target_session_attrs: add the other servers, or wait for the failover"),
     ),
     (
         "invalid (?:connection option|URI query parameter|dsn)|value: ",
-        "Take it out of the query of the URL, or correct it: it takes the parameters of libpq",
+        "Remove it from the query of the URL, or correct it: only parameters of libpq are allowed",
     ),
     (
         'definition of service "(?P<service>[^"]*)" not found',

@@ -79,7 +79,7 @@ def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
         raise ConfigurationError(
             option="require_tls",
             value=True,
-            rule=f"the connection to {label} at {host} has no TLS; nothing was written",
+            rule=f"connections must use TLS, and the one to {label} at {host} does not; nothing was written",
             remedy=_REMEDY,
         )
     with _warned_lock:
@@ -87,7 +87,7 @@ def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
         _told.add(label)
     if not told:
         _log.warning(
-            "the connection to %s at %s has no TLS, so rows and statements can be read on their way: %s. "
+            "the connection to %s at %s has no TLS, so rows and statements can be read in transit: %s. "
             "require_tls=True refuses such connections",
             *(label, host, _REMEDY),
         )
@@ -107,12 +107,12 @@ def ask_password(password: Callable[[], str]) -> str:
     try:
         given: object = password()
     except Exception as error:
-        raise PasswordUnavailableError(f"asking for the password failed: {type(error).__name__}: {error}") from error
+        raise PasswordUnavailableError(f"the password function failed: {type(error).__name__}: {error}") from error
     if not isinstance(given, str) or not given:
         raise ConfigurationError(
             option="database_password",
             value="***",
-            rule="the function returned something else than a text that is not empty",
+            rule="the function must return a text that is not empty",
             remedy="return the password",
         )
     return given
@@ -330,7 +330,7 @@ class Database:
         keywords |= _password_keyword(self._settings.password)
 
     def _refuse_statement_mode(self, operation: str) -> None:
-        """Say why a database that lets clients in has no transaction for them."""
+        """Raise if the database accepts clients and then refuses their transactions."""
         limit_ms = self._settings.connect_timeout_s * 1000
         try:
             with closing(self.session(operation)) as session, Watchdog(session, limit_ms):
@@ -342,10 +342,10 @@ class Database:
         raise ConfigurationError(
             option="database",
             value=self.label,
-            rule="it is reached by PgBouncer in statement mode, which has no transactions of several statements; but "
-            "the rows of a batch and its decision are one transaction",
-            remedy="set pool_mode = transaction, or session, for this database in pgbouncer.ini; or name the server "
-            "itself",
+            rule="must not be behind PgBouncer in statement mode: the rows of a batch and its decision need one "
+            "transaction of several statements",
+            remedy="set pool_mode = transaction, or session, for this database in pgbouncer.ini; or connect to the "
+            "server directly",
         )
 
     def _unreachable(self, operation: str, error: Exception) -> DatabaseUnreachableError:
@@ -353,7 +353,7 @@ class Database:
         detail = describe(error)
         original = error.orig if isinstance(error, DBAPIError) else error
         if not str(original):
-            detail = f"{detail} without a word of libpq{_no_more_files()}"
+            detail = f"{detail}; libpq gave no reason{_no_more_files()}"
         if self._password:
             detail = detail.replace(str(self._password), _HIDDEN)
         failure = connection_failure(detail, self._url)

@@ -27,7 +27,7 @@ _CONFLICT: Final = "INSERT … ON CONFLICT as PostgreSQL has it"
 #: By a pattern of their version(): name, and the needed features that they lack.
 _OTHERS: Final = (
     (r"^CockroachDB", "CockroachDB", _END),
-    (r"-YB-", "YugabyteDB", "a COPY that always refuses a key that is there (yugabyte-db#3219, #26204)"),
+    (r"-YB-", "YugabyteDB", "a COPY that always refuses an existing key (yugabyte-db#3219, #26204)"),
     (r"Redshift", "Amazon Redshift", f"{_CONFLICT}, and COPY FROM STDIN"),
     (r"Greenplum|Greengage|WarehousePG", "Greenplum", f"{_CONFLICT}: a unique key must contain the distribution key"),
     (r"Cloudberry", "Apache Cloudberry", f"{_CONFLICT}: a unique key must contain the distribution key"),
@@ -61,7 +61,7 @@ _SERVICES: Final = (
     (
         "role supabase_admin",
         "Supabase",
-        "port 6543 of its pooler gives each transaction another session, so a driver is only seen in its transactions",
+        "port 6543 of its pooler gives each transaction another session: a driver is visible only during transactions",
     ),
     (
         "extension citus",
@@ -134,13 +134,13 @@ def check_kind(kind: DatabaseKind, label: str, *, accepted: str | None) -> None:
     if not kind.lacks:
         return
     if (accepted or "").casefold() == kind.name.casefold():
-        _log.warning("%s is %s, which lacks %s; accept_database lets it pass", label, kind.name, kind.lacks)
+        _log.warning("%s is %s, which lacks %s; used because of accept_database", label, kind.name, kind.lacks)
         return
     raise ConfigurationError(
         option="database",
         value=label,
-        rule=f"it is {kind.name} ({kind.version}), which lacks {kind.lacks}; nothing was written",
-        remedy=f"use PostgreSQL 14 or later. Where you have tested crashes of driver and servers with this database, "
+        rule=f"must be PostgreSQL; it is {kind.name} ({kind.version}), which lacks {kind.lacks}. Nothing was written",
+        remedy=f"use PostgreSQL 14 or later. If you have tested crashes of driver and servers with this database, "
         f"pass accept_database={kind.name!r}",
     )
 

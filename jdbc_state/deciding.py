@@ -108,7 +108,7 @@ class SqlDecidingTransaction(OneDecision):
             # cut can all follow after the server has made the commit durable.
             raise CommitUnknownError(
                 operation=f"COMMIT of the decision for {self._transactional_id!r}, generation {self._generation}",
-                detail=f"{describe(error)}; whether it was carried out shows only in a new claim",
+                detail=f"{describe(error)}; only a new claim can tell whether it was carried out",
                 sqlstate=sqlstate_of(error),
             ) from error
 

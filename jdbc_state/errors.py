@@ -87,7 +87,7 @@ class StateStoreError(DualWriteError):
 
     def __str__(self) -> str:
         steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
-        return f"{self.operation}: {self.detail}" + (f"\nWhat settles it:{steps}" if steps else "")
+        return f"{self.operation}: {self.detail}" + (f"\nWhat to do:{steps}" if steps else "")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -125,7 +125,7 @@ class ClaimRefusedError(DualWriteError):
         unsettled = ", where a decided batch is not settled" if self.decided else ""
         return (
             f"transactional id {self.transactional_id!r} belongs to {self.what} {self.found!r}{unsettled}, not to "
-            f"{self.expected!r}; nothing was changed." + (f"\nWhat settles it:{steps}" if steps else "")
+            f"{self.expected!r}; nothing was changed." + (f"\nWhat to do:{steps}" if steps else "")
         )
 
 
@@ -144,11 +144,11 @@ class SupersededError(DualWriteError):
         held = f"this driver holds generation {self.generation} of transactional id {self.transactional_id!r}"
         if self.found is None:
             return (
-                f"{held}, and the state table has no row of it any more: somebody deleted the row, or the table was "
-                "made anew. This driver stops. Restore the row from a backup: without it the next start cannot tell "
-                "which batch both sides have, and asks for a decision"
+                f"{held}, and the row is gone from the state table: the row was deleted, or the table was created "
+                "again. This driver stops. Restore the row from a backup: without it the next start cannot tell "
+                "which batch both sides have, and needs a decision"
             )
-        return f"{held}, the state row now says {self.found}: a newer driver has taken over, and this one stops"
+        return f"{held}, but the state row now has {self.found}: a newer driver has taken over, and this one stops"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -165,7 +165,7 @@ class CommitsLostError(DualWriteError):
     @property
     def reason(self) -> str:
         """Both states in a sentence."""
-        return f"this claim left the state row at {self.left}, and it is another now"
+        return f"this claim left the state row at {self.left}, and the row is now different"
 
     def __str__(self) -> str:
         return (

@@ -37,14 +37,14 @@ ACCEPTED: Final = "accepted"
 NOTED: Final = "noted"
 #: Events that write a line.
 EVENTS: Final = {
-    CLAIMED: "the first claim of a row that has no line, as it is new, or older than the history, as it was put back",
-    ADOPTED: "a person let another query or Kafka cluster have the row",
-    DECIDED: "a batch was decided: its line is in the transaction that has its rows",
-    RESENT: "a batch that Kafka had lost was decided once more, under another pair",
+    CLAIMED: "the first claim of a row without a line: the row is new, older than the history, or was restored",
+    ADOPTED: "an operator gave the row to another query or Kafka cluster",
+    DECIDED: "a batch was decided: its line was written in the transaction with its rows",
+    RESENT: "a batch that Kafka had lost was decided again, with another producer id and epoch",
     EMPTY: "a batch without records",
-    PASSED: "a person let the sink go on without batches that Kafka has and this database lost",
-    ACCEPTED: "a person found the rows of an open transaction in the table, when row and history were lost",
-    NOTED: "what became of a batch was noted, and its line was gone",
+    PASSED: "an operator let the sink continue without batches that Kafka has and this database lost",
+    ACCEPTED: "an operator found the rows of an open transaction in the table, after row and history were lost",
+    NOTED: "the outcome of a batch was noted, and its line was missing",
 }
 #: The store's operations that add a line, and its event; ``decide`` is a resend if Kafka lacks the batch.
 EVENT_OF: Final = {"decide": DECIDED, "take_empty_batch": EMPTY, "accept_open": ACCEPTED, "accept_loss": PASSED}

@@ -39,22 +39,24 @@ DECIDE_ALONE = "take_empty_batch"
 #: All other moves are refused, and leave the row unchanged.
 TRANSITIONS = (
     Transition("mark_initialized", NONE, NONE, "a first recovery took the id over: the row is no longer fresh"),
-    Transition(DECIDE, NONE, DECIDED, "the first batch: its data and its pair commit together (KIP-939)"),
-    Transition(DECIDE, DONE, DECIDED, "the next batch, once Kafka has followed the one before"),
-    Transition(DECIDE, OWED, DECIDED, "a resend: the data is here already, only the pair is new"),
-    Transition("accept_open", NONE, DECIDED, "a person has found the rows of the open transaction in the table"),
+    Transition(DECIDE, NONE, DECIDED, "the first batch: its data, producer id and epoch commit together (KIP-939)"),
+    Transition(DECIDE, DONE, DECIDED, "the next batch, after Kafka has committed the previous one"),
+    Transition(
+        DECIDE, OWED, DECIDED, "a resend: the rows are in the table already, only producer id and epoch are new"
+    ),
+    Transition("accept_open", NONE, DECIDED, "an operator found the rows of the open transaction in the table"),
     Transition("mark_done", DECIDED, DONE, "Kafka committed the row's transaction"),
     Transition("mark_owed", DECIDED, OWED, "Kafka aborted the row's transaction; its records must be sent again"),
     Transition("take_empty_batch", NONE, DONE, "a batch without records has no transaction that could be in doubt"),
     Transition("take_empty_batch", DONE, DONE, "as above"),
-    Transition("accept_replay", OWED, OWED, "a person accepts what Spark replays, whatever its digest"),
-    Transition("accept_replay", DECIDED, OWED, "as above, where Kafka's log can no longer tell the outcome"),
-    Transition("drop_batch", OWED, DONE, "a person gives the Kafka half up"),
-    Transition("drop_batch", DECIDED, DONE, "as above, where Kafka's log can no longer tell the outcome"),
-    Transition("accept_loss", NONE, DONE, "a person gives up what this database lost, by the names of the batches"),
-    Transition("accept_loss", DECIDED, DONE, "as above, where Kafka has gone on beyond the row's own transaction"),
+    Transition("accept_replay", OWED, OWED, "an operator accepts Spark's replay with any digest"),
+    Transition("accept_replay", DECIDED, OWED, "as above, if Kafka's log can no longer tell the outcome"),
+    Transition("drop_batch", OWED, DONE, "an operator gives up the Kafka half"),
+    Transition("drop_batch", DECIDED, DONE, "as above, if Kafka's log can no longer tell the outcome"),
+    Transition("accept_loss", NONE, DONE, "an operator names the batches that this database lost, and gives them up"),
+    Transition("accept_loss", DECIDED, DONE, "as above, after Kafka has completed later transactions than the row's"),
     Transition("accept_loss", DONE, DONE, "as above"),
-    Transition("accept_loss", OWED, DONE, "as above, where Kafka has had the resend"),
+    Transition("accept_loss", OWED, DONE, "as above, if Kafka has the resend"),
 )
 
 
@@ -180,9 +182,9 @@ class Decision:
 
     def columns(self) -> dict[str, Any]:
         """Columns that it writes in addition to status and times, by the names of :class:`StateRow`."""
-        pair = {"prepared_transaction_state": self.prepared, "settled": ""} if self.record_count else {}
+        transaction = {"prepared_transaction_state": self.prepared, "settled": ""} if self.record_count else {}
         return {
-            **pair,
+            **transaction,
             "batch_id": self.batch_id,
             "row_count": self.row_count,
             "record_count": self.record_count,
@@ -318,5 +320,5 @@ class Move:
         raise LocalProtocolError(
             operation=self.operation,
             state=f"{row.status} (transactional id {self.transactional_id!r}, settled {row.settled!r})",
-            rule=f"it is allowed from {' or '.join(legal_before(self.operation))}; the row was left as it is",
+            rule=f"allowed only from {' or '.join(legal_before(self.operation))}; the row was not changed",
         )

@@ -55,6 +55,8 @@ class Moves:
         self._actions = actions
         self._state = tables.state
         self._keep = keep
+        #: Whether a move writes lines in addition to the row.
+        self.keeps_lines: bool = keep > 0
         #: Whether the history has the column; False until it was checked.
         self.has_figures = False
         self._made: dict[tuple[str, ...], Executable] = {}
@@ -71,11 +73,6 @@ class Moves:
         if key not in self._made:
             self._made[key] = self._make(move, with_figures=_FIGURES in parameters)
         return self._made[key], parameters
-
-    @property
-    def keeps_lines(self) -> bool:
-        """Whether a move writes lines in addition to the row."""
-        return self._keep > 0
 
     def update(self, move: Move, before: tuple[str, ...]) -> tuple[Update, dict[str, object]]:
         """The change of the row alone, which writes no line and returns no row; and its parameters."""

@@ -120,14 +120,14 @@ def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> l
         raise StateStoreError(
             operation=f"migration of table {quoted(tables.state)}",
             detail="it does not exist",
-            remedies=("start the job: its first start makes it", making(settings)),
+            remedies=("start the job: its first start creates it", making(settings)),
         )
     done = [f"added {state.lacks} to {state.name}"] if state.version == 1 and state.owned else []
     others = {table: find_table(connection, tables, table) for table in tables.wanted(settings)[1:]}
     prepare(connection, settings, where=where)
     for table, found in others.items():
         if found is None:
-            done.append(f"made {quoted(table)}")
+            done.append(f"created {quoted(table)}")
         elif found.later and found.owned:
             done.append(f"added column {', '.join(found.later)} to {quoted(table)}")
     for table in others:
@@ -156,16 +156,16 @@ def check(connection: Connection, settings: StoreSettings, *, role: str | None, 
             ready = False
             make = making(settings, role=name)
             command = make if state is None else migration(settings, role=state.owner, where=where)
-            lines.append(f"{quoted(table)} does not exist: the first start of a job makes it, or {command}")
+            lines.append(f"{quoted(table)} does not exist: the first start of a job creates it, or {command}")
             remedies.append(command)
             continue
         refused = refusal(one, tables, settings, where=where)
         remedies += () if refused is None else refused.remedies
-        version = "no version of this package's" if one.version is None else f"version {one.version}"
+        version = "not a table of this package" if one.version is None else f"version {one.version}"
         why = "" if refused is None else ": " + "; ".join([refused.detail, *refused.remedies])
         lines.append(f"{one.name}: {version}, owned by {one.owner}{why}")
         if one.later:
-            without = f"{one.name} lacks column {', '.join(one.later)}: batches have no times in it, and work"
+            without = f"{one.name} lacks column {', '.join(one.later)}: batches are written, but without their times"
             lines.append(f"{without}. To add it: {migration(settings, role=one.owner, where=where)}")
         lacks = _lacking(connection, table, tables.privileges(table), name)
         if lacks:
@@ -241,16 +241,16 @@ def _may_not_create(settings: StoreSettings, table: Table, error: DBAPIError, *,
     remedies = (making(settings), create)
     if table.name == settings.records_table:
         by_hand = f"{sql_of(CreateTable(table))}; {sql_of(SetTableComment(table))}".replace("\n", " ")
-        remedies = (f"run this with a role that may, and grant this role what it needs: {by_hand}", create)
+        remedies = (f"run this with a role that has it, and grant this role its privileges: {by_hand}", create)
     elif table.name in (settings.history_table, settings.actions_table):
         without = (
-            "or set history_batches=0: a decision then does not outlive its state row, and nobody can look up who did "
-            "what"
+            "or set history_batches=0: a decision is then lost with its state row, and the actions of operators are "
+            "not recorded"
         )
         remedies = (migration(settings, role="OWNER", where=where), without)
     return StateStoreError(
-        operation=f"making table {quoted(table)}",
-        detail=f"it does not exist, and this role may not make it: {describe(error)}",
+        operation=f"creation of table {quoted(table)}",
+        detail=f"it does not exist, and this role lacks the privilege to create it: {describe(error)}",
         sqlstate=INSUFFICIENT_PRIVILEGE,
         remedies=remedies,
     )

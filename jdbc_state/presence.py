@@ -27,12 +27,12 @@ _log = sink_log(__name__)
 
 #: How often the session is checked, in seconds. A broken session is missing for up to this long, plus the time to
 #: reconnect.
-LOOK_S: Final = 1.0
-_OPERATION: Final = "showing that a driver lives"
+CHECK_S: Final = 1.0
+_OPERATION: Final = "heartbeat session of the driver"
 #: Time limit of its requests, in milliseconds.
 _STATEMENT_MS: Final = 5_000
 #: The same for its last statement: shutdown must not wait long for a server that does not answer.
-_FAREWELL_MS: Final = 1_000
+_CLOSE_MS: Final = 1_000
 #: A pooler in transaction mode lends a session to the next client; in session mode it keeps it for its client. This is
 #: how often two connections are asked which session they have.
 _POOLER_ROUNDS: Final = 3
@@ -48,7 +48,7 @@ class Presence:
     """Shows the newest claim of one driver in pg_stat_activity. Thread-safe.
 
     Args:
-        shown_while: called every `LOOK_S`; if it returns False the session ends, until the next claim.
+        shown_while: called every `CHECK_S`; if it returns False the session ends, until the next claim.
     """
 
     def __init__(self, database: Database, shown_while: Callable[[], bool]) -> None:
@@ -60,7 +60,7 @@ class Presence:
         self._session: psycopg2.extensions.connection | None = None
         self._begun_s = 0.0
         self._thread: threading.Thread | None = None
-        self._told = False
+        self._warned = False
 
     def show(self, name: str) -> None:
         """Show ``name`` from now on. Failure to open the session is not an error: a claim is valid without one."""
@@ -71,7 +71,7 @@ class Presence:
                 # Copy the context, so that log lines carry the sink's id.
                 context = copy_context()
                 self._thread = threading.Thread(
-                    target=context.run, args=(self._look_after,), name="jdbc_state presence", daemon=True
+                    target=context.run, args=(self._run,), name="jdbc_state presence", daemon=True
                 )
                 self._thread.start()
 
@@ -83,25 +83,25 @@ class Presence:
             self._drop()
             self._changed.notify_all()
 
-    def _look_after(self) -> None:
+    def _run(self) -> None:
         ended = ""
         while True:
             with self._changed:
                 if ended == self._name:
                     self._name = ""
                 else:
-                    self._changed.wait(LOOK_S)
+                    self._changed.wait(CHECK_S)
                 name = self._name
                 if not name:
                     self._drop()
                     self._thread = None
                     return
-                if not self._stands():
+                if not self._is_usable():
                     self._renew(name)
             # Not while others wait for the lock: the answer may take any time.
             ended = "" if self._shown_while() else name
 
-    def _stands(self) -> bool:
+    def _is_usable(self) -> bool:
         """True while the session needs no check: the server, which would announce its end, has sent nothing.
 
         It is replaced as often as other connections are, so that after a failover it is seen at the new primary.
@@ -126,18 +126,18 @@ class Presence:
                 raise
         except (psycopg2.Error, DatabaseUnreachableError) as error:
             self._drop()
-            if not self._told:
-                self._told = True
-                _log.warning("cannot open the session that shows this driver; will retry: %s", describe(error))
+            if not self._warned:
+                self._warned = True
+                _log.warning("cannot open the heartbeat session; will retry: %s", describe(error))
             return
         self._drop()
-        self._told = False
+        self._warned = False
         if lent:
             session.close()
             self._name = ""
             _log.info(
-                "a pooler in transaction mode is between this driver and the database: it is visible during its "
-                "transactions only; whether it lives is judged by the age of its state row"
+                "the database is behind a pooler in transaction mode: this driver is visible only during its "
+                "transactions, so the age of its state row tells whether it is alive"
             )
         else:
             self._session, self._begun_s = session, time.monotonic()
@@ -158,10 +158,10 @@ class Presence:
         if session is None or session.closed:
             return
         try:
-            with Watchdog(session, _FAREWELL_MS), session.cursor() as cursor:
+            with Watchdog(session, _CLOSE_MS), session.cursor() as cursor:
                 cursor.execute("SET application_name = ''")
         except psycopg2.Error as error:
-            _log.info("could not clear application_name of the session that shows this driver: %s", describe(error))
+            _log.info("could not clear application_name of the heartbeat session: %s", describe(error))
 
     def _drop(self) -> None:
         if self._session is not None:

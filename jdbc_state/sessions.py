@@ -71,26 +71,20 @@ class DriverSession:
     """A session that shows that a driver is alive.
 
     Attributes:
-        hidden: True if the asking role may not see the rest, because it is not a member of that role.
+        hidden: True if the connected role is not a member of that role, and so cannot see the address.
         address: address of the driver's host, or of the pooler; '' for a local socket.
+        name: its application_name, which identifies the driver.
     """
 
     pid: int
     role: str
     hidden: bool
     address: str
+    name: str = ""
 
     def __str__(self) -> str:
-        address = "an address that only its role and pg_read_all_stats see" if self.hidden else self.address
+        address = "an address visible only to its role and pg_read_all_stats" if self.hidden else self.address
         return f"pid {self.pid} from {address or 'a local socket'}, role {self.role}"
-
-
-@dataclass(frozen=True)
-class NamedSession:
-    """A driver's session and its name."""
-
-    name: str
-    session: DriverSession
 
 
 @dataclass(frozen=True)
@@ -196,14 +190,14 @@ def lock_holders(connection: Connection, *, table: str) -> list[Session]:
     return [Session(pid, role, name) for pid, role, name in connection.execute(_HOLDERS, {"table": table})]
 
 
-def driver_sessions(connection: Connection, *, table: str) -> list[NamedSession]:
+def driver_sessions(connection: Connection, *, table: str) -> list[DriverSession]:
     """The sessions that represent drivers: presence sessions, followed by deciding transactions."""
     answer = connection.execute(_DRIVERS, {"presence": _PRESENCE_PREFIX, "deciding": _PREFIX, "table": table})
-    return [NamedSession(name, DriverSession(*found)) for *found, name in answer]
+    return [DriverSession(*found) for found in answer]
 
 
 def sessions_of(
-    sessions: Iterable[NamedSession], table: str, transactional_id: str, generation: int, run_id: str
+    sessions: Iterable[DriverSession], table: str, transactional_id: str, generation: int, run_id: str
 ) -> list[DriverSession]:
     """Sessions of one driver: with this claim, or with a newer one.
 
@@ -212,18 +206,10 @@ def sessions_of(
     """
     prefixes = (presence_prefix(table, transactional_id), application_name_prefix(transactional_id))
     of_run = run_presence_name(table, run_id)
-    return [
-        each.session
-        for each in sessions
-        if each.name == of_run or any(_is_claimed(each.name, prefix, generation) for prefix in prefixes)
-    ]
-
-
-def _is_claimed(name: str, prefix: str, generation: int) -> bool:
-    return name.startswith(prefix) and _generation_of(name, prefix) >= generation
-
-
-def _generation_of(name: str, prefix: str) -> int:
-    """The claim in the name of a session; -1 if there is none."""
-    rest = name.removeprefix(prefix)
-    return int(rest) if rest.isascii() and rest.isdecimal() and len(rest) <= _GENERATION_DIGITS_MAX else -1
+    found = []
+    for each in sessions:
+        named = next((each.name.removeprefix(prefix) for prefix in prefixes if each.name.startswith(prefix)), "")
+        is_claim = named.isascii() and named.isdecimal() and len(named) <= _GENERATION_DIGITS_MAX
+        if each.name == of_run or (is_claim and int(named) >= generation):
+            found.append(each)
+    return found

@@ -17,7 +17,7 @@ def in_python(step: Literal["make", "migrate"], names: Mapping[str, str]) -> str
         return (
             f"run the statements of jdbc_state.ddl(settings, role={names['role']!r}) with a role that may create tables"
         )
-    return f"as {names['role']}: call migrate() of a SqlStateStore of {names['where']}; it changes no row"
+    return f"as {names['role']}: call migrate() of a SqlStateStore for {names['where']}; it changes no row"
 
 
 @dataclass(frozen=True, kw_only=True)

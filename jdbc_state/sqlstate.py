@@ -30,16 +30,16 @@ INSUFFICIENT_PRIVILEGE = "42501"
 _GRANT = (
     ". Have its owner grant the role what it needs: SELECT, INSERT and UPDATE on the state table, DELETE too on the "
     "history table, SELECT, INSERT and DELETE on the table of actions, and USAGE on the schema of every table, also of "
-    "those that rows go to. Where a state table is missing: CREATE on its schema, or make it with a role that has "
-    "that. docs/permissions.md lists everything"
+    "the target tables. If a state table is missing: CREATE on its schema, or create it with a role that has that. "
+    "docs/permissions.md lists everything"
 )
 #: The server does not accept writes: mostly a standby, after a failover that the URL does not follow; or it is
 #: configured so, as providers do when the disk is nearly full.
 READ_ONLY = "25006"
 _PRIMARY = (
     ". Name the primary in the URL; or all servers, as in postgresql://job@/shop?host=a:5432&host=b:5432&"
-    "target_session_attrs=read-write, which finds it after a failover too. Where this is the primary, somebody has set "
-    "default_transaction_read_only on the role, the database or the server: have it taken back, or use another role"
+    "target_session_attrs=read-write, which finds it after a failover too. If this is the primary, "
+    "default_transaction_read_only is set on the role, the database or the server: have it reset, or use another role"
 )
 _REMEDIES = {INSUFFICIENT_PRIVILEGE: _GRANT, READ_ONLY: _PRIMARY}
 #: The server function that finds a row violating a policy; its code is the same as for a missing privilege.

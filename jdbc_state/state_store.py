@@ -69,7 +69,7 @@ class OneDecision:
             raise LocalProtocolError(
                 operation=operation,
                 state=f"{self._phase} (deciding transaction of {self._transactional_id!r})",
-                rule="decide() comes once, as the last statement of its transaction",
+                rule="decide() must be called once, as the last statement of its transaction",
             )
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, select
 
 from jdbc_state.actions import LAYOUT, ActionLine, ActionLines, Actor, action_line_of
 from jdbc_state.claim import Claimant, row_columns, row_of
-from jdbc_state.claiming import Claiming, RowReads, retry_when_cut
+from jdbc_state.claiming import Claiming, retry_when_cut
 from jdbc_state.connections import Database
 from jdbc_state.deciding import deciding
 from jdbc_state.errors import StateStoreError
@@ -64,13 +64,7 @@ class SqlStateStore(StateStore):
         self._columns = row_columns(self._state)
         self._actions = ActionLines(self._tables, actor or Actor.of_this_process())
         self._moves = Moves(self._tables, self._actions, keep=settings.history_batches)
-        self._claiming = Claiming(
-            self.database,
-            self._tables,
-            settings,
-            self._actions,
-            RowReads(self.read, self.judged_row, self._rebuilt_from),
-        )
+        self._claiming = Claiming(self.database, self._tables, settings, self._actions, self)
         self._joined = JoinedDecisions(self._tables, self._moves, settings)
         self._shown_by_run = shown_by_run
 
@@ -98,7 +92,7 @@ class SqlStateStore(StateStore):
         except StateStoreError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
-            waited_ms, remedy = self._settings.lock_timeout_ms, "Wait for them, and run it again"
+            waited_ms, remedy = self._settings.lock_timeout_ms, "Wait for them, and try again"
             raise self._claiming.locked(operation, waited_ms, remedy) from error
 
     def check_schema(self, role: str | None = None) -> SchemaReport:
@@ -147,7 +141,7 @@ class SqlStateStore(StateStore):
     ) -> None:
         if generation is not None and not self._settings.history_batches:
             return
-        operation = f"noting {action} of {transactional_id!r}"
+        operation = f"log line {action} of {transactional_id!r}"
         line = (
             self._actions.line_alone(transactional_id, action, detail)
             if generation is None
@@ -215,7 +209,7 @@ class SqlStateStore(StateStore):
 
     def liveness(self, row: StateRow) -> Liveness:
         """Whether the driver with the claim of ``row``, or with a newer one, is alive; without a claim."""
-        with self._requests("looking for the driver") as connection:
+        with self._requests("search for the driver") as connection:
             return find_drivers(connection, self._state, [row])[row.transactional_id]
 
     def survey(self, transactional_id: str | None = None) -> Survey:
@@ -224,14 +218,14 @@ class SqlStateStore(StateStore):
         Raises:
             StateStoreError: the database cannot be read, or one of its tables stays locked.
         """
-        operation = "looking at every sink" if transactional_id is None else f"looking at {transactional_id!r}"
+        operation = "status of every sink" if transactional_id is None else f"status of {transactional_id!r}"
         try:
             with self._requests(operation) as connection:
                 return survey(connection, self._tables, transactional_id)
         except StateStoreError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
-            waited_ms, remedy = self._settings.claim_lock_timeout_ms, "Wait for them, and look again"
+            waited_ms, remedy = self._settings.claim_lock_timeout_ms, "Wait for them, and try again"
             raise self._claiming.locked(operation, waited_ms, remedy) from error
 
     def close(self) -> None:
@@ -239,21 +233,10 @@ class SqlStateStore(StateStore):
         self.database.close()
 
     def _show(self, row: StateRow) -> None:
-        if row.run_id is not None:
-            self._presence.show(self._shown_name(row.transactional_id, row.generation, row.run_id))
-
-    def _rebuilt_from(self, row: StateRow) -> int | None:
-        """The ``rebuilt_from`` that the claim of ``row`` would have returned; read from its line, if one is kept."""
-        lines = self.read_actions(row.transactional_id, last=1)
-        return lines[0].detail.get("rebuilt_from") if lines and lines[0].generation == row.generation else None
-
-    def _shown_name(self, transactional_id: str, generation: int, run_id: str) -> str:
         table = quoted(self._state)
-        return (
-            run_presence_name(table, run_id)
-            if self._shown_by_run
-            else presence_name(table, transactional_id, generation)
-        )
+        if row.run_id is not None:
+            of_run, of_claim = run_presence_name(table, row.run_id), (table, row.transactional_id, row.generation)
+            self._presence.show(of_run if self._shown_by_run else presence_name(*of_claim))
 
     def _requests(self, operation: str) -> AbstractContextManager[Connection]:
         return self.database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 from sqlalchemy import Connection, Select, Table, func, select, text
@@ -17,7 +18,7 @@ from jdbc_state.history import lost_lines
 from jdbc_state.model import StateRow
 from jdbc_state.pooler import behind_pooler
 from jdbc_state.schema import StateTables, quoted
-from jdbc_state.sessions import DriverSession, Liveness, NamedSession, driver_sessions, sessions_of
+from jdbc_state.sessions import DriverSession, Liveness, driver_sessions, sessions_of
 
 _THERE = text("SELECT to_regclass(:state) IS NOT NULL, to_regclass(:history) IS NOT NULL")
 
@@ -82,44 +83,31 @@ def find_drivers(connection: Connection, state: Table, rows: Iterable[StateRow])
     found: dict[str, Liveness] = {}
     # The command line holds its claim for as long as it runs, and has no session.
     sessions = driver_sessions(connection, table=table) if any(row.run_id is not None for row in claimed) else []
-    hidden: Callable[[], str] = _Once(lambda: _why_hidden(connection))
+    hidden: Callable[[], str] = cache(partial(_why_hidden, connection))
     for row in claimed:
         found[row.transactional_id] = _liveness(row, sessions, table, hidden)
     return found
 
 
-def _liveness(row: StateRow, sessions: list[NamedSession], table: str, hidden: Callable[[], str]) -> Liveness:
+def _liveness(row: StateRow, sessions: list[DriverSession], table: str, hidden: Callable[[], str]) -> Liveness:
     if row.run_id is None:
-        return Liveness(alive=False, detail=f"claim {row.generation} was the command line's")
-    seen: list[DriverSession] = sessions_of(sessions, table, row.transactional_id, row.generation, row.run_id)
+        return Liveness(alive=False, detail=f"claim {row.generation} was made by a command")
+    seen = sessions_of(sessions, table, row.transactional_id, row.generation, row.run_id)
     if seen:
-        detail = f"{seen[0]}; claim {row.generation} is of {row.claimed_at}"
+        detail = f"{seen[0]}; claim {row.generation}, made at {row.claimed_at}"
         return Liveness(alive=True, detail=detail, session=seen[0])
     why = hidden()
     if why:
         return Liveness(alive=None, detail=why)
-    return Liveness(alive=False, detail=f"the database has no session of claim {row.generation}")
-
-
-class _Once:
-    """A query that is run when its answer is first needed, and only once."""
-
-    def __init__(self, ask: Callable[[], str]) -> None:
-        self._ask = ask
-        self._answer: str | None = None
-
-    def __call__(self) -> str:
-        if self._answer is None:
-            self._answer = self._ask()
-        return self._answer
+    return Liveness(alive=False, detail=f"no database session of claim {row.generation}")
 
 
 def _why_hidden(connection: Connection) -> str:
     """Why a live driver may be invisible; '' if it would be visible."""
     if connection.scalar(text("SELECT pg_is_in_recovery()")):
-        return "this is a standby, and its sessions are at the primary"
+        return "this is a standby; sessions of drivers are visible only on the primary"
     if behind_pooler(driver_connection(connection)):
-        return "by a pooler, a driver can be seen in its transactions only"
+        return "behind a pooler, a driver is visible only during its transactions"
     return ""
 
 
@@ -151,9 +139,9 @@ def read_row(answer: Any) -> StateRow | UnreadableRow:
 def problem_of(kafka_offsets: object, topic_ids: object) -> str:
     """The problem of the two columns whose content the database's types do not check; '' for none."""
     if not isinstance(kafka_offsets, dict) or not all(map(_is_range, kafka_offsets.values())):
-        return f'kafka_offsets {_short(kafka_offsets)} is no object of "topic-partition": [first, last]'
+        return f'kafka_offsets {_short(kafka_offsets)} must be an object of "topic-partition": [first, last]'
     if not isinstance(topic_ids, dict) or not all(isinstance(value, str) for value in topic_ids.values()):
-        return f'topic_ids {_short(topic_ids)} is no object of "topic": "id"'
+        return f'topic_ids {_short(topic_ids)} must be an object of "topic": "id"'
     return ""
 
 

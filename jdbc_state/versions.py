@@ -92,20 +92,20 @@ def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, 
     remedies: tuple[str, ...] = ()
     if found.version is None:
         detail = (
-            f"it exists and lacks {found.lacks}: it is another application's, or a part of it is missing. Choose "
+            f"it exists and lacks {found.lacks}: it belongs to another application, or is incomplete. Choose "
             "another state_table, history_table or state_schema, or add what is missing"
         )
     elif found.version > VERSION:
         detail = (
-            f"it is of version {found.version}, and this package knows no version after {VERSION}. Install the version "
-            "of the package that the table was migrated to"
+            f"it has version {found.version}, and this package supports versions up to {VERSION}. Install the version "
+            "of the package to which the table was migrated"
         )
     elif found.name == quoted(tables.history):
         detail = (
-            "it is the history of version 1, which jobs of that version may still write. Choose another history_table"
+            "it is a history of version 1, and jobs of that version may still write to it. Choose another history_table"
         )
     else:
-        detail = f"it is of version {found.version}, version {VERSION} is wanted, and the role {found.owner} owns it"
+        detail = f"it has version {found.version}, this package needs version {VERSION}, and role {found.owner} owns it"
         remedies = (migration(settings, role=found.owner, where=where),)
     return StateStoreError(operation=f"check of table {found.name}", detail=detail, remedies=remedies)
 

@@ -412,7 +412,7 @@ class TakeOverRefusedError(DualWriteError):
         steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
         return (
             f"transactional id {self.transactional_id!r} was left alone: {self.driver}. Nothing was claimed or written."
-            f"\nWhat settles it:{steps}"
+            f"\nWhat to do:{steps}"
         )
 
 
@@ -433,5 +433,5 @@ class AbortRefusedError(DualWriteError):
         steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
         return (
             f"the transaction that begins at offset {self.start_offset} of {self.partition} was not aborted: "
-            f"{self.reason}.\nWhat settles it:{steps}"
+            f"{self.reason}.\nWhat to do:{steps}"
         )

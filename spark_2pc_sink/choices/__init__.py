@@ -86,7 +86,7 @@ class HaltError(DualWriteError):
     def __str__(self) -> str:
         return (
             f"transactional id {self.transactional_id!r} needs a decision: {self.reason}.\n"
-            f"  database: {self.database_side}\n  Kafka:    {self.kafka_side}\nWhat settles it:{_steps(self.remedies)}"
+            f"  database: {self.database_side}\n  Kafka:    {self.kafka_side}\nWhat to do:{_steps(self.remedies)}"
         )
 
 
@@ -107,7 +107,7 @@ class InDoubtError(DualWriteError):
     def __str__(self) -> str:
         return (
             f"transaction {self.prepared} of {self.transactional_id!r} is decided in the database and not yet "
-            f"completed in Kafka: {self.detail}. Nothing is lost.\nWhat settles it:{_steps(self.remedies)}"
+            f"completed in Kafka: {self.detail}. Nothing is lost.\nWhat to do:{_steps(self.remedies)}"
         )
 
 

@@ -92,7 +92,7 @@ def write_result(result: CommandResult, *, command: str | None, as_json: bool) -
     for note in result.notes:
         sys.stderr.write(f"spark-2pc: {note}\n")
     if result.remedies:
-        sys.stderr.write("".join(["What settles it:\n", *(f"  {remedy}\n" for remedy in result.remedies)]))
+        sys.stderr.write("".join(["What to do:\n", *(f"  {remedy}\n" for remedy in result.remedies)]))
     if result.error is not None:
         sys.stderr.write(f"spark-2pc: {result.error}\n")
     return code

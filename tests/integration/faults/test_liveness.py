@@ -76,7 +76,7 @@ def test_status_says_whether_the_driver_lives(kafka_without_2pc: Broker, make_jo
     assert "  driver:   it lives (pid " in run(job, "status")[1]
     driver.close()
     wait_until(lambda: shown()["alive"] is False, deadline_s=30, what="the driver to be gone")
-    assert "  driver:   no driver is running (the database has no session of claim 1)" in run(job, "status")[1]
+    assert "  driver:   no driver is running (no database session of claim 1)" in run(job, "status")[1]
     run(job, "recover")
     assert (shown()["alive"], shown()["claim"], shown()["pid"]) == (False, 2, None)
 
@@ -90,7 +90,7 @@ def test_behind_a_pooler_the_age_of_the_row_decides(
     job.kill_at("step:DECIDE", batch=BATCH, database=pooler)
     code, text = run(job, "recover", database=pooler)
     assert code == exits.EXIT_IN_DOUBT
-    assert "whether its driver lives cannot be told (by a pooler" in text
+    assert "whether its driver lives cannot be told (behind a pooler" in text
     assert "so it may" in text
     age(job)
     assert run(job, "recover", database=pooler)[0] == exits.EXIT_SETTLED

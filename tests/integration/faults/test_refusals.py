@@ -192,7 +192,7 @@ def test_the_database_is_restored_from_a_backup(place: str, kafka_any_version: B
         assert outcome.cause == HaltCause.DATABASE_BEHIND
         assert "at least 2 batches that the database lacks" in outcome.text
         assert "batch 1: 20 records of" in outcome.text
-        assert "compare topic and table" in outcome.text.partition("What settles it:")[2].splitlines()[2]
+        assert "compare topic and table" in outcome.text.partition("What to do:")[2].splitlines()[2]
         assert f"{job.topic}-0 " in outcome.text
     assert job.describe() == described
     outcome = job.fail(adopt=True, accept_loss="2..3")

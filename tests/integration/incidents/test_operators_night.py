@@ -92,7 +92,7 @@ def see(incident: Incident, ask: Ask) -> list[str]:
     if incident.halt is None or incident.name in REFUSED_BY_NAME:
         return remedies
     assert incident.halt.cause == incident.cause
-    return [line.strip() for line in incident.halt.text.partition("What settles it:\n")[2].splitlines()]
+    return [line.strip() for line in incident.halt.text.partition("What to do:\n")[2].splitlines()]
 
 
 def status_of(incident: Incident, ask: Ask) -> dict[str, Any]:

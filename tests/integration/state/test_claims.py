@@ -405,7 +405,7 @@ def test_an_older_session_that_does_not_end_is_named(
         backend = cursor.connection.info.backend_pid
         signal_backend(database, backend, signal.SIGSTOP)
         try:
-            with pytest.raises(StateStoreError, match=f"did not end yet: pid {backend} "):
+            with pytest.raises(StateStoreError, match=f"have not ended yet: pid {backend} "):
                 claim(hasty)
         finally:
             signal_backend(database, backend, signal.SIGCONT)

@@ -162,7 +162,7 @@ def test_commit_on_a_terminated_backend_is_unknown(store: SqlStateStore, databas
             transaction.decide(FIRST)
             execute(database, f"SELECT pg_terminate_backend({pid}, 5000)")
 
-    with pytest.raises(CommitUnknownError, match="shows only in a new claim") as raised:
+    with pytest.raises(CommitUnknownError, match="only a new claim can tell") as raised:
         terminated()
     assert raised.value.sqlstate in {"57P01", "08006"}
     assert execute(database, "SELECT * FROM target") == []

@@ -18,7 +18,7 @@ from tests.harness.pgbouncer import far_postgres, own_address
 from tests.integration.postgres import database_tables
 
 pytestmark = pytest.mark.postgres
-_REFUSED = r"require_tls=True: .* has no TLS; nothing was written; add sslmode=verify-full and sslrootcert=FILE"
+_REFUSED = r"require_tls=True: connections must use TLS.* does not; nothing was written; add sslmode=verify-full and sslrootcert=FILE"
 
 
 @pytest.fixture
@@ -98,4 +98,4 @@ def test_commands_refuse(
     monkeypatch.setenv("SPARK_2PC_DATABASE", by(far, sslmode="disable"))
     kafka = [] if words[0] == "state" else ["--bootstrap-server", "localhost:9", "--kafka", "max.block.ms=500"]
     assert main([*words, *kafka, "--require-tls"]) == exits.EXIT_USAGE
-    assert "has no TLS; nothing was written" in capsys.readouterr().err
+    assert "does not; nothing was written" in capsys.readouterr().err

@@ -48,7 +48,7 @@ def test_tables_of_an_earlier_version_are_migrated_under_odd_names(database: str
         cursor.execute(f"ALTER TABLE {state} DROP COLUMN topic_ids, DROP COLUMN decision; DROP TABLE {history}")
         cursor.connection.commit()
         store = SqlStateStore(database, names)
-        assert store.migrate()[:2] == [f"added columns topic_ids, decision to {state}", f"made {history}"]
+        assert store.migrate()[:2] == [f"added columns topic_ids, decision to {state}", f"created {history}"]
         assert store.check_schema(ROLE).ready
         assert claim(store).generation == 1
         store.close()

@@ -72,7 +72,7 @@ def test_a_driver_is_seen_from_its_claim_to_its_end(operator: SqlStateStore, dat
         states = execute(database, "SELECT state, xact_start FROM pg_stat_activity WHERE application_name LIKE '2pc@%'")
         assert states == [("idle", None)]
     wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
-    assert "the database has no session of claim 1" in seen(operator).detail
+    assert "no database session of claim 1" in seen(operator).detail
 
 
 def test_a_driver_that_has_ended_is_not_seen_by_whoever_looks_next(operator: SqlStateStore, database: str) -> None:
@@ -110,7 +110,7 @@ def test_what_the_command_line_has_claimed_has_no_driver(operator: SqlStateStore
         claim(other, query_id=None, run_id=None)
         assert named(database) == []
         liveness = seen(operator)
-    assert (liveness.alive, liveness.detail) == (False, "claim 1 was the command line's")
+    assert (liveness.alive, liveness.detail) == (False, "claim 1 was made by a command")
 
 
 def test_a_driver_that_claims_again_is_seen_by_its_new_claim(operator: SqlStateStore, database: str) -> None:
@@ -258,7 +258,7 @@ def test_a_role_that_may_see_little_sees_that_it_lives(operator: SqlStateStore, 
         liveness = seen(store)
         store.close()
     assert liveness.alive is True
-    assert "from an address that only its role and pg_read_all_stats see, role postgres" in liveness.detail
+    assert "from an address visible only to its role and pg_read_all_stats, role postgres" in liveness.detail
 
 
 def test_a_claim_stands_where_no_session_is_left_for_it(
@@ -272,7 +272,7 @@ def test_a_claim_stands_where_no_session_is_left_for_it(
         driver = SqlStateStore(url, operator._settings)
         try:
             row = claim(driver)
-            assert "cannot open the session that shows this driver" in caplog.text
+            assert "cannot open the heartbeat session" in caplog.text
             assert "pw@" not in caplog.text
             decide(driver, row)
             execute(database, f"ALTER ROLE {name} CONNECTION LIMIT 10")
@@ -299,7 +299,7 @@ def test_a_session_that_breaks_before_it_has_its_name_is_made_again(
     with sql_store(database) as driver:
         claim(driver)
         wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen")
-        assert caplog.text.count("cannot open the session that shows this driver") == 1
+        assert caplog.text.count("cannot open the heartbeat session") == 1
         assert [session.closed != 0 for session in broken] == [True, True]
 
 
@@ -325,7 +325,7 @@ def test_a_standby_does_not_know() -> None:
             looking = SqlStateStore(standby.database_url("postgres"), driver._settings)
             liveness = seen(looking)
             looking.close()
-        assert (liveness.alive, liveness.detail) == (None, "this is a standby, and its sessions are at the primary")
+        assert (liveness.alive, liveness.detail) == (None, "this is a standby; sessions of drivers are visible only on the primary")
 
 
 # --- behind a pooler ------------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def test_a_pooler_in_transaction_mode_shows_them_in_their_transactions(
         liveness = seen(looking)
         assert (liveness.alive, liveness.detail) == (
             None,
-            "by a pooler, a driver can be seen in its transactions only",
+            "behind a pooler, a driver is visible only during its transactions",
         )
         with driver.deciding(ID, row.generation):
             assert seen(looking).alive is True

@@ -210,7 +210,7 @@ def test_a_generation_that_goes_back_is_no_newer_driver(store: StateStore) -> No
         "deciding": lambda: decide(store, replace(row, generation=lost)),
     }
     for attempt in attempts.values():
-        with pytest.raises(CommitsLostError, match="left the state row at generation 2, and it is another now"):
+        with pytest.raises(CommitsLostError, match="left the state row at generation 2, and the row is now different"):
             attempt()
     assert read(store) == row
 
@@ -356,7 +356,7 @@ def test_a_resend_replaces_the_pair(store: StateStore) -> None:
 def test_a_batch_goes_only_beside_the_decision_that_was_seen(store: StateStore, status: str) -> None:
     """C5: the claim stands, the decision beside which the batch was placed was lost: refused, whatever the status."""
     row = reach(store, status)
-    left = "the state row at decision 5:8, and it is another now"
+    left = "the state row at decision 5:8, and the row is now different"
     with pytest.raises(CommitsLostError, match=left) as raised:
         decide(store, row, expected="5:8", prepared="5:9", batch_id=1)
     assert f"{status}, decision {row.prepared_transaction_state or 'none'}" in raised.value.found

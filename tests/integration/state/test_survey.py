@@ -42,13 +42,13 @@ def test_every_sink_is_read_over_one_connection(database: str) -> None:
 
 #: What a column has, and what is said of it.
 UNREADABLE: tuple[tuple[str, object, str], ...] = (
-    ("kafka_offsets", [1, 2], 'kafka_offsets [1, 2] is no object of "topic-partition": [first, last]'),
-    ("kafka_offsets", {"t-0": [1]}, "kafka_offsets {'t-0': [1]} is no object of"),
-    ("kafka_offsets", {"t-0": [1, "2"]}, "is no object of"),
-    ("kafka_offsets", {"t-0": 7}, "is no object of"),
+    ("kafka_offsets", [1, 2], 'kafka_offsets [1, 2] must be an object of "topic-partition": [first, last]'),
+    ("kafka_offsets", {"t-0": [1]}, "kafka_offsets {'t-0': [1]} must be an object of"),
+    ("kafka_offsets", {"t-0": [1, "2"]}, "must be an object of"),
+    ("kafka_offsets", {"t-0": 7}, "must be an object of"),
     ("kafka_offsets", {"t" * 100: 7}, f"kafka_offsets {{'{'t' * 78}… is no"),
-    ("topic_ids", ["t"], 'topic_ids [\'t\'] is no object of "topic": "id"'),
-    ("topic_ids", {"t": 1}, "topic_ids {'t': 1} is no object of"),
+    ("topic_ids", ["t"], 'topic_ids [\'t\'] must be an object of "topic": "id"'),
+    ("topic_ids", {"t": 1}, "topic_ids {'t': 1} must be an object of"),
 )
 
 
@@ -95,7 +95,7 @@ def test_who_keeps_the_table_locked_is_named(database: str) -> None:
         connection.execute(text("SET application_name = 'vacuum of somebody'"))
         connection.execute(text("BEGIN"))
         connection.execute(text("LOCK TABLE kafka_transaction_state IN ACCESS EXCLUSIVE MODE"))
-        with pytest.raises(StateStoreError, match=r"looking at every sink .* stayed locked for 200 ms.*vacuum of some"):
+        with pytest.raises(StateStoreError, match=r"status of every sink .* stayed locked for 200 ms.*vacuum of some"):
             store.survey()
         with pytest.raises(StateStoreError, match="looking at 'orders'"):
             store.survey("orders")

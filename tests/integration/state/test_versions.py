@@ -160,7 +160,7 @@ def test_a_job_alters_no_table_of_another_role(database: str) -> None:
         execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
         execute(database, f"GRANT CREATE ON SCHEMA public TO {name}")
         said = refused(url)
-        assert "table public.kafka_transaction_state: it is of version 1, version 2 is wanted" in said
+        assert "table public.kafka_transaction_state: it has version 1, this package needs version 2" in said
         given = make_url(database)
         assert f"spark-2pc state migrate --database postgresql://{owner}@{given.host}:{given.port}/" in said
         assert "--state-schema public --state-table kafka_transaction_state --history-table" in said
@@ -194,8 +194,8 @@ def test_migrating_says_what_it_does_and_can_be_run_twice(database: str) -> None
         ]
         assert store.migrate() == [
             "added columns topic_ids, decision to public.kafka_transaction_state",
-            "made public.kafka_transaction_state_history",
-            "made public.kafka_transaction_state_actions",
+            "created public.kafka_transaction_state_history",
+            "created public.kafka_transaction_state_actions",
             *granted,
         ]
         assert store.migrate() == granted
@@ -212,7 +212,7 @@ def test_migrating_waits_for_nobody_without_end(database: str) -> None:
         execute(database, "ALTER TABLE kafka_transaction_state DROP COLUMN topic_ids, DROP COLUMN decision")
         with other.database.transaction("reader", lock_timeout_ms=0, statement_timeout_ms=0) as connection:
             connection.exec_driver_sql("LOCK TABLE kafka_transaction_state IN SHARE UPDATE EXCLUSIVE MODE")
-            with pytest.raises(StateStoreError, match=r"stayed locked for 300 ms.*pid .*Wait for them, and run it"):
+            with pytest.raises(StateStoreError, match=r"stayed locked for 300 ms.*pid .*Wait for them, and try"):
                 SqlStateStore(database, settings(lock_timeout_ms=300)).migrate()
         assert SqlStateStore(database, settings()).migrate() != []
 
@@ -280,7 +280,7 @@ def test_a_job_that_may_not_make_the_table_of_actions_names_the_command(database
             assert before.check_schema().ready
         store = SqlStateStore(database, settings())
         assert "public.kafka_transaction_state_actions does not exist" in store.check_schema().lines[-1]
-        assert store.migrate()[0] == "made public.kafka_transaction_state_actions"
+        assert store.migrate()[0] == "created public.kafka_transaction_state_actions"
         store.close()
         prepared(url).close()
 
@@ -307,7 +307,7 @@ def test_a_table_of_that_name_that_is_not_ours_is_refused(database: str) -> None
 
 
 def test_nothing_is_migrated_where_there_is_no_table(database: str) -> None:
-    says = r"it does not exist\nWhat settles it:\n  start the job: its first start makes it"
+    says = r"it does not exist\nWhat to do:\n  start the job: its first start creates it"
     with pytest.raises(StateStoreError, match=says):
         SqlStateStore(database, settings()).migrate()
 
@@ -319,7 +319,7 @@ def test_a_later_version_is_refused_by_name(database: str, suffix: str) -> None:
     with sql_store(database) as store:
         execute(database, f"COMMENT ON TABLE {table} IS 'spark_2pc_sink state, version 9'")
         said = refused(database)
-        assert f"{table}: it is of version 9, and this package knows no version after {VERSION}" in said
+        assert f"{table}: it has version 9, and this package supports versions up to {VERSION}" in said
         with pytest.raises(StateStoreError, match="version 9"):
             store.migrate()
 
@@ -336,7 +336,7 @@ def test_the_history_of_version_1_is_left_alone(database: str) -> None:
     """C15: jobs of that version may still write it."""
     execute(database, HISTORY_OF_1)
     prepared(database).close()
-    assert "it is the history of version 1" in refused(database, history_table="kafka_transaction_history")
+    assert "it is a history of version 1" in refused(database, history_table="kafka_transaction_history")
 
 
 def test_a_role_that_may_not_make_the_history_is_told_how(database: str) -> None:
@@ -356,7 +356,7 @@ def test_what_is_there_can_be_asked(database: str) -> None:
     store = SqlStateStore(database, settings())
     nothing = store.check_schema()
     assert (nothing.there, nothing.ready) == (False, False)
-    assert nothing.lines[0].startswith("public.kafka_transaction_state does not exist: the first start of a job makes")
+    assert nothing.lines[0].startswith("public.kafka_transaction_state does not exist: the first start of a job creates")
     execute(database, VERSION_1)
     older = store.check_schema()
     assert (older.there, older.ready) == (True, False)
@@ -379,7 +379,7 @@ def test_what_is_there_can_be_asked(database: str) -> None:
         )
     execute(database, "CREATE TABLE other (id int)")
     foreign = SqlStateStore(database, settings(state_table="other")).check_schema()
-    assert "other: no version of this package's" in foreign.lines[0]
+    assert "other: not a table of this package" in foreign.lines[0]
     store.close()
 
 
@@ -404,8 +404,8 @@ def test_the_command_line_makes_migrates_and_checks(database: str, capsys: pytes
         exits.EXIT_SETTLED,
         [
             "added columns topic_ids, decision to public.kafka_transaction_state",
-            "made public.kafka_transaction_state_history",
-            "made public.kafka_transaction_state_actions",
+            "created public.kafka_transaction_state_history",
+            "created public.kafka_transaction_state_actions",
         ],
     )
     assert state("migrate", *at) == (0, "nothing to do: the tables are of this version\n")

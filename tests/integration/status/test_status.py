@@ -120,7 +120,7 @@ def test_a_row_that_cannot_be_understood_hides_no_other(sinks: Sinks, capsys: py
     changes = {
         "pair": ("prepared_transaction_state = '7'", "'7': it is '' or 'producerId:epoch'"),
         "epoch": ("settled = '7:99999'", "'7:99999'"),
-        "offsets": ("kafka_offsets = '[1, 2]'", "kafka_offsets [1, 2] is no object of"),
+        "offsets": ("kafka_offsets = '[1, 2]'", "kafka_offsets [1, 2] must be an object of"),
         "partition": (
             "kafka_offsets = '{\"orders\": [1, 2]}'",
             "kafka_offsets name 'orders', which is",

@@ -137,7 +137,7 @@ def test_a_transaction_that_nobody_knows_is_found_and_aborted(
     (remedy,) = found["remedies"]
     where = f"--bootstrap-server {broker.bootstrap} --topic {name} --partition 1 --start-offset 0"
     assert remedy.startswith(f"spark-2pc transactions abort {where}  # ")
-    assert err == f"What settles it:\n  {remedy}\n"
+    assert err == f"What to do:\n  {remedy}\n"
     assert run("find-hanging", "--topic", name, "--max-transaction-timeout", "120")[0] == 0
     assert run("find-hanging")[0] == 3
 

@@ -165,7 +165,7 @@ def test_find_hanging_is_exit_code_3_when_something_hangs(tool: FakeTool, capsys
     assert columns(out)[1] == ["t", "1", "7", "2", "-1", "5", "1000", "16", "nobody knows it"]
     command = "spark-2pc transactions abort --bootstrap-server h:1 --topic t --partition 1 --start-offset 5"
     change = "no reader ever sees its records in t-1; refused where a coordinator knows it"
-    assert err == f"What settles it:\n  {command}  # {change}\n"
+    assert err == f"What to do:\n  {command}  # {change}\n"
 
 
 def test_find_hanging_is_exit_code_0_when_nothing_hangs(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,7 +219,7 @@ def test_a_refused_abort_is_exit_code_3(tool: FakeTool, capsys: pytest.CaptureFi
     out, err = capsys.readouterr()
     said, *settles = err.splitlines()
     assert said == "spark-2pc: the transaction that begins at offset 5 of t-1 was not aborted: it is known."
-    assert (out, settles) == ("", ["What settles it:", "  Do that"])
+    assert (out, settles) == ("", ["What to do:", "  Do that"])
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_list_names_what_ends_the_open_transactions_of_sinks(
     assert run("list", *WITH_DATABASE, "--json") == 0
     out, err = capsys.readouterr()
     assert [row["sink"] for row in read_output(out)["transactions"]] == [True, False]
-    assert err == f"What settles it:\n  {RECOVER}ends it as the sink's database has decided\n"
+    assert err == f"What to do:\n  {RECOVER}ends it as the sink's database has decided\n"
 
 
 def test_describe_tells_what_ends_a_transaction_that_never_times_out(
@@ -314,7 +314,7 @@ def test_find_hanging_names_recover_first_for_the_producer_of_a_sink(
     assert (found["sink"], recover.startswith(RECOVER)) == ("a", True)
     assert look.startswith(f"{RECOVER.replace('recover', 'status')}changes nothing")
     assert "transactions abort --bootstrap-server h:1 --database postgresql://h/d --topic t --partition 1" in abort
-    assert err.splitlines() == ["What settles it:", f"  {look}", f"  {recover}", f"  {abort}"]
+    assert err.splitlines() == ["What to do:", f"  {look}", f"  {recover}", f"  {abort}"]
 
 
 @pytest.mark.parametrize(("sinks", "named"), [([ROW], True), ([], False)], ids=["a sink's", "another's"])

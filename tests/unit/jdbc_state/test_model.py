@@ -60,7 +60,7 @@ def test_a_refused_move_is_explained() -> None:
     move = Move("mark_done", "orders", 3, {"settled": "5:1"})
     done = StateRow(**{**vars(ROW), "status": DONE, "settled": "5:1"})
     assert move.refused_by(done) is done
-    with pytest.raises(LocalProtocolError, match=r"mark_done in state done .*: it is allowed from decided; the row"):
+    with pytest.raises(LocalProtocolError, match=r"mark_done in state done .*: allowed only from decided; the row"):
         move.refused_by(StateRow(**{**vars(done), "settled": "5:2"}))
     for row in (None, StateRow(**{**vars(ROW), "generation": 4, "run_id": "run-9"})):
         with pytest.raises(SupersededError):
@@ -77,7 +77,7 @@ def test_a_decision_is_never_taken_for_a_repeat() -> None:
 def test_a_deleted_row_is_not_taken_for_a_newer_driver() -> None:
     """C5: nobody is to be looked for who is not there."""
     gone = str(claim_lost_error("orders", 3, None))
-    assert "has no row of it any more" in gone
+    assert "is gone from the state table" in gone
     assert "newer driver" not in gone
     later = str(claim_lost_error("orders", 3, StateRow(**{**vars(ROW), "generation": 4, "run_id": "run-9"})))
     assert "generation 4 of run run-9: a newer driver has taken over" in later

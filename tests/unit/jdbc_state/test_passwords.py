@@ -17,7 +17,7 @@ def test_a_function_that_fails_is_tried_again_like_a_server_that_is_away() -> No
     def password() -> str:
         raise RuntimeError("no metadata service")
 
-    text = "asking for the password failed: RuntimeError: no metadata service"
+    text = "the password function failed: RuntimeError: no metadata service"
     with pytest.raises(PasswordUnavailableError, match=text) as caught:
         ask_password(password)
     assert isinstance(caught.value, psycopg2.OperationalError)

@@ -72,4 +72,4 @@ def test_the_session_of_a_driver_can_be_read_by_people() -> None:
     assert presence_name("public.kafka_transaction_state", "orders", 7).startswith("2pc@orders:")
     assert str(DriverSession(12, "job", hidden=False, address="10.0.0.7")) == "pid 12 from 10.0.0.7, role job"
     assert str(DriverSession(12, "job", hidden=False, address="")) == "pid 12 from a local socket, role job"
-    assert "only its role and pg_read_all_stats see" in str(DriverSession(12, "job", hidden=True, address=""))
+    assert "visible only to its role and pg_read_all_stats" in str(DriverSession(12, "job", hidden=True, address=""))

@@ -29,7 +29,7 @@ def test_a_writer_without_commands_is_told_what_to_call() -> None:
     """The package stands on its own."""
     assert making(SETTINGS, role="job").startswith("run the statements of jdbc_state.ddl(settings, role='job')")
     assert migration(SETTINGS, role="owner", where="h/d").startswith(
-        "as owner: call migrate() of a SqlStateStore of h/d"
+        "as owner: call migrate() of a SqlStateStore for h/d"
     )
     sources = "".join(path.read_text() for path in Path(jdbc_state.__file__).parent.glob("*.py"))
     assert "spark-2pc" not in sources

@@ -21,8 +21,8 @@ NOW = datetime(2026, 11, 24, 12, 0, tzinfo=timezone.utc)
 ALIVE = Liveness(
     alive=True, detail="pid 4711 from 10.0.3.17", session=DriverSession(4711, "job", hidden=False, address="10.0.3.17")
 )
-DEAD = Liveness(alive=False, detail="the database has no session of claim 7")
-UNKNOWN = Liveness(alive=None, detail="by a pooler, a driver can be seen in its transactions only")
+DEAD = Liveness(alive=False, detail="no database session of claim 7")
+UNKNOWN = Liveness(alive=None, detail="behind a pooler, a driver is visible only during its transactions")
 #: An id that a page must not take for markup.
 MARKUP = "<script>alert('x')</script>"
 SECRET = "of-the-database"

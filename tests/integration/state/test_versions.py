@@ -274,7 +274,7 @@ def test_a_job_that_may_not_make_the_table_of_actions_names_the_command(database
         for table, wanted in (("", STATE_PRIVILEGES), ("_history", HISTORY_PRIVILEGES)):
             execute(database, f"GRANT {', '.join(wanted)} ON kafka_transaction_state{table} TO {writer}")
         said = refused(url)
-        assert "making table public.kafka_transaction_state_actions: it does not exist" in said
+        assert "creation of table public.kafka_transaction_state_actions: it does not exist" in said
         assert "spark-2pc state migrate --database postgresql://OWNER@" in said
         with sql_store(database, history_batches=0) as before:
             assert before.check_schema().ready
@@ -344,7 +344,7 @@ def test_a_role_that_may_not_make_the_history_is_told_how(database: str) -> None
     with role(database) as (name, url), sql_store(database, history_batches=0):
         execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
         said = refused(url)
-        assert "making table public.kafka_transaction_state_history: it does not exist" in said
+        assert "creation of table public.kafka_transaction_state_history: it does not exist" in said
         assert "spark-2pc state migrate --database postgresql://OWNER@" in said
         assert "history_batches=0" in said
         prepared(url, history_batches=0).close()

@@ -325,7 +325,8 @@ def test_a_standby_does_not_know() -> None:
             looking = SqlStateStore(standby.database_url("postgres"), driver._settings)
             liveness = seen(looking)
             looking.close()
-        assert (liveness.alive, liveness.detail) == (None, "this is a standby; sessions of drivers are visible only on the primary")
+        detail = "this is a standby; sessions of drivers are visible only on the primary"
+        assert (liveness.alive, liveness.detail) == (None, detail)
 
 
 # --- behind a pooler ------------------------------------------------------------------------------------------------

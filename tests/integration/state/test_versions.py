@@ -356,7 +356,7 @@ def test_what_is_there_can_be_asked(database: str) -> None:
     store = SqlStateStore(database, settings())
     nothing = store.check_schema()
     assert (nothing.there, nothing.ready) == (False, False)
-    assert nothing.lines[0].startswith("public.kafka_transaction_state does not exist: the first start of a job creates")
+    assert nothing.lines[0].startswith("public.kafka_transaction_state does not exist: the first start of a job")
     execute(database, VERSION_1)
     older = store.check_schema()
     assert (older.there, older.ready) == (True, False)

@@ -114,7 +114,7 @@ def test_a_check_names_the_command_that_adds_it(database: str) -> None:
     execute(database, LOSE)
     store = SqlStateStore(database, settings())
     before = store.check_schema()
-    said = f"public.{HISTORY} lacks column figures: batches are written, but without their times. To add it: spark-2pc state "
+    said = f"public.{HISTORY} lacks column figures: batches are written, but without their times. To add it: spark-2pc"
     assert before.ready
     assert any(line.startswith(said) for line in before.lines)
     with no_owner(database) as url:

@@ -27,8 +27,6 @@ class WrittenRecords:
     """Offsets of a batch's records.
 
     Attributes:
-        batch_id: Spark's batch id.
-        offsets: the first and the last offset in each partition.
         topic_ids: ids of its topics when it was written; a missing topic had no id, or it is unknown.
     """
 
@@ -38,7 +36,6 @@ class WrittenRecords:
 
     @property
     def topics(self) -> list[str]:
-        """Their names."""
         return sorted({partition.topic for partition in self.offsets})
 
 
@@ -61,8 +58,6 @@ def find_lost_records(written: WrittenRecords, logs: LogsView, *, committed: boo
     """Say which records of a decided batch Kafka lacks.
 
     Args:
-        written: the batch.
-        logs: the current state of its topics.
         committed: False while its transaction is open. Records deleted from the start of a log until then could never
             be read by a consumer; afterwards that is retention, as with any record.
 
@@ -87,7 +82,6 @@ def find_lost_records(written: WrittenRecords, logs: LogsView, *, committed: boo
 
 
 def was_remade(written: WrittenRecords, logs: LogsView) -> bool:
-    """Whether the id of one of the batch's topics has changed."""
     return any(
         (was := written.topic_ids.get(topic)) and (now := logs.topic_ids.get(topic)) and was != now
         for topic in written.topics

@@ -26,13 +26,7 @@ SHOWN_PARTITIONS_MAX = 4
 
 @dataclass(frozen=True)
 class CommittedTransaction:
-    """One transaction that the logs show as committed.
-
-    Attributes:
-        producer: producer id and epoch of its records.
-        records: their number.
-        offsets: the first and the last offset in each partition.
-    """
+    """One transaction that the logs show as committed."""
 
     producer: ProducerIdAndEpoch
     records: int
@@ -64,7 +58,6 @@ class LostBatches:
 
     Attributes:
         first: the batch after that of the row; the row's own if only Kafka lacked it.
-        found: result from the logs.
         came: the batch that Spark has passed; None before the first.
     """
 
@@ -82,11 +75,7 @@ class LostBatches:
         return BatchRange(self.first, self.first + count - 1) if count else None
 
     def explain(self, halt: Halt) -> Halt:
-        """Add the lost batches to a halt's reasons, and their ids to its choices.
-
-        Args:
-            halt: halt for a commit in Kafka that the row lacks, or for a gap before the batch received.
-        """
+        """Add the lost batches to a halt's reasons, and their ids to its choices."""
         named = self.suggested
         facts = halt.facts
         if self.came is None:

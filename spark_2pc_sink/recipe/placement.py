@@ -62,12 +62,6 @@ def place_by_hand(
 ) -> Placement | Halt | None:
     """Place a batch whose id was given by a person: ids ascend, and may skip numbers.
 
-    Args:
-        status: status of the claimed state row after recovery; never ``DECIDED``, which recovery settles.
-        row_batch_id: the last batch in the row, None before the first.
-        batch_id: the id of the batch received, 0 or more.
-        noted: the history has a batch of this id, before that of the row.
-
     Returns:
         The placement; a halt for an owed batch; None for an id that the row has passed and the history lacks: whether
         it was written is unknown.
@@ -130,7 +124,6 @@ class RunRecord:
     """Spark's report on batches for which the sink was not called.
 
     Attributes:
-        finished: batches that the current run of the query has finished.
         empty: those of them that really had no rows, not only none that were read.
     """
 
@@ -143,25 +136,13 @@ NOTHING_SHOWN: Final = RunRecord()
 
 
 def missing_batches(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -> range:
-    """The batches between that of the row and the one received; empty for an owed batch or a replay.
-
-    Args:
-        status: status of the state row.
-        row_batch_id: the last batch in the row, None before the first.
-        batch_id: the batch received.
-    """
+    """The batches between that of the row and the one received; empty for an owed batch or a replay."""
     first = 0 if row_batch_id is None else row_batch_id + 1
     return range(first, first if status is RowStatus.OWED else max(first, batch_id))
 
 
 def place_beyond(missing: range, record: RunRecord, halt: Halt) -> Placement | Halt:
-    """Decide what to do with a batch that follows missing ones.
-
-    Args:
-        missing: result of `missing_batches`, at least one.
-        record: Spark's report on them.
-        halt: why the batch cannot be placed, according to the state row.
-    """
+    """Decide what to do with a batch that follows missing ones."""
     batch_id = missing.stop
     doubtful = [batch for batch in missing if batch not in record.empty]
     if not doubtful:

@@ -56,16 +56,7 @@ _PROGRAM: Final = "job"
 
 
 class QueryRun:
-    """One run of one query.
-
-    Args:
-        options: the sink's options.
-        query: the calling query.
-        spark: the session of the first batch.
-
-    Attributes:
-        query: as passed.
-    """
+    """One run of one query."""
 
     def __init__(self, options: SinkOptions, query: CallingQuery, spark: SparkSession) -> None:
         install_log_filter()
@@ -180,7 +171,6 @@ class QueryRun:
         return report
 
     def close(self) -> None:
-        """Close the connections of this run."""
         if self._lineage is not None:
             self._lineage.end(failed=False)
         self._sides.jobs.close()
@@ -199,8 +189,6 @@ class Lineage:
 
     Args:
         namespace: namespace of the job, whose name is the transactional id.
-        options: the sink's options.
-        ids: ids of the run; the lineage run id is Spark's run id.
         clock: measures the time between events.
 
     Raises:
@@ -229,13 +217,11 @@ class Lineage:
         self._sending: Future[None] | None = None
 
     def begin(self, batch: DataFrame, lanes: Sequence[LaneWork]) -> None:
-        """The run is about to write its first batch."""
         self._open = True
         self._outputs = list(self._datasets(batch, lanes))
         self._send("START")
 
     def wrote(self, batch: DataFrame, lanes: Sequence[LaneWork], report: BatchReport) -> None:
-        """Both sides have a batch."""
         self._written.update(report.outputs)
         if self._clock.now_s() - self._told_s >= INTERVAL_S and (self._sending is None or self._sending.done()):
             self._outputs = list(self._datasets(batch, lanes))

@@ -71,14 +71,7 @@ _SEARCHES_MAX: Final = 5
 
 
 class BatchDriver:
-    """Takes the batches of one run of one query through the recipe.
-
-    Args:
-        sides: Kafka, the database, and recovery.
-        run: the calling run.
-        rules: the sink's rules.
-        observer: notified of every step reached.
-    """
+    """Takes the batches of one run of one query through the recipe."""
 
     def __init__(self, sides: Sides, run: RunOfQuery, rules: BatchRules, observer: Observer) -> None:
         self._recovery, self._kafka, self._store, self._clock = sides.recovery, sides.kafka, sides.store, sides.clock
@@ -110,10 +103,6 @@ class BatchDriver:
 
     def write(self, batch_id: int, work: BatchWork) -> BatchReport:
         """Take one batch through steps 1 to 7; returns when both sides have it.
-
-        Args:
-            batch_id: Spark's id of the batch.
-            work: the batch's work.
 
         Raises:
             DataError, ConfigurationError, …: a retry would not help; both sides are as before it.

@@ -23,16 +23,7 @@ if TYPE_CHECKING:
 def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) -> str:
     """A resend must be the batch that the database has.
 
-    Args:
-        row: the state row of the owed batch.
-        replay: Spark's current replay.
-        accept_replay: the sink's option: the batch that a person has named.
-
-    Returns:
-        What was accepted because a person had named the batch; '' if it is the same batch.
-
-    Raises:
-        HaltError: it is a different batch.
+    Returns what was accepted because a person had named the batch; '' if it is the same batch.
     """
     return _check(
         row,
@@ -53,17 +44,6 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> s
     the sink twice for one batch, with a part of the rows each time. And rows that both sides have may be replayed
     differently: the sink's expressions were changed while it was down, or they depend on the order in which Spark
     processes rows, as first(), collect_list() and floating-point sums do.
-
-    Args:
-        row: the state row; both sides have its batch.
-        replay: Spark's current replay.
-        accept_replay: the sink's option: the batch that a person has named.
-
-    Returns:
-        What was accepted because a person had named the batch; '' if it is the same batch.
-
-    Raises:
-        HaltError: it is a different batch.
     """
     return _check(
         row,
@@ -80,11 +60,7 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> s
 
 
 def _check(row: StateRow, replay: Replay, accept_replay: int | None, *, accepted: str, **halt: Any) -> str:
-    """Accept the batch of the row, and with a warning one that a person has named; halt at any other.
-
-    Returns:
-        What was accepted, in a sentence; '' if nothing had to be.
-    """
+    """Accept the batch of the row, and with a warning one that a person has named; halt at any other."""
     recorded = Replay(row.record_count, row.digest)
     # An empty digest of records was accepted by a person, so any replay passes.
     if replay == recorded or (recorded.digest == "" and recorded.record_count > 0):
@@ -105,10 +81,7 @@ class BatchPlacement:
     """Places the batches of one run of one query.
 
     Args:
-        store: the state rows.
         losses: losses that a person has named, and how to determine the actual ones.
-        look_back: Spark's record of batches that did not reach the sink.
-        explicit_batch_ids: a person assigns batch ids, which then only have to ascend.
 
     Attributes:
         written: last batch that this run has written or skipped: all later ones belong to this run.
@@ -133,10 +106,6 @@ class BatchPlacement:
     def place(self, row: StateRow, batch_id: int) -> tuple[StateRow, Placement]:
         """Decide how to process a batch.
 
-        Args:
-            row: the state row under the newest claim.
-            batch_id: Spark's id of the batch.
-
         Returns:
             The row, advanced past batches without rows, or batches that a person has named, if there are any in
             between; and the placement relative to it.
@@ -158,12 +127,7 @@ class BatchPlacement:
         return row, placed
 
     def as_written(self, row: StateRow, batch_id: int) -> StateRow:
-        """The row as a skipped batch left it: its history line, if later batches were written.
-
-        Args:
-            row: the state row under the newest claim.
-            batch_id: id of a batch that `place` answered with ``SKIP``.
-        """
+        """The row as a skipped batch left it: its history line, if later batches were written."""
         return row if row.batch_id == batch_id else self._lines[batch_id]
 
     def _place_by_hand(self, row: StateRow, batch_id: int) -> Placement:

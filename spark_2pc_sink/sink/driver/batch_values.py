@@ -42,15 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sides:
-    """The systems that a driver drives.
-
-    Attributes:
-        recovery: claims and recovers; called once at the start, and after every failed attempt, except for a bad
-            row.
-        kafka: the coordinator.
-        store: the state rows.
-        clock: measures the remaining transaction timeout.
-    """
+    """The systems that a driver drives."""
 
     recovery: Recovery
     kafka: KafkaSide
@@ -63,9 +55,6 @@ class RunOfQuery:
     """The run of a query whose batches a driver writes.
 
     Attributes:
-        transactional_id: the sink's id.
-        query_id: Spark's id of the query.
-        run_id: Spark's id of this run.
         is_stopping: True if the query was told to stop, so that another attempt would only delay it.
         look_back: Spark's record of batches for which the sink was not called.
         explicit_batch_ids: a person assigns batch ids, which then only have to ascend.
@@ -84,12 +73,10 @@ class BatchRules:
     """The options of a sink that a driver follows.
 
     Attributes:
-        attempts_max: maximum number of transactions that one batch may begin in one call.
         decision_margin_ms: required remainder of Kafka's transaction timeout when the state row is written.
         restore_deadline_ms: how long recovery after a failed attempt waits for a restarting database or broker.
         accept_replay: batch whose replay may differ from what the database has: if owed, it is resent as it is now; if
             both sides have it, it is skipped. None for no batch.
-        on_decide: the user's addition to the decision; not called if the database has already decided the batch.
     """
 
     attempts_max: int
@@ -104,7 +91,6 @@ class Claim:
     """The state row under this driver's claim, and the producer of its next transaction.
 
     Attributes:
-        row: the state row, as last read by this driver.
         initialized: the answer to the newest InitProducerId.
         next_producer: begins the next transaction; None if an InitProducerId has to come first.
     """
@@ -115,13 +101,11 @@ class Claim:
 
     @property
     def generation(self) -> int:
-        """Number of the claim."""
         return self.row.generation
 
     def ticket(
         self, producer: ProducerIdAndEpoch, transaction: int, transaction_version: int, *, kafka_only: bool
     ) -> TransactionTicket:
-        """The ticket of a transaction under this claim; see `TransactionTicket` for the arguments."""
         return TransactionTicket(
             transactional_id=self.row.transactional_id,
             producer=producer,
@@ -140,14 +124,7 @@ class Attempt:
     needed: usually by the copy thread, for the first rows that arrive while tasks still run. That thread has ended
     when the driver's thread writes the state row.
 
-    Args:
-        work: the batch.
-        ticket: ticket of the Kafka transaction.
-        deciding: begins the database transaction; see `StateStore.deciding`.
-
     Attributes:
-        work: as passed.
-        ticket: as passed.
         outcome: what has been written so far, for the report and the history.
         in_doubt: True from the moment that COMMIT may have decided a batch with records.
     """
@@ -176,7 +153,6 @@ class Attempt:
 
     @property
     def transaction(self) -> DecidingTransaction:
-        """The database transaction, begun now if it was not yet."""
         if self._transaction is None:
             begun = self._deciding(self.ticket.transactional_id, self.ticket.generation)
             self._transaction = self._stack.enter_context(begun)
@@ -187,12 +163,7 @@ class Attempt:
         return self.transaction.connection
 
     def produce(self, batch_id: int, begun_s: float) -> Produced:
-        """Run the tasks: every record acknowledged and every row encoded, or an exception.
-
-        Args:
-            batch_id: Spark's id.
-            begun_s: when the Kafka transaction began.
-        """
+        """Run the tasks: every record acknowledged and every row encoded, or an exception."""
         results = self.work.produce(self.ticket, self.open_decision)
         self._stack.callback(results.close)
         self.outcome = Outcome(results.counts)
@@ -218,10 +189,7 @@ class Produced:
     """A batch whose records are all acknowledged and not yet visible; it is not decided yet.
 
     Attributes:
-        attempt: the attempt that produced it.
-        batch_id: Spark's id of the batch.
         begun_s: when its Kafka transaction began.
-        results: results of its tasks.
     """
 
     attempt: Attempt
@@ -231,7 +199,6 @@ class Produced:
 
     @property
     def counts(self) -> ProducedBatch:
-        """Records, rows, digest, offsets and topic ids."""
         return self.results.counts
 
     @property
@@ -242,16 +209,7 @@ class Produced:
         return not counts.record_count and not has_rows
 
     def check_time_left(self, now_s: float, initialized: InitializedProducer, *, margin_ms: int) -> None:
-        """Check that Kafka keeps the transaction open for long enough.
-
-        Args:
-            now_s: current time on the clock of ``begun_s``.
-            initialized: contains the transaction timeout.
-            margin_ms: required remaining time.
-
-        Raises:
-            TransactionExpiredError: Kafka would abort the transaction before it could be committed.
-        """
+        """Check that Kafka keeps the transaction open for long enough; ``now_s`` is on the clock of ``begun_s``."""
         elapsed_ms = int((now_s - self.begun_s) * 1000)
         if not initialized.two_phase_commit and elapsed_ms + margin_ms > initialized.timeout_ms:
             raise TransactionExpiredError(
@@ -263,12 +221,7 @@ class Produced:
             )
 
     def decision(self, row: StateRow, *, figures: Mapping[str, Any] | None = None) -> Decision:
-        """The values that the database transaction writes into the state row.
-
-        Args:
-            row: the row at which the batch was placed.
-            figures: figures for the history, if none follow later.
-        """
+        """The values that the database transaction writes into the state row; figures only if none follow later."""
         counts, ticket = self.counts, self.attempt.ticket
         return Decision(
             prepared=str(PreparedTxnState.of(ticket.producer)),
@@ -288,9 +241,6 @@ class Decided:
     """A batch that the database has. It can only be completed; there is no operation that aborts one.
 
     Attributes:
-        producer: producer of its Kafka transaction.
-        written: location of its records.
-        outcome: outcome for the history.
         has_records: False for rows alone: Kafka has no record of the batch, so COMMIT has also completed it.
     """
 
@@ -305,7 +255,6 @@ class Done:
     """A batch that both sides have.
 
     Attributes:
-        row: the state row after completion.
         next_producer: begins the next transaction; None if an InitProducerId has to come first.
     """
 
@@ -319,21 +268,12 @@ class Outcome:
 
     Attributes:
         produced: counts of its tasks; None before they have ended.
-        written: row counts of the tables.
     """
 
     produced: ProducedBatch | None = None
     written: WrittenRows = NOTHING_WRITTEN
 
     def report(self, row: StateRow, batch_id: int, placement: Placement, *, attempts: int) -> BatchReport:
-        """The report of the batch.
-
-        Args:
-            row: the state row after the batch.
-            batch_id: Spark's id of the batch.
-            placement: placement of the batch.
-            attempts: transactions begun, 0 for a skipped batch.
-        """
         report = BatchReport(
             transactional_id=row.transactional_id,
             batch_id=batch_id,
@@ -351,11 +291,6 @@ class Outcome:
         return replace(report, record_bytes=counted.record_bytes, outputs=counted.outputs, bad_rows=counted.bad_rows)
 
     def for_history(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """For the batch's line in the history.
-
-        Args:
-            figures: the observer's figures.
-        """
         if self.produced is None:
             return {"record_bytes": 0, **figures}
         bad_rows = {"bad_rows": self.produced.bad_rows} if self.produced.bad_rows else {}

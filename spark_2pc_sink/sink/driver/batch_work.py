@@ -22,10 +22,7 @@ class TransactionTicket:
     """The Kafka transaction of an attempt, for the tasks that write into it.
 
     Attributes:
-        transactional_id: the sink's id.
-        producer: producer id and epoch of the transaction.
         transaction_version: 0 to 2.
-        generation: the claim under which it is written.
         transaction: number of the transaction within the claim, from 1; unique across all attempts of all batches.
         application_name: name of this claim's database sessions, so that a newer claim can end them.
         kafka_only: True for a resend: the database already has the rows.
@@ -46,7 +43,6 @@ class TransactionTicket:
 
     @property
     def attempt(self) -> tuple[str, int, int]:
-        """Unique identity of the attempt, across all batches."""
         return (self.transactional_id, self.generation, self.transaction)
 
 
@@ -61,7 +57,6 @@ class ProducedBatch:
             are neither.
         offsets: first and last offset per partition.
         record_bytes: compressed bytes of the record batches sent.
-        topic_ids: Kafka's id of each topic, as text; empty if a broker has no topic ids.
         left_out: rows for which no record was sent, because others of their upsert key supersede them.
         record_rows: rows for all topics; None if the same as the rows for the tables.
         outputs: rows or records of each output, keyed by its text, such as ``Rows('orders')``.
@@ -83,18 +78,12 @@ class ProducedBatch:
 
     @property
     def expected_records(self) -> int:
-        """Records that Kafka must have acknowledged."""
         return (self.row_count if self.record_rows is None else self.record_rows) - self.left_out + self.letters
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Count and digest of records: they detect a different batch replayed under the same id.
-
-    Attributes:
-        record_count: number of records.
-        digest: as in `ProducedBatch`.
-    """
+    """Count and digest of records: they detect a different batch replayed under the same id."""
 
     record_count: int
     digest: str
@@ -113,11 +102,7 @@ class BatchResults(Protocol):
     counts: ProducedBatch
 
     def copy_into(self, connection: Connection) -> WrittenRows:
-        """Write the remaining rows and the dead letters; returns the outcome of all rows.
-
-        Args:
-            connection: the connection returned by ``open_decision``.
-        """
+        """Write the remaining rows and the dead letters; returns the outcome of all rows."""
 
     def close(self) -> None:
         """Release what is held. The attempt is over, decided or not."""
@@ -133,7 +118,6 @@ class BatchWork(Protocol):
         """Run the tasks: every record acknowledged and every row encoded, or raise and keep no state.
 
         Args:
-            ticket: ticket of the Kafka transaction.
             open_decision: opens the deciding database transaction on the first call, and returns its connection.
                 Another thread may call it and write rows there while tasks still run; the driver commits it later. No
                 thread uses the connection after this returns or raises.
@@ -143,8 +127,6 @@ class BatchWork(Protocol):
         """After a failed attempt: find its bad rows, which all later steps leave out of every output.
 
         Args:
-            ticket: a ticket without a Kafka transaction.
-            error: the error of the failed attempt.
             open_decision: opens a database transaction that is rolled back when this returns or raises.
 
         Returns:
@@ -158,8 +140,4 @@ class BatchWork(Protocol):
         """Leave out the rows that were left out when the batch was decided. Call BEFORE a replay."""
 
     def reread(self, ticket: TransactionTicket) -> Replay:
-        """Evaluate the batch as `produce` does, without writing. This advances the plan's stateful operators.
-
-        Args:
-            ticket: a Kafka-only ticket without a transaction.
-        """
+        """Evaluate the batch as `produce` does, without writing. This advances the plan's stateful operators."""

@@ -61,15 +61,6 @@ class DecidingBatch:
         produced: ProducedBatch,
         written: WrittenRows,
     ) -> DecidingBatch:
-        """The user's view of a batch.
-
-        Args:
-            transactional_id: the sink's id.
-            batch_id: Spark's id.
-            producer: producer id and epoch of the Kafka transaction.
-            produced: its records.
-            written: its rows.
-        """
         return cls(
             transactional_id=transactional_id,
             batch_id=batch_id,
@@ -93,16 +84,7 @@ class OnDecide:
         self._given = given
 
     def __call__(self, connection: Connection, batch: DecidingBatch) -> None:
-        """Run it once.
-
-        Args:
-            connection: connection of the deciding transaction.
-            batch: the batch being decided.
-
-        Raises:
-            BatchRetryError: it raised: the attempt is over, and nothing is written.
-            LocalProtocolError: it ended, or tried to end, the transaction; or it left a different search_path.
-        """
+        """Run it once."""
         before = _place(connection)
         try:
             with _kept_open(connection):

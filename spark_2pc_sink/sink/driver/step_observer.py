@@ -30,12 +30,7 @@ def reached(step: Step) -> None:
 
 
 class StepTimes:
-    """Adds up, batch by batch, the time before each step.
-
-    Args:
-        clock: measures.
-        tell: called with every step, before anything else happens.
-    """
+    """Adds up, batch by batch, the time before each step."""
 
     def __init__(self, clock: Clock, tell: Callable[[Step], None] | None = None) -> None:
         self._clock = clock
@@ -43,17 +38,11 @@ class StepTimes:
         self.begin()
 
     def begin(self, **figures: float) -> None:
-        """Begin a batch.
-
-        Args:
-            figures: the batch's figures, for the history.
-        """
         self._begun_s = self._last_s = self._clock.now_s()
         self._seconds: dict[str, float] = {}
         self._figures = figures
 
     def __call__(self, step: Step) -> None:
-        """Record a completed step."""
         now_s, name = self._clock.now_s(), step.name.lower()
         self._seconds[name] = self._seconds.get(name, 0.0) + now_s - self._last_s
         self._last_s = now_s
@@ -63,12 +52,11 @@ class StepTimes:
 
     @property
     def total_s(self) -> float:
-        """Seconds since the batch began."""
         return self._clock.now_s() - self._begun_s
 
     @property
     def by_step(self) -> dict[str, float]:
-        """Seconds before each step that was reached, in the order in which they were first reached."""
+        """Seconds before each step, in the order in which they were first reached."""
         return dict(self._seconds)
 
     @property
@@ -96,11 +84,7 @@ def _make_tracer() -> Tracer | None:
 
 
 class BatchSpans:
-    """The spans of a run.
-
-    Args:
-        transactional_id: the sink's id; an attribute of each span but those of steps.
-    """
+    """The spans of a run."""
 
     def __init__(self, transactional_id: str) -> None:
         self._transactional_id = transactional_id
@@ -110,12 +94,7 @@ class BatchSpans:
 
     @contextmanager
     def span(self, name: str, **attributes: int) -> Iterator[None]:
-        """The current span for the duration of the block; an error that leaves it is recorded.
-
-        Args:
-            name: name of the block's work.
-            attributes: attributes, named without the prefix.
-        """
+        """The current span for the duration of the block; an error that leaves it is recorded."""
         if self._tracer is None:
             yield
             return

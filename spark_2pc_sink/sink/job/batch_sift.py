@@ -63,10 +63,7 @@ class TableTries:
     """Tries the rows of one lane in a thread, by its `task`.
 
     Args:
-        source: source of the tasks' frames.
-        table: opens the table for the rows of one try.
         open_decision: returns the connection of a transaction that will be rolled back.
-        output: the table's output, named by refused rows.
         most: stop once more rows than this are refused.
     """
 
@@ -88,11 +85,6 @@ class TableTries:
         self.task: BackgroundTask = BackgroundTask(self._work, "spark_2pc_sink sift", self._cut)
 
     def finish(self) -> TableSift:
-        """The refused rows, after the thread has ended.
-
-        Raises:
-            DataError: see `TableSift.take`.
-        """
         self.task.finish()
         return self._opened()[1]
 
@@ -138,9 +130,7 @@ class BatchSift:
     """Looks for bad rows in one batch.
 
     Args:
-        split: the batch, without the rows already left out.
         lanes: the sink's lanes, each with its tasks' work as if it were the only one.
-        jobs: runs jobs.
         forwarder: answers the tasks' questions about topics.
         most: stop once more rows than this are refused.
     """
@@ -162,16 +152,7 @@ class BatchSift:
         self._name_sql = identity_sql if split.exact else fingerprint_sql
 
     def run(self, error: DataError, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
-        """Find the rows for which an attempt failed; returns the refused rows of each lane.
-
-        Args:
-            error: the error of the attempt.
-            open_decision: opens a transaction that will be rolled back.
-
-        Raises:
-            DataError: the error is not about a single row.
-            BatchRetryError: a task ran again.
-        """
+        """Find the rows for which an attempt failed; returns the refused rows of each lane."""
         if isinstance(error, ConstraintError):
             return self._by_database(open_decision)
         refusal = error if isinstance(error, RecordRefusedError) and not error.lacks_key else None

@@ -51,7 +51,6 @@ class ArrowBatchLimits:
 
     Attributes:
         rows: maximum rows; 0 or less for no limit.
-        rows_given: the user has set the row limit; it is kept.
         roomy: no bound of bytes is needed.
     """
 
@@ -70,7 +69,6 @@ class ArrowBatchLimits:
         return replace(self, rows=rows, roomy=roomy)
 
     def settings(self) -> dict[str, str]:
-        """The limits as Spark settings."""
         return {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.roomy else str(ARROW_BATCH_BYTES)}
 
 
@@ -86,11 +84,7 @@ class ArrowBatchSize:
         self._ours: dict[str, str] | None = None
 
     def apply(self, spark: SparkSession) -> None:
-        """Apply the settings to the next job.
-
-        Args:
-            spark: the session of the stream.
-        """
+        """Apply the settings to the next job."""
         if self._ours is None:
             self._ours = self._look(spark)
         wanted = {name: value for name, value in self._limits.settings().items() if name in self._ours}
@@ -100,11 +94,6 @@ class ArrowBatchSize:
         self._ours = wanted
 
     def note(self, results: TaskResults) -> None:
-        """Record a successful job.
-
-        Args:
-            results: results of its tasks.
-        """
         self._limits = self._limits.after(results)
 
     def forget(self) -> None:
@@ -159,28 +148,17 @@ class SmallBatches:
         self._collected_s: float | None = None
 
     def try_first(self) -> None:
-        """Before the first batch: try whether it is small."""
         self._small = self._first = True
 
     @property
     def rows_max(self) -> int:
-        """Maximum rows of the next batch that the driver encodes itself."""
         return FIRST_ROWS_MAX if self._first else SMALL_ROWS_MAX
 
     @property
     def expected(self) -> bool:
-        """True if the next batch is likely to be small."""
         return self._small and self._wait == 0
 
     def note(self, *, rows: int, arrow_bytes: int, seconds: float, collected: bool) -> None:
-        """Record a written batch.
-
-        Args:
-            rows: its number of rows.
-            arrow_bytes: its size in Arrow columns.
-            seconds: duration of its job.
-            collected: whether the driver encoded it.
-        """
         self._wait = max(0, self._wait - 1)
         few, slow = rows <= SMALL_ROWS_MAX and arrow_bytes <= SMALL_BYTES_MAX, seconds > SMALL_S_MAX
         # A first batch is also slow for other reasons: the virtual machine has just started.

@@ -49,15 +49,7 @@ _LISTED_DDL: Final = f"{IDENTITY} binary, {_OCCURRENCES} bigint"
 class BatchSplit:
     """One batch, and the rows that are left out of it.
 
-    Args:
-        batch: the batch as passed by Spark.
-        batch_id: Spark's id of it.
-        options: the sink's options.
-        dead_letters: destination of bad rows.
-
     Attributes:
-        batch_id: as passed.
-        frame: the batch without its bad rows.
         bad_rows: rows that are left out.
         exact: a sift identifies rows by identity, not by a fingerprint that others may share.
     """
@@ -74,7 +66,6 @@ class BatchSplit:
 
     @property
     def sifts(self) -> bool:
-        """True if bad rows are searched for at all."""
         return self._options.bad_rows == "dead_letter"
 
     def recall(self) -> None:
@@ -86,9 +77,6 @@ class BatchSplit:
 
         If another row of the batch has the fingerprint of a bad one, none is left out: the next attempt fails as the
         last one did, and the following sift identifies rows by their `exact` identity.
-
-        Args:
-            lanes: its findings in each lane.
 
         Raises:
             TooManyBadRowsError: with these there are more than max_bad_rows.
@@ -174,10 +162,6 @@ def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
     """The batch without its bad rows.
 
     If only some of several equal rows are bad, all equal ones are sent to one task, which counts them.
-
-    Args:
-        batch: the whole batch.
-        bad_rows: at least one bad row.
     """
     if all(row.all_of_them for row in bad_rows.values()):
         return batch.filter(f"NOT ({_is_one_of(batch, bad_rows)})")

@@ -39,11 +39,6 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 
 def current_query(spark: SparkSession) -> str:
-    """Id of the query on whose thread this is called.
-
-    Raises:
-        ConfigurationError: not called by a streaming query's foreachBatch.
-    """
     query_id = running_query(spark)
     if query_id is None:
         raise ConfigurationError(
@@ -58,7 +53,6 @@ def current_query(spark: SparkSession) -> str:
 
 
 def running_query(spark: SparkSession) -> str | None:
-    """The same; None if not called by a streaming query."""
     query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
     return None if query_id is None else str(query_id)
 
@@ -80,7 +74,6 @@ class CallingQuery(ABC):
     """One run of a query.
 
     Attributes:
-        ids: ids of the query and of this run.
         explicit_batch_ids: True if a person assigns batch ids, which then only have to ascend.
     """
 
@@ -91,19 +84,11 @@ class CallingQuery(ABC):
 
     @abstractmethod
     def goes_on(self, spark: SparkSession) -> bool:
-        """True if this run is still the caller; a restarted query has a new run.
-
-        Args:
-            spark: the session of the batch.
-        """
+        """False after a restart of the query, which has a new run."""
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse a query whose batches cannot be replayed, or a plan that is not repeatable.
-
-        Raises:
-            ConfigurationError: the refusal, with its remedy.
-        """
+        """Refuse a query whose batches cannot be replayed, or a plan that is not repeatable."""
 
     def is_stopping(self) -> bool:
         """True if the query was told to stop: another attempt of the batch would only delay that."""
@@ -114,40 +99,27 @@ class CallingQuery(ABC):
         return True
 
     def is_active(self, query_id: str) -> bool:
-        """False if the query with an id is known to have ended."""
+        """False if the query is known to have ended."""
         del query_id
         return True
 
     def comes_straight(self, batch: DataFrame, tasks: int) -> bool:
-        """True if the first rows of a batch are known to be cheap to get; see `classic_query`.
-
-        Args:
-            batch: the first batch of the run.
-            tasks: number of concurrent tasks.
-        """
+        """True if the first rows of a batch are known to be cheap to get; see `classic_query`."""
         del batch, tasks
         return False
 
     def lag(self) -> dict[str, Any]:
-        """The query's lag behind its sources, as far as Spark shows it: ``source_lag`` and ``event_delay_s``."""
+        """``source_lag`` and ``event_delay_s`` of `BatchReport`, as far as Spark shows them."""
         return {}
 
     def look_back(self, missing: range) -> RunRecord:
-        """Spark's record of batches for which the sink was not called.
-
-        Args:
-            missing: their ids.
-        """
+        """Spark's record of batches for which the sink was not called."""
         del missing
         return NOTHING_SHOWN
 
 
 def lag_of(progress: str) -> dict[str, Any]:
-    """``source_lag`` and ``event_delay_s`` after the batch of a progress, as far as available; see `BatchReport`.
-
-    Args:
-        progress: the progress as JSON.
-    """
+    """``source_lag`` and ``event_delay_s`` of `BatchReport` from the JSON of the previous batch's progress."""
     shown = json.loads(progress)
     found: dict[str, Any] = {}
     behind = [lag for source in shown["sources"] for lag in _records_behind(source)]
@@ -179,11 +151,7 @@ _RUN_ID: Final = str(uuid4())
 
 
 class Backfill(CallingQuery):
-    """One process that writes numbered frames.
-
-    Args:
-        transactional_id: the sink's id.
-    """
+    """One process that writes numbered frames."""
 
     explicit_batch_ids: ClassVar[bool] = True
 
@@ -191,24 +159,14 @@ class Backfill(CallingQuery):
         super().__init__(RunIds(f"backfill of {transactional_id}", _RUN_ID))
 
     def goes_on(self, spark: SparkSession) -> bool:
-        """See `CallingQuery.goes_on`."""
         del spark
         return True
 
-    def check(self) -> None:
-        """See `CallingQuery.check`; a backfill has no stream to check."""
+    def check(self) -> None: ...
 
 
 def check_frame(frame: DataFrame, batch_id: object) -> None:
-    """Refuse anything but a numbered batch frame.
-
-    Args:
-        frame: the frame to be written.
-        batch_id: its id.
-
-    Raises:
-        ConfigurationError: a stream, a call inside foreachBatch, or an id that is not an integer from 0 on.
-    """
+    """Refuse anything but a numbered batch frame outside foreachBatch."""
     if isinstance(batch_id, bool) or not isinstance(batch_id, int) or not 0 <= batch_id < 2**63:
         raise ConfigurationError(
             option="batch_id",
@@ -249,7 +207,6 @@ class ConnectQuery(CallingQuery):
     """One run of a streaming query, in the process that Spark created for it.
 
     Args:
-        ids: ids of the query and of this run.
         query: query object of the session in which the stream was started; None if the user has named it.
     """
 
@@ -261,13 +218,7 @@ class ConnectQuery(CallingQuery):
     def of(cls, spark: SparkSession, query_name: str | None, started_in: str | None) -> ConnectQuery:
         """The query for which this process was made.
 
-        Args:
-            spark: the session of the batch.
-            query_name: the sink's option.
-            started_in: id of the session in which the stream was started; None if unknown.
-
-        Raises:
-            ConfigurationError: the call is not made by a query, or the query cannot be determined.
+        ``started_in`` is the session in which the stream was started; None if unknown.
         """
         if not beside_server():
             raise ConfigurationError(
@@ -294,23 +245,20 @@ class ConnectQuery(CallingQuery):
         return cls(RunIds(str(query.id), _RUN_ID), query)
 
     def goes_on(self, spark: SparkSession) -> bool:
-        """See `CallingQuery.goes_on`: the process ends with the run."""
         del spark
         return True
 
     def check(self) -> None:
-        """See `CallingQuery.check`: the client sees neither checkpoint nor trigger, which is logged once."""
+        """The client sees neither checkpoint nor trigger, which is logged once."""
         _log.warning(
             "Spark Connect shows neither checkpoint nor options of a query, so these are not checked: a missing "
             "checkpointLocation, asynchronous progress tracking, real-time mode"
         )
 
     def is_stopping(self) -> bool:
-        """See `CallingQuery.is_stopping`."""
         return self._query is not None and not self._query.isActive
 
     def lag(self) -> dict[str, Any]:
-        """See `CallingQuery.lag`."""
         progress: Any = None if self._query is None else self._query.lastProgress
         return {} if progress is None else lag_of(progress.json)
 
@@ -354,16 +302,7 @@ def takes_batches(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_call(batch: object, batch_id: object = None) -> None:
-    """Refuse a call with anything but a batch and its id.
-
-    Args:
-        batch: a DataFrame of classic Spark or of Spark Connect.
-        batch_id: Spark's id of it; None if missing.
-
-    Raises:
-        ConfigurationError: a row, as with ``foreach(sink)``, or a pandas frame was passed; or a frame without one of
-            Spark's batch ids.
-    """
+    """Refuse a call with anything but a Spark DataFrame and its batch id, as by ``foreach(sink)``."""
     # Duck-typed: tests and wrappers may pass a stand-in.
     if not hasattr(batch, "sparkSession") and type(batch).__name__ == "DataFrame":
         raise ConfigurationError(
@@ -398,14 +337,7 @@ def check_call(batch: object, batch_id: object = None) -> None:
 
 
 def check_is_batch(batch: DataFrame) -> None:
-    """Refuse a frame that is still a stream; its plan shows this, so only the first batch of a run is checked.
-
-    Args:
-        batch: the frame passed to the sink.
-
-    Raises:
-        ConfigurationError: it is a stream.
-    """
+    """Refuse a frame that is still a stream; its plan shows this, so only the first batch of a run is checked."""
     if batch.isStreaming:
         raise ConfigurationError(
             option="foreachBatch",

@@ -40,11 +40,7 @@ _KAFKA_PREFIX: Final = "kafka."
 def current_run(spark: SparkSession, query_id: str, execution: Any | None) -> RunIds:
     """The ids of the run on whose thread this is called.
 
-    Args:
-        spark: the session of the batch.
-        query_id: the query's id.
-        execution: result of `stream_execution`. If it found none, the thread's job group is the run's id, unless the
-            job has set its own.
+    Without an execution the thread's job group is the run's id, unless the job has set its own.
     """
     run_id = spark.sparkContext.getLocalProperty(_JOB_GROUP) if execution is None else execution.runId().toString()
     return RunIds(query_id, str(run_id))
@@ -58,14 +54,7 @@ def stream_execution(spark: SparkSession, query_id: str) -> Any | None:
 
 
 def check_session(speculation: str) -> None:
-    """Refuse settings that would let two attempts of a task write.
-
-    Args:
-        speculation: the setting ``spark.speculation``.
-
-    Raises:
-        ConfigurationError: speculation is on.
-    """
+    """Refuse settings that would let two attempts of a task write."""
     if speculation.lower() == "true":
         raise ConfigurationError(
             option="spark.speculation",
@@ -76,15 +65,7 @@ def check_session(speculation: str) -> None:
 
 
 def check_query(execution: Any | None) -> None:
-    """Refuse a query whose batches cannot be replayed under their ids, and options that would be ignored.
-
-    Args:
-        execution: result of `stream_execution`.
-
-    Raises:
-        ConfigurationError: asynchronous progress tracking or real-time mode is on, the checkpoint is a temporary one,
-            or writeStream has options of Spark's own Kafka sink.
-    """
+    """Refuse a query whose batches cannot be replayed under their ids, and options that would be ignored."""
     if execution is None:
         _log.warning("the running query is not visible: asynchronous progress tracking is not checked for")
         return
@@ -115,14 +96,7 @@ def check_query(execution: Any | None) -> None:
 
 
 def check_options(names: list[str]) -> None:
-    """Refuse options of writeStream that are meant for Spark's own Kafka sink: they would be ignored.
-
-    Args:
-        names: names of all options.
-
-    Raises:
-        ConfigurationError: there is one; the equivalent for this sink is named.
-    """
+    """Refuse options of writeStream that are meant for Spark's own Kafka sink: they would be ignored."""
     for name in names:
         folded = name.lower()
         if folded in _OF_KAFKA_SINK:
@@ -152,7 +126,6 @@ def _private(execution: Any, name: str) -> Any | None:
 
 
 def is_stopping(execution: Any | None) -> bool:
-    """True if the query was told to stop: another attempt of the batch would only delay that."""
     return execution is not None and not execution.isActive()
 
 
@@ -195,11 +168,6 @@ def comes_straight(batch: DataFrame, stream: Any, tasks: int) -> bool:
     They come straight from the source: through selects only, without user functions, and without operators in which one
     task would process many rows for a few, such as a very selective filter, a join, or a state. And there are not more
     partitions than concurrent tasks: the one task may have to open each.
-
-    Args:
-        batch: the batch of classic Spark passed to the sink.
-        stream: the JVM's plan of the whole stream.
-        tasks: number of concurrent tasks.
     """
     jvm: Any = batch.sparkSession._jvm  # noqa: SLF001 - plans are not public in PySpark
     patterns = getattr(getattr(jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$")
@@ -219,14 +187,6 @@ def is_straight(plan: Any) -> bool:
 
 
 class ClassicQuery(CallingQuery):
-    """One run of a streaming query.
-
-    Args:
-        spark: the session of its first batch.
-        ids: ids of the query and of this run.
-        execution: result of `stream_execution`.
-    """
-
     def __init__(self, spark: SparkSession, ids: RunIds, execution: Any | None) -> None:
         super().__init__(ids)
         self._spark = spark
@@ -234,17 +194,11 @@ class ClassicQuery(CallingQuery):
 
     @classmethod
     def of(cls, spark: SparkSession) -> ClassicQuery:
-        """The query on whose thread this is called.
-
-        Raises:
-            ConfigurationError: not called by a streaming query's foreachBatch.
-        """
         query_id = current_query(spark)
         execution = stream_execution(spark, query_id)
         return cls(spark, current_run(spark, query_id, execution), execution)
 
     def goes_on(self, spark: SparkSession) -> bool:
-        """See `CallingQuery.goes_on`."""
         query_id = current_query(spark)
         if query_id != self.ids.query_id:
             return False
@@ -253,20 +207,17 @@ class ClassicQuery(CallingQuery):
         return active or self.ids == current_run(spark, query_id, stream_execution(spark, query_id))
 
     def check(self) -> None:
-        """See `CallingQuery.check`."""
         check_query(self._execution)
         Repeatability(self._spark).check_stream(self._execution)
 
     def is_stopping(self) -> bool:
-        """See `CallingQuery.is_stopping`."""
         return is_stopping(self._execution)
 
     def is_running(self) -> bool:
-        """See `CallingQuery.is_running`."""
         return is_running(self._execution)
 
     def is_active(self, query_id: str) -> bool:
-        """See `CallingQuery.is_active`. An id unknown to Spark is that of a backfill, which has no end."""
+        """An id unknown to Spark is that of a backfill, which has no end."""
         try:
             UUID(query_id)
         except ValueError:
@@ -274,16 +225,13 @@ class ClassicQuery(CallingQuery):
         return stream_execution(self._spark, query_id) is not None
 
     def comes_straight(self, batch: DataFrame, tasks: int) -> bool:
-        """See `CallingQuery.comes_straight`."""
         return self._execution is not None and comes_straight(batch, self._execution.logicalPlan(), tasks)
 
     def lag(self) -> dict[str, Any]:
-        """See `CallingQuery.lag`."""
         progress = None if self._execution is None else self._execution.lastProgress()
         return {} if progress is None else lag_of(progress.json())
 
     def look_back(self, missing: range) -> RunRecord:
-        """See `CallingQuery.look_back`."""
         from spark_2pc_sink.sink.job.run_record import run_record  # noqa: PLC0415 - py4j, which a pure client lacks
 
         return run_record(self._spark, self.ids.run_id, self._execution, missing)

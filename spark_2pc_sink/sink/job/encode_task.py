@@ -54,7 +54,6 @@ class RowPartitioner(ArrowPartitioner):
 
     Args:
         topic: topic of rows that name none; None if every row names its own.
-        partition_count: see `Topics.partition_count`; called once for each topic.
     """
 
     def __init__(self, topic: str | None, partition_count: Callable[[str], int]) -> None:
@@ -90,10 +89,7 @@ class RowPartitioner(ArrowPartitioner):
         )
 
     def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
-        """See `ArrowPartitioner`.
-
-        If a topic named by rows does not exist, that value is at fault: running the batch again would not help.
-        """
+        """If a topic named by rows does not exist, that value is at fault: running the batch again would not help."""
         if topic in self._counts:
             return self._counts[topic]
         try:
@@ -109,7 +105,7 @@ class RowPartitioner(ArrowPartitioner):
         return found
 
     def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
-        """See `ArrowPartitioner`: rows without a key may go anywhere."""
+        """Rows without a key may go anywhere."""
         del topic
         return range(count)
 
@@ -128,7 +124,6 @@ def describe_row(key: ArrowColumn | None, row: int) -> str:
 
 
 def record_column(batch: pa.RecordBatch, name: str) -> ArrowColumn | None:
-    """A column of `record_columns`; None if the batch has none of that name."""
     index = batch.schema.get_field_index(name)
     return None if index < 0 else batch.column(index)
 
@@ -236,7 +231,7 @@ def task_function(
 
 
 def renaming(function: TaskFunction, names: list[str]) -> TaskFunction:
-    """Wrap the function for batches whose column names were lost in transit."""
+    """Restore the batches' column names, which were lost in transit."""
 
     def with_names(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return function(pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
@@ -284,12 +279,7 @@ _WORD_BYTES = 8
 
 
 def row_digest(table: str, rows: pa.RecordBatch) -> int:
-    """The digest of rows for a table: 0 to 2^128 - 1.
-
-    Args:
-        table: name as given by the user; the digest includes it.
-        rows: rows with the columns of the table.
-    """
+    """The digest of rows for a table, which includes the table's name as given by the user: 0 to 2^128 - 1."""
     words = np.column_stack([word for column in rows.columns for word in _words(column)])
     width = pa.binary(words.shape[1] * _WORD_BYTES)
     hashed = np.ascontiguousarray(words).tobytes()
@@ -332,13 +322,7 @@ _PIECE_BYTES: Final = 1024 * 1024
 def run_encode_task(
     batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
-    """Encode the rows of one Spark partition, and send the result to the driver; yields one receipt.
-
-    Args:
-        batches: rows with the columns named by `record_columns`.
-        plan: the task's plan, with a stream.
-        identity: identity of the task.
-    """
+    """Encode the rows of one Spark partition, and send the result to the driver; yields one receipt."""
     if plan.stream is None:
         raise LocalProtocolError(operation="encode", state="no stream", rule="a task sends what it makes")
     try:
@@ -352,13 +336,7 @@ def run_encode_task(
 def run_reread_task(
     batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
-    """Encode the rows of one Spark partition only for the digest of their records; yields one receipt.
-
-    Args:
-        batches: rows with the columns named by `record_columns`.
-        plan: the task's plan; a stream in it is used to ask for topics.
-        identity: identity of the task.
-    """
+    """The same only for the digest of the records; a stream in the plan is used to ask for topics."""
     try:
         if plan.stream is None:
             receipt = encode(batches, plan, identity, _Nowhere(None))
@@ -374,12 +352,6 @@ def encode(
     batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity, output: StreamOutput
 ) -> TaskReceipt:
     """Encode rows, in a task or in the driver.
-
-    Args:
-        batches: rows with the columns named by `record_columns`.
-        plan: the task's plan.
-        identity: identity of the task; any for the driver.
-        output: the destination.
 
     Raises:
         UnstorableValueError, RecordTooLargeError: a row cannot be encoded.
@@ -423,7 +395,6 @@ class _Nowhere(StreamOutput):
         self._stream = stream
 
     def ask(self, question: bytes) -> bytes:
-        """See `StreamOutput.ask`."""
         if self._stream is None:
             raise LocalProtocolError(operation="ask", state="no stream", rule="the driver has told all topics")
         return self._stream.ask(question)
@@ -439,14 +410,7 @@ class _Nowhere(StreamOutput):
 
 
 class _LaneEncoder:
-    """The rows of one lane: completed, encoded for topic and table, and sent.
-
-    Args:
-        plan: plan of the task.
-        lane: a lane of that plan.
-        topics: topics of the task.
-        output: the destination.
-    """
+    """The rows of one lane: completed, encoded for topic and table, and sent."""
 
     def __init__(self, plan: TaskPlan, lane: LanePlan, topics: Topics, output: StreamOutput) -> None:
         self.plan = lane
@@ -461,7 +425,6 @@ class _LaneEncoder:
         self._waiting: list[pa.RecordBatch] = []
 
     def encode(self, batch: pa.RecordBatch) -> None:
-        """Add an Arrow batch as passed by Spark."""
         rows = batch if self.plan.packed is None else unpacked(batch.column(self.plan.packed))
         self.row_count += rows.num_rows
         if not rows.num_rows:
@@ -476,7 +439,6 @@ class _LaneEncoder:
                 self._output.rows(self.plan.index, data, count)
 
     def finish(self) -> None:
-        """After all rows have arrived: send the rest."""
         self._encode_waiting()
         self._send(self._records.finish())
         if self._rows is not None:
@@ -515,22 +477,14 @@ class _LaneEncoder:
 
 
 class RowPieces:
-    """COPY bytes of rows in pieces of about a MiB, each of whole rows.
-
-    Args:
-        plan: plan of the lane.
-    """
+    """COPY bytes of rows in pieces of about a MiB, each of whole rows."""
 
     def __init__(self, plan: CopyPlan) -> None:
         self._encoder = CopyEncoder(plan)
         self._sent = 0
 
     def encode(self, rows: pa.RecordBatch) -> Iterator[tuple[bytes, int]]:
-        """Add rows; yields pieces, each with the number of rows that it completes.
-
-        Raises:
-            UnstorableValueError: the table cannot hold a value.
-        """
+        """Add rows; yields pieces, each with the number of rows that it completes."""
         step = max(1, rows.num_rows * _PIECE_BYTES // max(rows.nbytes, 1))
         for start in range(0, rows.num_rows, step):
             data = self._encoder.encode(rows.slice(start, step))

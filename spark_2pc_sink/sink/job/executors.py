@@ -55,7 +55,6 @@ def probe(address: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
 
     Args:
         address: `StreamAddress`, pickled separately: an executor without the package could not read it.
-        libraries: distribution names of the libraries whose releases are requested.
     """
 
     def run(_: int) -> str:
@@ -89,12 +88,7 @@ def probe(address: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
 
 
 def breaks_tasks(driver: Mapping[str, str], executor: Mapping[str, str]) -> str:
-    """Why no task can run there; '' if no reason is known.
-
-    Args:
-        driver: release by library; unknown releases are not compared.
-        executor: the same.
-    """
+    """Why no task can run there; '' if no reason is known."""
     ours, theirs = driver.get(PYSPARK, ""), executor.get(PYSPARK, "")
     if not (ours and theirs) or _first(ours, _PYSPARK_PARTS) == _first(theirs, _PYSPARK_PARTS):
         return ""
@@ -105,10 +99,6 @@ def other_encoders(driver: Mapping[str, str], executor: Mapping[str, str]) -> st
     """The encoding libraries of another major release, with both releases; '' if there are none.
 
     A batch may still be written: no library rules that out.
-
-    Args:
-        driver: release by library; unknown releases are not compared.
-        executor: the same.
     """
     both = [(name, driver.get(name, ""), executor.get(name, "")) for name in ENCODERS]
     return ", ".join(
@@ -148,12 +138,9 @@ class ExecutorAnswer:
     """A task's findings in its executor.
 
     Attributes:
-        host: host name.
-        python: path of its Python.
         version: version of the package; '' if it is missing.
         missing: why the package cannot be imported there; '' if it can.
         unreached: why it cannot reach the driver's port; '' if it can.
-        versions: library versions by name; '' if unknown.
     """
 
     host: str
@@ -166,29 +153,14 @@ class ExecutorAnswer:
 
 @dataclass(frozen=True)
 class ExecutorVerdict:
-    """Consequences of the answers for a batch; each is a sentence by host, in order.
-
-    Attributes:
-        faults: reasons why a batch would fail there.
-        warnings: properties that are weaker there than possible.
-    """
+    """Consequences of the answers for a batch; each is a sentence by host, in order."""
 
     faults: Mapping[str, str]
     warnings: Mapping[str, str]
 
 
 def check_executors(spark: SparkSession, listener: StreamListener, transactional_id: str, *, tasks: int) -> None:
-    """Test all executors, and log weaknesses.
-
-    Args:
-        spark: a session.
-        listener: the endpoint that they have to reach.
-        transactional_id: the sink's id, for its log.
-        tasks: number of concurrent tasks.
-
-    Raises:
-        ConfigurationError: on some host the sink's tasks cannot run, or cannot reach the driver.
-    """
+    """Test all executors, log weaknesses, and refuse hosts that cannot run the sink's tasks or reach the driver."""
     verdict = try_executors(spark, listener, tasks=tasks)
     log = sink_log(__name__, transactional_id)
     for warning in verdict.warnings.values():
@@ -199,21 +171,10 @@ def check_executors(spark: SparkSession, listener: StreamListener, transactional
 
 
 def try_executors(spark: SparkSession, listener: StreamListener, *, tasks: int) -> ExecutorVerdict:
-    """Query all executors, and evaluate their answers; see `check_executors`.
-
-    Raises:
-        ConfigurationError: an executor's Python is another minor version, so it could not answer.
-    """
     return judge(_ask(spark, listener, tasks), _ours(spark))
 
 
 def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str]) -> ExecutorVerdict:
-    """Evaluate the executors' answers.
-
-    Args:
-        answers: answers of all tasks.
-        ours: releases of the driver's libraries, by name.
-    """
     found = sorted(answers, key=lambda answer: answer.host)
     return ExecutorVerdict(
         _by_host(found, lambda answer: _fault(answer, ours)),
@@ -240,7 +201,6 @@ def naming_executors(spark: SparkSession, try_all: Callable[[], object] = lambda
     """Name the host if a job has failed because of its Python.
 
     Args:
-        spark: the job's session.
         try_all: called first: it may raise the same finding for every host. The job's executor may be gone by then.
 
     Raises:
@@ -336,22 +296,13 @@ class TriedExecutors:
         self._passed: dict[tuple[str, StreamEndpoint], frozenset[str]] = {}
 
     def have_passed(self, application: str, endpoint: StreamEndpoint, executors: frozenset[str] | None) -> bool:
-        """Whether these executors have passed.
-
-        Args:
-            application: Spark's id of it.
-            endpoint: the endpoint that they have to reach.
-            executors: named as by `SessionFacts.executors`; None if unknown.
-        """
         return executors is not None and executors == self._passed.get((application, endpoint))
 
     def note(self, application: str, endpoint: StreamEndpoint, executors: frozenset[str] | None) -> None:
-        """Record that these, and only these, have passed."""
         if executors is not None:
             self._passed[application, endpoint] = executors
 
     def forget(self) -> None:
-        """After a failed batch: test all again."""
         self._passed.clear()
 
 
@@ -360,14 +311,7 @@ tried_executors: Final = TriedExecutors()
 
 
 class ExecutorWatch:
-    """Tests executors for one run of a query; with a local master only if a task of a batch could not run.
-
-    Args:
-        spark: the session of the first batch.
-        transactional_id: the sink's id.
-        facts: facts of the session.
-        listener: the endpoint that executors have to reach.
-    """
+    """Tests executors for one run of a query; with a local master only if a task of a batch could not run."""
 
     def __init__(
         self, spark: SparkSession, transactional_id: str, facts: SessionFacts, listener: StreamListener
@@ -381,11 +325,7 @@ class ExecutorWatch:
         self._log = sink_log(__name__, transactional_id)
 
     def begin(self) -> None:
-        """Test all of them before the first batch, unless the same ones have already passed for the same endpoint.
-
-        Raises:
-            ConfigurationError: see `check_executors`.
-        """
+        """Test all of them before the first batch, unless the same ones have already passed for the same endpoint."""
         if not self._has_executors:
             return
         known, application = self._facts.executors(), self._facts.application()
@@ -398,8 +338,7 @@ class ExecutorWatch:
     def begun(self) -> Iterator[None]:
         """Begin while a block queries on the driver: neither makes changes, and neither waits for the other.
 
-        Raises:
-            ConfigurationError: see `begin`. An error of the block takes precedence, after the job of `begin` has ended.
+        An error of the block takes precedence, after the job of `begin` has ended.
         """
         if not self._has_executors:
             yield
@@ -412,11 +351,7 @@ class ExecutorWatch:
             begun.result()
 
     def look(self) -> None:
-        """Test them again if some have joined; at the beginning of each attempt of a batch.
-
-        Raises:
-            ConfigurationError: see `check_executors`.
-        """
+        """Test them again if some have joined; at the beginning of each attempt of a batch."""
         known = self._facts.executors() if self._has_executors else None
         if known is None or known <= self._tried:
             return

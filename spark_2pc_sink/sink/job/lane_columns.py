@@ -40,15 +40,7 @@ _PACKED: Final = "_2pc_lane_"
 
 
 def rows_of(batch: DataFrame, source: RowSource) -> DataFrame:
-    """The rows of a source, with the columns of the batch and, in addition, the element of an array.
-
-    Args:
-        batch: the batch.
-        source: which rows.
-
-    Raises:
-        ConfigurationError: an expression of the source does not fit the batch.
-    """
+    """The rows of a source, with the columns of the batch and, in addition, the element of an array."""
     frame, explosion = batch, source.explosion
     if explosion is not None:
         _check_array(batch, explosion.array)
@@ -74,19 +66,11 @@ def rows_of(batch: DataFrame, source: RowSource) -> DataFrame:
 
 
 def packed_name(lane: int) -> str:
-    """The column that contains the rows of a lane."""
     return f"{_PACKED}{lane}"
 
 
 def packed(batch: DataFrame, source: RowSource, selected: Sequence[str], lane: int) -> str:
-    """SQL over the batch for the rows of a lane, with the name of its column.
-
-    Args:
-        batch: the batch, for the names of its columns.
-        source: which rows.
-        selected: SQL over these rows for each of their columns, with its name.
-        lane: the lane's index.
-    """
+    """SQL over the batch for the rows of a lane, with the name of its column."""
     explosion, where = source.explosion, source.where
     if explosion is None:
         rows = f"struct({', '.join(selected)})"
@@ -133,7 +117,6 @@ def record_sql(expressions: RecordExpressions, json_columns: Collection[str] = (
     """The SELECT list of everything that a task needs in addition to the table's columns.
 
     Args:
-        expressions: expressions over the batch.
         json_columns: table columns that are selected as JSON.
     """
     parts = {
@@ -160,7 +143,6 @@ def _flags_sql(conditions: Iterable[str]) -> str:
 
 
 def record_names(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
-    """The column names selected by `record_sql`."""
     return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions, json_columns)]
 
 
@@ -195,7 +177,6 @@ class TableColumns:
     """The columns selected from a lane's rows for its table: SQL over the rows, by column.
 
     Attributes:
-        stored: columns of the table.
         own: additional columns, by which rows are ordered or deleted, or are known to carry no value.
         plain: True if each table column is the row column of the same name, and there are no additional columns.
         types: types of all, in order; empty before they are known.
@@ -211,8 +192,6 @@ class TableColumns:
         """The columns that a table needs.
 
         Args:
-            rows: rows of the lane, for the types of their columns.
-            expressions: expressions of the lane.
             order_by: order of upsert rows; None for no order.
         """
         own = {} if order_by is None else {ORDER_COLUMN: order_by}
@@ -225,7 +204,6 @@ class TableColumns:
         return cls(stored, own, plain)
 
     def selected(self) -> list[str]:
-        """The select list of all of them."""
         return [
             *(f"{sql} AS {quoted(name)}" for name, sql in self.stored.items()),
             *(f"{sql} AS {name}" for name, sql in self.own.items()),
@@ -256,26 +234,17 @@ class TableColumns:
 
 @dataclass(frozen=True)
 class LaneWork:
-    """One lane of a batch.
-
-    Attributes:
-        lane: a lane of the sink.
-        expressions: expressions checked against the lane's rows.
-        loader: loads rows into the table; None without one.
-    """
-
     lane: Lane
     expressions: RecordExpressions
     loader: TableLoader | None
 
     @property
     def topic(self) -> str | None:
-        """The topic of all records of the lane; None if rows name it, or if there are no records."""
+        """None if rows name their topics, or if there are no records."""
         return None if self.lane.records is None else self.lane.records.topic
 
     @property
     def chooses_topics(self) -> bool:
-        """True if rows name their topics."""
         return self.expressions.topic is not None
 
     @property
@@ -293,16 +262,9 @@ class LaneWork:
 
     @property
     def upsert_keys(self) -> tuple[str, ...]:
-        """The columns of the upsert keys."""
         return () if self.lane.rows is None else tuple(self.lane.rows.keys)
 
     def plan(self, row_encoder: CopyPlan | None, *, packed_with_others: bool) -> LanePlan:
-        """The tasks' work on the rows.
-
-        Args:
-            row_encoder: how rows are encoded for the table.
-            packed_with_others: the rows are in a column of their own.
-        """
         return LanePlan(
             index=self.lane.index,
             packed=packed_name(self.lane.index) if packed_with_others else None,
@@ -318,12 +280,7 @@ class LaneWork:
         )
 
     def alone(self, batch: DataFrame, *, kafka_only: bool) -> DataFrame:
-        """The rows of the lane: one column for each value needed to encode a row.
-
-        Args:
-            batch: the batch.
-            kafka_only: omit what only the table needs.
-        """
+        """The rows of the lane: one column for each value needed to encode a row; ``kafka_only`` omits the table's."""
         rows = rows_of(batch, self.lane.source)
         loader = self._loader(kafka_only=kafka_only)
         if loader is None:
@@ -359,7 +316,6 @@ class LaneWork:
         return columns
 
     def field(self, name: str, *, packed_with_others: bool) -> Column:
-        """A column selected for the lane."""
         return F.col(f"{packed_name(self.lane.index)}.{quoted(name)}" if packed_with_others else quoted(name))
 
 
@@ -377,8 +333,6 @@ def ordered(rows: DataFrame, lanes: Sequence[LaneWork], tasks: int) -> DataFrame
     superseded others have to be sent before it or not at all.
 
     Args:
-        rows: result of `selected`.
-        lanes: the sink's lanes.
         tasks: number of tasks that share the rows; 1 if they are already in one partition.
     """
     following = [lane for lane in lanes if lane.follows_order]
@@ -456,5 +410,4 @@ def _one_lane_each(rows: DataFrame, lanes: Sequence[LaneWork]) -> DataFrame:
 
 
 def expressions_by_lane(lanes: Iterable[LaneWork]) -> dict[int, RecordExpressions]:
-    """The content of each lane of a batch, by the lane's index in the sink."""
     return {work.lane.index: work.expressions for work in lanes}

@@ -44,12 +44,7 @@ if TYPE_CHECKING:
 
 
 class JsonSettings:
-    """Reads the settings of each batch's session in one run.
-
-    Args:
-        transactional_id: the sink's id, for its log.
-        facts: facts of the session.
-    """
+    """Reads the settings of each batch's session in one run."""
 
     def __init__(self, transactional_id: str, facts: SessionFacts) -> None:
         self._facts = facts
@@ -82,18 +77,7 @@ class JsonSettings:
 
 
 def check_places(frame: DataFrame, expressions: RecordExpressions, lane: Lane, transactional_id: str) -> None:
-    """Refuse to leave records out, or warn, if records of one upsert key may have several keys or partitions.
-
-    Args:
-        frame: rows of the lane, for their columns.
-        expressions: expressions of the lane, analyzed.
-        lane: a lane of the sink.
-        transactional_id: the sink's id.
-
-    Raises:
-        ConfigurationError: records are to be left out, but rows of one upsert key may have several places; or a
-            tombstone would be a record without a key.
-    """
+    """Refuse to leave records out, or warn, if records of one upsert key may have several keys or partitions."""
     records, rows = lane.records, lane.rows
     if records is not None and records.tombstone_when is not None and expressions.key is None:
         raise ConfigurationError(
@@ -160,28 +144,13 @@ def _refused(rows: Rows, rule: str) -> ConfigurationError:
 
 
 class RecordSchemas:
-    """Binds the expressions of a run to schemas. Tasks never query the registry, so it may be down between batches.
-
-    Args:
-        options: registry options; None if no record needs one.
-    """
+    """Binds the expressions of a run to schemas. Tasks never query the registry, so it may be down between batches."""
 
     def __init__(self, options: SchemaRegistryOptions | None) -> None:
         self._options = options
         self._registries: dict[Format, Registry] = {}
 
     def bound(self, expressions: RecordExpressions, rows: DataFrame, lane: Lane) -> RecordExpressions:
-        """The expressions with serialisers for their formats.
-
-        Args:
-            expressions: expressions of the lane, analyzed.
-            rows: rows of the lane, for their columns.
-            lane: a lane of the sink.
-
-        Raises:
-            ConfigurationError: there is no schema for a type, or the registry refuses it.
-            SchemaRegistryError: the registry did not answer.
-        """
         if lane.records is None or not expressions.formats:
             return expressions
         from spark_2pc_sink.serialisation.binding import bind  # noqa: PLC0415 - only jobs with formats need it
@@ -219,13 +188,7 @@ class RecordSchemas:
 
 
 class LaneExpressions:
-    """The lanes of a sink over the batches of one run; analyzed again only if schema or settings have changed.
-
-    Args:
-        options: the sink's options.
-        facts: facts of the session.
-        loaders: loads rows into tables, by lane.
-    """
+    """The lanes of a sink over the batches of one run; analyzed again only if schema or settings have changed."""
 
     def __init__(self, options: SinkOptions, facts: SessionFacts, loaders: Mapping[int, TableLoader]) -> None:
         self._options = options
@@ -236,11 +199,6 @@ class LaneExpressions:
         self._analyzed: tuple[StructType, Mapping[str, str], tuple[LaneWork, ...]] | None = None
 
     def of(self, batch: DataFrame) -> tuple[LaneWork, ...]:
-        """The lanes over this batch.
-
-        Raises:
-            ConfigurationError: an expression does not fit the batch.
-        """
         schema, settings = batch.schema, self._settings.now(batch.sparkSession)
         if self._analyzed is None or self._analyzed[:2] != (schema, settings):
             lanes = tuple(

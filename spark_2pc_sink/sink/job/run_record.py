@@ -49,7 +49,6 @@ class Node:
     """An operator of an executed plan.
 
     Attributes:
-        name: name of the operator.
         metrics: ids of its metrics, unique to the operator.
         rows: its metric of output rows, as Spark formats it; None without one, or if no task has run.
     """
@@ -65,8 +64,6 @@ class PlanExecution:
 
     Attributes:
         nodes: all operators, including those of the stream's own plan.
-        succeeded: it has ended without an error, and so have its jobs.
-        tasks: number of tasks of its jobs.
     """
 
     nodes: tuple[Node, ...]
@@ -79,7 +76,6 @@ def shows_no_rows(stream: Iterable[Node], actions: Iterable[PlanExecution]) -> b
 
     Args:
         stream: the plan that produces the batch.
-        actions: all executions in the batch.
     """
     of_stream = frozenset[int]().union(*(node.metrics for node in stream))
     shown = False
@@ -98,14 +94,6 @@ def shows_no_rows(stream: Iterable[Node], actions: Iterable[PlanExecution]) -> b
 
 
 def run_record(spark: SparkSession, run_id: str, execution: Any | None, missing: range) -> RunRecord:
-    """Query Spark's record of batches.
-
-    Args:
-        spark: the session of the query.
-        run_id: id of the query's run.
-        execution: result of `stream_execution`.
-        missing: their ids.
-    """
     if execution is None:
         return NOTHING_SHOWN
     finished = frozenset(progress.batchId() for progress in execution.recentProgress()).intersection(missing)
@@ -120,8 +108,6 @@ def run_record(spark: SparkSession, run_id: str, execution: Any | None, missing:
 
 
 class _Recorded:
-    """The executions that Spark remembers."""
-
     def __init__(self, spark: SparkSession) -> None:
         self._store: Any = spark._jsparkSession.sharedState().statusStore()  # noqa: SLF001 - PySpark does not show it
         context: Any = spark.sparkContext._jsc.sc()  # noqa: SLF001 - as above

@@ -46,7 +46,6 @@ class _Withhold(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let the record pass, without bytes."""
         if record.exc_info and isinstance(record.exc_info[1], DualWriteError):
             return False
         # A record that cannot be formatted is left to the handlers, which report it.
@@ -88,39 +87,18 @@ def elements_of(sequence: Any) -> Iterator[Any]:
 
 
 class Repeatability:
-    """Checks the plans of one run.
-
-    Args:
-        spark: the session of its batches.
-    """
-
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001 - plans are not public in PySpark
         trees = jvm.org.apache.spark.sql.catalyst.trees
         self._current_like = getattr(getattr(trees, "TreePattern$"), "MODULE$").CURRENT_LIKE()
 
     def check_stream(self, execution: Any | None) -> None:
-        """Refuse a stream whose own plan is not repeatable; Spark itself fixes the current time of each batch there.
-
-        Args:
-            execution: result of `stream_execution`.
-
-        Raises:
-            ConfigurationError: it uses rand(), uuid() or the like.
-        """
+        """Refuse a stream whose own plan is not repeatable; Spark itself fixes the current time of each batch there."""
         if execution is not None:
             _refuse_culprit("the stream", execution.logicalPlan())
 
     def check(self, frame: DataFrame, where: str) -> None:
-        """Refuse a frame that is not repeatable.
-
-        Args:
-            frame: a batch, or one with the sink's own expressions selected.
-            where: description of the frame, for the message.
-
-        Raises:
-            ConfigurationError: it uses rand(), uuid(), current_timestamp() or the like.
-        """
+        """Refuse a frame that uses rand(), uuid(), current_timestamp() or the like; ``where`` describes it."""
         analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - plans are not public in PySpark
         if analyzed.containsPattern(self._current_like):
             # Spark fixes the current time per batch in the stream's own plan, but not in expressions added to it.
@@ -184,19 +162,13 @@ _MANY: Final = 100_000
 
 
 class SessionFacts(ABC):
-    """Facts of one Spark session, and services for its jobs.
-
-    Args:
-        spark: the session.
-        transactional_id: the sink's id, for its log.
-    """
+    """Facts of one Spark session, and services for its jobs."""
 
     def __init__(self, spark: SparkSession, transactional_id: str) -> None:
         self._spark = spark
         self._log = sink_log(__name__, transactional_id)
 
     def setting(self, name: str, default: str) -> str:
-        """A setting of the session or of the application."""
         # None counts as not set: Spark rejects it as a default of some settings.
         return str(self._spark.conf.get(name, default) or default)
 
@@ -205,8 +177,7 @@ class SessionFacts(ABC):
         """The application's setting ``spark.speculation``, which its scheduler follows."""
 
     @abstractmethod
-    def tasks_at_once(self) -> int:
-        """Maximum number of concurrent tasks."""
+    def tasks_at_once(self) -> int: ...
 
     @abstractmethod
     def application(self) -> str:
@@ -241,32 +212,27 @@ class ClassicSession(SessionFacts):
         self._repeatability = Repeatability(spark)
 
     def speculation(self) -> str:
-        """See `SessionFacts.speculation`."""
         return str(self._spark.sparkContext.getConf().get(_SPECULATION, "false"))
 
     def tasks_at_once(self) -> int:
-        """See `SessionFacts.tasks_at_once`; read each time, because executors join and leave."""
+        """Read each time, because executors join and leave."""
         return int(self._spark.sparkContext.defaultParallelism)
 
     def application(self) -> str:
-        """See `SessionFacts.application`."""
         return str(self._spark.sparkContext.applicationId)
 
     def executors(self) -> frozenset[str] | None:
-        """See `SessionFacts.executors`; a single JVM call."""
         context: Any = self._spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no such question
         return frozenset(context.sc().getExecutorMemoryStatus().keys().mkString(",").split(","))
 
     def settings_of(self, spark: SparkSession) -> str | None:
-        """See `SessionFacts.settings_of`."""
         return str(spark._jsparkSession.sessionState().conf().settings().toString())  # noqa: SLF001 - PySpark has no such question
 
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
-        """See `SessionFacts.check_repeatable`."""
         self._repeatability.check(frame, where)
 
     def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
-        """See `SessionFacts.inheriting`: with the job group of the query, by which Spark cancels its jobs."""
+        """With the job group of the query, by which Spark cancels its jobs."""
         from pyspark.util import inheritable_thread_target  # noqa: PLC0415 - Spark is imported where it is needed
 
         inherited: Callable[[], None] = inheritable_thread_target(self._spark)(function)
@@ -274,7 +240,7 @@ class ClassicSession(SessionFacts):
 
     @contextmanager
     def described(self, text: str) -> Iterator[None]:
-        """See `SessionFacts.described`. The job group stays the query's own: Spark uses it to cancel a query's jobs."""
+        """The job group stays the query's own: Spark uses it to cancel a query's jobs."""
         context = self._spark.sparkContext
         before: Any = context.getLocalProperty(_DESCRIPTION)
         context.setLocalProperty(_DESCRIPTION, text)
@@ -285,39 +251,35 @@ class ClassicSession(SessionFacts):
 
 
 class ConnectSession(SessionFacts):
-    """A session of Spark Connect."""
-
     def __init__(self, spark: SparkSession, transactional_id: str) -> None:
         super().__init__(spark, transactional_id)
         self._tasks_at_once: int | None = None
         self._told = False
 
     def speculation(self) -> str:
-        """See `SessionFacts.speculation`: a client sees only the application's value at the start of its session."""
+        """A client sees only the application's value at the start of its session."""
         return self.setting(_SPECULATION, "false")
 
     def tasks_at_once(self) -> int:
-        """See `SessionFacts.tasks_at_once`; determined once, because it takes a tiny job."""
+        """Determined once, because it takes a tiny job."""
         if self._tasks_at_once is None:
             partitions = self._spark.range(_MANY).selectExpr("spark_partition_id() AS partition")
             self._tasks_at_once = partitions.distinct().count()
         return self._tasks_at_once
 
     def application(self) -> str:
-        """See `SessionFacts.application`: not available to clients."""
+        """Not available to clients."""
         return ""
 
     def executors(self) -> frozenset[str] | None:
-        """See `SessionFacts.executors`: not available to clients."""
         return None
 
     def settings_of(self, spark: SparkSession) -> str | None:
-        """See `SessionFacts.settings_of`."""
         del spark
         return None
 
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
-        """See `SessionFacts.check_repeatable`: clients cannot see plans, which is logged once."""
+        """Clients cannot see plans, which is logged once."""
         del frame, where
         if not self._told:
             self._told = True
@@ -328,12 +290,12 @@ class ConnectSession(SessionFacts):
             )
 
     def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
-        """See `SessionFacts.inheriting`: a job is a separate request, and belongs to its session."""
+        """A job is a separate request, and belongs to its session."""
         return function
 
     @contextmanager
     def described(self, text: str) -> Iterator[None]:
-        """See `SessionFacts.described`: the description belongs to Spark Connect, so the text is a tag of the job."""
+        """The description belongs to Spark Connect, so the text is a tag of the job."""
         tag = text.replace(",", ";")
         self._spark.addTag(tag)
         try:
@@ -343,17 +305,10 @@ class ConnectSession(SessionFacts):
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """True for a session of Spark Connect."""
     return type(spark).__module__.startswith(_CONNECT)
 
 
 def session_facts(spark: SparkSession, transactional_id: str) -> SessionFacts:
-    """The facts of a session.
-
-    Args:
-        spark: the session of a batch.
-        transactional_id: the sink's id, for its log.
-    """
     kind: Callable[[SparkSession, str], SessionFacts] = ConnectSession if is_connect(spark) else ClassicSession
     return kind(spark, transactional_id)
 
@@ -395,10 +350,6 @@ def stream_endpoint(spark: SparkSession, options: SinkOptions) -> StreamEndpoint
 
     Tasks know the driver's host from spark.driver.host. With a master local[n] they run on this machine, and no other
     host can connect. A client of Spark Connect is elsewhere: it reports the address from which it reaches the server.
-
-    Args:
-        spark: a session.
-        options: the sink's options, for the ports.
     """
     ports = (
         (0,)

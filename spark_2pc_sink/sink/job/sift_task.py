@@ -37,12 +37,8 @@ class SiftPlan:
     """What a task searches for. Can be pickled.
 
     Attributes:
-        tasks: how rows become records, and COPY bytes.
         records: try to make records of the rows; False if all of them are known to become records.
         staged: send rows that can be encoded to the driver, for the database to try.
-        output_of_records: topic output named by refused rows.
-        output_of_rows: table output named by refused rows.
-        most: give up beyond this number.
         refusal: a broker's refusal of named records: rows that become these records are refused for its reason.
     """
 
@@ -60,12 +56,8 @@ class SiftReceipt:
     """The findings of one task attempt.
 
     Attributes:
-        task: Spark's partition id.
-        task_attempt: tells the attempts of one task apart.
-        rows: rows read from Spark.
         refused: rows that cannot become a record, or COPY bytes; one more than `SiftPlan.most` means too many.
         sent: other rows sent, by lane.
-        error: why the task gave up.
     """
 
     task: int
@@ -76,7 +68,6 @@ class SiftReceipt:
     error: DualWriteError | None = None
 
     def to_result(self) -> pa.RecordBatch:
-        """The row that a task yields."""
         return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(self)], pa.binary())], schema=RESULT_SCHEMA)
 
 
@@ -96,13 +87,7 @@ def read_sift_receipts(table: pa.Table) -> list[SiftReceipt]:
 def run_sift_task(
     batches: Iterable[pa.RecordBatch], plan: SiftPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
-    """Search for bad rows in one Spark partition; yields one receipt.
-
-    Args:
-        batches: rows with the columns named by `record_columns`, and those of `row_identity`.
-        plan: what to search for.
-        identity: identity of the task.
-    """
+    """Search for bad rows in one Spark partition; yields one receipt."""
     address = plan.tasks.stream
     if address is None:
         raise LocalProtocolError(operation="sift", state="no stream", rule="a task sends what it makes")
@@ -115,8 +100,6 @@ def run_sift_task(
 
 
 class _SiftTask:
-    """One attempt of the task."""
-
     def __init__(self, plan: SiftPlan, identity: TaskIdentity, stream: TaskStream) -> None:
         self._plan = plan
         self._identity = identity

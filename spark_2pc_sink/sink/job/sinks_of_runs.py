@@ -34,7 +34,6 @@ class Call:
     """One call of a sink.
 
     Attributes:
-        batch_id: id of the batch.
         error: error text; None if both sides have the batch.
     """
 
@@ -42,12 +41,7 @@ class Call:
     error: str | None
 
     def explain(self, halt: HaltError, batch_id: int) -> HaltError:
-        """The halt of the next call in the same run, with this call as its reason if it caused it.
-
-        Args:
-            halt: halt of the next call.
-            batch_id: batch id of the next call.
-        """
+        """The halt of the next call in the same run, with this call as its reason if it caused it."""
         went_on = self.error is not None and batch_id > self.batch_id
         if went_on and halt.cause in _MISSING:
             reason = (
@@ -91,11 +85,6 @@ class SinksOfRuns:
     def check_in(self, run: RunIds, options: SinkOptions, *, is_active: Callable[[str], bool]) -> None:
         """Record that a run calls a sink.
 
-        Args:
-            run: run of the query.
-            options: the sink's options.
-            is_active: whether the query with an id still runs; records of other queries are dropped.
-
         Raises:
             ConfigurationError: the run has called a different sink with this transactional id.
         """
@@ -114,16 +103,7 @@ class SinksOfRuns:
 
     @contextmanager
     def call(self, run: RunIds, transactional_id: str, batch_id: int) -> Iterator[None]:
-        """One call of a sink: its outcome is recorded, and the previous call may explain a halt.
-
-        Args:
-            run: run of the query.
-            transactional_id: the sink's id.
-            batch_id: id of the batch.
-
-        Raises:
-            HaltError: the call's halt, explained by the function's earlier mistake.
-        """
+        """One call of a sink: its outcome is recorded, and the previous call may explain a halt."""
         before = self._last_call(run, transactional_id)
         went_on = before is not None and before.error is not None and before.batch_id != batch_id
         error: str | None = None

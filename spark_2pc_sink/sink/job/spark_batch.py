@@ -57,15 +57,7 @@ _HERE: Final = TaskIdentity(task=0, task_attempt=0)
 
 @dataclass(frozen=True)
 class RunSides:
-    """State that a run of a query keeps from batch to batch, by side.
-
-    Attributes:
-        options: the sink's options.
-        jobs: the Spark side.
-        records: the Kafka side.
-        tables: the PostgreSQL side.
-        clock: measures the duration of a job.
-    """
+    """State that a run of a query keeps from batch to batch, by side."""
 
     options: SinkOptions
     jobs: TaskJobs
@@ -78,10 +70,7 @@ class SparkResults:
     """Output of one attempt's tasks; see `BatchResults`.
 
     Args:
-        counts: counts of rows and records.
         copy: has already copied rows, and holds those that wait for another table in files of the driver.
-        encoded: rows of each lane.
-        write_letters: writes the dead letters.
         forget: discards plans that must be rebuilt if the rows are refused as a different batch's.
     """
 
@@ -100,25 +89,17 @@ class SparkResults:
         self._forget = forget
 
     def copy_into(self, connection: Connection) -> WrittenRows:
-        """See `BatchResults.copy_into`."""
         with _forgetting(self._forget):
             written = self._copy.finish(connection, self._encoded)
         self._write_letters(connection)
         return written
 
     def close(self) -> None:
-        """See `BatchResults.close`."""
         self._copy.close()
 
 
 class SparkBatch:
-    """One call of foreachBatch; see `BatchWork`. An attempt's state is only in the results that `produce` returns.
-
-    Args:
-        split: the batch, and the rows that are left out of it.
-        lanes: the sink's lanes, with expressions checked against the frame's schema.
-        run: the run of this batch.
-    """
+    """One call of foreachBatch; see `BatchWork`. An attempt's state is only in the results that `produce` returns."""
 
     def __init__(self, split: BatchSplit, lanes: Sequence[LaneWork], run: RunSides) -> None:
         self._split = split
@@ -128,7 +109,6 @@ class SparkBatch:
 
     @property
     def _frame(self) -> DataFrame:
-        """The batch without its bad rows."""
         return self._split.frame
 
     def partitions(self) -> list[TopicPartition]:
@@ -151,7 +131,6 @@ class SparkBatch:
         return [*written, *self._records.letters.partitions(self._split.bad_rows, self._split.batch_id)]
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> SparkResults:
-        """Run the writing job; see `BatchWork.produce`."""
         self._jobs.executors.look()
         self._prepare_tables(create=True)
         with (
@@ -178,11 +157,9 @@ class SparkBatch:
         return SparkResults(counts, copy, results.copy_rows, self._split.write_dead_letters, self._tables.forget)
 
     def recall(self) -> None:
-        """See `BatchWork.recall`."""
         self._split.recall()
 
     def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
-        """Run the jobs that look for bad rows; see `BatchWork.sift`."""
         if not self._split.sifts or not is_about_rows(error):
             return False
         self._prepare_tables(create=False)
@@ -200,7 +177,7 @@ class SparkBatch:
             return self._split.leave_out(sift.run(error, open_decision))
 
     def reread(self, ticket: TransactionTicket) -> Replay:
-        """Encode the records in tasks, and keep only their digest; see `BatchWork.reread`."""
+        """Encode the records in tasks, and keep only their digest."""
         self._prepare_tables(create=True)
         topics = self._records.known()
         with self._described("compare with the batch that both sides have"), ExitStack() as asking:

@@ -55,16 +55,7 @@ SELECT current_user, current_database(),
 
 
 def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
-    """Refuse a role that could not write the batch.
-
-    Args:
-        connection: connection with the sink's role.
-        plan: what is written, and how.
-
-    Raises:
-        ConfigurationError: a privilege is missing, and the message contains the GRANT; or the role is subject to
-            row-level security, which COPY does not support.
-    """
+    """Refuse a role that lacks a privilege, or is subject to row-level security, which COPY does not support."""
     upsert = bool(plan.upsert_keys)
     table = str(plan.table)
     asked = {
@@ -100,16 +91,7 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
 
 
 def check_condition(connection: Connection, plan: ColumnPlan) -> None:
-    """Refuse a condition that PostgreSQL rejects. Must be the last statement of its transaction, which it may abort.
-
-    Args:
-        connection: connection with the sink's role.
-        plan: plan of the batch.
-
-    Raises:
-        ConfigurationError: the condition is invalid SQL, names a missing column, is not a condition, or reads a column
-            that the role may not read.
-    """
+    """Refuse a condition that PostgreSQL rejects. Must be the last statement of its transaction, which it may abort."""
     where = plan.conflict.where
     if where is None:
         return
@@ -135,13 +117,7 @@ def _refused_condition(plan: ColumnPlan, rule: str) -> ConfigurationError:
 
 
 class TableLoader:
-    """Matches rows and table, tells tasks how to encode, and opens the table for COPY in the deciding transaction.
-
-    Args:
-        options: the sink's options.
-        lane: a lane of the sink, with a table.
-        database: opens connections for work outside the deciding transaction.
-    """
+    """Matches rows and table, tells tasks how to encode, and opens the table for COPY in the deciding transaction."""
 
     def __init__(self, options: SinkOptions, lane: Lane, database: Database) -> None:
         if lane.rows is None:
@@ -159,8 +135,6 @@ class TableLoader:
         """Match the schema of the lane's rows with the table; repeated only if the schema has changed.
 
         Args:
-            batch: a frame with the schema.
-            expressions: which columns are written.
             create: create the table if it is missing. If false, and ``create_table`` is set, a missing table is left to
                 a later call.
 
@@ -225,30 +199,26 @@ class TableLoader:
 
     @property
     def columns(self) -> TableColumns:
-        """The columns selected from the lane's rows."""
         if self._columns is None:
             raise _unplanned()
         return self._columns
 
     @property
     def planned(self) -> ColumnPlan:
-        """What is written where."""
         if self._plan is None:
             raise _unplanned()
         return self._plan
 
     @property
     def lane(self) -> Lane:
-        """The lane of these rows."""
         return self._lane
 
     @property
     def plan(self) -> ColumnPlan | None:
-        """What is written where; None before the table exists."""
+        """None before the table exists."""
         return self._plan
 
     def encoder_plan(self) -> CopyPlan:
-        """How a task encodes rows."""
         return replace(self.planned.copy_plan, row_key=self._row_key)
 
     def table(self, connection: Connection) -> TableRows:
@@ -285,13 +255,6 @@ _OIDS: Final = text("SELECT CAST(CAST(name AS pg_catalog.regclass) AS pg_catalog
 
 
 class LaneTables:
-    """The loaders of all lanes with a table.
-
-    Args:
-        options: the sink's options.
-        database: opens connections for work outside the deciding transaction.
-    """
-
     def __init__(self, options: SinkOptions, database: Database) -> None:
         self._options = options
         self._database = database
@@ -302,17 +265,6 @@ class LaneTables:
         self._waiting: frozenset[int] = frozenset()
 
     def prepare(self, batch: DataFrame, expressions: Mapping[int, RecordExpressions], *, create: bool) -> None:
-        """Match rows and tables; see `TableLoader.prepare`.
-
-        Args:
-            batch: a frame with the schema.
-            expressions: expressions of each lane.
-            create: create missing tables that may be created.
-
-        Raises:
-            ConfigurationError: see `TableLoader.prepare`; or one table is named twice, or is listed before another one
-                to which it refers.
-        """
         for index, loader in self.loaders.items():
             with loader.lane.naming():
                 loader.prepare(batch, expressions[index], create=create)
@@ -327,7 +279,6 @@ class LaneTables:
             self._ordered = plans
 
     def targets(self) -> list[CopyTarget]:
-        """The destinations of an attempt's rows, in the order in which tables are written."""
         return [CopyTarget(index, loader.table, waits=index in self._waiting) for index, loader in self.loaders.items()]
 
     def forget(self) -> None:
@@ -337,27 +288,14 @@ class LaneTables:
 
 
 def references_of(connection: Connection, tables: Sequence[SqlTableName]) -> set[tuple[int, int]]:
-    """References between some tables, by index: (1, 0) if the second refers to the first.
-
-    Args:
-        connection: inside a transaction; no data is changed.
-        tables: their names, with schemas.
-    """
+    """References between some tables, by index: (1, 0) if the second refers to the first."""
     oids = list(connection.execute(_OIDS, {"names": [str(table) for table in tables]}).scalars())
     found = connection.execute(_REFERENCES, {"tables": oids})
     return {(oids.index(row.conrelid), oids.index(row.confrelid)) for row in found}
 
 
 def waiting_lanes(plans: Sequence[ColumnPlan], references: set[tuple[int, int]]) -> frozenset[int]:
-    """The lanes whose rows may be written only after those of the tables before theirs.
-
-    Args:
-        plans: in the order in which tables are written.
-        references: result of `references_of`.
-
-    Raises:
-        ConfigurationError: a table is listed twice, or before one to which it refers.
-    """
+    """The lanes whose rows may be written only after those of the tables before theirs."""
     for place, plan in enumerate(plans):
         if plan.table in [other.table for other in plans[:place]]:
             raise _refused_order(

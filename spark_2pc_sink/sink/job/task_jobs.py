@@ -22,21 +22,6 @@ if TYPE_CHECKING:
 
 
 class TaskJobs:
-    """The Spark side of one run of a query.
-
-    Args:
-        spark: the session of the first batch.
-        options: the sink's options.
-        is_running: False if the query has ended, so that tasks are no longer waited for.
-
-    Attributes:
-        facts: facts of the session.
-        listener: receives the tasks' output.
-        executors: tests executors that have joined.
-        small_batches: whether the next batch is likely to be small.
-        arrow: bounds the input of Python workers.
-    """
-
     def __init__(self, spark: SparkSession, options: SinkOptions, is_running: Callable[[], bool]) -> None:
         self._transactional_id = options.transactional_id
         self.facts: SessionFacts = session_facts(spark, options.transactional_id)
@@ -56,13 +41,7 @@ class TaskJobs:
             yield
 
     def run(self, frame: DataFrame, task: Callable[..., Any], plan: Any) -> Any:
-        """Run one task for each partition of a frame, and return the Arrow table of their results.
-
-        Args:
-            frame: the rows.
-            task: as passed to `task_function`.
-            plan: its instructions.
-        """
+        """Run one task for each partition of a frame, and return the Arrow table of their results."""
         function = task_function(task, plan, self._transactional_id)
         # PySpark resolves the columns, and parses their names as SQL.
         if any(mark in name for name in frame.columns for mark in ".`"):

@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """Identity of a task, as reported by Spark.
-
-    Attributes:
-        task: Spark's partition id.
-        task_attempt: Spark's unique id of the task attempt.
-    """
-
     task: int
     task_attempt: int
 
@@ -46,10 +39,8 @@ class LanePlan:
     """How tasks treat the rows of one lane. Can be pickled.
 
     Attributes:
-        index: index of the lane.
         packed: column that contains the rows, as a struct or as an array of structs; None if they are the rows passed
             by Spark.
-        sends: False if no records are made of the rows.
         told_as: table of rows without records, which have a digest of their own; None if records identify them.
         topic: topic of the records; None if every row names its own.
         row_encoder: how rows become COPY bytes; None without a table, and for a resend, when the database has them.
@@ -57,7 +48,6 @@ class LanePlan:
         key_column: column that is the key, or whose text is; None if the key has its own column.
         leaves_out: column `record_columns.SUPERSEDED` marks rows without a record.
         guarded: columns refused if they are not valid text.
-        serialisers: serialisers for key and value columns that have a schema.
     """
 
     index: int = 0
@@ -78,9 +68,6 @@ class TaskPlan:
     """Everything that a task needs to know. Can be pickled; contains no credentials and only the driver's address.
 
     Attributes:
-        encoding: how records are encoded.
-        lanes: how rows are processed; a resend only computes the digest of lanes without records.
-        topics: the driver's facts about topics.
         timestamp_ms: CreateTime of every record of the batch, milliseconds since 1970.
         stream: where the task sends its output; None for the driver, and if only a digest is requested.
     """
@@ -102,15 +89,10 @@ class TaskReceipt:
     """The receipt of one task attempt, including one without rows.
 
     Attributes:
-        task: Spark's partition id.
-        task_attempt: tells attempts of one task apart.
         rows: rows read from Spark.
-        lane_rows: rows of each lane, by index.
         left_out: rows of each lane without a record, because others of their upsert key supersede them.
         sent: what was sent to the driver for each lane; empty if only a digest was requested.
-        digest: 128-bit digest over the encoded records.
         row_digest: 128-bit digest over the rows of lanes without records.
-        arrow_bytes: bytes of all Arrow batches read.
         error: why the task gave up; its output must not be used then.
     """
 
@@ -126,33 +108,23 @@ class TaskReceipt:
     error: DualWriteError | None = None
 
     def to_result(self) -> pa.RecordBatch:
-        """The row that a task yields last."""
         return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(self)], pa.binary())], schema=RESULT_SCHEMA)
 
 
 @dataclass(frozen=True)
 class TaskResults:
-    """Everything returned by the tasks of one attempt.
-
-    Attributes:
-        receipts: one per task, ordered by task id.
-    """
-
     receipts: tuple[TaskReceipt, ...]
 
     @property
     def rows(self) -> int:
-        """Rows read from Spark."""
         return sum(receipt.rows for receipt in self.receipts)
 
     @property
     def lane_rows(self) -> Counter[int]:
-        """Rows of each lane."""
         return _summed(receipt.lane_rows for receipt in self.receipts)
 
     @property
     def left_out(self) -> Counter[int]:
-        """Rows of each lane without a record."""
         return _summed(receipt.left_out for receipt in self.receipts)
 
     @property
@@ -162,24 +134,18 @@ class TaskResults:
 
     @property
     def digest(self) -> int:
-        """Digest over all records that were made."""
         return combine_digests(*(receipt.digest for receipt in self.receipts))
 
     @property
     def row_digest(self) -> int:
-        """Digest over all rows of lanes without records."""
         return combine_digests(*(receipt.row_digest for receipt in self.receipts))
 
     @property
     def arrow_bytes(self) -> int:
-        """Bytes of all Arrow batches read."""
         return sum(receipt.arrow_bytes for receipt in self.receipts)
 
     def check_arrived(self, finished: Mapping[int, tuple[int, Mapping[int, LaneTotals]]]) -> None:
         """Compare the receipts with the data received.
-
-        Args:
-            finished: the task attempt that finished for each task, and the totals received from it.
 
         Raises:
             BatchRetryError: a different attempt of a task arrived, or different bytes, rows or records.
@@ -196,9 +162,6 @@ class TaskResults:
 
 def read_results(table: pa.Table) -> TaskResults:
     """Read and add up the returned receipts.
-
-    Args:
-        table: the collected rows. No receipt at all is an empty batch: Spark had no partition.
 
     Raises:
         BatchRetryError: a receipt is missing or duplicate, or a task gave up.

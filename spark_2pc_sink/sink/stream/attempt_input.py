@@ -74,7 +74,6 @@ class FrameReader:
 
     @property
     def mid_frame(self) -> bool:
-        """True if a part of a frame has been received."""
         return self._filled > 0 or self.frame_bytes > 0
 
     def space(self) -> memoryview:
@@ -126,11 +125,6 @@ class FrameReader:
 
 
 def unpacked_records(frame: Frame) -> RecordsHeader:
-    """The destination of a record batch.
-
-    Raises:
-        RemoteProtocolError: the details of the frame are malformed.
-    """
     details = frame.details
     if len(details) < RECORDS.size:
         raise _broken(f"a record batch has {len(details)} bytes of details, fewer than {RECORDS.size}")
@@ -147,11 +141,6 @@ def unpacked_records(frame: Frame) -> RecordsHeader:
 
 
 def unpacked_totals(payload: memoryview) -> dict[int, LaneTotals]:
-    """The totals in an END frame.
-
-    Raises:
-        RemoteProtocolError: the payload is malformed.
-    """
     if payload == bytes(1):
         return {}
     if len(payload) % LANE_TOTALS.size:
@@ -189,14 +178,10 @@ class Sender:
     """One task attempt as the driver sees it.
 
     Attributes:
-        task: the Spark partition id.
-        task_attempt: Spark's id of the task attempt; a later attempt has a larger one.
         committed: its frames are released as they arrive.
-        ended: it has sent everything.
         replaced: it was dropped.
         reserved: bytes of the frame that it is sending.
         held: frames that wait for its end, ``held_bytes`` in total.
-        totals: what has arrived so far.
     """
 
     task: int
@@ -212,13 +197,7 @@ class Sender:
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """A frame for a consumer, which releases its bytes with `AttemptInput.done`.
-
-    Attributes:
-        sender: the task attempt.
-        frame: ROWS, RECORDS or QUESTION.
-        records: the destination of the record batch; None for other kinds.
-    """
+    """A frame for a consumer, which releases its bytes with `AttemptInput.done`."""
 
     sender: Sender
     frame: Frame
@@ -229,12 +208,8 @@ class AttemptInput:
     """The output of one attempt's tasks. Thread-safe.
 
     Args:
-        bytes_max: ceiling over all frames that are held, queued, or being received.
         tasks_at_once: how many tasks may run at a time; determines how much is held back of each.
         wake: called, with the lock held, when a sender may have got room, or has an answer, or all must end.
-
-    Attributes:
-        failure: why the attempt has failed.
     """
 
     def __init__(self, bytes_max: int, tasks_at_once: int, wake: Callable[[], None] = lambda: None) -> None:
@@ -254,10 +229,6 @@ class AttemptInput:
 
     def take(self, kind: FrameKind, timeout_s: float) -> Released | Ended | None:
         """The next frame for a consumer, those of one task in their order; None after ``timeout_s`` without one.
-
-        Args:
-            kind: ROWS; or RECORDS, whose consumer gets QUESTION too, and replies by `answer`.
-            timeout_s: seconds.
 
         Raises:
             Exception: the failure of the attempt.
@@ -352,11 +323,7 @@ class AttemptInput:
             return sender
 
     def reserve(self, sender: Sender, frame_bytes: int) -> bool:
-        """Make room for the next frame of a sender; False if it must wait, until `next_waiting` names it.
-
-        Raises:
-            Exception: the failure of the attempt.
-        """
+        """Make room for the next frame of a sender; False if it must wait, until `next_waiting` names it."""
         with self._changed:
             self._check()
             return self._reserve(sender, frame_bytes)
@@ -379,7 +346,6 @@ class AttemptInput:
 
     @property
     def next_waiting(self) -> Sender | None:
-        """The sender that may try again first."""
         with self._changed:
             return self._waiting[0] if self._waiting else None
 
@@ -423,7 +389,6 @@ class AttemptInput:
                 self._room_changed()
 
     def taken_answer(self, sender: Sender) -> bytes | None:
-        """The reply to the question of a sender, once."""
         with self._changed:
             return self._answers.pop(sender, None)
 
@@ -514,13 +479,7 @@ class AttemptInput:
 
 
 class LocalStream(StreamOutput):
-    """The output of a batch that the driver encodes itself: the same frames, without a connection.
-
-    Args:
-        attempt: takes the frames; its consumers run in other threads.
-        task: number of the batch as a task.
-        task_attempt: its attempt id.
-    """
+    """The output of a batch that the driver encodes itself: the same frames, without a connection."""
 
     def __init__(self, attempt: AttemptInput, task: int = 0, task_attempt: int = 0) -> None:
         super().__init__()

@@ -24,11 +24,7 @@ class BackgroundTask:
 
     Args:
         work: the thread's function. It returns when there is no more input, and soon after the input has failed.
-        name: name of the thread.
         interrupt: ends the work's current wait; called from another thread, perhaps several times.
-
-    Attributes:
-        error: the exception raised by the work.
     """
 
     def __init__(self, work: Callable[[], None], name: str, interrupt: Callable[[], None]) -> None:
@@ -56,11 +52,6 @@ class BackgroundTask:
             self._thread.join(_GRACE_S)
 
     def finish(self) -> None:
-        """Wait for the end of the work.
-
-        Raises:
-            Exception: the exception raised by the work.
-        """
         self._thread.join()
         if self.error is not None:
             raise self.error
@@ -77,7 +68,6 @@ class AttemptThreads:
 
     Args:
         source: their input. It is closed when the block ends, and fails when the block fails.
-        tasks: the threads.
     """
 
     def __init__(self, source: AttemptInput, *tasks: BackgroundTask) -> None:

@@ -55,8 +55,6 @@ class StreamLimits:
     """Bounds in bytes, tasks and seconds.
 
     Attributes:
-        bytes_max: maximum for all frames of one attempt that are held, queued or being received.
-        tasks_at_once: maximum number of the application's concurrent tasks.
         io_deadline_s: time for the rest of a frame whose header has arrived, and for tasks, as in `StreamAddress`.
         hello_s: time for TLS, token and the first frame of a connection.
         alive_s: interval between two keep-alive frames to each task; much less than the deadline.
@@ -95,11 +93,6 @@ class _Connection:
         self.opened_s = self.moved_s = monotonic()
 
     def handshake(self) -> _Steps[None]:
-        """Agree on TLS, if the socket has it.
-
-        Raises:
-            OSError: the connection is lost, or the peer does not speak TLS.
-        """
         while isinstance(self.sock, ssl.SSLSocket):
             try:
                 self.sock.do_handshake()
@@ -111,11 +104,7 @@ class _Connection:
                 return
 
     def receive(self, into: memoryview) -> _Steps[int]:
-        """Fill part of ``into``; returns the number of bytes.
-
-        Raises:
-            OSError: the connection is lost.
-        """
+        """Fill part of ``into``; returns the number of bytes."""
         while True:
             try:
                 received = self.sock.recv_into(into)
@@ -130,16 +119,11 @@ class _Connection:
                 return received
 
     def tell(self, message: DriverMessage, text: bytes = b"") -> None:
-        """Send a message, as far as the socket accepts it now; the rest follows when it accepts more.
-
-        Raises:
-            OSError: the connection is lost.
-        """
+        """Send a message, as far as the socket accepts it now; the rest follows when it accepts more."""
         self.out += packed_message(message, text)
         self.flush()
 
     def flush(self) -> None:
-        """Send the rest of pending messages."""
         while self.out:
             try:
                 sent = self.sock.send(self.out)
@@ -156,9 +140,6 @@ class ListenerThread:
     """The thread that serves all connections of a listener.
 
     Args:
-        server: the listening socket; closed by this object.
-        tls: context of the server's end; None without encryption.
-        limits: bounds.
         attempt_of: returns the open attempt of a token.
         failed: called with the error that ended the thread.
     """
@@ -200,7 +181,6 @@ class ListenerThread:
                 self._wake_out.send(b"x")
 
     def close(self) -> None:
-        """End the thread, and close all sockets."""
         self._closing = True
         self.wake()
         self._thread.join()
@@ -393,7 +373,6 @@ class StreamEndpoint:
         bind_host: spark.driver.bindAddress.
         host: spark.driver.host, by which executors reach the driver.
         ports: tried in order; 0 is a free port chosen by the system.
-        encrypted: True for TLS, with a certificate created for the run.
     """
 
     bind_host: str
@@ -403,11 +382,7 @@ class StreamEndpoint:
 
 
 class StreamAttempt(AttemptInput):
-    """The output of one attempt's tasks. A context manager: leaving it ends the connections of its tasks.
-
-    Attributes:
-        token: admits tasks.
-    """
+    """The output of one attempt's tasks. A context manager: leaving it ends the connections of its tasks."""
 
     def __init__(self, listener: StreamListener, limits: StreamLimits) -> None:
         super().__init__(limits.bytes_max, limits.tasks_at_once, listener.wake)
@@ -438,8 +413,6 @@ class StreamListener:
     """Listens for the tasks of a run. A context manager; no thread, socket or file is left after it.
 
     Args:
-        endpoint: where to listen, once the address of an attempt is requested.
-        limits: bounds.
         is_needed: False once the query has ended, whose listener may still be open. It then gives up its port to
             another listener of the process that finds none free.
     """
@@ -472,14 +445,12 @@ class StreamListener:
             listening[0].close()
 
     def open_attempt(self) -> StreamAttempt:
-        """A new attempt, which admits tasks until it is left."""
         attempt = StreamAttempt(self, self._limits)
         with self._lock:
             self._attempts = (*self._attempts, attempt)
         return attempt
 
     def close_attempt(self, attempt: StreamAttempt) -> None:
-        """Admit no more tasks of an attempt."""
         with self._lock:
             self._attempts = tuple(each for each in self._attempts if each is not attempt)
 
@@ -511,7 +482,6 @@ class StreamListener:
             return self._listening[1]
 
     def wake(self) -> None:
-        """Make the thread look at its attempts."""
         listening = self._listening
         if listening is not None:
             listening[0].wake()
@@ -553,11 +523,7 @@ def _bound(endpoint: StreamEndpoint) -> socket.socket:
 
 
 def _made_certificate() -> tuple[ssl.SSLContext, str]:
-    """TLS with a key and certificate that are unique to the run: the context, and the certificate's PEM.
-
-    Raises:
-        MissingExtraError: the package that creates them is not installed.
-    """
+    """TLS with a key and certificate that are unique to the run: the context, and the certificate's PEM."""
     with extra("encryption"):
         from cryptography import x509  # noqa: PLC0415 - where it is needed
         from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415

@@ -80,11 +80,8 @@ class Frame:
     """One frame.
 
     Attributes:
-        kind: type of its content.
         payload: at least one byte. Writable in a received frame: the driver writes producer id, epoch and sequence into
             a record batch in place.
-        lane: index of the output.
-        count: rows or records in the payload.
         details: `RecordsHeader.pack` for RECORDS, empty for other kinds.
     """
 
@@ -96,7 +93,6 @@ class Frame:
 
     @property
     def frame_bytes(self) -> int:
-        """Memory for details and payload."""
         return len(self.details) + len(self.payload)
 
     def header(self, number: int) -> bytes:
@@ -109,9 +105,6 @@ class RecordsHeader:
     """The driver's information for sending an encoded record batch.
 
     Attributes:
-        partition: destination of the batch.
-        record_count: at least 1.
-        digest: 128-bit digest of the records.
         row_key: the printable key of its record; None for a batch of several.
     """
 
@@ -167,7 +160,6 @@ def packed_totals(totals: dict[int, LaneTotals]) -> bytes:
 
 
 def packed_message(message: DriverMessage, text: bytes = b"") -> bytes:
-    """A message of the driver."""
     return _ANSWER.pack(message, len(text)) + text if message in _WITH_TEXT else bytes([message])
 
 
@@ -211,8 +203,6 @@ class StreamAddress:
 
     Attributes:
         host: as reachable by executors.
-        port: port of the listener.
-        token: 32 random bytes of the attempt.
         certificate: PEM of the only certificate that is accepted; None without encryption.
         io_deadline_s: seconds without activity of the driver after which a task gives up.
     """
@@ -240,10 +230,8 @@ class StreamOutput(ABC):
         """Send rows of one output, after those sent before.
 
         Args:
-            lane: index of the output.
             data: COPY bytes of whole rows, without header and trailer; any buffer. Above 1 MiB it should be passed in
                 parts, because it becomes one frame.
-            count: how many rows.
 
         Raises:
             BatchRetryError: the driver cannot be reached, or has given up the attempt.
@@ -265,12 +253,7 @@ class StreamOutput(ABC):
         """Send an encoded record batch.
 
         Args:
-            lane: index of the output.
-            header: its destination.
             payload: the batch without producer id, epoch and sequence; any buffer.
-
-        Raises:
-            BatchRetryError: as `rows`.
         """
         frame = Frame(
             FrameKind.RECORDS, memoryview(payload).cast("B"), lane, count=header.record_count, details=header.pack()
@@ -279,20 +262,12 @@ class StreamOutput(ABC):
         self._totals[lane] = self._totals.get(lane, LaneTotals()) + LaneTotals.of(frame, header)
 
     def ask(self, question: bytes) -> bytes:
-        """The driver's answer to a question; both have at most ``QUESTION_BYTES_MAX`` bytes.
-
-        Raises:
-            BatchRetryError: as `rows`.
-        """
+        """The driver's answer to a question; both have at most ``QUESTION_BYTES_MAX`` bytes."""
         self._put(Frame(FrameKind.QUESTION, memoryview(question)))
         return self._receive(DriverMessage.ANSWER)
 
     def finish(self) -> None:
-        """Send the rest; when this returns, the driver has everything, and another attempt of the task fails.
-
-        Raises:
-            BatchRetryError: as `rows`.
-        """
+        """Send the rest; when this returns, the driver has everything, and another attempt of the task fails."""
         for lane in list(self._collected):
             self._send_rows(lane)
         self._put(Frame(FrameKind.END, memoryview(packed_totals(self._totals))))
@@ -309,8 +284,7 @@ class StreamOutput(ABC):
         self._totals[lane] = self._totals.get(lane, LaneTotals()) + LaneTotals.of(frame, None)
 
     @abstractmethod
-    def _put(self, frame: Frame) -> None:
-        """Send one frame."""
+    def _put(self, frame: Frame) -> None: ...
 
     @abstractmethod
     def _receive(self, expected: DriverMessage) -> bytes:
@@ -321,11 +295,6 @@ class TaskStream(StreamOutput):
     """The output of a task, over a connection that never waits without a deadline.
 
     A context manager: entering it connects, leaving it closes the connection.
-
-    Args:
-        address: the driver's address, from the plan.
-        task: the Spark partition id.
-        task_attempt: Spark's id of the task attempt.
 
     Raises:
         BatchRetryError: the driver cannot be reached; on entering.
@@ -359,11 +328,7 @@ class TaskStream(StreamOutput):
         self.close()
 
     def connect(self) -> None:
-        """Connect, show the token, and wait until the driver accepts it.
-
-        Raises:
-            BatchRetryError: the driver cannot be reached, or does not accept the token.
-        """
+        """Connect, show the token, and wait until the driver accepts it."""
         address = self._address
         connect_s = min(_CONNECT_S_MAX, address.io_deadline_s)
         try:
@@ -388,7 +353,6 @@ class TaskStream(StreamOutput):
             raise
 
     def close(self) -> None:
-        """Close the connection; later calls fail."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

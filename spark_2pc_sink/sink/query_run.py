@@ -31,7 +31,6 @@ from spark_2pc_sink.sink.driver.on_decide import OnDecide
 from spark_2pc_sink.sink.driver.step_observer import BatchSpans, StepTimes
 from spark_2pc_sink.sink.job.batch_split import BatchSplit
 from spark_2pc_sink.sink.job.calling_query import check_is_batch
-from spark_2pc_sink.sink.job.classic_query import check_session
 from spark_2pc_sink.sink.job.lane_columns import expressions_by_lane, rows_of
 from spark_2pc_sink.sink.job.lane_expressions import LaneExpressions
 from spark_2pc_sink.sink.job.session_facts import install_log_filter
@@ -114,7 +113,7 @@ class QueryRun:
     def start(self, batch: DataFrame) -> None:
         """Check everything that can be checked without writing, then claim and recover."""
         jobs, records = self._sides.jobs, self._sides.records
-        check_session(jobs.facts.speculation())
+        jobs.facts.check_speculation()
         check_is_batch(batch)
         self.query.check()
         with jobs.executors.begun():
@@ -134,7 +133,7 @@ class QueryRun:
                 self._log.warning("%s=%s %s", name, given, once)
         with self._spans.span("start"):
             recovered = self._driver.recover()
-        if self.query.comes_straight(batch, jobs.facts.tasks_at_once()):
+        if self.query.is_plain_scan(batch, jobs.facts.tasks_at_once()):
             jobs.small_batches.try_first()
         if self._lineage is not None:
             self._lineage.begin(batch, lanes)

@@ -23,7 +23,7 @@ from spark_2pc_sink.sink.check.executor_side import active_session
 from spark_2pc_sink.sink.check.findings import CheckReport
 from spark_2pc_sink.sink.check.schema_side import rows_with
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.job.calling_query import Backfill, ConnectQuery, check_frame, session_id_here, takes_batches
+from spark_2pc_sink.sink.job.calling_query import Backfill, ConnectQuery, check_call, check_frame, session_id_here
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery
 from spark_2pc_sink.sink.job.session_facts import install_log_filter, is_connect
 from spark_2pc_sink.sink.job.sinks_of_runs import sinks_of_runs
@@ -31,7 +31,7 @@ from spark_2pc_sink.sink.query_run import QueryRun
 from spark_2pc_sink.sink.report import BatchReport
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from spark_2pc_sink.sink.job.calling_query import CallingQuery
@@ -190,8 +190,7 @@ class DualWriteSink:
             return cls(**{**found.keywords, **more})
 
     @_raising_once
-    @takes_batches
-    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+    def __call__(self, batch: DataFrame, batch_id: int | None = None) -> None:
         """Write one micro-batch; Spark calls this.
 
         Raises:
@@ -199,8 +198,9 @@ class DualWriteSink:
             LocalProtocolError: another thread has been inside a call on this sink for more than ``claim_deadline_ms``.
             DualWriteError: see `spark_2pc_sink.errors`; the query fails with it, and a restart goes on from there.
         """
-        with self._alone(f"write batch {batch_id} to"):
-            self._write(batch, batch_id, by_hand=False)
+        checked_id = check_call(batch, batch_id)
+        with self._alone(f"write batch {checked_id} to"):
+            self._write(batch, checked_id, by_hand=False)
 
     @_raising_once
     def write(self, df: DataFrame, *, batch_id: int) -> BatchReport:
@@ -276,10 +276,15 @@ class DualWriteSink:
     def _write(self, batch: DataFrame, batch_id: int, *, by_hand: bool) -> BatchReport:
         run, spark = self._run, batch.sparkSession
         query: CallingQuery
-        if run is not None and run.query.explicit_batch_ids == by_hand and run.query.goes_on(spark):
+        if run is not None and run.query.explicit_batch_ids == by_hand and run.query.is_current_run(spark):
             query = run.query
         else:
-            query = Backfill(self._options.transactional_id) if by_hand else self._find_query(spark)
+            if by_hand:
+                query = Backfill(self._options.transactional_id)
+            elif is_connect(spark):
+                query = ConnectQuery.of(spark, self._options.query_name, self._started_in)
+            else:
+                query = ClassicQuery.of(spark)
             sinks_of_runs.check_in(query.ids, self._options, is_active=query.is_active)
         with sinks_of_runs.call(query.ids, self._options.transactional_id, batch_id):
             report = self._run_of(query, batch).write(batch, batch_id)
@@ -288,12 +293,6 @@ class DualWriteSink:
         if self._options.on_batch is not None:
             self._options.on_batch(report)
         return report
-
-    def _find_query(self, spark: SparkSession) -> CallingQuery:
-        """Return the calling streaming query."""
-        if is_connect(spark):
-            return ConnectQuery.of(spark, self._options.query_name, self._started_in)
-        return ClassicQuery.of(spark)
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark Connect pickles the sink where the stream is started, and passes the copy no information about the

@@ -9,7 +9,7 @@ are not counted if the previous batch was distributed, succeeded, and would have
 **Small batches.** A batch of a few rows takes longer to distribute than to write. So if the previous batch was small,
 the driver collects the batch with a one-task job and encodes it without Python workers. A wrong guess is cheap: at most
 SMALL_ROWS_MAX rows are collected, and no data is sent before all have arrived. For the first batch of a run, if its
-rows come straight from the source (`ClassicQuery.comes_straight`), FIRST_ROWS_MAX are tried.
+rows are known to be cheap to get (`CallingQuery.is_plain_scan`), FIRST_ROWS_MAX are tried.
 
 A slow job with few rows either has work upstream (a large scan, a large state), which one task would do alone, or waits
 for cores in use elsewhere. So the next batch is distributed. If that takes as long, cores are the bottleneck, and
@@ -18,7 +18,7 @@ tasks, which need more of them, do not help.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -45,62 +45,48 @@ AIMED_ROWS_MIN: Final = 128
 AIMED_ROWS_MAX: Final = 32_768
 
 
-@dataclass(frozen=True)
-class ArrowBatchLimits:
-    """Bounds of Arrow batches.
+@dataclass
+class ArrowBatchSize:
+    """Sets rows and bytes of Arrow batches before each batch, unless the user has set them. One object serves one run.
+
+    The stream has its own session, so other queries' workers are not affected.
 
     Attributes:
         rows: maximum rows; 0 or less for no limit.
+        rows_given: the user has set the row limit; it is kept.
         roomy: no bound of bytes is needed.
     """
 
     rows: int = _ROWS_DEFAULT
     rows_given: bool = False
     roomy: bool = False
-
-    def after(self, results: TaskResults) -> ArrowBatchLimits:
-        """The bounds for the batch after one that was distributed and succeeded, with these results."""
-        rows = self.rows
-        if not self.rows_given:
-            # A batch without rows gives no information about the next, whose bytes may not be counted.
-            known = results.arrow_bytes > 0
-            rows = _aimed_rows(results.arrow_bytes / results.rows) if known else min(rows, _ROWS_DEFAULT)
-        roomy = rows > 0 and results.arrow_bytes * rows <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
-        return replace(self, rows=rows, roomy=roomy)
-
-    def settings(self) -> dict[str, str]:
-        return {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.roomy else str(ARROW_BATCH_BYTES)}
-
-
-class ArrowBatchSize:
-    """Sets rows and bytes before each batch, unless the user has set them. One object serves one run.
-
-    The stream has its own session, so other queries' workers are not affected.
-    """
-
-    def __init__(self) -> None:
-        self._limits = ArrowBatchLimits()
-        #: Settings that the user has not set, with their current values; None before the first batch.
-        self._ours: dict[str, str] | None = None
+    #: Settings that the user has not set, with their current values; None before the first batch.
+    _ours: dict[str, str] | None = field(default=None, compare=False)
 
     def apply(self, spark: SparkSession) -> None:
         """Apply the settings to the next job."""
         if self._ours is None:
-            self._ours = self._look(spark)
-        wanted = {name: value for name, value in self._limits.settings().items() if name in self._ours}
+            self._ours = self._free_settings(spark)
+        limits = {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.roomy else str(ARROW_BATCH_BYTES)}
+        wanted = {name: value for name, value in limits.items() if name in self._ours}
         for name, value in wanted.items():
             if value != self._ours[name]:
                 spark.conf.set(name, value)
         self._ours = wanted
 
     def note(self, results: TaskResults) -> None:
-        self._limits = self._limits.after(results)
+        """The bounds for the batch after one that was distributed and succeeded, with these results."""
+        if not self.rows_given:
+            # A batch without rows gives no information about the next, whose bytes may not be counted.
+            known = results.arrow_bytes > 0
+            self.rows = _aimed_rows(results.arrow_bytes / results.rows) if known else min(self.rows, _ROWS_DEFAULT)
+        self.roomy = self.rows > 0 and results.arrow_bytes * self.rows <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
 
     def forget(self) -> None:
         """Reset after a failed job, perhaps for lack of memory; or a small batch, which does not predict the next."""
-        self._limits = replace(self._limits, roomy=False)
+        self.roomy = False
 
-    def _look(self, spark: SparkSession) -> dict[str, str]:
+    def _free_settings(self, spark: SparkSession) -> dict[str, str]:
         """The current values of the settings that the user has not set."""
         ours = {}
         # Spark 4.0 does not have the bound of bytes.
@@ -109,9 +95,9 @@ class ArrowBatchSize:
         if rows is None:
             ours[_ROWS_SETTING] = str(_ROWS_DEFAULT)
             if counts:
-                self._limits = ArrowBatchLimits(rows=AIMED_ROWS_MAX)
+                self.rows = AIMED_ROWS_MAX
         else:
-            self._limits = ArrowBatchLimits(rows=int(rows), rows_given=True)
+            self.rows, self.rows_given = int(rows), True
         if spark.conf.get(_SETTING, _UNBOUNDED) == _UNBOUNDED:
             ours[_SETTING] = _UNBOUNDED
         return ours
@@ -140,9 +126,8 @@ class SmallBatches:
     """Remembers the cost of a run's last batches. One object serves one run."""
 
     def __init__(self) -> None:
-        self._small = False
+        self._small = self._first = False
         self._wait = 0
-        self._first = False
         # Remaining batches to collect regardless of time; and the duration of the last collected one.
         self._trusted = 0
         self._collected_s: float | None = None

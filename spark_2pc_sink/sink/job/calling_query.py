@@ -14,12 +14,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import uuid4
 
 from jdbc_state.sink_log import sink_log
@@ -45,9 +42,9 @@ def current_query(spark: SparkSession) -> str:
             option="foreachBatch",
             value="called outside a streaming query",
             rule="a batch is only safe to replay under the id of its query",
-            remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query; a frame that is no stream "
-            "is written with sink.write(df, batch_id=…); in a thread that your function starts, call it by way of "
-            "pyspark.inheritable_thread_target(spark), which tells the thread whose query it is",
+            remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query; write a batch DataFrame "
+            "with sink.write(df, batch_id=…); if your function calls the sink in another thread, wrap the call in "
+            "pyspark.inheritable_thread_target(spark), which passes the query's id on to the thread",
         )
     return query_id
 
@@ -70,8 +67,8 @@ class RunIds:
     run_id: str
 
 
-class CallingQuery(ABC):
-    """One run of a query.
+class CallingQuery:
+    """One run of a query; by itself, what can be said about one that does not show more.
 
     Attributes:
         explicit_batch_ids: True if a person assigns batch ids, which then only have to ascend.
@@ -82,11 +79,11 @@ class CallingQuery(ABC):
     def __init__(self, ids: RunIds) -> None:
         self.ids = ids
 
-    @abstractmethod
-    def goes_on(self, spark: SparkSession) -> bool:
-        """False after a restart of the query, which has a new run."""
+    def is_current_run(self, spark: SparkSession) -> bool:
+        """False after a restart of the query, which has a new run. A process that has only one run needs no check."""
+        del spark
+        return True
 
-    @abstractmethod
     def check(self) -> None:
         """Refuse a query whose batches cannot be replayed, or a plan that is not repeatable."""
 
@@ -103,7 +100,7 @@ class CallingQuery(ABC):
         del query_id
         return True
 
-    def comes_straight(self, batch: DataFrame, tasks: int) -> bool:
+    def is_plain_scan(self, batch: DataFrame, tasks: int) -> bool:
         """True if the first rows of a batch are known to be cheap to get; see `classic_query`."""
         del batch, tasks
         return False
@@ -158,12 +155,6 @@ class Backfill(CallingQuery):
     def __init__(self, transactional_id: str) -> None:
         super().__init__(RunIds(f"backfill of {transactional_id}", _RUN_ID))
 
-    def goes_on(self, spark: SparkSession) -> bool:
-        del spark
-        return True
-
-    def check(self) -> None: ...
-
 
 def check_frame(frame: DataFrame, batch_id: object) -> None:
     """Refuse anything but a numbered batch frame outside foreachBatch."""
@@ -171,21 +162,21 @@ def check_frame(frame: DataFrame, batch_id: object) -> None:
         raise ConfigurationError(
             option="batch_id",
             value=batch_id,
-            rule="it is a whole number from 0 on that fits 64 bits, greater than that of every batch before",
-            remedy="number the parts of the backfill, as by their dates: batch_id=20260131",
+            rule="must be a whole number from 0 to 2**63 - 1, greater than that of every earlier batch",
+            remedy="number the parts of the backfill, for example by date: batch_id=20260131",
         )
     if frame.isStreaming:
         raise ConfigurationError(
             option="write",
             value="a streaming frame",
-            rule="Spark gives its batches their ids",
+            rule="Spark assigns the ids of a stream's batches",
             remedy="pass the sink to writeStream.foreachBatch(sink)",
         )
     if _in_foreach_batch(frame.sparkSession):
         raise ConfigurationError(
             option="write",
             value="called inside foreachBatch",
-            rule="numbers by hand may leave others out, so a batch that Spark has not handed over would not be noticed",
+            rule="ids that you assign may have gaps, so a batch that did not reach the sink would not be noticed",
             remedy="call the sink itself there: sink(batch, batch_id)",
         )
 
@@ -198,8 +189,7 @@ _log = sink_log(__name__)
 
 #: Each start of a query has its own Python process.
 _NAMED: Final = (
-    "pass query_name='orders' to DualWriteSink: any name that stays with this checkpoint, and that no other "
-    "checkpoint has"
+    "pass query_name='orders' to DualWriteSink: any name that is always used with this checkpoint, and with no other"
 )
 
 
@@ -225,15 +215,15 @@ class ConnectQuery(CallingQuery):
                 option="foreachBatch",
                 value="called outside a streaming query",
                 rule="a batch is only safe to replay under the id of its query",
-                remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query; a frame that is no "
-                "stream is written with sink.write(df, batch_id=…)",
+                remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query; write a batch DataFrame "
+                "with sink.write(df, batch_id=…)",
             )
         if query_name is not None:
             return cls(RunIds(f"query {query_name!r}", _RUN_ID), None)
         # Before 4.3 a batch has the session in which the stream was started.
         active = (spark if started_in is None else session_by_id(started_in)).streams.active
         if len(active) != 1:
-            shown = f"has {len(active)} of them" if active else "is not known"
+            shown = f"has {len(active)} queries" if active else "is unknown"
             raise ConfigurationError(
                 option="query_name",
                 value=None,
@@ -243,10 +233,6 @@ class ConnectQuery(CallingQuery):
             )
         (query,) = active
         return cls(RunIds(str(query.id), _RUN_ID), query)
-
-    def goes_on(self, spark: SparkSession) -> bool:
-        del spark
-        return True
 
     def check(self) -> None:
         """The client sees neither checkpoint nor trigger, which is logged once."""
@@ -286,54 +272,39 @@ def _connect_sessions() -> Any | None:
     return None if module is None else module.SparkSession
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def takes_batches(method: Callable[P, R]) -> Callable[P, R]:
-    """Report calls of a method of batch and id as `check_call` does, where Python would report a missing argument."""
-
-    @wraps(method)
-    def checked(*args: P.args, **given: P.kwargs) -> R:
-        check_call(*args[1:], **given)
-        return method(*args, **given)
-
-    return checked
-
-
-def check_call(batch: object, batch_id: object = None) -> None:
-    """Refuse a call with anything but a Spark DataFrame and its batch id, as by ``foreach(sink)``."""
+def check_call(batch: object, batch_id: object) -> int:
+    """Refuse a call with anything but a Spark DataFrame and its batch id, as by ``foreach(sink)``; returns the id."""
     # Duck-typed: tests and wrappers may pass a stand-in.
     if not hasattr(batch, "sparkSession") and type(batch).__name__ == "DataFrame":
         raise ConfigurationError(
             option="foreachBatch",
             value=f"the sink was called with a DataFrame of {type(batch).__module__.partition('.')[0]}",
-            rule="tasks of Spark write the rows of a frame of Spark",
-            remedy="pass the batch that foreachBatch hands to your function, or what Spark makes of the frame: "
-            "spark.createDataFrame(frame); of pandas on Spark, frame.to_spark()",
+            rule="the sink writes Spark DataFrames",
+            remedy="pass the batch that your function gets from foreachBatch, or convert the frame with "
+            "spark.createDataFrame(frame) or, from pandas on Spark, with frame.to_spark()",
         )
     if not hasattr(batch, "sparkSession"):
         raise ConfigurationError(
             option="foreach",
             value=f"the sink was called with a {type(batch).__name__}",
-            rule="it writes whole batches, each in one transaction",
-            remedy="writeStream.foreachBatch(sink) in place of writeStream.foreach(sink)",
+            rule="the sink writes whole batches, each in one transaction",
+            remedy="use writeStream.foreachBatch(sink) instead of writeStream.foreach(sink)",
         )
     if batch_id is None:
         raise ConfigurationError(
             option="batch_id",
             value=None,
-            rule="a frame without an id could not be told from its own repetition",
-            remedy="writeStream.foreachBatch(sink) passes one; a frame that is no stream is written with "
-            "sink.write(df, batch_id=…)",
+            rule="a replay of a batch is recognised by its id",
+            remedy="writeStream.foreachBatch(sink) passes one; write a batch DataFrame with sink.write(df, batch_id=…)",
         )
     if not isinstance(batch_id, int):
         raise ConfigurationError(
             option="batch_id",
             value=batch_id,
-            rule=f"it is the whole number that Spark gives the batch, and came as {type(batch_id).__name__}",
-            remedy="pass the id on as foreachBatch hands it to your function",
+            rule=f"must be the int that Spark passes with the batch, not a {type(batch_id).__name__}",
+            remedy="pass on the id that your function gets from foreachBatch",
         )
+    return batch_id
 
 
 def check_is_batch(batch: DataFrame) -> None:
@@ -342,6 +313,6 @@ def check_is_batch(batch: DataFrame) -> None:
         raise ConfigurationError(
             option="foreachBatch",
             value="the sink was called with a stream",
-            rule="of a stream nobody has said which rows are in this batch",
-            remedy="pass the batch that foreachBatch hands to your function, or a frame that is made of it",
+            rule="a streaming DataFrame does not define which rows are in this batch",
+            remedy="pass the batch that your function gets from foreachBatch, or a frame derived from it",
         )

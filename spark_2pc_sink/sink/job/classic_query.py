@@ -3,23 +3,33 @@
 PySpark passes only a frame and a batch id to ``foreachBatch``. The query's id is a local property of the calling
 thread; its run, and how it is executed, are known to its ``StreamExecution`` in the JVM, which is found by that
 id in the map shared by all sessions of the application.
+
+Spark's record of a batch for which the sink was not called says whether it had rows. The progress of a query shows
+which batches are finished, but too little about their rows: ``numInputRows`` counts rows read from the sources, which
+is also 0 for a batch of many rows that the function did not read, and large if a filter removes all. So the rows read
+by the actions on the batch itself are examined, such as its ``isEmpty()``: Spark keeps these for the last
+``spark.sql.ui.retainedExecutions`` executions, with or without the web UI. A completed action that found no row where
+it read the batch has read all of the batch: actions end early only because of rows.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import HIDDEN
+from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.sink.job.calling_query import CallingQuery, RunIds, current_query, lag_of
-from spark_2pc_sink.sink.job.session_facts import Repeatability, elements_of
+from spark_2pc_sink.sink.job.session_facts import elements_of, refuse_unrepeatable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Iterable, Iterator
 
-    from spark_2pc_sink.recipe.placement import RunRecord
+    from pyspark.sql import DataFrame, SparkSession
 
 
 _log = sink_log(__name__)
@@ -37,15 +47,6 @@ _OF_KAFKA_SINK: Final = {"topic": "topic=", "includeheaders": "headers="}
 _KAFKA_PREFIX: Final = "kafka."
 
 
-def current_run(spark: SparkSession, query_id: str, execution: Any | None) -> RunIds:
-    """The ids of the run on whose thread this is called.
-
-    Without an execution the thread's job group is the run's id, unless the job has set its own.
-    """
-    run_id = spark.sparkContext.getLocalProperty(_JOB_GROUP) if execution is None else execution.runId().toString()
-    return RunIds(query_id, str(run_id))
-
-
 def stream_execution(spark: SparkSession, query_id: str) -> Any | None:
     """The JVM's StreamExecution of the query; None if this Spark does not show it."""
     jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to the running query from foreachBatch
@@ -53,27 +54,16 @@ def stream_execution(spark: SparkSession, query_id: str) -> Any | None:
     return active.get(jvm.java.util.UUID.fromString(query_id))
 
 
-def check_session(speculation: str) -> None:
-    """Refuse settings that would let two attempts of a task write."""
-    if speculation.lower() == "true":
-        raise ConfigurationError(
-            option="spark.speculation",
-            value="true",
-            rule="a speculative copy of a task would write its records a second time",
-            remedy="set spark.speculation=false for this application",
-        )
-
-
 def check_query(execution: Any | None) -> None:
     """Refuse a query whose batches cannot be replayed under their ids, and options that would be ignored."""
     if execution is None:
-        _log.warning("the running query is not visible: asynchronous progress tracking is not checked for")
+        _log.warning("this Spark does not show the running query: checkpoint and trigger are not checked")
         return
     if _ASYNC_EXECUTION in execution.getClass().getName():
         raise ConfigurationError(
             option="asyncProgressTrackingEnabled",
             value="true",
-            rule="after a restart several batches would come back under one batch id",
+            rule="after a restart several batches would be replayed under one batch id",
             remedy="remove the option from writeStream",
         )
     if _REAL_TIME_TRIGGER in execution.trigger().getClass().getName():
@@ -88,7 +78,7 @@ def check_query(execution: Any | None) -> None:
             option="checkpointLocation",
             value=None,
             rule="without it Spark makes a temporary checkpoint, and a restarted query would begin again with batch 0",
-            remedy="writeStream.option('checkpointLocation', DIRECTORY), one that outlives the job",
+            remedy="set writeStream.option('checkpointLocation', DIRECTORY) to a directory that outlives the job",
         )
     options = _private(execution, _OPTIONS)
     if options is not None:
@@ -108,7 +98,7 @@ def check_options(names: list[str]) -> None:
         raise ConfigurationError(
             option=f"writeStream.option({name!r})",
             value=HIDDEN,
-            rule="it is an option of Spark's own Kafka sink, and foreachBatch hands no option to this sink",
+            rule="it is an option of Spark's own Kafka sink, and foreachBatch does not pass options on to this sink",
             remedy=f"{remedy}, and remove the option from writeStream",
         )
 
@@ -123,21 +113,6 @@ def _private(execution: Any, name: str) -> Any | None:
             return found.get(execution)
         kind = kind.getSuperclass()
     return None
-
-
-def is_stopping(execution: Any | None) -> bool:
-    return execution is not None and not execution.isActive()
-
-
-def is_running(execution: Any | None) -> bool:
-    """False if the query has ended or is about to; True if this Spark does not show it. Callable from any thread."""
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - a client of Spark Connect has no py4j, and no execution
-
-    try:
-        return not is_stopping(execution)
-    except (Py4JError, OSError):
-        # The JVM has ended, and the query with it.
-        return False
 
 
 #: Spark's plan of a batch passed to foreachBatch: its rows, already planned.
@@ -162,7 +137,7 @@ _STRAIGHT: Final = frozenset(
 _OF_USERS: Final = ("PYTHON_UDF", "SCALA_UDF")
 
 
-def comes_straight(batch: DataFrame, stream: Any, tasks: int) -> bool:
+def is_plain_scan(batch: DataFrame, stream: Any, tasks: int) -> bool:
     """True if the first rows of a batch are cheap to get, so that the driver may try to collect it.
 
     They come straight from the source: through selects only, without user functions, and without operators in which one
@@ -175,15 +150,138 @@ def comes_straight(batch: DataFrame, stream: Any, tasks: int) -> bool:
     plan = batch._jdf.queryExecution().analyzed()  # noqa: SLF001 - as above
     if any(each.containsPattern(pattern) for each in (plan, stream) for pattern in called):
         return False
-    if not (is_straight(stream) and is_straight(plan)):
+    if not (is_plain_plan(stream) and is_plain_plan(plan)):
         return False
     partitions = sum(int(rows.rdd().getNumPartitions()) for rows in elements_of(plan.collectLeaves()))
     return partitions <= tasks
 
 
-def is_straight(plan: Any) -> bool:
+def is_plain_plan(plan: Any) -> bool:
     """Whether a plan and all below it pass each row on as it arrives."""
-    return plan.getClass().getSimpleName() in _STRAIGHT and all(map(is_straight, elements_of(plan.children())))
+    return plan.getClass().getSimpleName() in _STRAIGHT and all(map(is_plain_plan, elements_of(plan.children())))
+
+
+#: How long Spark may take to record an event.
+_RECORDED_MS_MAX: Final = 10_000
+_DROPPED_EVENTS: Final = "queue.appStatus.numDroppedEvents"
+_OUTPUT_ROWS: Final = "number of output rows"
+#: The operator with which an action reads the batch, or its copy after persist().
+_READERS: Final = frozenset({"Scan ExistingRDD", "InMemoryTableScan"})
+#: Other operators allowed in the plan of an action that reads all of a batch unless it finds rows. A join, for example,
+#: need not read one side if the other is empty.
+_THOROUGH: Final = _READERS | {
+    *("AQEShuffleRead", "AdaptiveSparkPlan", "Coalesce", "CollectLimit", "Exchange", "Filter", "GlobalLimit"),
+    *("HashAggregate", "LocalLimit", "Project", "ShuffleQueryStage", "WholeStageCodegen"),
+}
+#: WholeStageCodegen (1)
+_NUMBER: Final = re.compile(r" \(\d+\)$")
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operator of an executed plan.
+
+    Attributes:
+        metrics: ids of its metrics, unique to the operator.
+        rows: its metric of output rows, as Spark formats it; None without one, or if no task has run.
+    """
+
+    name: str
+    metrics: frozenset[int]
+    rows: str | None
+
+
+@dataclass(frozen=True)
+class PlanExecution:
+    """One execution of a plan inside a batch.
+
+    Attributes:
+        nodes: all operators, including those of the stream's own plan.
+    """
+
+    nodes: tuple[Node, ...]
+    succeeded: bool
+    tasks: int
+
+
+def shows_no_rows(stream: Iterable[Node], actions: Iterable[PlanExecution]) -> bool:
+    """True if actions show that a batch had no rows.
+
+    Args:
+        stream: the plan that produces the batch.
+    """
+    of_stream = frozenset[int]().union(*(node.metrics for node in stream))
+    shown = False
+    for action in actions:
+        # The batch's plan is part of the plan of each action that reads it.
+        if not any(node.metrics & of_stream for node in action.nodes):
+            continue
+        own = [node for node in action.nodes if not node.metrics & of_stream]
+        read = [node.rows for node in own if node.name in _READERS]
+        if any(rows not in {None, "0"} for rows in read):
+            return False
+        thorough = bool(read) and all(node.name in _THOROUGH for node in action.nodes if node in own)
+        complete = None not in read or action.tasks == 0
+        shown = shown or (action.succeeded and thorough and complete)
+    return shown
+
+
+def run_record(spark: SparkSession, run_id: str, execution: Any | None, missing: range) -> RunRecord:
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - a client of Spark Connect has no py4j
+
+    if execution is None:
+        return NOTHING_SHOWN
+    finished = frozenset(progress.batchId() for progress in execution.recentProgress()).intersection(missing)
+    try:
+        recorded = _Recorded(spark)
+        empty = frozenset(batch for batch in missing if recorded.had_no_rows(run_id, batch))
+    except Py4JError as error:
+        # Spark has no record then, and the batch that arrived is refused.
+        _log.warning("cannot determine whether batches %s had rows: %s", missing, str(error).partition("\n")[0])
+        empty = frozenset()
+    return RunRecord(finished | empty, empty)
+
+
+class _Recorded:
+    def __init__(self, spark: SparkSession) -> None:
+        self._store: Any = spark._jsparkSession.sharedState().statusStore()  # noqa: SLF001 - PySpark does not show it
+        context: Any = spark.sparkContext._jsc.sc()  # noqa: SLF001 - as above
+        self._jobs: Any = context.statusStore()
+        bus = context.listenerBus()
+        bus.waitUntilEmpty(_RECORDED_MS_MAX)
+        dropped = bus.metrics().metricRegistry().getCounters().get(_DROPPED_EVENTS)
+        #: False if events were lost, so that the record may be incomplete.
+        self._complete = dropped is not None and dropped.getCount() == 0
+        self._by_batch: dict[str, list[Any]] = {}
+        for execution in elements_of(self._store.executionsList()):
+            self._by_batch.setdefault(execution.description(), []).append(execution)
+
+    def had_no_rows(self, run_id: str, batch_id: int) -> bool:
+        of_batch = re.compile(rf"runId = {re.escape(run_id)}\s+batch = {batch_id}$")
+        found = [each for said, executions in self._by_batch.items() if of_batch.search(said) for each in executions]
+        roots = [each for each in found if each.executionId() == each.rootExecutionId()]
+        if not self._complete or len(roots) != 1:
+            return False
+        actions = (self._action(each) for each in found if each.executionId() != each.rootExecutionId())
+        return shows_no_rows(self._nodes(roots[0]), actions)
+
+    def _action(self, execution: Any) -> PlanExecution:
+        jobs = execution.jobs()
+        error = execution.errorMessage()
+        succeeded = execution.completionTime().isDefined() and (error.isEmpty() or error.get() == "")
+        return PlanExecution(
+            nodes=tuple(self._nodes(execution)),
+            succeeded=succeeded and jobs.values().toSet().mkString(",") in {"", "SUCCEEDED"},
+            tasks=sum(self._jobs.job(int(job)).numTasks() for job in jobs.keys().mkString(" ").split()),
+        )
+
+    def _nodes(self, execution: Any) -> Iterator[Node]:
+        values = self._store.executionMetrics(execution.executionId())
+        for node in elements_of(self._store.planGraph(execution.executionId()).allNodes()):
+            metrics = {metric.accumulatorId(): metric.name() for metric in elements_of(node.metrics())}
+            rows = [values.get(number) for number, name in metrics.items() if name == _OUTPUT_ROWS]
+            shown = rows[0].get() if rows and rows[0].isDefined() else None
+            yield Node(_NUMBER.sub("", node.name()), frozenset(metrics), shown)
 
 
 class ClassicQuery(CallingQuery):
@@ -194,27 +292,37 @@ class ClassicQuery(CallingQuery):
 
     @classmethod
     def of(cls, spark: SparkSession) -> ClassicQuery:
+        """The query on whose thread this is called."""
         query_id = current_query(spark)
         execution = stream_execution(spark, query_id)
-        return cls(spark, current_run(spark, query_id, execution), execution)
+        # Without an execution the thread's job group is the run's id, unless the job has set its own.
+        run_id = spark.sparkContext.getLocalProperty(_JOB_GROUP) if execution is None else execution.runId().toString()
+        return cls(spark, RunIds(query_id, str(run_id)), execution)
 
-    def goes_on(self, spark: SparkSession) -> bool:
-        query_id = current_query(spark)
-        if query_id != self.ids.query_id:
+    def is_current_run(self, spark: SparkSession) -> bool:
+        if current_query(spark) != self.ids.query_id:
             return False
         # A single JVM call while it is active: no two runs of one query are active at once.
-        active = self._execution is not None and not is_stopping(self._execution)
-        return active or self.ids == current_run(spark, query_id, stream_execution(spark, query_id))
+        active = self._execution is not None and not self.is_stopping()
+        return active or self.ids == ClassicQuery.of(spark).ids
 
     def check(self) -> None:
         check_query(self._execution)
-        Repeatability(self._spark).check_stream(self._execution)
+        if self._execution is not None:
+            # Spark itself fixes the current time of each batch in the stream's own plan.
+            refuse_unrepeatable("the stream", self._execution.logicalPlan())
 
     def is_stopping(self) -> bool:
-        return is_stopping(self._execution)
+        return self._execution is not None and not self._execution.isActive()
 
     def is_running(self) -> bool:
-        return is_running(self._execution)
+        from py4j.protocol import Py4JError  # noqa: PLC0415 - a client of Spark Connect has no py4j, and no execution
+
+        try:
+            return not self.is_stopping()
+        except (Py4JError, OSError):
+            # The JVM has ended, and the query with it.
+            return False
 
     def is_active(self, query_id: str) -> bool:
         """An id unknown to Spark is that of a backfill, which has no end."""
@@ -224,14 +332,12 @@ class ClassicQuery(CallingQuery):
             return True
         return stream_execution(self._spark, query_id) is not None
 
-    def comes_straight(self, batch: DataFrame, tasks: int) -> bool:
-        return self._execution is not None and comes_straight(batch, self._execution.logicalPlan(), tasks)
+    def is_plain_scan(self, batch: DataFrame, tasks: int) -> bool:
+        return self._execution is not None and is_plain_scan(batch, self._execution.logicalPlan(), tasks)
 
     def lag(self) -> dict[str, Any]:
         progress = None if self._execution is None else self._execution.lastProgress()
         return {} if progress is None else lag_of(progress.json())
 
     def look_back(self, missing: range) -> RunRecord:
-        from spark_2pc_sink.sink.job.run_record import run_record  # noqa: PLC0415 - py4j, which a pure client lacks
-
         return run_record(self._spark, self.ids.run_id, self._execution, missing)

@@ -429,8 +429,8 @@ class _LaneEncoder:
         self.row_count += rows.num_rows
         if not rows.num_rows:
             return
-        if self.plan.told_as is not None:
-            self.row_digest = combine_digests(self.row_digest, row_digest(self.plan.told_as, rows))
+        if self.plan.digest_label is not None:
+            self.row_digest = combine_digests(self.row_digest, row_digest(self.plan.digest_label, rows))
         completed = completed_rows(self.plan, rows)
         if self.plan.sends:
             self._gather(self._without_superseded(completed))

@@ -87,27 +87,6 @@ def probe(address: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
     return run
 
 
-def breaks_tasks(driver: Mapping[str, str], executor: Mapping[str, str]) -> str:
-    """Why no task can run there; '' if no reason is known."""
-    ours, theirs = driver.get(PYSPARK, ""), executor.get(PYSPARK, "")
-    if not (ours and theirs) or _first(ours, _PYSPARK_PARTS) == _first(theirs, _PYSPARK_PARTS):
-        return ""
-    return f"has {PYSPARK} {theirs}, and the driver {ours}"
-
-
-def other_encoders(driver: Mapping[str, str], executor: Mapping[str, str]) -> str:
-    """The encoding libraries of another major release, with both releases; '' if there are none.
-
-    A batch may still be written: no library rules that out.
-    """
-    both = [(name, driver.get(name, ""), executor.get(name, "")) for name in ENCODERS]
-    return ", ".join(
-        f"{name} {theirs} for {ours}"
-        for name, ours, theirs in both
-        if ours and theirs and _major(ours) != _major(theirs)
-    )
-
-
 def _major(release: str) -> str:
     """Compatibility prefix: release 0.12.1 promises no more to 0.13 than 1.2 to 2.0."""
     return _first(release, 2 if release.startswith("0.") else 1)
@@ -159,27 +138,13 @@ class ExecutorVerdict:
     warnings: Mapping[str, str]
 
 
-def check_executors(spark: SparkSession, listener: StreamListener, transactional_id: str, *, tasks: int) -> None:
-    """Test all executors, log weaknesses, and refuse hosts that cannot run the sink's tasks or reach the driver."""
-    verdict = try_executors(spark, listener, tasks=tasks)
-    log = sink_log(__name__, transactional_id)
-    for warning in verdict.warnings.values():
-        log.warning("executors: %s", warning)
-    if verdict.faults:
-        hosts, said = ", ".join(verdict.faults), "; ".join(verdict.faults.values())
-        raise _refusal(spark, hosts, said)
-
-
 def try_executors(spark: SparkSession, listener: StreamListener, *, tasks: int) -> ExecutorVerdict:
     return judge(_ask(spark, listener, tasks), _ours(spark))
 
 
 def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str]) -> ExecutorVerdict:
     found = sorted(answers, key=lambda answer: answer.host)
-    return ExecutorVerdict(
-        _by_host(found, lambda answer: _fault(answer, ours)),
-        _by_host(found, lambda answer: _weakness(answer, ours)),
-    )
+    return ExecutorVerdict(_by_host(found, _fault, ours), _by_host(found, _weakness, ours))
 
 
 def remedy_for(spark: SparkSession) -> str:
@@ -221,47 +186,53 @@ def naming_executors(spark: SparkSession, try_all: Callable[[], object] = lambda
         raise _refusal(spark, host, f"{host}: {broken[1] or broken[2]}") from error
 
 
-def _by_host(answers: Iterable[ExecutorAnswer], say: Callable[[ExecutorAnswer], str]) -> dict[str, str]:
+def _by_host(
+    answers: Iterable[ExecutorAnswer], say: Callable[[ExecutorAnswer, Mapping[str, str]], str], ours: Mapping[str, str]
+) -> dict[str, str]:
     """The first sentence of each host, if any: its executors report the same."""
     said: dict[str, str] = {}
     for answer in answers:
-        said[answer.host] = said.get(answer.host) or say(answer)
+        said[answer.host] = said.get(answer.host) or say(answer, ours)
     return {host: sentence for host, sentence in said.items() if sentence}
 
 
 def _fault(answer: ExecutorAnswer, ours: Mapping[str, str]) -> str:
-    """Why a batch would fail there, in one sentence; '' if it would not."""
-    broken = breaks_tasks(ours, answer.versions)
-    if broken:
-        return f"{answer.host}: {answer.python} {broken}"
+    """Why a batch would fail there, in one sentence; '' if it would not. Unknown releases are not compared."""
+    here, there = ours.get(PYSPARK, ""), answer.versions.get(PYSPARK, "")
+    python = f"{answer.host}: {answer.python}"
+    if here and there and _first(here, _PYSPARK_PARTS) != _first(there, _PYSPARK_PARTS):
+        return f"{python} has {PYSPARK} {there}, and the driver {here}"
     if answer.missing:
-        return f"{answer.host}: {answer.python} cannot import {_PACKAGE}: {answer.missing}"
+        return f"{python} cannot import {_PACKAGE}: {answer.missing}"
     if answer.version != _VERSION:
-        return f"{answer.host}: {answer.python} has {_PACKAGE} {answer.version}, and the driver {_VERSION}"
+        return f"{python} has {_PACKAGE} {answer.version}, and the driver {_VERSION}"
     return f"{answer.host}: {answer.unreached}" if answer.unreached else ""
 
 
 def _weakness(answer: ExecutorAnswer, ours: Mapping[str, str]) -> str:
-    """What is weaker there than possible, in one sentence; '' if nothing is."""
-    others = other_encoders(ours, answer.versions)
+    """The encoding libraries of another major release, in one sentence; '' if there are none.
+
+    A batch may still be written: no library rules that out.
+    """
+    both = [(name, ours.get(name, ""), answer.versions.get(name, "")) for name in ENCODERS]
+    others = [
+        f"{name} {there} for {here}" for name, here, there in both if here and there and _major(here) != _major(there)
+    ]
     if not others:
         return ""
     return (
-        f"{answer.host}: {answer.python} encodes with other libraries than the driver ({others}): install the same on "
-        "both"
+        f"{answer.host}: {answer.python} encodes with other libraries than the driver ({', '.join(others)}): install "
+        "the same on both"
     )
 
 
 def _ours(spark: SparkSession) -> dict[str, str]:
-    """Releases with which those of executors are compared.
+    """Releases with which those of executors are compared. PySpark's package metadata may be missing.
 
     A client of Spark Connect runs no tasks: its Spark and its libraries may differ from the server's.
     """
-    return {} if is_connect(spark) and not beside_server() else _versions_here()
-
-
-def _versions_here() -> dict[str, str]:
-    """Driver-side versions. PySpark's is read from the module: its package metadata may be missing."""
+    if is_connect(spark) and not beside_server():
+        return {}
     import pyspark  # noqa: PLC0415 - Spark is imported where it is needed
 
     versions = {PYSPARK: pyspark.__version__}
@@ -285,29 +256,9 @@ def _ask(spark: SparkSession, listener: StreamListener, tasks: int) -> list[Exec
     return [ExecutorAnswer(**json.loads(row.answer)) for row in found]
 
 
-class TriedExecutors:
-    """Executors that have passed the check: other queries of the application do not test them again.
-
-    An executor may have lost its connection to the driver since then. So after a batch has failed for good, all are
-    tested again. One object serves one process.
-    """
-
-    def __init__(self) -> None:
-        self._passed: dict[tuple[str, StreamEndpoint], frozenset[str]] = {}
-
-    def have_passed(self, application: str, endpoint: StreamEndpoint, executors: frozenset[str] | None) -> bool:
-        return executors is not None and executors == self._passed.get((application, endpoint))
-
-    def note(self, application: str, endpoint: StreamEndpoint, executors: frozenset[str] | None) -> None:
-        if executors is not None:
-            self._passed[application, endpoint] = executors
-
-    def forget(self) -> None:
-        self._passed.clear()
-
-
-#: One object for this process, whose queries share the application's executors.
-tried_executors: Final = TriedExecutors()
+#: Executors of an application that have passed the check for an endpoint: other queries do not test them again. One may
+#: have lost its connection to the driver since then, so this is cleared after a batch has failed for good.
+passed_executors: Final[dict[tuple[str, StreamEndpoint], frozenset[str]]] = {}
 
 
 class ExecutorWatch:
@@ -328,11 +279,11 @@ class ExecutorWatch:
         """Test all of them before the first batch, unless the same ones have already passed for the same endpoint."""
         if not self._has_executors:
             return
-        known, application = self._facts.executors(), self._facts.application()
-        if not tried_executors.have_passed(application, self._listener.endpoint, known):
+        known, key = self._facts.executors(), (self._facts.application(), self._listener.endpoint)
+        if known is None or known != passed_executors.get(key):
             self._check()
-            tried_executors.note(application, self._listener.endpoint, known)
-        self._tried = known or frozenset()
+        if known is not None:
+            self._tried = passed_executors[key] = known
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -350,7 +301,7 @@ class ExecutorWatch:
             yield
             begun.result()
 
-    def look(self) -> None:
+    def check_new(self) -> None:
         """Test them again if some have joined; at the beginning of each attempt of a batch."""
         known = self._facts.executors() if self._has_executors else None
         if known is None or known <= self._tried:
@@ -364,6 +315,9 @@ class ExecutorWatch:
         return naming_executors(self._spark, self._check) if has_other_python(self._spark) else nullcontext()
 
     def _check(self) -> None:
-        tasks = self._facts.tasks_at_once()
         with self._facts.described(f"{self._transactional_id}: check executors"):
-            check_executors(self._spark, self._listener, self._transactional_id, tasks=tasks)
+            verdict = try_executors(self._spark, self._listener, tasks=self._facts.tasks_at_once())
+        for warning in verdict.warnings.values():
+            self._log.warning("executors: %s", warning)
+        if verdict.faults:
+            raise _refusal(self._spark, ", ".join(verdict.faults), "; ".join(verdict.faults.values()))

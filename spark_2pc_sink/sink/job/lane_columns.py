@@ -269,7 +269,7 @@ class LaneWork:
             index=self.lane.index,
             packed=packed_name(self.lane.index) if packed_with_others else None,
             sends=self.lane.records is not None,
-            told_as=self.lane.rows.table if self.lane.rows is not None and self.lane.records is None else None,
+            digest_label=self.lane.rows.table if self.lane.rows is not None and self.lane.records is None else None,
             topic=self.topic,
             row_encoder=row_encoder,
             json=self.expressions.json,

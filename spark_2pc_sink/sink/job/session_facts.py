@@ -12,8 +12,7 @@ import re
 import shutil
 import socket
 import sys
-from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,27 +85,8 @@ def elements_of(sequence: Any) -> Iterator[Any]:
     return (sequence.apply(index) for index in range(sequence.size()))
 
 
-class Repeatability:
-    def __init__(self, spark: SparkSession) -> None:
-        jvm: Any = spark._jvm  # noqa: SLF001 - plans are not public in PySpark
-        trees = jvm.org.apache.spark.sql.catalyst.trees
-        self._current_like = getattr(getattr(trees, "TreePattern$"), "MODULE$").CURRENT_LIKE()
-
-    def check_stream(self, execution: Any | None) -> None:
-        """Refuse a stream whose own plan is not repeatable; Spark itself fixes the current time of each batch there."""
-        if execution is not None:
-            _refuse_culprit("the stream", execution.logicalPlan())
-
-    def check(self, frame: DataFrame, where: str) -> None:
-        """Refuse a frame that uses rand(), uuid(), current_timestamp() or the like; ``where`` describes it."""
-        analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - plans are not public in PySpark
-        if analyzed.containsPattern(self._current_like):
-            # Spark fixes the current time per batch in the stream's own plan, but not in expressions added to it.
-            raise _unrepeatable(where, "the current date or time")
-        _refuse_culprit(where, analyzed)
-
-
-def _refuse_culprit(where: str, plan: Any) -> None:
+def refuse_unrepeatable(where: str, plan: Any) -> None:
+    """Refuse a plan with rand(), uuid() or the like."""
     culprit = _culprit_in_plan(plan)
     if culprit is not None:
         raise _unrepeatable(where, culprit)
@@ -122,7 +102,7 @@ def _unrepeatable(where: str, culprit: str) -> ConfigurationError:
     return ConfigurationError(
         option=where,
         value=culprit,
-        rule="it gives another result each time, so a replayed batch would not be the same batch",
+        rule="its result changes each time it is evaluated, so a replayed batch would have different rows",
         remedy=remedy,
     )
 
@@ -161,47 +141,73 @@ WORKER_URL: Final = "SPARK_CONNECT_LOCAL_URL"
 _MANY: Final = 100_000
 
 
-class SessionFacts(ABC):
-    """Facts of one Spark session, and services for its jobs."""
+class SessionFacts:
+    """Facts of one Spark session, and services for its jobs; by itself, what a client of Spark Connect can do."""
 
     def __init__(self, spark: SparkSession, transactional_id: str) -> None:
         self._spark = spark
         self._log = sink_log(__name__, transactional_id)
+        self._tasks_at_once: int | None = None
+        self._warned = False
 
-    def setting(self, name: str, default: str) -> str:
-        # None counts as not set: Spark rejects it as a default of some settings.
-        return str(self._spark.conf.get(name, default) or default)
+    def check_speculation(self) -> None:
+        """Refuse a setting that would let two attempts of a task write."""
+        if self._speculation().lower() == "true":
+            raise ConfigurationError(
+                option="spark.speculation",
+                value="true",
+                rule="a speculative copy of a task would write its records a second time",
+                remedy="set spark.speculation=false for this application",
+            )
 
-    @abstractmethod
-    def speculation(self) -> str:
-        """The application's setting ``spark.speculation``, which its scheduler follows."""
+    def _speculation(self) -> str:
+        """The application's setting, which its scheduler follows; a client sees only its value at the start."""
+        return str(self._spark.conf.get(_SPECULATION, "false"))
 
-    @abstractmethod
-    def tasks_at_once(self) -> int: ...
+    def tasks_at_once(self) -> int:
+        """Determined once by a client, because it takes a tiny job."""
+        if self._tasks_at_once is None:
+            partitions = self._spark.range(_MANY).selectExpr("spark_partition_id() AS partition")
+            self._tasks_at_once = partitions.distinct().count()
+        return self._tasks_at_once
 
-    @abstractmethod
     def application(self) -> str:
         """Spark's id of the application; '' if unknown."""
+        return ""
 
-    @abstractmethod
     def executors(self) -> frozenset[str] | None:
         """The addresses of all current executors, including the driver's; None if unknown."""
+        return None
 
-    @abstractmethod
     def settings_of(self, spark: SparkSession) -> str | None:
         """All settings that were ever set in a session, as one text; None if unknown."""
+        del spark
+        return None
 
-    @abstractmethod
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
-        """Refuse a frame that may differ when it is evaluated again; see `Repeatability.check`."""
+        """Refuse a frame that may differ when it is evaluated again. Clients cannot see plans, which is logged once."""
+        del frame, where
+        if not self._warned:
+            self._warned = True
+            self._log.warning(
+                "Spark Connect shows no plans, so these are not checked: rand(), uuid(), current_timestamp() and the "
+                "like in the stream, its function or the sink's expressions; with them a replayed batch has different "
+                "rows, and is refused"
+            )
 
-    @abstractmethod
     def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
         """Wrap the function for another thread: its jobs belong to the query on whose thread this is called."""
+        return function
 
-    @abstractmethod
-    def described(self, text: str) -> AbstractContextManager[None]:
-        """A context in which Spark's UI describes each job by ``text``."""
+    @contextmanager
+    def described(self, text: str) -> Iterator[None]:
+        """Describe each job of the block by ``text`` in Spark's UI; of Spark Connect, by a tag."""
+        tag = text.replace(",", ";")
+        self._spark.addTag(tag)
+        try:
+            yield
+        finally:
+            self._spark.removeTag(tag)
 
 
 class ClassicSession(SessionFacts):
@@ -209,9 +215,11 @@ class ClassicSession(SessionFacts):
 
     def __init__(self, spark: SparkSession, transactional_id: str) -> None:
         super().__init__(spark, transactional_id)
-        self._repeatability = Repeatability(spark)
+        jvm: Any = spark._jvm  # noqa: SLF001 - plans are not public in PySpark
+        trees = jvm.org.apache.spark.sql.catalyst.trees
+        self._current_like = getattr(getattr(trees, "TreePattern$"), "MODULE$").CURRENT_LIKE()
 
-    def speculation(self) -> str:
+    def _speculation(self) -> str:
         return str(self._spark.sparkContext.getConf().get(_SPECULATION, "false"))
 
     def tasks_at_once(self) -> int:
@@ -229,7 +237,11 @@ class ClassicSession(SessionFacts):
         return str(spark._jsparkSession.sessionState().conf().settings().toString())  # noqa: SLF001 - PySpark has no such question
 
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
-        self._repeatability.check(frame, where)
+        analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - plans are not public in PySpark
+        if analyzed.containsPattern(self._current_like):
+            # Spark fixes the current time per batch in the stream's own plan, but not in expressions added to it.
+            raise _unrepeatable(where, "the current date or time")
+        refuse_unrepeatable(where, analyzed)
 
     def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
         """With the job group of the query, by which Spark cancels its jobs."""
@@ -250,67 +262,12 @@ class ClassicSession(SessionFacts):
             context.setLocalProperty(_DESCRIPTION, before)
 
 
-class ConnectSession(SessionFacts):
-    def __init__(self, spark: SparkSession, transactional_id: str) -> None:
-        super().__init__(spark, transactional_id)
-        self._tasks_at_once: int | None = None
-        self._told = False
-
-    def speculation(self) -> str:
-        """A client sees only the application's value at the start of its session."""
-        return self.setting(_SPECULATION, "false")
-
-    def tasks_at_once(self) -> int:
-        """Determined once, because it takes a tiny job."""
-        if self._tasks_at_once is None:
-            partitions = self._spark.range(_MANY).selectExpr("spark_partition_id() AS partition")
-            self._tasks_at_once = partitions.distinct().count()
-        return self._tasks_at_once
-
-    def application(self) -> str:
-        """Not available to clients."""
-        return ""
-
-    def executors(self) -> frozenset[str] | None:
-        return None
-
-    def settings_of(self, spark: SparkSession) -> str | None:
-        del spark
-        return None
-
-    def check_repeatable(self, frame: DataFrame, where: str) -> None:
-        """Clients cannot see plans, which is logged once."""
-        del frame, where
-        if not self._told:
-            self._told = True
-            self._log.warning(
-                "Spark Connect shows no plans, so these are not checked: rand(), uuid(), current_timestamp() and the "
-                "like in the stream, its function or the sink's expressions; they make a replayed batch another batch, "
-                "which is then refused"
-            )
-
-    def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
-        """A job is a separate request, and belongs to its session."""
-        return function
-
-    @contextmanager
-    def described(self, text: str) -> Iterator[None]:
-        """The description belongs to Spark Connect, so the text is a tag of the job."""
-        tag = text.replace(",", ";")
-        self._spark.addTag(tag)
-        try:
-            yield
-        finally:
-            self._spark.removeTag(tag)
-
-
 def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith(_CONNECT)
 
 
 def session_facts(spark: SparkSession, transactional_id: str) -> SessionFacts:
-    kind: Callable[[SparkSession, str], SessionFacts] = ConnectSession if is_connect(spark) else ClassicSession
-    return kind(spark, transactional_id)
+    return (SessionFacts if is_connect(spark) else ClassicSession)(spark, transactional_id)
 
 
 def beside_server() -> bool:

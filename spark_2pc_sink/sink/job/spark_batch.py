@@ -131,7 +131,7 @@ class SparkBatch:
         return [*written, *self._records.letters.partitions(self._split.bad_rows, self._split.batch_id)]
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> SparkResults:
-        self._jobs.executors.look()
+        self._jobs.executors.check_new()
         self._prepare_tables(create=True)
         with (
             _forgetting(self._tables.forget),

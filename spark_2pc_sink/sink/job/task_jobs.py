@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.sink.job.batch_size import ArrowBatchSize, SmallBatches
 from spark_2pc_sink.sink.job.encode_task import renaming, task_function
-from spark_2pc_sink.sink.job.executors import ExecutorWatch, tried_executors
+from spark_2pc_sink.sink.job.executors import ExecutorWatch, passed_executors
 from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
 from spark_2pc_sink.sink.job.task_plan import RESULT_DDL
 from spark_2pc_sink.sink.stream.listener import StreamLimits, StreamListener
@@ -51,7 +51,7 @@ class TaskJobs:
 
     def note_failure(self) -> None:
         """A batch has failed for good: the query ends, and another one may need the port."""
-        tried_executors.forget()
+        passed_executors.clear()
         self.listener.close()
 
     def close(self) -> None:

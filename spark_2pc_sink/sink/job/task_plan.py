@@ -41,7 +41,7 @@ class LanePlan:
     Attributes:
         packed: column that contains the rows, as a struct or as an array of structs; None if they are the rows passed
             by Spark.
-        told_as: table of rows without records, which have a digest of their own; None if records identify them.
+        digest_label: table of rows without records, which have a digest of their own; None if records identify them.
         topic: topic of the records; None if every row names its own.
         row_encoder: how rows become COPY bytes; None without a table, and for a resend, when the database has them.
         json: columns whose JSON is the value; None if the value is a column.
@@ -53,7 +53,7 @@ class LanePlan:
     index: int = 0
     packed: str | None = None
     sends: bool = True
-    told_as: str | None = None
+    digest_label: str | None = None
     topic: str | None = None
     row_encoder: CopyPlan | None = None
     json: tuple[JsonField, ...] | None = None

@@ -90,7 +90,7 @@ def test_a_plan_that_changes_is_checked_again(
     stream.add(rows_of(0, 5))
     stream.add(rows_of(1, 5))
     sink = target.sink()
-    with pytest.raises(ConfigurationError, match=rf"the batch=.*{culprit}.*another result each time"):
+    with pytest.raises(ConfigurationError, match=rf"the batch=.*{culprit}.*changes each time"):
         stream.run(lambda batch, batch_id: sink(changed(batch) if batch_id else batch, batch_id))
     target.check(rows_of(0, 5))
 

@@ -74,7 +74,7 @@ def test_something_else_than_the_batch_is_told_so(stream: FileStream, target: Ta
         stream.run(lambda _, batch_id: sink(stream.frame(), batch_id))
     with pytest.raises(ConfigurationError, match="a DataFrame of pandas"):
         stream.run(lambda batch, batch_id: sink(batch.toPandas(), batch_id))
-    with pytest.raises(ConfigurationError, match="came as str"):
+    with pytest.raises(ConfigurationError, match="not a str"):
         stream.run(lambda batch, batch_id: sink(batch, str(batch_id)))
     assert target.records() == []
 

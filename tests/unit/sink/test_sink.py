@@ -14,6 +14,7 @@ from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.sink import sink as module
 from spark_2pc_sink.sink.job.calling_query import Backfill
+from spark_2pc_sink.sink.job.classic_query import ClassicQuery
 from spark_2pc_sink.sink.job_end import exit_code_of
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
 
@@ -65,7 +66,7 @@ class Calls:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
-    monkeypatch.setattr(DualWriteSink, "_find_query", calls.find_query)
+    monkeypatch.setattr(ClassicQuery, "of", calls.find_query)
     return calls
 
 
@@ -113,7 +114,7 @@ def test_a_sink_is_closed_once_and_can_be_used_again(monkeypatch: pytest.MonkeyP
         return runs[-1]
 
     monkeypatch.setattr(module, "QueryRun", start)
-    monkeypatch.setattr(DualWriteSink, "_find_query", lambda _sink, _spark: Backfill("orders"))
+    monkeypatch.setattr(ClassicQuery, "of", lambda _spark: Backfill("orders"))
     shared = sink()
     shared.close()
     shared(BATCH, 7)
@@ -138,7 +139,7 @@ def test_a_sink_is_not_closed_in_the_middle_of_a_call(calls: Calls) -> None:
 def test_foreach_is_refused_in_a_task_with_the_method_that_is_meant() -> None:
     """Spark calls the function of foreach() with a Row, in a task, with a copy of the sink."""
     copy = pickle.loads(pickle.dumps(sink()))  # noqa: S301
-    with pytest.raises(ConfigurationError, match=r"called with a tuple.*foreachBatch\(sink\) in place of") as refused:
+    with pytest.raises(ConfigurationError, match=r"called with a tuple.*foreachBatch\(sink\) instead of") as refused:
         copy((1, "a row"))
     assert refused.value.option == "foreach"
 

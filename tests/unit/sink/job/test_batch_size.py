@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,11 +19,10 @@ from spark_2pc_sink.sink.job.batch_size import (
     SMALL_ROWS_MAX,
     SMALL_S_MAX,
     UNBOUNDED_ROWS_BYTES_MAX,
-    ArrowBatchLimits,
     ArrowBatchSize,
     SmallBatches,
 )
-from spark_2pc_sink.sink.job.classic_query import is_straight
+from spark_2pc_sink.sink.job.classic_query import is_plain_plan
 from spark_2pc_sink.sink.job.task_plan import TaskReceipt, TaskResults
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
 from spark_2pc_sink.sink.stream.background_task import AttemptThreads
@@ -70,6 +68,11 @@ def read(*tasks: tuple[int, int]) -> TaskResults:
     return TaskResults(tuple(receipts))
 
 
+def after(size: ArrowBatchSize, *tasks: tuple[int, int]) -> tuple[int, bool]:
+    size.note(read(*tasks))
+    return size.rows, size.roomy
+
+
 def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
     session, bound = Session(), ArrowBatchSize()
     for _ in range(2):
@@ -82,12 +85,11 @@ def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
     [([], True), ([(10, 10 * ROW_BYTES), (1, ROW_BYTES)], True), ([(10, 10 * ROW_BYTES), (1, 2 * ROW_BYTES)], False)],
 )
 def test_what_the_last_batch_says_of_the_next(tasks: list[tuple[int, int]], roomy: bool) -> None:
-    before = ArrowBatchLimits(rows=ROWS_MAX, rows_given=True, roomy=not roomy)
-    assert before.after(read(*tasks)) == replace(before, roomy=roomy)
+    assert after(ArrowBatchSize(ROWS_MAX, rows_given=True, roomy=not roomy), *tasks) == (ROWS_MAX, roomy)
 
 
 def test_where_spark_does_not_count_rows_it_counts_bytes() -> None:
-    assert not ArrowBatchLimits(rows=0, rows_given=True).after(read((1, 1))).roomy
+    assert after(ArrowBatchSize(0, rows_given=True), (1, 1)) == (0, False)
 
 
 def test_where_there_is_room_the_bound_is_lifted() -> None:
@@ -129,7 +131,7 @@ def test_what_somebody_else_has_set_stays() -> None:
 def test_heavy_rows_come_in_small_numbers(row_bytes: int, rows: int) -> None:
     # There is room by the number that is chosen, not by Spark's own.
     roomy = rows * row_bytes <= UNBOUNDED_ROWS_BYTES_MAX
-    assert ArrowBatchLimits().after(read((3, 3 * row_bytes))) == ArrowBatchLimits(rows=rows, roomy=roomy)
+    assert after(ArrowBatchSize(), (3, 3 * row_bytes)) == (rows, roomy)
 
 
 @pytest.mark.parametrize(("counts", "rows"), [(True, [str(AIMED_ROWS_MAX)]), (False, [])])
@@ -150,8 +152,8 @@ def test_a_number_of_rows_is_set_once() -> None:
 
 def test_a_batch_without_rows_says_nothing_about_their_number() -> None:
     """So it is not more than Spark's own, where the next batch has no bound of bytes."""
-    assert ArrowBatchLimits(rows=512).after(read()) == ArrowBatchLimits(rows=512, roomy=True)
-    assert ArrowBatchLimits(rows=AIMED_ROWS_MAX).after(read()) == ArrowBatchLimits(rows=10_000, roomy=True)
+    assert after(ArrowBatchSize(512)) == (512, True)
+    assert after(ArrowBatchSize(AIMED_ROWS_MAX)) == (10_000, True)
 
 
 def note_small(batches: SmallBatches) -> None:
@@ -307,11 +309,11 @@ def plan(*names: str) -> Any:
     ],
 )
 def test_rows_come_straight_through_selects_alone(names: tuple[str, ...], straight: bool) -> None:
-    assert is_straight(plan(*names)) is straight
+    assert is_plain_plan(plan(*names)) is straight
 
 
 def test_both_sides_of_a_plan_count() -> None:
-    assert not is_straight(Plan("Project", Plan("LogicalRDD"), Plan("Filter", Plan("LogicalRDD"))))
+    assert not is_plain_plan(Plan("Project", Plan("LogicalRDD"), Plan("Filter", Plan("LogicalRDD"))))
 
 
 class TryFailedError(Exception):

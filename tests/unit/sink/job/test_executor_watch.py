@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.job import executors
-from spark_2pc_sink.sink.job.executors import ExecutorAnswer, ExecutorWatch, tried_executors
+from spark_2pc_sink.sink.job.executors import ExecutorAnswer, ExecutorWatch, passed_executors
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamLimits, StreamListener
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     # What other tests have tried.
-    tried_executors.forget()
+    passed_executors.clear()
     made = Cluster()
     monkeypatch.setattr(executors, "_ask", made.ask)
     return made
@@ -87,14 +87,14 @@ def answer(host: str, *, missing: str = "", unreached: str = "") -> ExecutorAnsw
 def test_they_are_tried_again_only_where_one_has_joined(cluster: Cluster) -> None:
     watch = watch_over(cluster)
     watch.begin()
-    watch.look()
+    watch.check_new()
     assert cluster.asked == 1
     cluster.members = frozenset({"driver:1"})
-    watch.look()
+    watch.check_new()
     assert cluster.asked == 1
     cluster.join(answer("b"))
-    watch.look()
-    watch.look()
+    watch.check_new()
+    watch.check_new()
     assert cluster.asked == 2
 
 
@@ -106,7 +106,7 @@ def test_each_that_has_joined_and_cannot_run_tasks_has_its_sentence(cluster: Clu
     )
     cluster.join(answer("d", unreached="refused"))
     with pytest.raises(ConfigurationError) as refused:
-        watch.look()
+        watch.check_new()
     assert refused.value.value == "b, c, d"
     assert refused.value.rule == (
         "b: /usr/bin/python3 cannot import spark_2pc_sink: No module named 'pgpq'; "
@@ -151,7 +151,7 @@ def test_nothing_is_asked_where_there_are_no_executors_and_where_no_client_is_to
     cluster.spark = session("local[2]")
     watch = watch_over(cluster)
     watch.begin()
-    watch.look()
+    watch.check_new()
     with pytest.raises(PySparkException, match="No module"), watch.naming():
         raise PySparkException(f"{LOST}ModuleNotFoundError: No module named 'of_the_users_function'")
     assert cluster.asked == 0
@@ -159,7 +159,7 @@ def test_nothing_is_asked_where_there_are_no_executors_and_where_no_client_is_to
     cluster.spark, cluster.members = session("spark://host:7077"), None
     connect = watch_over(cluster)
     connect.begin()
-    connect.look()
+    connect.check_new()
     assert cluster.asked == 1
 
 

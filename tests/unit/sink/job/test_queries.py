@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +20,12 @@ from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.job import calling_query, session_facts
 from spark_2pc_sink.sink.job.calling_query import ConnectQuery, RunIds, lag_of, session_id_here
-from spark_2pc_sink.sink.job.classic_query import check_options, check_query, check_session, is_running, is_stopping
-from spark_2pc_sink.sink.job.session_facts import WORKER_URL, ConnectSession, is_connect, stream_endpoint
+from spark_2pc_sink.sink.job.classic_query import ClassicQuery, check_options, check_query
+from spark_2pc_sink.sink.job.session_facts import WORKER_URL, SessionFacts, is_connect, stream_endpoint
 from spark_2pc_sink.sink.job.sinks_of_runs import Call, SinksOfRuns, what_is_written
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint
 
+RUN = RunIds("query", "run")
 KAFKA = {"endOffset": {"a": {"0": 10, "1": 7}}, "latestOffset": {"a": {"0": 15, "1": 7}}}
 
 
@@ -105,7 +107,7 @@ def test_the_one_query_of_the_session_in_which_the_stream_was_started(monkeypatc
 
 
 @pytest.mark.usefixtures("beside_server")
-@pytest.mark.parametrize(("queries", "shown"), [((), "is not known"), (("a", "b"), "has 2 of them")])
+@pytest.mark.parametrize(("queries", "shown"), [((), "is unknown"), (("a", "b"), "has 2 queries")])
 def test_where_it_cannot_be_told_which_query_calls_a_name_is_asked_for(queries: tuple[str, ...], shown: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{shown}; pass query_name='orders'"):
         ConnectQuery.of(session(*queries), None, None)
@@ -117,7 +119,7 @@ def test_a_classic_process_has_no_session_of_connect(monkeypatch: pytest.MonkeyP
 
 
 def test_a_client_s_session_says_once_what_is_not_checked(caplog: pytest.LogCaptureFixture) -> None:
-    facts = ConnectSession(session(), "orders")
+    facts = SessionFacts(session(), "orders")
     for _ in range(2):
         facts.check_repeatable(mock.Mock(), "the batch")
     assert [message.partition(",")[0] for message in caplog.messages] == ["orders: Spark Connect shows no plans"]
@@ -125,7 +127,7 @@ def test_a_client_s_session_says_once_what_is_not_checked(caplog: pytest.LogCapt
 
 def test_jobs_of_a_client_have_a_tag_which_is_taken_off_again() -> None:
     spark = session()
-    with ConnectSession(spark, "orders").described("orders batch 1: write, all"):
+    with SessionFacts(spark, "orders").described("orders batch 1: write, all"):
         spark.addTag.assert_called_once_with("orders batch 1: write; all")
     spark.removeTag.assert_called_once_with("orders batch 1: write; all")
 
@@ -187,7 +189,6 @@ def execution(
 
 
 def test_ordinary_micro_batches_are_run() -> None:
-    check_session("false")
     check_query(execution(options=("checkpointLocation", "path")))
     check_query(None)
 
@@ -231,15 +232,21 @@ def test_triggers_without_ends_of_batches_are_refused(running: Any, option: str)
 
 def test_speculation_is_refused() -> None:
     """A4: a copy of a task would write a second time."""
+    spark: Any = SimpleNamespace(conf={"spark.speculation": "TRUE"})
     with pytest.raises(ConfigurationError, match=r"spark\.speculation"):
-        check_session("TRUE")
+        SessionFacts(spark, "orders").check_speculation()
 
 
-def test_a_query_is_stopping_when_it_is_no_longer_active() -> None:
+def classic(is_active: Callable[[], bool] | None) -> ClassicQuery:
+    spark: Any = None
+    return ClassicQuery(spark, RUN, None if is_active is None else SimpleNamespace(isActive=is_active))
+
+
+@pytest.mark.parametrize(("is_active", "running"), [(lambda: False, False), (lambda: True, True), (None, True)])
+def test_a_query_is_stopping_when_it_is_no_longer_active(is_active: Callable[[], bool] | None, running: bool) -> None:
     """A14: no further attempt begins then."""
-    assert is_stopping(SimpleNamespace(isActive=lambda: False))
-    assert not is_stopping(SimpleNamespace(isActive=lambda: True))
-    assert not is_stopping(None)
+    query = classic(is_active)
+    assert (query.is_running(), query.is_stopping()) == (running, not running)
 
 
 @pytest.mark.parametrize("error", [Py4JNetworkError("no JVM"), ConnectionRefusedError()])
@@ -247,10 +254,7 @@ def test_a_query_whose_jvm_is_gone_does_not_run(error: Exception) -> None:
     def ask() -> bool:
         raise error
 
-    assert not is_running(SimpleNamespace(isActive=ask))
-    assert not is_running(SimpleNamespace(isActive=lambda: False))
-    assert is_running(SimpleNamespace(isActive=lambda: True))
-    assert is_running(None)
+    assert not classic(ask).is_running()
 
 
 def test_pipelines_have_no_sink_that_calls_a_function_for_each_batch() -> None:
@@ -259,9 +263,6 @@ def test_pipelines_have_no_sink_that_calls_a_function_for_each_batch() -> None:
     if not source.exists():
         pytest.skip("PySpark has pipelines since 4.1")
     assert "foreach" not in source.read_text(encoding="utf-8").lower()
-
-
-RUN = RunIds("query", "run")
 
 
 def options(**given: Any) -> SinkOptions:

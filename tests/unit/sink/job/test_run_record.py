@@ -17,7 +17,7 @@ from pyspark.sql.connect.proto import Plan
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.sink.job import session_facts
-from spark_2pc_sink.sink.job.run_record import Node, PlanExecution, run_record, shows_no_rows
+from spark_2pc_sink.sink.job.classic_query import Node, PlanExecution, run_record, shows_no_rows
 
 STREAM = (Node("Filter", frozenset({1}), None), Node("MicroBatchScan", frozenset({2}), "10"))
 SCAN, CACHE = "Scan ExistingRDD", "InMemoryTableScan"
@@ -85,7 +85,7 @@ def test_a_spark_without_this_record_shows_what_is_finished(caplog: pytest.LogCa
     execution: Any = SimpleNamespace(recentProgress=lambda: [SimpleNamespace(batchId=lambda: 1)])
     session: Any = SimpleNamespace(_jsparkSession=SimpleNamespace(sharedState=moved))
     assert run_record(session, "run", execution, range(1, 3)) == RunRecord(frozenset({1}))
-    assert "does not tell" in caplog.text
+    assert "cannot determine" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["py4j.clientserver", "py4j.java_gateway"])

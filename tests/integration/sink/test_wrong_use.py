@@ -37,7 +37,7 @@ def test_foreach_names_foreach_batch(stream: FileStream, target: Target, tmp_pat
     stream.add(rows_of(0, 3))
     sink: Any = target.sink()
     said = refusal(stream.frame().writeStream.foreach(sink).option("checkpointLocation", str(tmp_path / "other")))
-    assert "writeStream.foreachBatch(sink) in place of writeStream.foreach(sink)" in said
+    assert "writeStream.foreachBatch(sink) instead of writeStream.foreach(sink)" in said
     assert target.records() == []
 
 

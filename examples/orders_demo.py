@@ -33,7 +33,7 @@ from spark_2pc_sink.testing.spark import quick_java_options
 EXAMPLES = Path(__file__).resolve().parent
 #: Which Kafka the job runs on.
 KAFKA_KINDS: dict[str, Callable[[], LocalBroker]] = {"reference": ReferenceCoordinator, "real": KafkaBroker}
-FILES = 20
+FILES = 16
 FILES_PER_BATCH = 4
 #: The job is killed in the second batch that reaches the place.
 KILLED_BATCH = 2

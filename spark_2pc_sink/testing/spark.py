@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 JARS_VARIABLE = "SPARK_2PC_SPARK_JARS"
 JARS_DEFAULT = Path(".cache/spark-jars")
-#: For a virtual machine that lives for seconds or minutes: long optimisation of its code would not pay off.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: For a virtual machine that lives for seconds or minutes: long optimisation of its code would not pay off, nor does
+#: verification of Spark's classes, a tenth of a start.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 
 def spark_environment(directory: Path, *, python_path: Path | None = None) -> dict[str, str]:

@@ -29,9 +29,9 @@ from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.on_decide import OnDecide
 from spark_2pc_sink.sink.driver.step_observer import BatchSpans, StepTimes
-from spark_2pc_sink.sink.job.batch_split import BatchSplit
 from spark_2pc_sink.sink.job.calling_query import check_is_batch
-from spark_2pc_sink.sink.job.lane_columns import expressions_by_lane, rows_of
+from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
+from spark_2pc_sink.sink.job.lane_columns import rows_of
 from spark_2pc_sink.sink.job.lane_expressions import LaneExpressions
 from spark_2pc_sink.sink.job.session_facts import install_log_filter
 from spark_2pc_sink.sink.job.spark_batch import RunSides, SparkBatch
@@ -120,7 +120,7 @@ class QueryRun:
             lanes = self._lanes.of(batch)
             if self._options.topics:
                 records.cluster.partition_counts(self._options.topics)
-            self._sides.tables.prepare(batch, expressions_by_lane(lanes), create=False)
+            self._sides.tables.prepare(batch, lanes, create=False)
         if self._options.bad_rows == "dead_letter":
             identity_sql(batch.schema)
             self._store.prepare_schema()
@@ -151,13 +151,13 @@ class QueryRun:
     def write(self, batch: DataFrame, batch_id: int) -> BatchReport:
         """Take one batch through the recipe."""
         self._sides.jobs.facts.check_repeatable(batch, "the batch")
-        split = BatchSplit(batch, batch_id, self._options, self._dead_letters)
+        filtered = FilteredBatch(batch, batch_id, self._options, self._dead_letters)
         lag = self.query.lag()
         self._times.begin(**lag)
         with self._spans.span("batch", batch_id=batch_id):
             try:
                 lanes = self._lanes.of(batch)
-                written = self._driver.write(batch_id, SparkBatch(split, lanes, self._sides))
+                written = self._driver.write(batch_id, SparkBatch(filtered, lanes, self._sides))
             except Exception:
                 self._sides.jobs.note_failure()
                 if self._lineage is not None:

@@ -23,7 +23,7 @@ from spark_2pc_sink.sink.check.executor_side import active_session
 from spark_2pc_sink.sink.check.findings import CheckReport
 from spark_2pc_sink.sink.check.schema_side import rows_with
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.job.calling_query import Backfill, ConnectQuery, check_call, check_frame, session_id_here
+from spark_2pc_sink.sink.job.calling_query import Backfill, ConnectQuery, check_frame, session_id_here, takes_batches
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery
 from spark_2pc_sink.sink.job.session_facts import install_log_filter, is_connect
 from spark_2pc_sink.sink.job.sinks_of_runs import sinks_of_runs
@@ -190,7 +190,8 @@ class DualWriteSink:
             return cls(**{**found.keywords, **more})
 
     @_raising_once
-    def __call__(self, batch: DataFrame, batch_id: int | None = None) -> None:
+    @takes_batches
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; Spark calls this.
 
         Raises:
@@ -198,9 +199,8 @@ class DualWriteSink:
             LocalProtocolError: another thread has been inside a call on this sink for more than ``claim_deadline_ms``.
             DualWriteError: see `spark_2pc_sink.errors`; the query fails with it, and a restart goes on from there.
         """
-        checked_id = check_call(batch, batch_id)
-        with self._alone(f"write batch {checked_id} to"):
-            self._write(batch, checked_id, by_hand=False)
+        with self._alone(f"write batch {batch_id} to"):
+            self._write(batch, batch_id, by_hand=False)
 
     @_raising_once
     def write(self, df: DataFrame, *, batch_id: int) -> BatchReport:

@@ -98,7 +98,7 @@ class RowsWork:
         digest = combine_digests(*(batch.digest for batch in (*encoded, *encoder.finish())))
         return Replay(len(self._rows), format_digest(digest) if self._rows else "")
 
-    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+    def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
         """Every row is meant to be taken."""
         del ticket, error, open_decision
         return False
@@ -215,7 +215,7 @@ class LettersWork(RowsWork):
             self._letters.write(connection, self._batch_id, self._bad)
         return written
 
-    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+    def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
         """The bad rows are known by their payload."""
         del ticket
         assert isinstance(error, ConstraintError)

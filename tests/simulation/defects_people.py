@@ -301,7 +301,7 @@ def _compares_every_row(original: Any) -> Any:
     return write
 
 
-def _commits_what_it_sifts(original: Any) -> Any:
+def _commits_its_search(original: Any) -> Any:
     def search(self: Any, work: Any, error: Any) -> Any:
         found = original(self, work, error)
         self._store.database.add(tuple(record for record in work._evaluate() if record.partition == 0))
@@ -365,7 +365,7 @@ def _adds_no_partition_of_letters(_original: Any) -> Any:
 DEFECTS_BAD_ROWS: Final[tuple[Mutant, ...]] = (
     Mutant("a resend without the exclusions", ((BatchDriver, "_attempt", _resends_every_row),), _PROFILES),
     Mutant("a skip is compared with the bad rows", ((BatchDriver, "_write", _compares_every_row),), _PROFILES),
-    Mutant("what a sift has tried stays", ((BatchDriver, "_search", _commits_what_it_sifts),), _PROFILES),
+    Mutant("what a search has tried stays", ((BatchDriver, "_search", _commits_its_search),), _PROFILES),
     Mutant(
         "letters are sent outside of the transaction",
         (

@@ -284,10 +284,10 @@ class SimWork:
         if any(record.place in self._world.profile.bad for record in records):
             raise ConstraintError(table="target", constraint="c", column="", sqlstate="23514", detail="it is bad")
 
-    def sift(self, _ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+    def search(self, _ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
         """The rows that the table refuses, found in one statement."""
         assert isinstance(error, ConstraintError)
-        statement: Any = "sift"
+        statement: Any = "search"
         open_decision().execute(statement)
         found = tuple(record for record in self._evaluate() if record.place in self._world.profile.bad)
         self._left_out += found

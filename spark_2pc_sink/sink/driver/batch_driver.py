@@ -39,7 +39,7 @@ from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement, check_resend, check_skip
 from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Done, Outcome
-from spark_2pc_sink.sink.driver.batch_work import Replay
+from spark_2pc_sink.sink.driver.batch_work import Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recipe.steps import Observer
     from spark_2pc_sink.recovery.recovery import Recovered
     from spark_2pc_sink.sink.driver.batch_values import BatchRules, Decided, Produced, RunOfQuery, Sides
-    from spark_2pc_sink.sink.driver.batch_work import BatchWork, TransactionTicket
+    from spark_2pc_sink.sink.driver.batch_work import BatchWork
     from spark_2pc_sink.sink.report import BatchReport
 
 
@@ -345,7 +345,7 @@ class BatchDriver:
         ticket = self._ticket(self._claimed.initialized.producer, kafka_only=False)
         try:
             with Attempt(work, ticket, self._store.deciding) as attempt:
-                found = work.sift(ticket, error, attempt.open_decision)
+                found = work.search(ticket, error, attempt.open_decision)
         except (ConfigurationError, DataError, SupersededError, CommitsLostError, HaltError):
             raise
         except Exception as failure:  # noqa: BLE001 - counted as a failed attempt; the next one meets the bad row again
@@ -423,8 +423,14 @@ class BatchDriver:
             return self._store.check_generation(self._transactional_id, self._claimed.generation)
 
     def _ticket(self, producer: ProducerIdAndEpoch, *, kafka_only: bool) -> TransactionTicket:
-        numbers = self._transactions, self._kafka.transaction_version
-        return self._claimed.ticket(producer, *numbers, kafka_only=kafka_only)
+        return TransactionTicket(
+            self._transactional_id,
+            producer,
+            self._kafka.transaction_version,
+            generation=self._claimed.generation,
+            transaction=self._transactions,
+            kafka_only=kafka_only,
+        )
 
     def _note_accepted(self, did: str) -> None:
         """Record what a person has accepted with the sink's option, BEFORE it is done."""

@@ -14,12 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jdbc_state import Decision
-from jdbc_state.sessions import application_name
 from spark_2pc_sink.errors import TransactionExpiredError
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.placement import NOTHING_SHOWN
-from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recipe.placement import Placement, RunRecord
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovery
-    from spark_2pc_sink.sink.driver.batch_work import BatchResults, BatchWork, ProducedBatch
+    from spark_2pc_sink.sink.driver.batch_work import BatchResults, BatchWork, ProducedBatch, TransactionTicket
     from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 
 
@@ -102,19 +100,6 @@ class Claim:
     @property
     def generation(self) -> int:
         return self.row.generation
-
-    def ticket(
-        self, producer: ProducerIdAndEpoch, transaction: int, transaction_version: int, *, kafka_only: bool
-    ) -> TransactionTicket:
-        return TransactionTicket(
-            transactional_id=self.row.transactional_id,
-            producer=producer,
-            transaction_version=transaction_version,
-            generation=self.generation,
-            transaction=transaction,
-            application_name=application_name(self.row.transactional_id, self.generation),
-            kafka_only=kafka_only,
-        )
 
 
 class Attempt:

@@ -24,7 +24,6 @@ class TransactionTicket:
     Attributes:
         transaction_version: 0 to 2.
         transaction: number of the transaction within the claim, from 1; unique across all attempts of all batches.
-        application_name: name of this claim's database sessions, so that a newer claim can end them.
         kafka_only: True for a resend: the database already has the rows.
     """
 
@@ -33,17 +32,12 @@ class TransactionTicket:
     transaction_version: int
     generation: int
     transaction: int
-    application_name: str
     kafka_only: bool
 
     @property
     def open_transaction(self) -> ProducedTransaction:
         """The same for a session that sends records."""
         return ProducedTransaction(self.transactional_id, self.producer, self.transaction_version)
-
-    @property
-    def attempt(self) -> tuple[str, int, int]:
-        return (self.transactional_id, self.generation, self.transaction)
 
 
 @dataclass(frozen=True)
@@ -123,7 +117,7 @@ class BatchWork(Protocol):
                 thread uses the connection after this returns or raises.
         """
 
-    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+    def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
         """After a failed attempt: find its bad rows, which all later steps leave out of every output.
 
         Args:

@@ -16,7 +16,8 @@ import os
 import sys
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, TypeVar
 from uuid import uuid4
 
 from jdbc_state.sink_log import sink_log
@@ -25,7 +26,7 @@ from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, beside_server, is_connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
@@ -272,8 +273,23 @@ def _connect_sessions() -> Any | None:
     return None if module is None else module.SparkSession
 
 
-def check_call(batch: object, batch_id: object) -> int:
-    """Refuse a call with anything but a Spark DataFrame and its batch id, as by ``foreach(sink)``; returns the id."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def takes_batches(method: Callable[P, R]) -> Callable[P, R]:
+    """Report calls of a method of batch and id as `check_call` does, where Python would report a missing argument."""
+
+    @wraps(method)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        check_call(*args[1:], **given)
+        return method(*args, **given)
+
+    return checked
+
+
+def check_call(batch: object, batch_id: object = None) -> None:
+    """Refuse a call with anything but a Spark DataFrame and its batch id, as by ``foreach(sink)``."""
     # Duck-typed: tests and wrappers may pass a stand-in.
     if not hasattr(batch, "sparkSession") and type(batch).__name__ == "DataFrame":
         raise ConfigurationError(
@@ -304,7 +320,6 @@ def check_call(batch: object, batch_id: object) -> int:
             rule=f"must be the int that Spark passes with the batch, not a {type(batch_id).__name__}",
             remedy="pass on the id that your function gets from foreachBatch",
         )
-    return batch_id
 
 
 def check_is_batch(batch: DataFrame) -> None:

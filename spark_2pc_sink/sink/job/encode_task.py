@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.serialisation.serialiser import Serialiser
     from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskPlan
     from spark_2pc_sink.sink.records.topics import Topics
-    from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -421,7 +420,8 @@ class _LaneEncoder:
         self._rows_min = 0 if lane.topic is None or not lane.sends else _ROWS_EACH * topics.partition_count(lane.topic)
         self._partitioner = RowPartitioner(lane.topic, topics.partition_count)
         self._records = RecordEncoder(plan.encoding, timestamp_ms=plan.timestamp_ms, limits=topics.limits_of)
-        self._rows = None if lane.row_encoder is None else RowPieces(lane.row_encoder)
+        self._rows = None if lane.row_encoder is None else CopyEncoder(lane.row_encoder)
+        self._rows_sent = 0
         self._waiting: list[pa.RecordBatch] = []
 
     def encode(self, batch: pa.RecordBatch) -> None:
@@ -435,16 +435,21 @@ class _LaneEncoder:
         if self.plan.sends:
             self._gather(self._without_superseded(completed))
         if self._rows is not None:
-            for data, count in self._rows.encode(completed):
-                self._output.rows(self.plan.index, data, count)
+            step = max(1, completed.num_rows * _PIECE_BYTES // max(completed.nbytes, 1))
+            for start in range(0, completed.num_rows, step):
+                self._send_rows(self._rows, self._rows.encode(completed.slice(start, step)))
 
     def finish(self) -> None:
         self._encode_waiting()
         self._send(self._records.finish())
         if self._rows is not None:
-            data, count = self._rows.finish()
-            if data:
-                self._output.rows(self.plan.index, data, count)
+            self._send_rows(self._rows, self._rows.finish())
+
+    def _send_rows(self, encoder: CopyEncoder, data: bytes) -> None:
+        """Send COPY bytes, with the number of rows that they complete."""
+        if data:
+            self._output.rows(self.plan.index, data, encoder.rows - self._rows_sent)
+            self._rows_sent = encoder.rows
 
     def _without_superseded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if not self.plan.leaves_out:
@@ -474,27 +479,3 @@ class _LaneEncoder:
             self.digest = combine_digests(self.digest, batch.digest)
             header = RecordsHeader(batch.partition, batch.record_count, batch.digest, batch.row_key)
             self._output.records(self.plan.index, header, batch.payload)
-
-
-class RowPieces:
-    """COPY bytes of rows in pieces of about a MiB, each of whole rows."""
-
-    def __init__(self, plan: CopyPlan) -> None:
-        self._encoder = CopyEncoder(plan)
-        self._sent = 0
-
-    def encode(self, rows: pa.RecordBatch) -> Iterator[tuple[bytes, int]]:
-        """Add rows; yields pieces, each with the number of rows that it completes."""
-        step = max(1, rows.num_rows * _PIECE_BYTES // max(rows.nbytes, 1))
-        for start in range(0, rows.num_rows, step):
-            data = self._encoder.encode(rows.slice(start, step))
-            if data:
-                yield data, self._counted()
-
-    def finish(self) -> tuple[bytes, int]:
-        """The bytes and rows held back."""
-        return self._encoder.finish(), self._counted()
-
-    def _counted(self) -> int:
-        count, self._sent = self._encoder.rows - self._sent, self._encoder.rows
-        return count

@@ -285,9 +285,10 @@ class LaneWork:
         loader = self._loader(kafka_only=kafka_only)
         if loader is None:
             return rows.selectExpr(*self._record_columns())
-        json_columns = loader.columns.as_json(loader.planned)
+        plan, table = loader.planned
+        json_columns = table.as_json(plan)
         record = record_sql(self.expressions, json_columns)
-        columns, encoded = loader.columns.select_lists(loader.planned)
+        columns, encoded = table.select_lists(plan)
         if encoded is None:
             selected = [*record, *columns]
             return rows if is_everything(selected, rows) else rows.selectExpr(*selected)
@@ -299,8 +300,8 @@ class LaneWork:
         if loader is None:
             columns = self._record_columns()
         else:
-            record = record_sql(self.expressions, loader.columns.as_json(loader.planned))
-            columns = [*record, *loader.columns.packed(loader.planned)]
+            plan, table = loader.planned
+            columns = [*record_sql(self.expressions, table.as_json(plan)), *table.packed(plan)]
         return packed(batch, self.lane.source, columns, self.lane.index)
 
     def _loader(self, *, kafka_only: bool) -> TableLoader | None:
@@ -359,15 +360,14 @@ def _place(rows: DataFrame, lanes: Sequence[LaneWork]) -> Column:
         return F.xxhash64(*(lanes[0].field(key, packed_with_others=False) for key in lanes[0].upsert_keys))
     parts: list[Column] = []
     for lane in lanes:
-        names = lane.upsert_keys if lane.follows_order else _hashed_names(rows, packed_name(lane.lane.index))
+        names = list(lane.upsert_keys)
+        if not lane.follows_order:
+            kinds = rows.select(f"{packed_name(lane.lane.index)}.*").schema.fields
+            names = [
+                kind.name for kind in kinds if not any(mark in kind.dataType.simpleString() for mark in _NOT_HASHED)
+            ]
         parts += [lane.field(name, packed_with_others=True) for name in names]
     return F.xxhash64(*parts)
-
-
-def _hashed_names(rows: DataFrame, column: str) -> list[str]:
-    fields = rows.select(f"{column}.*").schema.fields
-    described = ((field.name, field.dataType.simpleString()) for field in fields)
-    return [name for name, kind in described if not any(mark in kind for mark in _NOT_HASHED)]
 
 
 def _with_superseded(rows: DataFrame, lane: LaneWork, *, packed_with_others: bool) -> DataFrame:
@@ -407,7 +407,3 @@ def _one_lane_each(rows: DataFrame, lanes: Sequence[LaneWork]) -> DataFrame:
         for place, name in enumerate(names)
     ]
     return rows.selectExpr(f"inline(concat({', '.join(arrays)}))")
-
-
-def expressions_by_lane(lanes: Iterable[LaneWork]) -> dict[int, RecordExpressions]:
-    return {work.lane.index: work.expressions for work in lanes}

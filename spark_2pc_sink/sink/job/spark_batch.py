@@ -18,10 +18,10 @@ from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions
 from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay
-from spark_2pc_sink.sink.job.batch_sift import BatchSift, is_about_rows
+from spark_2pc_sink.sink.job.bad_row_search import BadRowSearch, is_about_rows
 from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX
 from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task
-from spark_2pc_sink.sink.job.lane_columns import expressions_by_lane, ordered, rows_of, selected
+from spark_2pc_sink.sink.job.lane_columns import ordered, rows_of, selected
 from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.records.topics import Topics
 from spark_2pc_sink.sink.rows.table_copy import TableCopy
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
-    from spark_2pc_sink.sink.job.batch_split import BatchSplit
+    from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
     from spark_2pc_sink.sink.job.table_loader import LaneTables
     from spark_2pc_sink.sink.job.task_jobs import TaskJobs
@@ -101,15 +101,11 @@ class SparkResults:
 class SparkBatch:
     """One call of foreachBatch; see `BatchWork`. An attempt's state is only in the results that `produce` returns."""
 
-    def __init__(self, split: BatchSplit, lanes: Sequence[LaneWork], run: RunSides) -> None:
-        self._split = split
+    def __init__(self, batch: FilteredBatch, lanes: Sequence[LaneWork], run: RunSides) -> None:
+        self._batch = batch
         self._lanes = tuple(lanes)
         self._options, self._clock = run.options, run.clock
         self._jobs, self._records, self._tables = run.jobs, run.records, run.tables
-
-    @property
-    def _frame(self) -> DataFrame:
-        return self._split.frame
 
     def partitions(self) -> list[TopicPartition]:
         """Every partition of every topic of the batch, and those of its dead letters.
@@ -120,7 +116,7 @@ class SparkBatch:
         topics = self._records.topics
         for lane in self._lanes:
             if lane.chooses_topics:
-                rows = rows_of(self._frame, lane.lane.source)
+                rows = rows_of(self._batch.frame, lane.lane.source)
                 with self._described("topics of its rows"):
                     named = rows.selectExpr(f"{lane.expressions.topic} AS topic").distinct().collect()
                 # Missing topics are refused with their rows, when these are read.
@@ -128,11 +124,11 @@ class SparkBatch:
             elif lane.topic is not None:
                 counts |= topics.counts([lane.topic])
         written = [TopicPartition(topic, partition) for topic, count in counts.items() for partition in range(count)]
-        return [*written, *self._records.letters.partitions(self._split.bad_rows, self._split.batch_id)]
+        return [*written, *self._records.letters.partitions(self._batch.bad_rows, self._batch.batch_id)]
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> SparkResults:
         self._jobs.executors.check_new()
-        self._prepare_tables(create=True)
+        self._tables.prepare(self._batch.frame, self._lanes, create=True)
         with (
             _forgetting(self._tables.forget),
             self._described("write to Kafka only" if ticket.kafka_only else "write"),
@@ -151,34 +147,34 @@ class SparkBatch:
             with AttemptThreads(source, copy.task):
                 results, forwarded = self._run_job(ticket, source)
                 # Rows are still being copied meanwhile.
-                letters = self._records.letters.send(ticket, self._split.bad_rows, self._split.batch_id)
+                letters = self._records.letters.send(ticket, self._batch.bad_rows, self._batch.batch_id)
             abandoned.pop_all()
         counts = self._counts(results, forwarded, letters, kafka_only=ticket.kafka_only)
-        return SparkResults(counts, copy, results.copy_rows, self._split.write_dead_letters, self._tables.forget)
+        return SparkResults(counts, copy, results.copy_rows, self._batch.write_dead_letters, self._tables.forget)
 
     def recall(self) -> None:
-        self._split.recall()
+        self._batch.recall()
 
-    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
-        if not self._split.sifts or not is_about_rows(error):
+    def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+        if self._options.bad_rows != "dead_letter" or not is_about_rows(error):
             return False
-        self._prepare_tables(create=False)
+        self._tables.prepare(self._batch.frame, self._lanes, create=False)
         topics = self._records.known_after(error)
         plan = self._plan(topics, kafka_only=ticket.kafka_only)
         alone = [replace(plan, lanes=(replace(lane, packed=None, leaves_out=False),)) for lane in plan.lanes]
-        sift = BatchSift(
-            self._split,
+        search = BadRowSearch(
+            self._batch,
             list(zip(self._lanes, alone, strict=True)),
             self._jobs,
             lambda source: self._records.forwarder(source, None, topics),
             most=self._options.max_bad_rows.rows,
         )
         with self._described("look for bad rows"):
-            return self._split.leave_out(sift.run(error, open_decision))
+            return self._batch.leave_out(search.run(error, open_decision))
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Encode the records in tasks, and keep only their digest."""
-        self._prepare_tables(create=True)
+        self._tables.prepare(self._batch.frame, self._lanes, create=True)
         topics = self._records.known()
         with self._described("compare with the batch that both sides have"), ExitStack() as asking:
             stream = None
@@ -188,7 +184,7 @@ class SparkBatch:
                 stream = source.address
             plan = self._plan(topics, kafka_only=True, stream=stream)
             results = read_results(self._jobs.run(self._rows(ticket), run_reread_task, plan))
-        letters = self._records.letters.encoded(self._split.bad_rows, self._split.batch_id)
+        letters = self._records.letters.encoded(self._batch.bad_rows, self._batch.batch_id)
         records = self._rows_for_topics(results) - results.left_out.total() + letters.count
         return Replay(records, _digest(results, letters))
 
@@ -200,7 +196,7 @@ class SparkBatch:
         """Collect the rows and encode them in this process; None, before encoding any, if there are too many."""
         begun_s, small_batches = self._clock.now_s(), self._jobs.small_batches
         # The batch's column names are known, but would have to be fetched again for a frame derived from it.
-        rows = selected(self._frame, self._lanes, kafka_only=ticket.kafka_only).coalesce(1)
+        rows = selected(self._batch.frame, self._lanes, kafka_only=ticket.kafka_only).coalesce(1)
         most = small_batches.rows_max
         # Copy the context, so that log lines have the sink's id.
         with ThreadPoolExecutor(1, "spark_2pc_sink topics") as beside:
@@ -228,7 +224,7 @@ class SparkBatch:
     def _run_in_tasks(self, ticket: TransactionTicket, source: StreamAttempt) -> tuple[TaskResults, Forwarded]:
         begun_s, topics, arrow = self._clock.now_s(), self._records.known(), self._jobs.arrow
         plan = self._plan(topics, kafka_only=ticket.kafka_only, stream=source.address)
-        arrow.apply(self._frame.sparkSession)
+        arrow.apply(self._batch.frame.sparkSession)
         rows = self._rows(ticket)
         forwarder = self._records.forwarder(source, ticket, topics)
         try:
@@ -249,7 +245,7 @@ class SparkBatch:
     def _rows(self, ticket: TransactionTicket) -> DataFrame:
         """The tasks' input, in as many partitions as can run at one time."""
         at_once = self._jobs.facts.tasks_at_once()
-        rows = selected(self._frame.coalesce(at_once), self._lanes, kafka_only=ticket.kafka_only)
+        rows = selected(self._batch.frame.coalesce(at_once), self._lanes, kafka_only=ticket.kafka_only)
         return ordered(rows, self._lanes, at_once)
 
     def _note_size(self, results: TaskResults, begun_s: float, *, collected: bool) -> None:
@@ -259,7 +255,7 @@ class SparkBatch:
         )
 
     def _described(self, step: str) -> AbstractContextManager[None]:
-        return self._jobs.described(f"batch {self._split.batch_id}: {step}")
+        return self._jobs.described(f"batch {self._batch.batch_id}: {step}")
 
     def _plan(self, topics: KnownTopics, *, kafka_only: bool, stream: StreamAddress | None = None) -> TaskPlan:
         encoders = [None if lane.loader is None or kafka_only else lane.loader.encoder_plan() for lane in self._lanes]
@@ -273,9 +269,6 @@ class SparkBatch:
             timestamp_ms=now_ms(),
             stream=stream,
         )
-
-    def _prepare_tables(self, *, create: bool) -> None:
-        self._tables.prepare(self._frame, expressions_by_lane(self._lanes), create=create)
 
     def _counts(
         self, results: TaskResults, forwarded: Forwarded, letters: Letters, *, kafka_only: bool
@@ -300,7 +293,7 @@ class SparkBatch:
             record_bytes=forwarded.record_bytes + letters.record_bytes,
             left_out=left_out.total(),
             outputs=outputs,
-            bad_rows=self._split.bad_rows.occurrences,
+            bad_rows=self._batch.bad_rows.occurrences,
             letters=letters.count,
         )
 

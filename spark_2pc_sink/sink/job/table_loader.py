@@ -27,7 +27,7 @@ from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows, explain_statement, ta
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableRows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from jdbc_state.connections import Database
     from spark_2pc_sink.options import Lane, SinkOptions
+    from spark_2pc_sink.sink.job.lane_columns import LaneWork
     from spark_2pc_sink.sink.records.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
 
@@ -124,10 +125,11 @@ class TableLoader:
             raise LocalProtocolError(operation="load", state="a lane without a table", rule="it has no rows to load")
         self._options = options
         self._rows = lane.rows
-        self._lane = lane
+        self.lane: Lane = lane
         self._database = database
         self._schema: StructType | None = None
-        self._plan: ColumnPlan | None = None
+        #: What is written where; None before the table exists.
+        self.plan: ColumnPlan | None = None
         self._columns: TableColumns | None = None
         self._row_key: str | None = None
 
@@ -141,16 +143,21 @@ class TableLoader:
         Raises:
             ConfigurationError: the table is missing, batch and table do not match, or the role may not write it.
         """
-        if self._plan is not None and batch.schema == self._schema:
+        if self.plan is not None and batch.schema == self._schema:
             return
         order_by = self._rows.order_by
-        rows = rows_of(batch, self._lane.source)
+        rows = rows_of(batch, self.lane.source)
         selected = TableColumns.of(rows, expressions, order_by)
         fields = rows.selectExpr(*selected.selected()).schema.fields
         columns = fields[: len(selected.stored)]
         order = None if order_by is None else fields[len(selected.stored)].dataType
-        conflict = self._conflict
-        with self._transaction("reading the target table") as connection:
+        conflict = ConflictRule(
+            ignore=self._rows.mode == "insert_ignore",
+            update_columns=None if self._rows.update_columns is None else tuple(self._rows.update_columns),
+            where=self._rows.upsert_where,
+            unchanged=tuple(self._rows.unchanged_when or ()),
+        )
+        with table_transaction(self._database, self._options, "reading the target table") as connection:
             if self._rows.create_table and table_oid(connection, self._rows.table) is None:
                 if not create:
                     return
@@ -183,43 +190,20 @@ class TableLoader:
                 plan = replace(plan, late_rows=late_rows)
             check_privileges(connection, plan)
             check_condition(connection, plan)
-        self._plan = replace(plan, lane=self._lane.index)
+        self.plan = replace(plan, lane=self.lane.index)
         self._schema = batch.schema
         self._columns = replace(selected, types=tuple(field.dataType for field in fields))
         self._row_key = record_columns.KEY if expressions.key and not self._rows.keys else None
 
     @property
-    def _conflict(self) -> ConflictRule:
-        return ConflictRule(
-            ignore=self._rows.mode == "insert_ignore",
-            update_columns=None if self._rows.update_columns is None else tuple(self._rows.update_columns),
-            where=self._rows.upsert_where,
-            unchanged=tuple(self._rows.unchanged_when or ()),
-        )
-
-    @property
-    def columns(self) -> TableColumns:
-        if self._columns is None:
-            raise _unplanned()
-        return self._columns
-
-    @property
-    def planned(self) -> ColumnPlan:
-        if self._plan is None:
-            raise _unplanned()
-        return self._plan
-
-    @property
-    def lane(self) -> Lane:
-        return self._lane
-
-    @property
-    def plan(self) -> ColumnPlan | None:
-        """None before the table exists."""
-        return self._plan
+    def planned(self) -> tuple[ColumnPlan, TableColumns]:
+        """What is written where, and the columns selected from the lane's rows."""
+        if self.plan is None or self._columns is None:
+            raise LocalProtocolError(operation="write rows", state="not planned", rule="prepare() comes first")
+        return self.plan, self._columns
 
     def encoder_plan(self) -> CopyPlan:
-        return replace(self.planned.copy_plan, row_key=self._row_key)
+        return replace(self.planned[0].copy_plan, row_key=self._row_key)
 
     def table(self, connection: Connection) -> TableRows:
         """The writer of rows into the table, through ``connection``, in the deciding transaction.
@@ -227,23 +211,18 @@ class TableLoader:
         Raises:
             BatchRetryError: the table was altered since it was planned.
         """
-        kind = KeyedRows if self.planned.upsert_keys else AppendedRows
-        return kind(connection, self.planned)
+        plan, _ = self.planned
+        return (KeyedRows if plan.upsert_keys else AppendedRows)(connection, plan)
 
     def forget(self) -> None:
         """Match batch and table again before the next attempt: the table may have been altered."""
         self._schema = None
 
-    def _transaction(self, operation: str) -> AbstractContextManager[Connection]:
-        return self._database.transaction(
-            operation,
-            lock_timeout_ms=self._options.lock_timeout_ms,
-            statement_timeout_ms=self._options.statement_timeout_ms,
-        )
 
-
-def _unplanned() -> LocalProtocolError:
-    return LocalProtocolError(operation="write rows", state="not planned", rule="prepare() comes first")
+def table_transaction(database: Database, options: SinkOptions, operation: str) -> AbstractContextManager[Connection]:
+    return database.transaction(
+        operation, lock_timeout_ms=options.lock_timeout_ms, statement_timeout_ms=options.statement_timeout_ms
+    )
 
 
 #: References between some tables, by a constraint that is checked with each row.
@@ -264,17 +243,14 @@ class LaneTables:
         self._ordered: tuple[ColumnPlan, ...] = ()
         self._waiting: frozenset[int] = frozenset()
 
-    def prepare(self, batch: DataFrame, expressions: Mapping[int, RecordExpressions], *, create: bool) -> None:
-        for index, loader in self.loaders.items():
-            with loader.lane.naming():
-                loader.prepare(batch, expressions[index], create=create)
+    def prepare(self, batch: DataFrame, lanes: Iterable[LaneWork], *, create: bool) -> None:
+        for lane in lanes:
+            if lane.loader is not None:
+                with lane.lane.naming():
+                    lane.loader.prepare(batch, lane.expressions, create=create)
         plans = tuple(loader.plan for loader in self.loaders.values() if loader.plan is not None)
         if len(plans) > 1 and plans != self._ordered:
-            with self._database.transaction(
-                "looking how tables refer to each other",
-                lock_timeout_ms=self._options.lock_timeout_ms,
-                statement_timeout_ms=self._options.statement_timeout_ms,
-            ) as connection:
+            with table_transaction(self._database, self._options, "reading references between tables") as connection:
                 self._waiting = waiting_lanes(plans, references_of(connection, [plan.table for plan in plans]))
             self._ordered = plans
 

@@ -170,7 +170,6 @@ def test_a_task_that_outlives_its_driver(reached: str, kafka_any_version: Broker
         transaction_version=kafka_any_version.transaction_version,
         generation=1,
         transaction=BATCH + 1,
-        application_name="",
         kafka_only=True,
     )
     orphan = RowsWork(SinkOptions.parse(**job.sink()), make_rows(BATCH, 20), half_copied=lambda: None)

@@ -16,7 +16,7 @@ from jdbc_state import SqlStateStore
 from jdbc_state.connections import Database
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError, StateStoreError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.job.table_loader import TableLoader
+from spark_2pc_sink.sink.job.table_loader import table_transaction
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyReader, CopyTarget, TableCopy
@@ -272,10 +272,9 @@ def test_a_server_that_stands_still_ends_the_look_at_the_table(stopper: Stopper)
         statement_timeout_ms=STATEMENT_TIMEOUT_MS,
     )
     database = Database(url, settings())
-    loader = TableLoader(options, options.lanes[0], database)
 
     def look(*, stop: bool) -> None:
-        with loader._transaction("test") as connection:
+        with table_transaction(database, options, "test") as connection:
             if stop:
                 stopper.stop()
             assert connection.exec_driver_sql("SELECT 1").scalar() == 1

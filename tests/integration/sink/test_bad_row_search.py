@@ -15,7 +15,7 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, fingerprint_bytes
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.bad_rows.row_sql import fingerprint_sql, identity_sql
-from spark_2pc_sink.sink.job.batch_split import BatchSplit
+from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,12 +38,12 @@ class NoLetters(DeadLetters):
         """It has no database."""
 
 
-def split_of(batch: DataFrame) -> BatchSplit:
-    return BatchSplit(batch, 0, OPTIONS, NoLetters())
+def split_of(batch: DataFrame) -> FilteredBatch:
+    return FilteredBatch(batch, 0, OPTIONS, NoLetters())
 
 
 def refused(batch: DataFrame, where: str, *, exact: bool = False) -> list[RefusedRow]:
-    """The rows as a sift names them."""
+    """The rows as a search names them."""
     schema = batch.schema
     name = identity_sql(schema) if exact else fingerprint_sql(schema)
     found = [name for (name,) in batch.where(where).select(F.expr(name)).collect()]
@@ -52,7 +52,7 @@ def refused(batch: DataFrame, where: str, *, exact: bool = False) -> list[Refuse
 
 
 def test_a_bad_row_is_found_by_its_fingerprint(spark: SparkSession) -> None:
-    """And left out by its identity; a second sift finds others beside it."""
+    """And left out by its identity; a second search finds others beside it."""
     batch = spark.range(100).selectExpr("id", "if(id % 2 = 0, 'even', 'odd') AS kind", "array(id) AS list")
     split = split_of(batch)
     assert split.leave_out([refused(batch, "id = 7"), []])

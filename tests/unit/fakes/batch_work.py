@@ -37,7 +37,7 @@ class FakeWork:
     early: tuple[str, ...] = ()
     log: list[str] = field(default_factory=list)
     tickets: list[TransactionTicket] = field(default_factory=list)
-    sifts: list[int | Exception] = field(default_factory=list)
+    searches: list[int | Exception] = field(default_factory=list)
     bad_rows: int = 0
     dead_letters: int = 0
 
@@ -78,12 +78,12 @@ class FakeWork:
         self.log.append("reread")
         return Replay(self.records, self.digest if self.records else "")
 
-    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Any]) -> bool:
+    def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Any]) -> bool:
         assert not ticket.kafka_only
         assert error is not None
-        self.log.append("sift")
-        open_decision().execute("sift")
-        found = self.sifts.pop(0) if self.sifts else 0
+        self.log.append("search")
+        open_decision().execute("search")
+        found = self.searches.pop(0) if self.searches else 0
         if isinstance(found, Exception):
             raise found
         self.bad_rows += found

@@ -36,10 +36,10 @@ def job() -> Job:
 
 
 def test_the_next_attempt_comes_without_the_bad_rows(job: Job) -> None:
-    """The failed attempt is aborted on both sides first, and nothing of the sift stays in the database."""
-    work = job.work(fail_copy=[REFUSED], sifts=[2])
+    """The failed attempt is aborted on both sides first, and nothing of the search stays in the database."""
+    work = job.work(fail_copy=[REFUSED], searches=[2])
     report = job.driver.write(0, work)
-    assert work.log == ["produce", "copy", "close", "sift", "produce", "copy", "close"]
+    assert work.log == ["produce", "copy", "close", "search", "produce", "copy", "close"]
     assert (report.attempts, report.bad_rows) == (2, 2)
     assert [statement for statement, _ in job.store.committed] == ["copy", "decide"]
     assert len({ticket.transaction for ticket in work.tickets}) == 2
@@ -54,7 +54,7 @@ def test_batches_with_bad_rows_are_no_claims(job: Job, found_by: str, transactio
     job.kafka.broker.configure(transaction_version=transaction_version)
     generation, actions = job.row().generation, job.store.read_actions("orders", last=9)
     for batch_id in range(7):
-        work = job.work(**{found_by: [REFUSED]}, sifts=[1])
+        work = job.work(**{found_by: [REFUSED]}, searches=[1])
         assert job.driver.write(batch_id, work).bad_rows == 1
         first, second = (ticket.producer for ticket in work.tickets)
         # No task of the first attempt that is late can write into the transaction of the second.
@@ -66,7 +66,7 @@ def test_a_transaction_that_cannot_be_aborted_is_recovered(job: Job) -> None:
     """By a new claim, as after any other error."""
     generation = job.row().generation
     job.kafka.lose_answer_of = ["end"]
-    assert job.driver.write(0, job.work(fail_copy=[REFUSED], sifts=[1])).bad_rows == 1
+    assert job.driver.write(0, job.work(fail_copy=[REFUSED], searches=[1])).bad_rows == 1
     assert job.row().generation == generation + 1
 
 
@@ -77,7 +77,7 @@ def test_a_batch_without_bad_rows_says_nothing_of_them(job: Job) -> None:
 
 def test_an_error_of_no_single_row_fails_the_batch(job: Job) -> None:
     """As without dead letters."""
-    work = job.work(fail_copy=[REFUSED], sifts=[0])
+    work = job.work(fail_copy=[REFUSED], searches=[0])
     with pytest.raises(ConstraintError):
         job.driver.write(0, work)
     assert job.store.committed == []
@@ -86,35 +86,35 @@ def test_an_error_of_no_single_row_fails_the_batch(job: Job) -> None:
 
 def test_too_many_bad_rows_fail_the_batch(job: Job) -> None:
     with pytest.raises(TooManyBadRowsError, match="at least 101 of the 1000 rows of the batch are bad"):
-        job.driver.write(0, job.work(fail_copy=[REFUSED], sifts=[TOO_MANY]))
+        job.driver.write(0, job.work(fail_copy=[REFUSED], searches=[TOO_MANY]))
     assert job.store.committed == []
 
 
 def test_bad_rows_are_not_looked_for_without_end(job: Job) -> None:
     """Where each attempt meets another one."""
-    work = job.work(fail_copy=[REFUSED] * 20, sifts=[1] * 20)
+    work = job.work(fail_copy=[REFUSED] * 20, searches=[1] * 20)
     with pytest.raises(ConstraintError):
         job.driver.write(0, work)
-    assert work.log.count("sift") == 8
+    assert work.log.count("search") == 8
 
 
-def test_attempts_that_were_sifted_do_not_count_as_failed(job: Job) -> None:
-    """Of three attempts, none is left after three sifts otherwise."""
-    report = job.driver.write(0, job.work(fail_copy=[REFUSED] * 4, sifts=[1] * 4))
+def test_attempts_with_a_search_do_not_count_as_failed(job: Job) -> None:
+    """Of three attempts, none is left after three searches otherwise."""
+    report = job.driver.write(0, job.work(fail_copy=[REFUSED] * 4, searches=[1] * 4))
     assert (report.attempts, report.bad_rows) == (5, 4)
 
 
-def test_a_sift_that_fails_counts_as_a_failed_attempt(job: Job) -> None:
+def test_a_search_that_fails_counts_as_a_failed_attempt(job: Job) -> None:
     """The next attempt meets the bad row again, and looks again."""
-    lost = StateStoreError(operation="sift", detail="the connection was lost", sqlstate="08006", retriable=True)
-    work = job.work(fail_copy=[REFUSED, REFUSED], sifts=[lost, 1])
+    lost = StateStoreError(operation="search", detail="the connection was lost", sqlstate="08006", retriable=True)
+    work = job.work(fail_copy=[REFUSED, REFUSED], searches=[lost, 1])
     assert job.driver.write(0, work).bad_rows == 1
     assert work.log.count("produce") == 3
 
 
-def test_a_superseded_driver_does_not_sift(job: Job) -> None:
+def test_a_superseded_driver_does_not_search(job: Job) -> None:
     """Its rows would stand in the way of the newer one's."""
-    work = job.work(fail_copy=[REFUSED], sifts=[1])
+    work = job.work(fail_copy=[REFUSED], searches=[1])
     abort = job.driver._abort
 
     def overtaken(error: DataError, attempt: Attempt | None) -> None:
@@ -137,7 +137,7 @@ def test_a_skip_is_compared_without_the_rows_that_were_left_out(job: Job) -> Non
 
 
 def test_a_resend_leaves_out_what_was_left_out(job: Job) -> None:
-    """Whatever it fails with, it never sifts: the database has decided the split."""
+    """Whatever it fails with, it never searches: the database has decided which rows are left out."""
     timed_out: list[Step] = []
 
     def time_out(step: Step) -> None:
@@ -146,11 +146,11 @@ def test_a_resend_leaves_out_what_was_left_out(job: Job) -> None:
             job.kafka.time_out()
 
     job.on_step = time_out
-    work = job.work(fail_copy=[REFUSED], sifts=[1], dead_letters=1)
+    work = job.work(fail_copy=[REFUSED], searches=[1], dead_letters=1)
     job.driver.write(0, work)
     assert job.row().status == "done"
     assert work.log == [
-        *("produce", "copy", "close", "sift"),
+        *("produce", "copy", "close", "search"),
         *("produce", "copy", "close"),
         *("recall", "produce", "close"),
     ]
@@ -169,7 +169,7 @@ def test_a_resend_that_meets_a_bad_row_fails(job: Job) -> None:
     job.on_step = fail
     with pytest.raises(RecordTooLargeError):
         job.driver.write(0, first)
-    assert "sift" not in first.log
+    assert "search" not in first.log
     assert job.row().status == "owed"
 
 

@@ -208,7 +208,7 @@ def test_a_row_that_cannot_be_stored_fails_at_once(job: Job) -> None:
     work = job.work(fail=[refused])
     with pytest.raises(UnstorableValueError):
         job.driver.write(0, work)
-    assert work.log == ["produce", "sift"]
+    assert work.log == ["produce", "search"]
     assert len(job.kafka.aborted) == 1
 
 

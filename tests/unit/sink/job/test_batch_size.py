@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.sink.job import batch_sift
-from spark_2pc_sink.sink.job.batch_sift import TableTries
+from spark_2pc_sink.sink.job import bad_row_search
+from spark_2pc_sink.sink.job.bad_row_search import TableTrial
 from spark_2pc_sink.sink.job.batch_size import (
     AIMED_ROWS_MAX,
     AIMED_ROWS_MIN,
@@ -343,16 +343,16 @@ class Table:
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> AttemptInput:
     """No database: each byte is a part."""
-    monkeypatch.setattr(batch_sift, "TableSift", Table)
+    monkeypatch.setattr(bad_row_search, "TableSift", Table)
     parts = SimpleNamespace(all_of=lambda sent: [bytes([byte]) for byte in sent])
-    monkeypatch.setattr(batch_sift, "SiftedPart", parts)
+    monkeypatch.setattr(bad_row_search, "SiftedPart", parts)
     return AttemptInput(2**20, 2)
 
 
-def tries(source: AttemptInput, *, most: int = 100) -> TableTries:
+def tries(source: AttemptInput, *, most: int = 100) -> TableTrial:
     opened: list[Any] = ["connection"]
     table: Any = None
-    return TableTries(source, table, opened.pop, "table t", most)
+    return TableTrial(source, table, opened.pop, "table t", most)
 
 
 def send(source: AttemptInput, task: int, parts: bytes) -> None:

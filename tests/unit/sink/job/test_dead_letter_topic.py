@@ -29,7 +29,6 @@ TICKET = TransactionTicket(
     transaction_version=2,
     generation=1,
     transaction=1,
-    application_name="",
     kafka_only=False,
 )
 BAD = BadRows(BadRow(bytes([number]) * 16, 1, "table orders", "why", row='{"id": 1}') for number in (5, 1, 4))

@@ -1,4 +1,4 @@
-"""What a task does for its worker process, to which partition its rows go, and what it sifts."""
+"""What a task does for its worker process, to which partition its rows go, and which rows it refuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_2pc_sink.kafka.record_encoder import EncodingOptions, TopicLimits
 from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS
 from spark_2pc_sink.sink.job import encode_task
 from spark_2pc_sink.sink.job.encode_task import GarbageCollection, RowPartitioner, task_function
-from spark_2pc_sink.sink.job.sift_task import SiftPlan, SiftReceipt, run_sift_task
+from spark_2pc_sink.sink.job.search_task import SearchPlan, SearchReceipt, run_search_task
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_columns import KEY, PARTITION, TOPIC, VALUE
@@ -115,13 +115,13 @@ def test_rows_are_found_by_the_records_that_a_broker_has_named() -> None:
         NUMBER: list(range(4)),
         WINS: [True] * 4,
     }
-    plan = SiftPlan(
+    plan = SearchPlan(
         tasks, records=True, staged=False, output_of_records="topic t", output_of_rows="", most=9, refusal=refusal
     )
     endpoint = StreamEndpoint("127.0.0.1", "127.0.0.1")
     with StreamListener(endpoint, StreamLimits()) as listener, listener.open_attempt() as attempt:
         plan = replace(plan, tasks=replace(tasks, stream=attempt.address))
-        [answer] = run_sift_task([pa.RecordBatch.from_pydict(columns)], plan, TaskIdentity(0, 1))
-    receipt: SiftReceipt = pickle.loads(answer.column("receipt")[0].as_py())  # noqa: S301 - our own bytes
+        [answer] = run_search_task([pa.RecordBatch.from_pydict(columns)], plan, TaskIdentity(0, 1))
+    receipt: SearchReceipt = pickle.loads(answer.column("receipt")[0].as_py())  # noqa: S301 - our own bytes
     assert receipt.error is None
     assert [(row.number, row.reason) for row in receipt.refused] == [(1, "no schema"), (3, "no schema")]

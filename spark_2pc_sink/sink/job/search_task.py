@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SiftPlan:
+class SearchPlan:
     """What a task searches for. Can be pickled.
 
     Attributes:
@@ -52,11 +52,11 @@ class SiftPlan:
 
 
 @dataclass(frozen=True)
-class SiftReceipt:
+class SearchReceipt:
     """The findings of one task attempt.
 
     Attributes:
-        refused: rows that cannot become a record, or COPY bytes; one more than `SiftPlan.most` means too many.
+        refused: rows that cannot become a record, or COPY bytes; one more than `SearchPlan.most` means too many.
         sent: other rows sent, by lane.
     """
 
@@ -71,7 +71,7 @@ class SiftReceipt:
         return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(self)], pa.binary())], schema=RESULT_SCHEMA)
 
 
-def read_sift_receipts(table: pa.Table) -> list[SiftReceipt]:
+def read_search_receipts(table: pa.Table) -> list[SearchReceipt]:
     """Unpack the returned receipts, in the order of the tasks.
 
     Raises:
@@ -84,23 +84,23 @@ def read_sift_receipts(table: pa.Table) -> list[SiftReceipt]:
     return sorted(returned, key=lambda receipt: receipt.task)
 
 
-def run_sift_task(
-    batches: Iterable[pa.RecordBatch], plan: SiftPlan, identity: TaskIdentity
+def run_search_task(
+    batches: Iterable[pa.RecordBatch], plan: SearchPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
     """Search for bad rows in one Spark partition; yields one receipt."""
     address = plan.tasks.stream
     if address is None:
-        raise LocalProtocolError(operation="sift", state="no stream", rule="a task sends what it makes")
+        raise LocalProtocolError(operation="search for bad rows", state="no stream", rule="a task sends what it makes")
     try:
         with TaskStream(address, identity.task, identity.task_attempt) as stream:
-            receipt = _SiftTask(plan, identity, stream).sift(batches)
+            receipt = _SearchTask(plan, identity, stream).run(batches)
     except DualWriteError as error:
-        receipt = SiftReceipt(identity.task, identity.task_attempt, error=error)
+        receipt = SearchReceipt(identity.task, identity.task_attempt, error=error)
     yield receipt.to_result()
 
 
-class _SiftTask:
-    def __init__(self, plan: SiftPlan, identity: TaskIdentity, stream: TaskStream) -> None:
+class _SearchTask:
+    def __init__(self, plan: SearchPlan, identity: TaskIdentity, stream: TaskStream) -> None:
         self._plan = plan
         self._identity = identity
         self._stream = stream
@@ -111,14 +111,14 @@ class _SiftTask:
         self._rows = 0
         self._refused: list[RefusedRow] = []
 
-    def sift(self, batches: Iterable[pa.RecordBatch]) -> SiftReceipt:
+    def run(self, batches: Iterable[pa.RecordBatch]) -> SearchReceipt:
         for batch in batches:
             self._rows += batch.num_rows
-            self._sift(batch)
+            self._search(batch)
             if len(self._refused) > self._plan.most:
                 break
         self._stream.finish()
-        return SiftReceipt(
+        return SearchReceipt(
             task=self._identity.task,
             task_attempt=self._identity.task_attempt,
             rows=self._rows,
@@ -126,7 +126,7 @@ class _SiftTask:
             sent=self._stream.totals,
         )
 
-    def _sift(self, batch: pa.RecordBatch) -> None:
+    def _search(self, batch: pa.RecordBatch) -> None:
         names = RowNames.of(batch)
         found = find_refused(
             batch.num_rows,

@@ -1,4 +1,4 @@
-"""The split of a batch: its rows without the bad ones, which go to the dead letters.
+"""A batch without its bad rows, which go to the dead letters.
 
 Bad rows are removed from the batch itself before any other processing, so they reach no output, and tasks need no
 knowledge of them. A batch without bad rows is the frame passed by Spark.
@@ -46,12 +46,12 @@ _OCCURRENCES: Final = "_2pc_occurrences"
 _LISTED_DDL: Final = f"{IDENTITY} binary, {_OCCURRENCES} bigint"
 
 
-class BatchSplit:
+class FilteredBatch:
     """One batch, and the rows that are left out of it.
 
     Attributes:
         bad_rows: rows that are left out.
-        exact: a sift identifies rows by identity, not by a fingerprint that others may share.
+        exact: a search identifies rows by identity, not by a fingerprint that others may share.
     """
 
     def __init__(self, batch: DataFrame, batch_id: int, options: SinkOptions, dead_letters: DeadLetters) -> None:
@@ -64,19 +64,15 @@ class BatchSplit:
         self.bad_rows: BadRows = BadRows()
         self.exact: bool = False
 
-    @property
-    def sifts(self) -> bool:
-        return self._options.bad_rows == "dead_letter"
-
     def recall(self) -> None:
         """Leave out the rows that were left out when the batch was decided."""
         self._leave_out(self._dead_letters.read(self.batch_id))
 
     def leave_out(self, lanes: Sequence[Sequence[RefusedRow]]) -> bool:
-        """Leave out rows that a sift has found in `frame`; False if it found none.
+        """Leave out rows that a search has found in `frame`; False if it found none.
 
         If another row of the batch has the fingerprint of a bad one, none is left out: the next attempt fails as the
-        last one did, and the following sift identifies rows by their `exact` identity.
+        last one did, and the following search identifies rows by their `exact` identity.
 
         Raises:
             TooManyBadRowsError: with these there are more than max_bad_rows.
@@ -129,7 +125,7 @@ class BatchSplit:
         )
 
     def _looked_up(self, found: BadRows) -> list[LookedUpRow]:
-        """Look up rows named by a sift in the batch. A separate evaluation: only now are they known."""
+        """Look up rows named by a search in the batch. A separate evaluation: only now are they known."""
         schema = self._batch.schema
         if self.exact:
             meant = f"{identity_sql(schema)} IN ({', '.join(_binary(name) for name in found)})"
@@ -142,7 +138,7 @@ class BatchSplit:
         return [LookedUpRow(number, bytes(identity), count, json) for number, identity, count, json in grouped]
 
     def _name(self, row: LookedUpRow) -> bytes:
-        """The name used by a sift."""
+        """The name used by a search."""
         return row.identity if self.exact else fingerprint_bytes(row.fingerprint)
 
 

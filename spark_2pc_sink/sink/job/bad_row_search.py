@@ -1,7 +1,7 @@
-"""The sift of a batch: the jobs that find its bad rows, after an attempt has failed with one of them.
+"""The jobs that find the bad rows of a batch, after an attempt has failed with one of them.
 
 The attempt's error determines where to search. Refusals by a task are located by tasks. Refusals by the database are
-located by the database: tasks resend the rows, and `TableTries` tries them meanwhile. Each lane has its own job; only a
+located by the database: tasks resend the rows, and `TableTrial` tries them meanwhile. Each lane has its own job; only a
 failed batch incurs this cost.
 """
 
@@ -28,7 +28,7 @@ from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS
 from spark_2pc_sink.sink.bad_rows.row_sql import fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
 from spark_2pc_sink.sink.job.lane_columns import packed_name
-from spark_2pc_sink.sink.job.sift_task import SiftPlan, read_sift_receipts, run_sift_task
+from spark_2pc_sink.sink.job.search_task import SearchPlan, read_search_receipts, run_search_task
 from spark_2pc_sink.sink.rows.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN
 from spark_2pc_sink.sink.spark_sql import quoted
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
-    from spark_2pc_sink.sink.job.batch_split import BatchSplit
+    from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
-    from spark_2pc_sink.sink.job.sift_task import SiftReceipt
+    from spark_2pc_sink.sink.job.search_task import SearchReceipt
     from spark_2pc_sink.sink.job.task_jobs import TaskJobs
     from spark_2pc_sink.sink.job.task_plan import TaskPlan
     from spark_2pc_sink.sink.records.record_forwarder import RecordForwarder
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _IDLE_S: Final = 1.0
 
 
-class TableTries:
+class TableTrial:
     """Tries the rows of one lane in a thread, by its `task`.
 
     Args:
@@ -81,8 +81,8 @@ class TableTries:
         self._output = output
         self._most = most
         self._connection: Connection | None = None
-        self._sift: TableSift | None = None
-        self.task: BackgroundTask = BackgroundTask(self._work, "spark_2pc_sink sift", self._cut)
+        self._rows: TableSift | None = None
+        self.task: BackgroundTask = BackgroundTask(self._work, "spark_2pc_sink bad row search", self._cut)
 
     def finish(self) -> TableSift:
         self.task.finish()
@@ -91,21 +91,21 @@ class TableTries:
     def _work(self) -> None:
         with self._source.failing():
             while not isinstance(taken := self._source.take(FrameKind.ROWS, _IDLE_S), Ended):
-                connection, sift = self._opened()
+                connection, rows = self._opened()
                 if taken is None:
                     with driver_connection(connection).cursor() as cursor:
                         cursor.execute("SELECT 1")
                     continue
                 for part in SiftedPart.all_of(taken.frame.payload):
-                    if not sift.too_many:
-                        sift.take(part)
+                    if not rows.too_many:
+                        rows.take(part)
                 self._source.done(taken)
 
     def _opened(self) -> tuple[Connection, TableSift]:
-        if self._connection is None or self._sift is None:
+        if self._connection is None or self._rows is None:
             self._connection = self._open_decision()
-            self._sift = TableSift(self._connection, self._table, output=self._output, most=self._most)
-        return self._connection, self._sift
+            self._rows = TableSift(self._connection, self._table, output=self._output, most=self._most)
+        return self._connection, self._rows
 
     def _cut(self) -> None:
         if self._connection is not None:
@@ -126,7 +126,7 @@ def is_about_rows(error: Exception) -> bool:
     return isinstance(error, (*_OF_TASKS, ConstraintError))
 
 
-class BatchSift:
+class BadRowSearch:
     """Looks for bad rows in one batch.
 
     Args:
@@ -137,19 +137,19 @@ class BatchSift:
 
     def __init__(
         self,
-        split: BatchSplit,
+        batch: FilteredBatch,
         lanes: Sequence[tuple[LaneWork, TaskPlan]],
         jobs: TaskJobs,
         forwarder: Callable[[AttemptInput], RecordForwarder],
         *,
         most: int,
     ) -> None:
-        self._batch = split.frame
+        self._batch = batch.frame
         self._lanes = lanes
         self._jobs = jobs
         self._forwarder = forwarder
         self._most = most
-        self._name_sql = identity_sql if split.exact else fingerprint_sql
+        self._name_sql = identity_sql if batch.exact else fingerprint_sql
 
     def run(self, error: DataError, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
         """Find the rows for which an attempt failed; returns the refused rows of each lane."""
@@ -159,7 +159,7 @@ class BatchSift:
         receipts = [self._in_tasks(lane, plan, refusal) for lane, plan in self._lanes]
         return [[row for receipt in of_lane for row in receipt.refused] for of_lane in receipts]
 
-    def _in_tasks(self, lane: LaneWork, plan: TaskPlan, refusal: RecordRefusedError | None) -> list[SiftReceipt]:
+    def _in_tasks(self, lane: LaneWork, plan: TaskPlan, refusal: RecordRefusedError | None) -> list[SearchReceipt]:
         with self._jobs.listener.open_attempt() as source, AttemptThreads(source, self._forwarder(source).task):
             return self._receipts(lane, plan, source, staged=False, refusal=refusal)
 
@@ -171,7 +171,7 @@ class BatchSift:
                 continue
             table = f"table {lane.lane.rows.table}"
             with self._jobs.listener.open_attempt() as source:
-                tries = TableTries(source, lane.loader.table, open_decision, table, self._most)
+                tries = TableTrial(source, lane.loader.table, open_decision, table, self._most)
                 with AttemptThreads(source, tries.task, self._forwarder(source).task):
                     self._receipts(lane, plan, source, staged=True)
                 tables.append(tries.finish())
@@ -190,8 +190,8 @@ class BatchSift:
         *,
         staged: bool,
         refusal: RecordRefusedError | None = None,
-    ) -> list[SiftReceipt]:
-        sifted = SiftPlan(
+    ) -> list[SearchReceipt]:
+        search = SearchPlan(
             tasks=replace(plan, stream=source.address),
             # An attempt that PostgreSQL refused has made records of all rows.
             records=not staged and lane.lane.records is not None,
@@ -202,7 +202,7 @@ class BatchSift:
             refusal=refusal,
         )
         rows = self._rows_of(lane, staged=staged)
-        receipts = read_sift_receipts(self._jobs.run(rows, run_sift_task, sifted))
+        receipts = read_search_receipts(self._jobs.run(rows, run_search_task, search))
         source.close_input()
         said = {receipt.task: (receipt.task_attempt, dict(receipt.sent)) for receipt in receipts}
         if said != source.finished:

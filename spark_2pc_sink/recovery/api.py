@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -24,7 +24,7 @@ from spark_2pc_sink.recovery.sink_survey import SinkSurvey
 from spark_2pc_sink.recovery.status import StatusReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from jdbc_state import StateRow
     from jdbc_state.sessions import Liveness
@@ -88,32 +88,29 @@ def recover(
         ClaimRefusedError, HaltError, InDoubtError, KafkaError, StateStoreError and others: see `Recovery.run`.
     """
     options = RecoveryOptions.parse(**locals())
-    with log_for_sink(transactional_id), _connected(options) as (cluster, store):
-        kafka_side = TransactionClient(cluster, transactional_id, options.kafka)
-        recovery = _recovery(options, kafka_side, store)
+    with (
+        log_for_sink(transactional_id),
+        Cluster(options.kafka) as cluster,
+        closing(open_store(options)) as store,
+    ):
+        client = TransactionClient(cluster, transactional_id, options.kafka)
+        end = None if options.open_transaction is None else OpenTransactionEnd(options.batch)
+        choice = OperatorChoice(options.decision, options.batch, end)
+        recovery = Recovery(options, kafka=client, store=store, clock=_CLOCK, choice=choice)
         row = store.read_standing(transactional_id)
         if dry_run or (row is None and not adopt):
-            return _with_driver(recovery.diagnosis.look(), store, row)
+            report = recovery.diagnosis.dry_run()
+            return report if row is None else replace(report, driver=store.liveness(row))
         if row is not None and not take_over:
             driver = _driver_of(store, row)
             if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
-                return _left_alone(replace(recovery.diagnosis.look(), driver=driver), driver, row, options)
-        return _run(recovery, kafka_side, store, BatchListSender(cluster, transactional_id, options.kafka))
-
-
-def _recovery(options: RecoveryOptions, kafka: TransactionClient, store: SqlStateStore) -> Recovery:
-    end = None if options.open_transaction is None else OpenTransactionEnd(options.batch)
-    choice = OperatorChoice(options.decision, options.batch, end)
-    return Recovery(options, kafka=kafka, store=store, clock=_CLOCK, choice=choice)
-
-
-def _run(recovery: Recovery, kafka: TransactionClient, store: SqlStateStore, sender: BatchListSender) -> RecoveryReport:
-    """Recover, and resend a service's records that Kafka lacks."""
-    recovered = recovery.run(query_id=None, run_id=None)
-    if not has_kept(store, recovered.row):
-        return recovered.report
-    with recovery.explaining():
-        return resend(recovered, kafka=kafka, store=store, send=sender.send).report
+                return _left_alone(replace(recovery.diagnosis.dry_run(), driver=driver), driver, row, options)
+        recovered = recovery.run(query_id=None, run_id=None)
+        if not has_kept(store, recovered.row):
+            return recovered.report
+        with recovery.explaining():
+            sender = BatchListSender(cluster, transactional_id, options.kafka)
+            return resend(recovered, kafka=client, store=store, send=sender.send).report
 
 
 @checks_keywords
@@ -149,7 +146,7 @@ def status(
     given = {**locals(), "transactional_id": transactional_id or _EVERY_SINK}
     chosen = StatusOptions(**{name: given.pop(name) for name in ("match", "timeout_s")})
     if transactional_id is not None and match is not None:
-        rule = "it chooses of all sinks, and transactional_id names one"
+        rule = "must not be combined with transactional_id"
         raise ConfigurationError(option="match", value=match, rule=rule, remedy="leave one of the two out")
     return SinkSurvey(
         RecoveryOptions.parse(**given),
@@ -158,15 +155,6 @@ def status(
         timeout_s=chosen.timeout_s,
         clock=_CLOCK,
     ).run()
-
-
-@contextmanager
-def _connected(options: RecoveryOptions) -> Iterator[tuple[Cluster, SqlStateStore]]:
-    with (
-        Cluster(options.kafka) as cluster,
-        closing(open_store(options)) as store,
-    ):
-        yield cluster, store
 
 
 def open_store(options: RecoveryOptions) -> SqlStateStore:
@@ -185,10 +173,6 @@ def _driver_of(store: SqlStateStore, row: StateRow) -> Liveness:
         deadline.pause()
 
 
-def _with_driver(report: RecoveryReport, store: SqlStateStore, row: StateRow | None) -> RecoveryReport:
-    return report if row is None else replace(report, driver=store.liveness(row))
-
-
 def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options: RecoveryOptions) -> RecoveryReport:
     """The report for a row that is not taken over, because its driver is or may be alive.
 
@@ -198,15 +182,15 @@ def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options:
     if found.settled:
         return found
     if driver.alive:
-        why = f"its driver lives ({driver.detail}), and settles it by itself"
+        why = f"its driver is running ({driver.detail}) and settles it by itself"
     else:
         why = (
-            f"whether its driver lives cannot be told ({driver.detail}); the state row was touched "
-            f"{row.age_s:.0f} s ago, so it may"
+            f"it is unknown whether its driver is running ({driver.detail}); the state row was changed "
+            f"{row.age_s:.0f} s ago, so it may be"
         )
-    words = sink_flags(options)
-    *safe, take_over = remedies(Symptom.DRIVER_ALIVE, found.incident, words)
-    decision = () if found.cause is None else remedies(found.cause, found.incident, words)
+    flags = sink_flags(options)
+    *safe, take_over = remedies(Symptom.DRIVER_ALIVE, found.incident, flags)
+    decision = () if found.cause is None else remedies(found.cause, found.incident, flags)
     # Taking over is last: it stops a job, and is of no use if a person has to decide.
     lines = (*safe, *decision, take_over)
     raise TakeOverRefusedError(

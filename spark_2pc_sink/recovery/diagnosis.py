@@ -85,6 +85,14 @@ PARTITION_MS_MIN: Final = 1_000
 SHOWN_PARTITIONS_MAX: Final = 20
 
 
+_BY_MARKER: Final = {
+    Marker.COMMIT: (Verdict.MARK_DONE, "is COMMIT"),
+    Marker.ABORT: (Verdict.MARK_OWED, "is ABORT"),
+    # The other partitions are still read: the open transaction there may be another one.
+    Marker.OPEN: (Verdict.WAIT, "is not written yet"),
+}
+
+
 def ask_the_log(
     kafka: KafkaSide,
     producer: ProducerIdAndEpoch | None,
@@ -96,6 +104,7 @@ def ask_the_log(
     """Read one partition after another until one tells how the transaction ended.
 
     Args:
+        offsets: its first and last offset in each ``topic-partition``.
         deadline: after it no further partition is read; the first one always is.
 
     Returns:
@@ -108,83 +117,52 @@ def ask_the_log(
     if producer is None or not offsets:
         reason = "the decided row names no partition whose log could be read"
         return Halt(HaltCause.OUTCOME_LOST, reason, Facts(known=frozenset({"readable"}), batch=batch_id))
-    return _Inquiry(kafka, producer, deadline, batch_id).ask(offsets)
-
-
-class _Inquiry:
-    """One round of questions."""
-
-    def __init__(
-        self, kafka: KafkaSide, producer: ProducerIdAndEpoch, deadline: Deadline, batch_id: int | None
-    ) -> None:
-        self._batch_id = batch_id
-        self._kafka = kafka
-        self._producer = producer
-        self._deadline = deadline
-        self._open: str | None = None
-        self._unreadable = False
-        self._said: list[str] = []
-
-    def ask(self, offsets: Mapping[str, tuple[int, int]]) -> Resolution | Halt:
-        partitions = {TopicPartition.parse(name): last for name, (_, last) in offsets.items()}
-        # All topics first, then their second partitions, and so on: if a topic is gone, so are all its partitions.
-        ordered = sorted(partitions, key=lambda each: (each.partition, each.topic))
-        for number, partition in enumerate(ordered):
-            if number and self._deadline.passed:
-                self._said.append(f"{len(ordered) - number} were not asked within {self._deadline.limit_ms} ms")
-                self._unreadable = True
-                break
-            told = self._ask_one(partition, partitions[partition], last_one=number == len(ordered) - 1)
-            if told is not None:
-                return told
-        if self._open is not None:
-            return Resolution(Verdict.WAIT, f"{self._open} is not written yet")
-        return self._halt()
-
-    def _ask_one(self, partition: TopicPartition, last_offset: int, *, last_one: bool) -> Resolution | None:
-        """The verdict from one partition; None if it does not show how the transaction ended."""
-        producer = self._producer
-        where = f"the control marker of {producer} in {partition} after offset {last_offset}"
+    last_offsets = {TopicPartition.parse(name): last for name, (_, last) in offsets.items()}
+    # All topics first, then their second partitions, and so on: if a topic is gone, so are all its partitions.
+    ordered = sorted(last_offsets, key=lambda each: (each.partition, each.topic))
+    findings: list[str] = []
+    waiting: Resolution | None = None
+    known: frozenset[Fact] = frozenset({"readable"})
+    for number, partition in enumerate(ordered):
+        if number and deadline.passed:
+            findings.append(f"{len(ordered) - number} were not read within {deadline.limit_ms} ms")
+            known = frozenset()
+            break
+        where = f"the control marker of {producer} in {partition} after offset {last_offsets[partition]}"
+        # Half of the remaining time, all of it for the last one: a long log is read as far as that allows.
+        left_ms = int(deadline.remaining_s * 1000) // (1 if number == len(ordered) - 1 else 2)
         try:
-            marker = self._kafka.find_marker(
+            marker = kafka.find_marker(
                 partition,
-                from_offset=last_offset + 1,
+                from_offset=last_offsets[partition] + 1,
                 producer_id=producer.producer_id,
                 epochs=frozenset({producer.epoch, producer.epoch + 1}),
-                limit_ms=self._share_ms(last_one=last_one),
+                limit_ms=max(left_ms, PARTITION_MS_MIN),
             )
         except (KafkaError, KafkaTimeoutError, RemoteProtocolError) as error:
             # If the coordinator is unreachable too, its error is raised: no decision by a person is needed.
-            self._kafka.describe()
-            self._said.append(f"{partition} cannot be read: {error}")
-            self._unreadable = True
-            return None
-        if marker is Marker.COMMIT:
-            return Resolution(Verdict.MARK_DONE, f"{where} is COMMIT", from_log=True)
-        if marker is Marker.ABORT:
-            return Resolution(Verdict.MARK_OWED, f"{where} is ABORT", from_log=True)
-        if marker is Marker.OPEN:
-            # The others are still read: the open transaction here may be another one.
-            self._open = where
-        else:
-            self._said.append(f"{where} is missing: the log was deleted or compacted")
-        return None
-
-    def _share_ms(self, *, last_one: bool) -> int:
-        """Half of the remaining time, all of it for the last one: a long log is read as far as that allows."""
-        left_ms = int(self._deadline.remaining_s * 1000)
-        return max(left_ms if last_one else left_ms // 2, PARTITION_MS_MIN)
-
-    def _halt(self) -> Halt:
-        shown = self._said[:SHOWN_PARTITIONS_MAX]
-        if len(self._said) > len(shown):
-            shown.append(f"and {len(self._said) - len(shown)} more like these")
-        reason = f"no partition tells how {self._producer} ended: {'; '.join(shown)}"
-        known: frozenset[Fact] = frozenset() if self._unreadable else frozenset({"readable"})
-        return Halt(HaltCause.OUTCOME_LOST, reason, Facts(known=known, batch=self._batch_id))
+            kafka.describe()
+            findings.append(f"{partition} cannot be read: {error}")
+            known = frozenset()
+            continue
+        if marker not in _BY_MARKER:
+            findings.append(f"{where} is missing: the log was deleted or compacted")
+            continue
+        verdict, shown = _BY_MARKER[marker]
+        if verdict is not Verdict.WAIT:
+            return Resolution(verdict, f"{where} {shown}", from_log=True)
+        waiting = Resolution(verdict, f"{where} {shown}")
+    return waiting or _outcome_lost(producer, findings, Facts(known=known, batch=batch_id))
 
 
-#: What `look` reports for a verdict that leads to an action.
+def _outcome_lost(producer: ProducerIdAndEpoch, findings: list[str], facts: Facts) -> Halt:
+    named = findings[:SHOWN_PARTITIONS_MAX]
+    if len(findings) > len(named):
+        named.append(f"and {len(findings) - len(named)} more like these")
+    return Halt(HaltCause.OUTCOME_LOST, f"no partition tells how {producer} ended: {'; '.join(named)}", facts)
+
+
+#: What `dry_run` reports for a verdict that leads to an action.
 _PLANNED: Final[dict[Verdict, ActionKind]] = {
     Verdict.COMMIT: "commit",
     Verdict.ABORT: "abort",
@@ -265,7 +243,7 @@ class Diagnosis:
             return behind_kafka()
         return check_kept(self.kafka, row, resolution)
 
-    def look(self) -> RecoveryReport:
+    def dry_run(self) -> RecoveryReport:
         """Report what a recovery would do, without claiming and without changing either side.
 
         Raises:
@@ -278,7 +256,7 @@ class Diagnosis:
         return self.judge(before, row, self.view_kafka())
 
     def judge(self, before: StateRow | None, row: StateRow | None, kafka: KafkaView) -> RecoveryReport:
-        """Like `look`, for state that was already read; Kafka's logs are read if it is not enough.
+        """Like `dry_run`, for state that was already read; Kafka's logs are read if it is not enough.
 
         Args:
             row: the same, or the history line from which a lost row would be rebuilt.
@@ -293,7 +271,7 @@ class Diagnosis:
             resolution = self.losses.explain(row, resolution)
         lost: tuple[Action, ...] = ()
         if row is not None and before is None:
-            again = f"would make the lost state row again from {history_line(row, row.decision)}"
+            again = f"would rebuild the lost state row from {history_line(row, row.decision)}"
             lost = (Action("rebuild_row", again),)
         report = RecoveryReport(
             transactional_id=self.options.transactional_id,
@@ -309,15 +287,15 @@ class Diagnosis:
             reason=resolution.reason,
         )
         if passed is not None:
-            return replace(report, actions=(Action("accept_loss", f"would go on without batches {passed}"),))
+            return replace(report, actions=(Action("accept_loss", f"would continue without batches {passed}"),))
         if isinstance(resolution, Halt):
             if row is None:
-                report = replace(report, reason=_unnamed(kafka, resolution))
+                report = replace(report, reason=_unknown_id_reason(kafka, resolution))
             report = replace(report, cause=resolution.cause, facts=resolution.facts)
             return replace(report, remedies=remedies(resolution.cause, report.incident, sink_flags(self.options)))
         planned = _PLANNED.get(resolution.verdict)
         if planned is not None:
-            return replace(report, actions=(*lost, Action(planned, _told(resolution.verdict, row, kafka))))
+            return replace(report, actions=(*lost, Action(planned, _planned_text(resolution.verdict, row, kafka))))
         if row is not None and row.status == RowStatus.OWED:
             return replace(report, reason=owed_reason(row)).with_remedies(sink_flags(self.options))
         return replace(report, settled=resolution.verdict is Verdict.NOTHING and not lost)
@@ -326,7 +304,7 @@ class Diagnosis:
         return Deadline(self.clock, self.options.settle_deadline_ms)
 
 
-def _told(verdict: Verdict, row: StateRow | None, kafka: KafkaView) -> str:
+def _planned_text(verdict: Verdict, row: StateRow | None, kafka: KafkaView) -> str:
     """What a recovery will do, with the transaction that it will end."""
     if verdict is Verdict.COMMIT and row is not None:
         return f"recovery will commit Kafka transaction {row.prepared_transaction_state}"
@@ -335,11 +313,11 @@ def _told(verdict: Verdict, row: StateRow | None, kafka: KafkaView) -> str:
     return f"recovery will {verdict.value}"
 
 
-def _unnamed(kafka: KafkaView, halt: Halt) -> str:
+def _unknown_id_reason(kafka: KafkaView, halt: Halt) -> str:
     """Report what Kafka knows about an id that the database does not know."""
     since = open_s(kafka)
     opened = "" if since is None else f", open for {duration(since)}"
-    return f"the state table has no row of this id, and its history no line; Kafka has {kafka}{opened}: {halt.reason}"
+    return f"the state table and its history have nothing for this id; Kafka has {kafka}{opened}: {halt.reason}"
 
 
 def with_choices(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
@@ -379,14 +357,14 @@ def began_at(kafka: KafkaSide, deadline: Deadline) -> dict[TopicPartition, int |
     if producer is None:
         return found
     for partition in sorted(described.partitions):
-        found[partition] = "not asked, for lack of time"
+        found[partition] = "not read, out of time"
         if deadline.passed:
             continue
         limit_ms = max(int(deadline.remaining_s * 1000) // 2, PARTITION_MS_MIN)
         try:
             offset = kafka.open_since(partition, producer_id=producer.producer_id, limit_ms=limit_ms)
         except (KafkaError, KafkaTimeoutError) as error:
-            found[partition] = f"not to be read: {error}"
+            found[partition] = f"cannot be read: {error}"
         else:
             found[partition] = "no record yet" if offset is None else offset
     return found

@@ -132,10 +132,10 @@ def history(
         StateStoreError: the database cannot be read.
     """
     if since is not None and since.tzinfo is None:
-        rule, remedy = "it has a time zone", "pass datetime(…, tzinfo=timezone.utc)"
+        rule, remedy = "must have a time zone", "pass datetime(…, tzinfo=timezone.utc)"
         raise ConfigurationError(option="since", value=str(since), rule=rule, remedy=remedy)
     if last is not None and not 1 <= last <= LAST_MAX:
-        rule = f"it is between 1 and {LAST_MAX}"
+        rule = f"must be between 1 and {LAST_MAX}"
         raise ConfigurationError(option="last", value=last, rule=rule, remedy="pass a number in that range")
     options = RecoveryOptions.parse(
         transactional_id=transactional_id or "history",

@@ -61,16 +61,15 @@ class LostCommits:
             row = self._store.read(error.transactional_id)
             return error if row is None else _named(error, self._look(row))
         except (KafkaError, KafkaTimeoutError, StateStoreError) as second:
-            sink_log(__name__, error.transactional_id).warning("what is lost cannot be looked up: %s", second)
+            sink_log(__name__, error.transactional_id).warning("could not determine the lost batches: %s", second)
             return error
 
     def shows(self, row: StateRow) -> bool:
         """Whether the logs show a commit that the row lacks, within the reading limits of a start."""
         found = self._look(row, limit_ms=START_SCAN_MS_MAX, bytes_max=START_SCAN_BYTES_MAX).found
         if found.unread:
-            unread = "; ".join(found.unread)
             sink_log(__name__, row.transactional_id).info(
-                "whether the database lacks batches was not looked up in %s", unread
+                "did not check whether the database lacks batches of %s", "; ".join(found.unread)
             )
         return bool(found.transactions)
 
@@ -147,9 +146,8 @@ class LostCommits:
         foreign = row.batch_id is None and row.status != NONE and lost.came is None
         shown = self._kafka.describe().producer
         listed = "; ".join(map(str, transactions)) or "nothing"
-        went_on = (
-            f"went on without batches {named}, which the operator has named as lost to the database; of them the logs "
-            f"show {listed}"
+        did = (
+            f"continued without batches {named}, named by the operator as lost in the database; the logs have {listed}"
         )
         passed = self._store.accept_loss(
             row.transactional_id,
@@ -160,9 +158,9 @@ class LostCommits:
                 kafka_offsets=offsets,
                 settled=row.settled if shown is None else str(shown),
             ),
-            detail={"did": went_on, "batches": str(named)},
+            detail={"did": did, "batches": str(named)},
         )
-        actions.append(Action("accept_loss", went_on))
+        actions.append(Action("accept_loss", did))
         return passed
 
     def _look(

@@ -1,10 +1,10 @@
-"""Recovery: one procedure for every case: claim, look at both sides, resolve, act, and take a fresh epoch.
+"""Recovery: one procedure for every case: claim, poll both sides, resolve, act, and take a fresh epoch.
 
 A start, a driver that was fenced or stuck mid-run, a COMMIT whose outcome is unknown, a retried batch, and the command
 line all use it (KIP-939, "Recovery recipe"). The order is fixed:
 
 1. **claim** the state row. From here on no older driver can decide, even if it is still running.
-2. **look** at the state of Kafka's transaction coordinator. A look before the claim could be stale.
+2. **poll** the state of Kafka's transaction coordinator. A poll before the claim could be stale.
 3. **resolve** both with the pure table of `spark_2pc_sink.recipe.resolve` (`diagnosis`), and act on the verdict, until
    nothing is in doubt.
 4. **InitProducerId**, always and last. Only the producer id and epoch that it returns are used next: a zombie may know
@@ -66,7 +66,7 @@ def commit_prepared(
     """
     producer = prepared.producer
     if producer is None:
-        message = "a decided row always names a pair"
+        message = "a decided row names a producer id and epoch"
         raise AssertionError(message)
     if take_over:
         kept = keep_prepared(kafka, prepared)
@@ -78,7 +78,7 @@ def commit_prepared(
     except KafkaTimeoutError as error:
         raise InDoubtError(transactional_id=transactional_id, prepared=str(prepared), detail=str(error)) from error
     if answer.code != Code.NONE:
-        sink_log(__name__, transactional_id).info("EndTxn(commit, %s) answered %s; looking again", producer, answer)
+        sink_log(__name__, transactional_id).info("EndTxn(commit, %s) answered %s; polling again", producer, answer)
         return None
     return PreparedTxnState.of(answer.producer or producer)
 
@@ -171,7 +171,7 @@ def commits_lost_halt() -> Iterator[None]:
             transactional_id=lost.transactional_id,
             cause=HaltCause.COMMITS_LOST,
             database_side=lost.found,
-            kafka_side="not asked; it may have committed what the database lacks",
+            kafka_side="not polled; it may have committed what the database lacks",
             reason=f"{lost.reason}: the database has lost commits (a failover to a standby that lacked them, or a "
             "restored backup)",
         ) from lost
@@ -251,7 +251,7 @@ class Recovery:
         )
         findings = _Findings(before=row)
         if row.rebuilt_from is not None:
-            findings.did("rebuild_row", f"made the lost state row again from {history_line(row, row.rebuilt_from)}")
+            findings.did("rebuild_row", f"rebuilt the lost state row from {history_line(row, row.rebuilt_from)}")
             # Logged now too: the next step may be refused.
             self._log.warning("%s", findings.actions[-1])
         row = self._decide_owed(self._settle(row, findings), findings)
@@ -336,7 +336,7 @@ class Recovery:
                 detail=f"after {deadline.limit_ms} ms Kafka still shows {kafka}: {resolution.reason}",
             )
         return KafkaTimeoutError(
-            operation=f"the end of a transaction of {self._transactional_id!r} that no decision waits for",
+            operation=f"the end of an undecided transaction of {self._transactional_id!r}",
             deadline_ms=deadline.limit_ms,
             last_error=f"Kafka still shows {kafka}: {resolution.reason}. {_MARKERS}",
         )
@@ -380,7 +380,7 @@ class Recovery:
             raise AssertionError(message)
         answer = self._kafka.end(kafka.producer, commit=False)
         if answer.code != Code.NONE:
-            self._log.info("EndTxn(abort, %s) answered %s; looking again", kafka.producer, answer.name)
+            self._log.info("EndTxn(abort, %s) answered %s; polling again", kafka.producer, answer.name)
         return answer.code == Code.NONE
 
     def _complete(
@@ -405,17 +405,17 @@ class Recovery:
         return _unless_decided(self._note_done(row, settled, COMMIT, did))
 
     def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
-        word, producer = self._open_transaction, kafka.producer
-        if word is None or word.batch_id is None or producer is None:
-            message = "an open transaction has a pair, and the person who takes it for decided names its batch"
+        end, producer = self._open_transaction, kafka.producer
+        if end is None or end.batch_id is None or producer is None:
+            message = "an open transaction has a producer id, and the operator who takes it for decided names its batch"
             raise AssertionError(message)
-        noted = f"noted {producer} as the decision of batch {word.batch_id}, as the operator says"
+        noted = f"noted {producer} as the decision of batch {end.batch_id}, as decided by the operator"
         did = findings.did("take_open", noted)
         began = began_at(self._kafka, Deadline(self._clock, self._options.settle_deadline_ms))
         offsets = {str(partition): (at, at) for partition, at in began.items() if isinstance(at, int)}
         # BEFORE the commit: then a crash in between loses nothing. Its end can be read in the log from there on.
         return self._store.accept_open(
-            row.transactional_id, row.generation, str(producer), word.batch_id, offsets, detail=did
+            row.transactional_id, row.generation, str(producer), end.batch_id, offsets, detail=did
         )
 
     def _decided_by_operator(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> StateRow:
@@ -445,13 +445,13 @@ class Recovery:
             raise ConfigurationError(
                 option="batch",
                 value=self._batch_id,
-                rule=f"it is the batch in doubt, which is {row.batch_id}",
-                remedy="decide about that one, once you have seen it in spark-2pc status",
+                rule=f"must be the batch in doubt, which is {row.batch_id}",
+                remedy="check that batch in spark-2pc status, then decide about it",
             )
         if self._decision is OperatorDecision.DROP:
             did = findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
-            pair = row.prepared_transaction_state
-            return self._store.drop_batch(self._transactional_id, row.generation, pair, detail=did)
+            decided = row.prepared_transaction_state
+            return self._store.drop_batch(self._transactional_id, row.generation, decided, detail=did)
         sent = f"batch {row.batch_id} will be sent as Spark replays it, as decided by the operator"
         did = findings.did("accept_replay", sent)
         return self._store.accept_replay(self._transactional_id, row.generation, detail=did)
@@ -505,6 +505,6 @@ def _unless_decided(row: StateRow) -> _Settled | _PollAgain:
 
 #: Why an end that Kafka has begun is delayed.
 _MARKERS: Final = (
-    "Kafka writes it into each partition of the transaction: see that all of them have a leader, and enough replicas "
-    "in sync; then start again"
+    "Kafka must write its end marker to each partition of the transaction: make sure that each has a leader and "
+    "enough in-sync replicas, then start again"
 )

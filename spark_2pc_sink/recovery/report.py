@@ -58,7 +58,7 @@ def owed_reason(row: StateRow) -> str:
     """The batch that Kafka lacks: its id, size and age."""
     since = "" if row.decided_at is None else f" since {row.decided_at:%Y-%m-%d %H:%M:%S %Z}"
     return (
-        f"Kafka is owed batch {row.batch_id}: the table has its {counted(row.row_count, 'row')}{since}, and Kafka has "
+        f"Kafka is owed batch {row.batch_id}: the table has its {counted(row.row_count, 'row')}{since}, and Kafka "
         f"aborted its {counted(row.record_count, 'record')}"
     )
 
@@ -71,9 +71,9 @@ def problem_of(row: StateRow) -> str:
     except ConfigurationError as error:
         return f"{error.option} {error.value!r}: {error.rule}"
     except ValueError:
-        return f"status {row.status!r} is none of {', '.join(status.value for status in RowStatus)}"
+        return f"status {row.status!r} must be one of {', '.join(status.value for status in RowStatus)}"
     bad = [name for name in row.kafka_offsets if not _PARTITION.fullmatch(name)]
-    return f"kafka_offsets name {bad[0]!r}, which is no topic-partition" if bad else ""
+    return f"kafka_offsets name {bad[0]!r}, which must be topic-partition" if bad else ""
 
 
 #: What a recovery can do:
@@ -104,14 +104,14 @@ ActionKind = Literal[
 #: database, which was not read.
 Condition = Literal["fine", "at_work", "in_doubt", "owed", "elsewhere", "not_known", "unclear"]
 
-_LIFE: Final = {True: "it lives", False: "no driver is running", None: "not known whether it lives"}
+_LIFE: Final = {True: "running", False: "no driver is running", None: "unknown whether one is running"}
 
 
 _HEALTHY: Final[frozenset[Condition]] = frozenset({"fine", "at_work"})
 _OTHERWISE: Final[dict[Condition, str]] = {
     "elsewhere": "belongs to another Kafka cluster",
-    "not_known": "NOT KNOWN, the state table has no row of it",
-    "unclear": "not clear, as the database was not read",
+    "not_known": "UNKNOWN, the state table has no row for this id",
+    "unclear": "unclear, the database was not read",
 }
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
 
@@ -337,19 +337,19 @@ class RecoveryReport:
         now = "no state row" if self.row is None else shown(self.row)
         return [
             f"{self.transactional_id}: {self.headline}",
-            *([f"  because:  {self.reason}"] if self.reason and self.condition not in _HEALTHY else []),
+            *([f"  reason:   {self.reason}"] if self.reason and self.condition not in _HEALTHY else []),
             f"  database: {database}",
             f"  Kafka:    {kafka}",
             *self._transaction_lines(),
             *([f"  batch:    {batch_line(self.row)}"] if self.dry_run and self.row is not None else []),
-            *([f"  touched:  {duration(self.age_s)} ago"] if self.age_s is not None else []),
+            *([f"  changed:  {duration(self.age_s)} ago"] if self.age_s is not None else []),
             *([f"  driver:   {_LIFE[self.driver.alive]} ({self.driver.detail})"] if self.driver is not None else []),
             *([f"  in doubt: for {duration(self.in_doubt_s)}"] if self.in_doubt_s is not None else []),
-            *([f"  open:     for {duration(self.prepared_s)}, and not decided"] if self.prepared_s is not None else []),
+            *([f"  open:     for {duration(self.prepared_s)}, not decided"] if self.prepared_s is not None else []),
             *(f"  - {action}" for action in self.actions),
-            *(["  - would refuse to choose"] if self.dry_run and self.cause is not None else []),
+            *(["  - recovery would stop: a person must decide"] if self.dry_run and self.cause is not None else []),
             *([f"  now:      {now}"] if not self.dry_run and now != database else []),
-            *(f"  to settle: {remedy}" for remedy in self.remedies if not self.settled),
+            *(f"  to do:    {remedy}" for remedy in self.remedies if not self.settled),
         ]
 
     def _database_line(self) -> str:
@@ -359,11 +359,15 @@ class RecoveryReport:
 
     def _transaction_lines(self) -> list[str]:
         """Explain the numbers by which database and Kafka identify transactions."""
-        pair = "" if self.row is None else self.row.prepared_transaction_state
-        if not pair and self.kafka is not None and self.kafka.producer is not None:
-            pair = str(self.kafka.producer)
-        producer, _, epoch = pair.partition(":")
-        return [f"            {pair} is Kafka's transaction of producer id {producer}, epoch {epoch}"] if pair else []
+        shown_id = "" if self.row is None else self.row.prepared_transaction_state
+        if not shown_id and self.kafka is not None and self.kafka.producer is not None:
+            shown_id = str(self.kafka.producer)
+        producer, _, epoch = shown_id.partition(":")
+        return (
+            [f"            {shown_id} is the Kafka transaction with producer id {producer}, epoch {epoch}"]
+            if shown_id
+            else []
+        )
 
     @property
     def headline(self) -> str:
@@ -373,7 +377,7 @@ class RecoveryReport:
         if condition in _HEALTHY:
             return self._well(batch)
         if condition == "owed":
-            return f"Kafka lacks batch {batch}{since}: the database has it, and Kafka has aborted it"
+            return f"Kafka lacks batch {batch}{since}: the database has it, and Kafka aborted it"
         if condition == "in_doubt":
             return self._doubt(batch, since)
         return _OTHERWISE[condition]
@@ -384,21 +388,23 @@ class RecoveryReport:
         touched = "" if self.age_s is None else f", {age(self.age_s)} ago"
         # A batch whose Kafka half was given up has no digest.
         given_up = self.row is not None and self.row.record_count and not self.row.digest
-        last = "no batch yet" if batch is None else f"batch {batch} {'settled' if given_up else 'in both'}{touched}"
+        last = (
+            "no batch yet" if batch is None else f"batch {batch} {'settled' if given_up else 'on both sides'}{touched}"
+        )
         if self.condition == "at_work":
-            return f"healthy, {last}; the next batch is under way"
+            return f"healthy, {last}; the next batch is in progress"
         return f"{'settled now' if self.actions and not self.dry_run else 'healthy'}, {last}"
 
     def _doubt(self, batch: int | None, since: str) -> str:
         if self.cause is not None:
-            return f"STOPPED{since}, a person has to decide ({self.cause.value})"
+            return f"STOPPED{since}, a person must decide ({self.cause.value})"
         if self.row is not None and self.before is None:
             return "IN DOUBT, the state row is lost"
         if self.row is None or self.row.status != DECIDED:
-            return f"IN DOUBT{since}, Kafka has a transaction open that the database has not decided"
+            return f"IN DOUBT{since}, Kafka has an open transaction that the database has not decided"
         doubt = f"the database has batch {batch}, and Kafka has not confirmed it"
         alive = self.driver is not None and self.driver.alive
-        return f"batch {batch} is under way{since}: {doubt}" if alive else f"IN DOUBT{since}, {doubt}"
+        return f"batch {batch} is in progress{since}: {doubt}" if alive else f"IN DOUBT{since}, {doubt}"
 
 
 def age(seconds: float) -> str:

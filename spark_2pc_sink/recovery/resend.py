@@ -89,13 +89,13 @@ def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send:
 def _resent(recovered: Recovered, row: StateRow, following: ProducerIdAndEpoch | None, kafka: KafkaSide) -> Recovered:
     # Below transaction.version 2 EndTxn returns no new epoch: the next transaction begins with InitProducerId.
     initialized = kafka.usable_producer() if following is None else replace(recovered.initialized, producer=following)
-    did = Action("resend", f"sent {row.record_count} records of batch {row.batch_id} again, from those that were kept")
+    did = Action("resend", f"resent {row.record_count} records of batch {row.batch_id} from the kept copy")
     report = replace(
         recovered.report,
         settled=row.status == DONE,
         row=row,
         actions=(*recovered.report.actions, did),
-        reason="Kafka has what it was owed",
+        reason="Kafka has the batch that it was owed",
         remedies=(),
     )
     return replace(recovered, row=row, initialized=initialized, report=report)
@@ -106,8 +106,8 @@ def _kept_batches(store: KeepingStore, row: StateRow) -> list[PlacedBatch]:
     if kept is None or kept.batch_id != row.batch_id:
         raise _lost(
             row,
-            "the database has not kept its records: two-phase commit was granted, and an operator has ended its "
-            "transaction; or somebody has changed the table of kept records",
+            "the database has not kept its records: two-phase commit was granted and an operator ended its "
+            "transaction, or the table of kept records was changed",
         )
     try:
         batches = list(parted(kept.partitions, kept.batches))

@@ -116,14 +116,14 @@ class SinkSurvey:
         """
         end_of_database = self._until(_DATABASE_PERCENT)
         survey = _in_thread("database of a status", self._read_database)
-        looking = _in_thread("Kafka of a status", lambda: self._ask_kafka(survey, end_of_database))
+        asking = _in_thread("Kafka of a status", lambda: self._ask_kafka(survey, end_of_database))
         database_problem = _problem_of(survey, end_of_database, "the database", (StateStoreError,))
-        kafka_problem = _problem_of(looking, self._end, "Kafka", _KAFKA_REFUSALS)
+        kafka_problem = _problem_of(asking, self._end, "Kafka", _KAFKA_REFUSALS)
         reports, unreadable = dict(self._reports), dict(self._unreadable)
         note = self._note
         if not database_problem:
             found = survey.result()
-            sinks = self._sorted(found)
+            sinks = self._valid_sinks(found)
             for name in sinks.rows.keys() - reports.keys():
                 row, lost = sinks.rows[name]
                 reports[name] = by_the_database(row, lost=lost, driver=found.drivers.get(name))
@@ -155,11 +155,11 @@ class SinkSurvey:
         }
         return StoreSettings(**(given | bounds))
 
-    def _sorted(self, survey: Survey) -> _Sinks:
+    def _valid_sinks(self, survey: Survey) -> _Sinks:
         """The requested sinks, without the invalid ones."""
         sinks = _Sinks()
         for row, lost in [*((row, False) for row in survey.rows), *((line, True) for line in survey.lost)]:
-            if not self._is_meant(row.transactional_id):
+            if not self._is_requested(row.transactional_id):
                 continue
             problem = problem_of(row)
             if problem:
@@ -169,21 +169,22 @@ class SinkSurvey:
         sinks.unreadable += [
             UnreadableSink(bad.transactional_id, "database", bad.problem)
             for bad in survey.unreadable
-            if self._is_meant(bad.transactional_id)
+            if self._is_requested(bad.transactional_id)
         ]
         return sinks
 
-    def _is_meant(self, transactional_id: str) -> bool:
+    def _is_requested(self, transactional_id: str) -> bool:
         return self._match is None or fnmatchcase(transactional_id, self._match)
 
     def _nothing_there(self, survey: Survey) -> str:
         table = f"{self._options.state_schema}.{self._options.state_table} in {self._store.database.label}"
         if self._match is not None and (survey.rows or survey.lost or survey.unreadable):
-            return f"no sink of table {table} has an id that fits {self._match!r}"
-        elsewhere = "or it has another name (state_schema, state_table), or is in another database"
-        if survey.table_exists:
-            return f"table {table} has no row, and its history no line: no sink has run with it, {elsewhere}"
-        return f"there is no table {table}: no sink has run with it, {elsewhere}"
+            return f"no sink in table {table} has an id that matches {self._match!r}"
+        state = "and its history are empty" if survey.table_exists else "does not exist"
+        return (
+            f"table {table} {state}: no sink has run with it, or the sinks use another table (state_schema, "
+            "state_table) or database"
+        )
 
     # --- Kafka -----------------------------------------------------------------------------------------------------
 
@@ -195,27 +196,27 @@ class SinkSurvey:
                 found = survey.result(end_of_database.remaining_s)
             except (StateStoreError, WaitedTooLongError):
                 # The reason is reported by the wait for the database.
-                self._look_at_kafka_alone(cluster)
+                self._survey_kafka_alone(cluster)
                 return
-            self._look_at_both(cluster, found, end)
+            self._survey_both(cluster, found, end)
 
-    def _look_at_both(self, cluster: Cluster, survey: Survey, end: Deadline) -> None:
+    def _survey_both(self, cluster: Cluster, survey: Survey, end: Deadline) -> None:
         here = cluster.features().cluster_id
-        sinks = self._sorted(survey)
+        sinks = self._valid_sinks(survey)
         asked = [name for name, (row, _) in sinks.rows.items() if row.cluster_id in (None, here)]
         if not (sinks.rows or sinks.unreadable) and self._only is not None:
             asked = [self._only]
         described = describe_all(cluster, asked, cluster.deadline())
         for name in asked:
             row, lost = sinks.rows.get(name, (None, False))
-            self._look_at_one(cluster, name, row, described[name], survey, lost=lost, end=end)
+            self._survey_one(cluster, name, row, described[name], survey, lost=lost, end=end)
         for name in sinks.rows.keys() - {*asked}:
             row, lost = sinks.rows[name]
             self._reports[name] = self._elsewhere(cluster, name, row, lost=lost)
         if not asked and not sinks.unreadable and not sinks.rows:
-            self._note = self._others_in(cluster)
+            self._note = self._note_of_open_transactions(cluster)
 
-    def _look_at_one(
+    def _survey_one(
         self,
         cluster: Cluster,
         name: str,
@@ -246,9 +247,9 @@ class SinkSurvey:
         report = self._diagnosis(cluster, name, self._end).judge(None if lost else row, row, unasked)
         return replace(report, kafka=None)
 
-    def _look_at_kafka_alone(self, cluster: Cluster) -> None:
+    def _survey_kafka_alone(self, cluster: Cluster) -> None:
         names = list_open(cluster, cluster.deadline()) if self._only is None else [self._only]
-        self._describe_alone(cluster, filter(self._is_meant, names))
+        self._describe_alone(cluster, filter(self._is_requested, names))
 
     def _describe_alone(self, cluster: Cluster, names: Iterable[str]) -> None:
         for name, described in describe_all(cluster, names, cluster.deadline()).items():
@@ -262,9 +263,9 @@ class SinkSurvey:
             else:
                 self._reports[name] = by_kafka(name, view, open_s=open_s(view))
 
-    def _others_in(self, cluster: Cluster) -> str:
+    def _note_of_open_transactions(self, cluster: Cluster) -> str:
         """Open transactions in Kafka without a row: a sink's row may be lost with its history."""
-        names = [name for name in list_open(cluster, cluster.deadline()) if self._is_meant(name)]
+        names = [name for name in list_open(cluster, cluster.deadline()) if self._is_requested(name)]
         more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
         return f". Kafka has open transactions of {', '.join(names[:_NAMED_MAX])}{more}" if names else ""
 
@@ -314,11 +315,11 @@ def by_the_database(row: StateRow, *, lost: bool, driver: Liveness | None) -> Re
     if lost:
         reason = f"the state row is lost; the newest line of its history has {shown(row)}. {_UNSEEN}"
     elif status is RowStatus.DECIDED:
-        reason = f"the database has decided batch {row.batch_id}. {_UNSEEN}, so whether it has followed is not known"
+        reason = f"the database has decided batch {row.batch_id}. {_UNSEEN}, so it is unknown whether it has committed"
     elif status is RowStatus.OWED:
         reason = f"{owed_reason(row)}. {_UNSEEN}"
     else:
-        reason = f"the state row has nothing in doubt. {_UNSEEN}, so an open transaction would not be seen"
+        reason = f"nothing is in doubt in the state row. {_UNSEEN}, so an open transaction would go unnoticed"
     return RecoveryReport(
         transactional_id=row.transactional_id,
         settled=not lost and status in {RowStatus.NONE, RowStatus.DONE},
@@ -337,11 +338,11 @@ def by_kafka(transactional_id: str, kafka: KafkaView, *, open_s: float | None) -
         open_s: seconds since its open transaction began; None if none is open.
     """
     if kafka.state is TransactionState.ONGOING:
-        reason = "Kafka has a transaction of it open"
+        reason = "Kafka has an open transaction of this id"
     elif kafka.state in ENDING_STATES:
-        reason = "Kafka is just ending a transaction of it"
+        reason = "Kafka is ending a transaction of this id"
     else:
-        reason = "Kafka has no transaction of it open"
+        reason = "Kafka has no open transaction of this id"
     return RecoveryReport(
         transactional_id=transactional_id,
         settled=False,
@@ -349,5 +350,5 @@ def by_kafka(transactional_id: str, kafka: KafkaView, *, open_s: float | None) -
         dry_run=True,
         kafka=kafka,
         prepared_s=open_s,
-        reason=f"{reason}. Whether the database has decided it is not known, as it was not read",
+        reason=f"{reason}. The database was not read, so it is unknown whether it has decided",
     )

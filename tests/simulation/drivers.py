@@ -449,7 +449,7 @@ class Person(Operator):
     def run(self) -> None:
         """Where there is no row, none is made unless that was asked for."""
         if self._store.read_standing(TRANSACTIONAL_ID) is None and not self.words.adopt:
-            self.recovery().diagnosis.look()
+            self.recovery().diagnosis.dry_run()
         else:
             super().run()
 

@@ -89,7 +89,7 @@ def test_recover_stops_a_job_that_runs(kafka_any_version: Broker, make_job: Make
     before = sides(job)
     code, text = run(job, "recover")
     assert code == exits.EXIT_IN_DOUBT
-    assert "was left alone: its driver lives (pid " in text
+    assert "was left alone: its driver is running (pid " in text
     code, text = run(job, "recover", "--json")
     (report,) = read_output(text[: text.index("\n}\n") + 3])["sinks"]
     assert (code, report["settled"], report["driver"]["alive"]) == (exits.EXIT_IN_DOUBT, False, True)

@@ -36,7 +36,7 @@ def test_a_driver_in_a_long_batch_is_left_alone(
     before = job.state(*ROW), job.describe()
     code, text = run(job, "recover")
     assert code == exits.EXIT_IN_DOUBT
-    assert "its driver lives (pid " in text
+    assert "its driver is running (pid " in text
     assert "from 127.0.0.1, role postgres; claim 1 is of " in text
     assert f"spark-2pc recover --transactional-id {job.transactional_id} " in text
     assert " --take-over  # stop the driver from here" in text
@@ -73,7 +73,7 @@ def test_status_says_whether_the_driver_lives(kafka_without_2pc: Broker, make_jo
     seen = shown()
     assert (seen["alive"], seen["host"], seen["claim"]) == (True, "127.0.0.1", 1)
     assert seen["pid"]
-    assert "  driver:   it lives (pid " in run(job, "status")[1]
+    assert "  driver:   running (pid " in run(job, "status")[1]
     driver.close()
     wait_until(lambda: shown()["alive"] is False, deadline_s=30, what="the driver to be gone")
     assert "  driver:   no driver is running (no database session of claim 1)" in run(job, "status")[1]
@@ -90,7 +90,7 @@ def test_behind_a_pooler_the_age_of_the_row_decides(
     job.kill_at("step:DECIDE", batch=BATCH, database=pooler)
     code, text = run(job, "recover", database=pooler)
     assert code == exits.EXIT_IN_DOUBT
-    assert "whether its driver lives cannot be told (behind a pooler" in text
+    assert "it is unknown whether its driver is running (behind a pooler" in text
     assert "so it may" in text
     age(job)
     assert run(job, "recover", database=pooler)[0] == exits.EXIT_SETTLED

@@ -38,7 +38,7 @@ def restart(job: Job, run: Run, **sink: Any) -> None:
 def recover_first(job: Job, run: Run, *options: str) -> None:
     code, text = run(job, "recover", "--take-over", *options)
     assert code == exits.EXIT_SETTLED, text
-    assert "made the lost state row again from line" in text
+    assert "rebuilt the lost state row from line" in text
     job.run()
 
 
@@ -82,7 +82,7 @@ def test_a_row_that_is_lost_is_shown_as_lost(kafka: Broker, make_job: MakeJob, r
     assert job.describe() == described
     code, text = run(job, "recover")
     assert code == exits.EXIT_SETTLED
-    assert "made the lost state row again" in text
+    assert "rebuilt the lost state row" in text
     job.run()
     job.check()
 

@@ -217,7 +217,7 @@ def test_a_loss_is_named_on_the_command_line(
     words = ["recover", "--bootstrap-server", job.broker.bootstrap, "--database", job.database]
     words += ["--transactional-id", job.transactional_id]
     assert cli.main([*words, "--dry-run"]) == exits.EXIT_IN_DOUBT
-    _, look, *others = [line for line in capsys.readouterr().out.splitlines() if "to settle: " in line]
+    _, look, *others = [line for line in capsys.readouterr().out.splitlines() if "to do:    " in line]
     assert "compare topic and table" in look
     assert "--accept-loss 1..2" in others[-1]
     assert cli.main(words) == exits.EXIT_IN_DOUBT

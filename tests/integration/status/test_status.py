@@ -206,7 +206,7 @@ def test_the_database_out_of_reach(sinks: Sinks, silent_port: int, fault: str) -
     assert not found.kafka_problem
     assert all(report.prepared_s is not None and report.known is None for report in found.sinks)
     assert conditions(one) == {"fine": "unclear"}
-    assert one.sinks[0].reason.startswith("Kafka has no transaction of it open. Whether")
+    assert one.sinks[0].reason.startswith("Kafka has no open transaction of this id. The")
 
 
 def test_both_out_of_reach(silent_port: int) -> None:
@@ -233,22 +233,22 @@ def test_a_row_that_is_gone_with_its_history(sinks: Sinks, capsys: pytest.Captur
     sinks.sql("DELETE FROM kafka_transaction_state_history")
     found = look(sinks, match=sinks.id_of("*"))
     assert found.sinks == ()
-    assert "has no row, and its history no line" in found.note
+    assert "and its history are empty" in found.note
     assert found.note.endswith(f"Kafka has open transactions of {sinks.id_of('gone')}")
     code = cli.main(words(sinks, "--transactional-id", sinks.id_of("gone")))
     printed = capsys.readouterr().out
     assert code == exits.EXIT_IN_DOUBT
-    assert "the state table has no row of this id, and its history no line; Kafka has Ongoing " in printed
+    assert "the state table and its history have nothing for this id; Kafka has Ongoing " in printed
     assert ", open for 0:00:" in printed
     assert cli.main(words(sinks, "--transactional-id", "mistyped")) == exits.EXIT_NOT_KNOWN
-    assert "mistyped: NOT KNOWN, the state table has no row of it" in capsys.readouterr().out
+    assert "mistyped: UNKNOWN, the state table has no row for this id" in capsys.readouterr().out
 
 
 def test_where_no_table_is(kafka_without_2pc: Broker, database: str, capsys: pytest.CaptureFixture[str]) -> None:
     """With the ways in which it may be somewhere else."""
     sides = ["--bootstrap-server", kafka_without_2pc.bootstrap, "--database", database]
     assert cli.main(["status", *sides]) == exits.EXIT_NOT_KNOWN
-    assert "there is no table public.kafka_transaction_state in 127.0.0.1:" in capsys.readouterr().out
+    assert "table public.kafka_transaction_state in 127.0.0.1:" in capsys.readouterr().out
     assert cli.main(["status", *sides, "--match", "a*"]) == exits.EXIT_NOT_KNOWN
 
 
@@ -256,7 +256,7 @@ def test_a_glob_chooses(sinks: Sinks) -> None:
     sinks.ended("orders-1", commit=True)
     sinks.decided("payments-1")
     assert conditions(look(sinks, match=sinks.id_of("orders-*"))) == {"orders-1": "fine"}
-    assert "has an id that fits 'nothing-*'" in look(sinks, match="nothing-*").note
+    assert "has an id that matches 'nothing-*'" in look(sinks, match="nothing-*").note
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ def test_what_is_left_in_doubt_is_exit_code_3(calls: list[dict[str, Any]], capsy
     assert cli.main(["recover", *SIDES, "--transactional-id", "orders"]) == 3
     assert "take_over" not in calls[0]
     assert "IN DOUBT" in (printed := capsys.readouterr().out)
-    assert "to settle: spark-2pc recover --take-over" in printed
+    assert "to do:    spark-2pc recover --take-over" in printed
 
 
 def test_json_is_for_machines(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:

@@ -216,7 +216,7 @@ def test_a_remedy_has_the_words_of_its_command_line(
     monkeypatch.setattr(sinks, "recover", recover)
     file.write_text(f'database = "{URL}"\n[kafka]\nbootstrap.servers = "h:1"\n')
     assert cli.main(["recover", "--config", str(file), "--transactional-id", "orders"]) == 3
-    printed = f"to settle: spark-2pc recover --transactional-id orders --config {file} --take-over: …\n"
+    printed = f"to do:    spark-2pc recover --transactional-id orders --config {file} --take-over: …\n"
     assert printed in capsys.readouterr().out
     options = RecoveryOptions.parse(transactional_id="orders", kafka=kafka, database=URL)
     sides = "--bootstrap-server h:1 --database postgresql://app@h/shop"

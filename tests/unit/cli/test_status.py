@@ -64,7 +64,7 @@ def test_the_file_of_the_sink_needs_no_flag(
     assert cli.main(["status", "orders.toml"]) == cli.main(["status", "--config", "orders.toml"]) == 0
     assert asked[0] == asked[1]
     assert asked[0]["transactional_id"] == "orders"
-    assert capsys.readouterr().out.startswith("orders: healthy, batch 7 in both\n  database: ")
+    assert capsys.readouterr().out.startswith("orders: healthy, batch 7 on both sides\n  database: ")
 
 
 @pytest.mark.parametrize(
@@ -233,13 +233,13 @@ def test_forty_sinks_fit_on_one_screen() -> None:
         "orders-01: IN DOUBT for 1 min, the database has batch 7, and Kafka has not confirmed it",
         "and 38 more, which --all shows",
     ]
-    assert text.count("  to settle: start the job\n") == 2
+    assert text.count("  to do:    start the job\n") == 2
     assert len(lines) <= 30
 
 
 def test_all_of_them_are_shown_where_that_is_wanted() -> None:
     text = status_text(forty(), Shown(everything=True))
-    assert "\norders-39: healthy, batch 7 in both\n" in text
+    assert "\norders-39: healthy, batch 7 on both sides\n" in text
     assert "more, which" not in text
 
 
@@ -248,10 +248,10 @@ def test_where_many_are_in_doubt_only_some_have_details() -> None:
     text = status_text(forty(in_doubt=30), Shown())
     assert text.count("IN DOUBT") == ROWS_MAX + DETAILS_MAX
     assert "and 20 more, which --all shows" in text
-    assert text.count("  because:  because") == DETAILS_MAX
+    assert text.count("  reason:   because") == DETAILS_MAX
     assert f"{ROWS_MAX - DETAILS_MAX} more in doubt: --details, or --transactional-id ID, shows what to do" in text
     text = status_text(forty(in_doubt=3), Shown(details=True))
-    assert text.count("  because:  because") == 3
+    assert text.count("  reason:   because") == 3
     assert "more in doubt" not in text
 
 
@@ -264,12 +264,12 @@ def test_only_those_in_doubt() -> None:
 
 def test_one_sink_has_its_verdict_first_and_then_details() -> None:
     text = status_text(StatusReport(sinks=(FINE,)), Shown(), one=True)
-    assert text.startswith("orders: healthy, batch 7 in both\n  database: batch 7")
+    assert text.startswith("orders: healthy, batch 7 on both sides\n  database: batch 7")
 
 
 def test_few_sinks_are_all_listed() -> None:
     text = status_text(StatusReport(sinks=(FINE, named(FINE, "payments"))), Shown())
-    assert "\npayments: healthy, batch 7 in both" in text
+    assert "\npayments: healthy, batch 7 on both sides" in text
     assert "IN DOUBT" not in text
 
 
@@ -284,7 +284,7 @@ def test_what_could_not_be_read_comes_first() -> None:
     alone = StatusReport(sinks=(replace(DECIDED, known=None, row=None, before=None),), database_problem="down")
     text = status_text(alone, Shown())
     assert "\nTHE DATABASE COULD NOT BE READ (why: below). This is what Kafka alone shows\n" in text
-    assert "\norders: not clear, as the database was not read" in text
+    assert "\norders: unclear, the database was not read" in text
     assert status_text(StatusReport(note="there is no table"), Shown()) == "0 sinks\nthere is no table\n"
 
 

@@ -52,7 +52,7 @@ def test_the_signature_of_status_is_the_connections_and_its_own_options() -> Non
 
 def test_a_glob_chooses_of_all_sinks() -> None:
     """Beside one name it has no meaning."""
-    with pytest.raises(ConfigurationError, match="match='orders-\\*': it chooses of all sinks"):
+    with pytest.raises(ConfigurationError, match="match='orders-\\*': must not be combined with transactional_id"):
         status(**SIDES, transactional_id="orders", match="orders-*")
 
 

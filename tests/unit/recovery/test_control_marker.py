@@ -87,7 +87,7 @@ def test_a_person_decides_where_no_partition_tells(silent: str) -> None:
     assert "--drop" in remedies
     assert "--accept-replay" in remedies
     assert ("make the partitions readable" in remedies) == (silent != "missing")
-    looked = sides.recovery().diagnosis.look()
+    looked = sides.recovery().diagnosis.dry_run()
     assert (looked.settled, looked.remedies) == (False, halted.value.remedies)
     assert looked.cause is HaltCause.OUTCOME_LOST
 
@@ -169,7 +169,7 @@ def test_the_time_is_bounded_whatever_the_number_of_partitions() -> None:
 
     sides.kafka.logs = dict.fromkeys(partitions, slow)
     began_s = sides.clock.now
-    with halts(HaltCause.OUTCOME_LOST, match=r"9\d were not asked within 5000 ms"):
+    with halts(HaltCause.OUTCOME_LOST, match=r"9\d were not read within 5000 ms"):
         sides.start()
     assert limits[:2] == [2_500, 1_250]
     assert set(limits[2:]) == {PARTITION_MS_MIN}

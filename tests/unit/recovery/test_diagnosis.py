@@ -16,7 +16,7 @@ from tests.unit.recovery.test_status import LIVES
 
 
 def look(sides: Sides) -> RecoveryReport:
-    return sides.recovery().diagnosis.look()
+    return sides.recovery().diagnosis.dry_run()
 
 
 def opened(pair: ProducerIdAndEpoch | None, *, s_ago: float) -> TransactionDescription:
@@ -71,7 +71,7 @@ def test_of_an_id_without_a_row_it_says_what_kafka_knows() -> None:
     report = look(empty)
     assert not report.known
     assert report.reason.startswith(
-        f"the state table has no row of this id, and its history no line; Kafka has Ongoing {pair}: "
+        f"the state table and its history have nothing for this id; Kafka has Ongoing {pair}: "
     )
 
 

@@ -163,8 +163,8 @@ def test_the_function_needs_a_database_only(opened: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"since": datetime(2026, 1, 1)}, "since='2026-01-01 00:00:00': it has a time zone"),  # noqa: DTZ001 - is the test
-        ({"last": 0}, f"last=0: it is between 1 and {LAST_MAX}"),
+        ({"since": datetime(2026, 1, 1)}, "since='2026-01-01 00:00:00': must have a time zone"),  # noqa: DTZ001 - is the test
+        ({"last": 0}, f"last=0: must be between 1 and {LAST_MAX}"),
         ({"lst": 1}, "did you mean 'last'"),
         ({"database": "mysql://h/d"}, "database="),
     ],

@@ -56,7 +56,7 @@ def test_a_batch_whose_records_are_gone_halts_until_it_is_decided(lose: Callable
             sides.recovery().run(query_id="query-1", run_id="run")
         assert sides.kafka.state == state
         assert (sides.row().status, sides.row().kafka_offsets) == ("decided", row.kafka_offsets)
-    looked = sides.recovery().diagnosis.look()
+    looked = sides.recovery().diagnosis.dry_run()
     assert (looked.settled, looked.cause) == (False, HaltCause.TOPIC_REMADE)
 
 

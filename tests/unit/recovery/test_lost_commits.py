@@ -89,11 +89,11 @@ def test_the_halt_names_the_batches_and_adopting_alone_does_not_pass_it() -> Non
     assert query.producer_ids == {0}
     assert row.settled_at is not None
     assert query.since_ms == int(row.settled_at.timestamp() * 1000) - 600_000
-    looked = sides.recovery(adopt=True).diagnosis.look()
+    looked = sides.recovery(adopt=True).diagnosis.dry_run()
     assert looked.cause is HaltCause.DATABASE_BEHIND
     assert "batch 2: 2 records" in looked.reason
-    assert sides.recovery(adopt=True, accept_loss="1..2").diagnosis.look().actions == (
-        Action("accept_loss", "would go on without batches 1..2"),
+    assert sides.recovery(adopt=True, accept_loss="1..2").diagnosis.dry_run().actions == (
+        Action("accept_loss", "would continue without batches 1..2"),
     )
     assert (sides.kafka.state, sides.row().batch_id) == (state, 0)
 
@@ -111,7 +111,7 @@ def test_named_batches_are_passed_over(query_id: str | None) -> None:
     assert (sides.row().batch_id, sides.kafka.state) == (0, "CompleteCommit")
     report = recover(sides, "1..2", query_id=query_id)
     assert report.settled
-    assert str(report.actions[0]).startswith("went on without batches 1..2")
+    assert str(report.actions[0]).startswith("continued without batches 1..2")
     row = sides.row()
     assert (row.status, row.batch_id, row.digest, row.record_count, row.settled) == ("done", 2, "", 2, "0:3")
     assert row.kafka_offsets == {"orders-0": (20, 25)}

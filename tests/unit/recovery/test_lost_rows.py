@@ -44,7 +44,7 @@ def test_a_decided_row_that_is_lost_is_made_again_and_followed(
         report = sides.recovery(adopt=adopt).run(query_id=QUERY, run_id="run-2").report
     assert (sides.kafka.committed, sides.kafka.aborted) == ([pair], [])
     assert (sides.row().status, sides.row().batch_id) == (RowStatus.DONE, 4)
-    made = f"made the lost state row again from line 1 of its history (batch 4, decided {pair})"
+    made = f"rebuilt the lost state row from line 1 of its history (batch 4, decided {pair})"
     assert report.actions[0] == Action("rebuild_row", made)
     assert f"{ID}: {made}" in caplog.messages
 
@@ -52,27 +52,25 @@ def test_a_decided_row_that_is_lost_is_made_again_and_followed(
 def test_a_look_at_a_lost_row_says_what_would_be_done() -> None:
     """D2: `status` and `--dry-run` change nothing, and a lost row is not one that never was."""
     sides, pair = decided_and_lost()
-    report = sides.recovery().diagnosis.look()
+    report = sides.recovery().diagnosis.dry_run()
     assert (report.known, report.settled) == (True, False)
     assert (report.before, report.row) == (None, sides.store.read_standing(ID))
     assert f"database: no state row; batch 4, decided {pair}\n" in str(report)
     assert report.actions == (
-        Action(
-            "rebuild_row", f"would make the lost state row again from line 1 of its history (batch 4, decided {pair})"
-        ),
+        Action("rebuild_row", f"would rebuild the lost state row from line 1 of its history (batch 4, decided {pair})"),
         Action("commit", "recovery will commit Kafka transaction 0:0"),
     )
     assert sides.store.read(ID) is None
     sides.kafka.end(pair, commit=True)
     sides.start()
     del sides.store._rows[ID]
-    settled = sides.recovery().diagnosis.look()
+    settled = sides.recovery().diagnosis.dry_run()
     assert not settled.settled
     assert [action.kind for action in settled.actions] == ["rebuild_row"]
 
 
 def test_a_look_at_an_id_that_nobody_knows() -> None:
-    report = Sides().recovery().diagnosis.look()
+    report = Sides().recovery().diagnosis.dry_run()
     assert (report.known, report.settled, report.actions) == (False, True, ())
 
 
@@ -99,12 +97,12 @@ def test_without_history_an_open_transaction_is_ended_by_nobody(version: int) ->
         sides.recovery(adopt=True).run(query_id=QUERY, run_id="run-2")
     with halts(HaltCause.OPEN_TRANSACTION, match=f"has decided {pair}, which Kafka holds open") as halted:
         sides.recovery(adopt=True).run(query_id=None, run_id=None)
-    assert "It wrote to orders-0 from offset 5, orders-1 from offset 0, orders-2 (not to be read" in halted.value.reason
+    assert "It wrote to orders-0 from offset 5, orders-1 from offset 0, orders-2 (cannot be read" in halted.value.reason
     command = " --adopt --open-transaction"
     assert any(f"{command} commit --batch N" in remedy for remedy in halted.value.remedies)
     assert any(f"{command} abort" in remedy for remedy in halted.value.remedies)
     assert (sides.kafka.state, sides.kafka.committed, sides.kafka.aborted) == ("Ongoing", [], [])
-    assert sides.recovery(adopt=True).diagnosis.look().cause is HaltCause.OPEN_TRANSACTION
+    assert sides.recovery(adopt=True).diagnosis.dry_run().cause is HaltCause.OPEN_TRANSACTION
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -115,7 +113,9 @@ def test_a_person_says_commit(version: int, keeps_prepared: bool) -> None:
     sides.kafka.broker.configure(profile=Profile.KEEP_PREPARED if keeps_prepared else Profile.AS_RELEASED)
     word = OpenTransactionEnd(4)
     report = sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None).report
-    assert report.actions[0] == Action("take_open", f"noted {pair} as the decision of batch 4, as the operator says")
+    assert report.actions[0] == Action(
+        "take_open", f"noted {pair} as the decision of batch 4, as decided by the operator"
+    )
     assert report.settled
     assert sides.kafka.committed == [pair]
     row = sides.row()
@@ -162,7 +162,7 @@ def test_where_it_is_open_is_asked_within_bounds() -> None:
     clock = FakeClock()
     sides.kafka.before = lambda name: clock.sleep(2.0 if name == "open_since" else 0.0)
     found = began_at(sides.kafka, Deadline(clock, 5_000))
-    assert list(found.values())[:4] == [0, "no record yet", 2, "not asked, for lack of time"]
+    assert list(found.values())[:4] == [0, "no record yet", 2, "not read, out of time"]
     sides.kafka.before = None
     with halts(HaltCause.OPEN_TRANSACTION, match="and 5 more") as halted:
         sides.recovery(adopt=True).run(query_id=None, run_id=None)

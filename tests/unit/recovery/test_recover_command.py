@@ -77,7 +77,7 @@ def test_every_halt_of_a_sink_prints_it() -> None:
     assert halted.value.remedies[-1].startswith(drop)
     report = halted.value.report
     assert (report.cause, report.row.status, report.settled) == (HaltCause.OUTCOME_LOST, "decided", False)
-    assert report.remedies == halted.value.remedies == recovery.diagnosis.look().remedies
+    assert report.remedies == halted.value.remedies == recovery.diagnosis.dry_run().remedies
     assert recovery.explain(halted.value) is halted.value
     bare = replace(halted.value, remedies=(), report=None)
     assert bare.remedies[-1].startswith("spark-2pc recover --transactional-id orders --batch 0 --drop  # ")

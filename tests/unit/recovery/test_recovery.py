@@ -389,7 +389,7 @@ def test_an_end_that_no_decision_waits_for_is_not_said_to_be_decided(done_before
         pair = sides.start()
     sides.kafka.broker.held = True
     sides.kafka.end(pair, commit=False)
-    with pytest.raises(KafkaTimeoutError, match=r"that no decision waits for .* Kafka still shows PrepareAbort 0:\d"):
+    with pytest.raises(KafkaTimeoutError, match=r"an undecided transaction .* Kafka still shows PrepareAbort 0:\d"):
         sides.start()
 
 
@@ -412,7 +412,7 @@ def test_a_state_that_only_a_newer_kafka_has_is_named(operation: str) -> None:
     before, sides.kafka.shown = sides.row(), TransactionDescription("Sleeping", sides.kafka.pair, 60_000)
     sides.kafka.calls.clear()
     with pytest.raises(RemoteProtocolError, match="'orders' in state 'Sleeping'"):
-        sides.recovery().diagnosis.look() if operation == "look" else sides.start()
+        sides.recovery().diagnosis.dry_run() if operation == "look" else sides.start()
     assert sides.kafka.calls == ["refresh", "describe"]
     assert sides.row().status == before.status == "decided"
 
@@ -420,13 +420,13 @@ def test_a_state_that_only_a_newer_kafka_has_is_named(operation: str) -> None:
 def test_a_look_changes_nothing() -> None:
     """status and --dry-run never claim."""
     sides = Sides()
-    nothing = sides.recovery().diagnosis.look()
+    nothing = sides.recovery().diagnosis.dry_run()
     assert (nothing.settled, nothing.known, nothing.age_s) == (True, False, None)
     assert sides.store.read(ID) is None
     pair = sides.start()
     sides.decide(pair)
     before = sides.row()
-    report = sides.recovery().diagnosis.look()
+    report = sides.recovery().diagnosis.dry_run()
     assert (report.settled, report.known) == (False, True)
     assert report.age_s is not None
     assert report.in_doubt_s == pytest.approx(report.age_s, abs=1)
@@ -435,7 +435,7 @@ def test_a_look_changes_nothing() -> None:
     assert sides.kafka.committed == []
     sides.kafka.end(pair, commit=True)
     sides.kafka.init_producer_id()
-    assert sides.recovery().diagnosis.look().actions == (
+    assert sides.recovery().diagnosis.dry_run().actions == (
         Action("note_done", "recovery will note that Kafka has committed it"),
     )
 

@@ -147,10 +147,10 @@ def test_it_goes_with_an_error_through_a_pipe() -> None:
 def test_the_text_is_for_people() -> None:
     text = str(REPORT)
     assert text.splitlines() == [
-        "orders: settled now, batch 7 in both",
+        "orders: settled now, batch 7 on both sides",
         "  database: batch 7, decided 5:1, settled at 5:0",
         "  Kafka:    Ongoing 5:1",
-        "            5:1 is Kafka's transaction of producer id 5, epoch 1",
+        "            5:1 is the Kafka transaction with producer id 5, epoch 1",
         "  - committed 5:1 in Kafka: because",
         "  now:      batch 7, done 5:1, settled at 5:2",
     ]
@@ -162,21 +162,21 @@ def test_the_text_of_a_look() -> None:
         REPORT, settled=False, dry_run=True, row=ROW, actions=(), cause=HaltCause.OUTCOME_LOST, remedies=("read",)
     )
     assert str(found).splitlines() == [
-        "orders: STOPPED for 1 min, a person has to decide (outcome_lost)",
-        "  because:  because",
+        "orders: STOPPED for 1 min, a person must decide (outcome_lost)",
+        "  reason:   because",
         "  database: batch 7, decided 5:1, settled at 5:0",
         "  Kafka:    Ongoing 5:1",
-        "            5:1 is Kafka's transaction of producer id 5, epoch 1",
+        "            5:1 is the Kafka transaction with producer id 5, epoch 1",
         "  batch:    7: 10 rows, 9 records, decided 2026-11-24 10:01:00 UTC; orders-0 5..13",
-        "  touched:  0:00:04 ago",
+        "  changed:  0:00:04 ago",
         "  in doubt: for 0:01:00",
-        "  - would refuse to choose",
-        "  to settle: read",
+        "  - recovery would stop: a person must decide",
+        "  to do:    read",
     ]
     assert (found.age_s, found.in_doubt_s) == (4.0, 60.0)
     assert "database: no state row; batch 7" in str(replace(found, before=None))
     unknown = str(RecoveryReport(transactional_id="orders", settled=True, known=False))
-    assert "NOT KNOWN" in unknown
+    assert "UNKNOWN" in unknown
     assert "database: no state row\n  Kafka:    not asked" in unknown
 
 
@@ -188,15 +188,18 @@ ALIVE = Liveness(True, "", SESSION)
 @pytest.mark.parametrize(
     ("look", "headline"),
     [
-        (LOOK, "healthy, batch 7 in both, 3 s ago"),
-        (replace(LOOK, row=replace(DONE, age_s=7_300.0)), "healthy, batch 7 in both, 2 h ago"),
+        (LOOK, "healthy, batch 7 on both sides, 3 s ago"),
+        (replace(LOOK, row=replace(DONE, age_s=7_300.0)), "healthy, batch 7 on both sides, 2 h ago"),
         (replace(LOOK, row=replace(DONE, batch_id=None)), "healthy, no batch yet"),
         (replace(LOOK, row=replace(DONE, digest="")), "healthy, batch 7 settled, 3 s ago"),
         (replace(LOOK, kafka=None), "nothing is in doubt in the database; Kafka was not read"),
-        (replace(LOOK, settled=False, driver=ALIVE), "healthy, batch 7 in both, 3 s ago; the next batch is under way"),
+        (
+            replace(LOOK, settled=False, driver=ALIVE),
+            "healthy, batch 7 on both sides, 3 s ago; the next batch is in progress",
+        ),
         (
             replace(LOOK, settled=False, prepared_s=90.0),
-            "IN DOUBT for 1 min, Kafka has a transaction open that the database has not decided",
+            "IN DOUBT for 1 min, Kafka has an open transaction that the database has not decided",
         ),
         (
             replace(LOOK, settled=False, row=ROW),
@@ -204,15 +207,15 @@ ALIVE = Liveness(True, "", SESSION)
         ),
         (
             replace(LOOK, settled=False, row=ROW, driver=ALIVE),
-            "batch 7 is under way for 1 min: the database has batch 7, and Kafka has not confirmed it",
+            "batch 7 is in progress for 1 min: the database has batch 7, and Kafka has not confirmed it",
         ),
         (replace(LOOK, settled=False, before=None), "IN DOUBT, the state row is lost"),
         (
             replace(LOOK, settled=False, row=replace(ROW, status="owed")),
-            "Kafka lacks batch 7 for 1 min: the database has it, and Kafka has aborted it",
+            "Kafka lacks batch 7 for 1 min: the database has it, and Kafka aborted it",
         ),
         (replace(LOOK, elsewhere=True), "belongs to another Kafka cluster"),
-        (replace(LOOK, known=None), "not clear, as the database was not read"),
+        (replace(LOOK, known=None), "unclear, the database was not read"),
     ],
 )
 def test_the_verdict_in_one_line(look: RecoveryReport, headline: str) -> None:

@@ -228,14 +228,14 @@ def test_where_there_is_no_sink(fake: FakeCluster, database: FakeDatabase) -> No
     for number in range(7):
         fake.know(FakeTransaction(10 + number, 1, partitions=(T0,)), f"id-{number}")
     note = look(fake).note
-    assert "table public.kafka_transaction_state in h:5432/d has no row, and its history no line" in note
+    assert "table public.kafka_transaction_state in h:5432/d and its history are empty" in note
     assert note.endswith(". Kafka has open transactions of id-0, id-1, id-2, id-3, id-4 and 2 more")
     database.survey_of = lambda _: Survey(table_exists=False)
-    assert look(fake, match="id-6").note.endswith("another database. Kafka has open transactions of id-6")
-    assert look(fake, match="none-*").note.startswith("there is no table public.kafka_transaction_state in h:5432/d")
+    assert look(fake, match="id-6").note.endswith("database. Kafka has open transactions of id-6")
+    assert look(fake, match="none-*").note.startswith("table public.kafka_transaction_state in h:5432/d does not exist")
     database.has(ROW)
     assert look(fake, match="none-*").note == (
-        "no sink of table public.kafka_transaction_state in h:5432/d has an id that fits 'none-*'"
+        "no sink in table public.kafka_transaction_state in h:5432/d has an id that matches 'none-*'"
     )
     assert look(fake).note == ""
 
@@ -251,13 +251,23 @@ def test_commands_name_both_sides_as_the_caller_did(fake: FakeCluster, database:
 @pytest.mark.parametrize(
     ("status", "lost", "condition", "reason"),
     [
-        ("none", False, "fine", "the state row has nothing in doubt. Kafka was not read, so an open transaction would"),
-        ("done", False, "fine", "the state row has nothing in doubt. Kafka was not read, so an open transaction would"),
+        (
+            "none",
+            False,
+            "fine",
+            "nothing is in doubt in the state row. Kafka was not read, so an open transaction would",
+        ),
+        (
+            "done",
+            False,
+            "fine",
+            "nothing is in doubt in the state row. Kafka was not read, so an open transaction would",
+        ),
         (
             "decided",
             False,
             "in_doubt",
-            "the database has decided batch 7. Kafka was not read, so whether it",
+            "the database has decided batch 7. Kafka was not read, so it is unknown",
         ),
         ("owed", False, "owed", "Kafka is owed batch 7: "),
         ("done", True, "in_doubt", "the state row is lost; the newest line of its history has batch 7, done 5:1"),
@@ -276,9 +286,9 @@ def test_what_the_database_knows(status: str, lost: bool, condition: str, reason
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        (TransactionState.ONGOING, "Kafka has a transaction of it open. Whether the database has decided it"),
-        (TransactionState.PREPARE_COMMIT, "Kafka is just ending a transaction of it. Whether"),
-        (TransactionState.COMPLETE_ABORT, "Kafka has no transaction of it open. Whether"),
+        (TransactionState.ONGOING, "Kafka has an open transaction of this id. The database was not read"),
+        (TransactionState.PREPARE_COMMIT, "Kafka is ending a transaction of this id. The"),
+        (TransactionState.COMPLETE_ABORT, "Kafka has no open transaction of this id. The"),
     ],
 )
 def test_what_kafka_shows(state: TransactionState, reason: str) -> None:

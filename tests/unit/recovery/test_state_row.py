@@ -19,8 +19,8 @@ from tests.unit.recovery.test_report import ROW
         ({"kafka_offsets": {"a-b-12": (0, 1)}}, ""),
         ({"prepared_transaction_state": "7"}, "prepared transaction state '7': it is '' or 'producerId:epoch'"),
         ({"settled": "7:99999"}, "producer id and epoch '7:99999': the producer id is between 0 and"),
-        ({"status": "paused"}, "status 'paused' is none of none, decided, done, owed"),
-        ({"kafka_offsets": {"orders": (0, 1)}}, "kafka_offsets name 'orders', which is no topic-partition"),
+        ({"status": "paused"}, "status 'paused' must be one of none, decided, done, owed"),
+        ({"kafka_offsets": {"orders": (0, 1)}}, "kafka_offsets name 'orders', which must be topic-partition"),
         ({"transactional_id": "a\nb"}, "transactional_id 'a\\nb': it has 1 to 255 printable characters"),
     ],
 )
@@ -43,7 +43,7 @@ def test_the_batch_in_a_line() -> None:
 
 def test_what_is_owed() -> None:
     assert owed_reason(ROW) == (
-        "Kafka is owed batch 7: the table has its 10 rows since 2026-11-24 10:01:00 UTC, and Kafka has aborted its 9 "
+        "Kafka is owed batch 7: the table has its 10 rows since 2026-11-24 10:01:00 UTC, and Kafka aborted its 9 "
         "records"
     )
     assert "its 10 rows, and" in owed_reason(replace(ROW, decided_at=None))

@@ -142,7 +142,7 @@ def test_a_gap_before_a_batch_is_passed_by_name_only(
     naming.driver.recover()
     assert naming.driver.write(3, naming.work()).placement is placement
     assert (job.row().batch_id, job.row().status) == (last, "done")
-    assert f"went on without batches {named}" in caplog.text
+    assert f"continued without batches {named}" in caplog.text
     with halts(HaltCause.GAP, match="the checkpoint is older than the row"):
         naming.driver.write(1, naming.work())
 

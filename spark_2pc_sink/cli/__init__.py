@@ -90,9 +90,9 @@ def _main(words: Sequence[str]) -> int:
 
 def command_parser(words: Sequence[str]) -> CommandParser:
     """A parser for the command in ``words``, or for all of them if there is none, for help and errors."""
-    parser = CommandParser(prog=PROGRAM, description="Look after exactly-once writes to Kafka and PostgreSQL.")
+    parser = CommandParser(prog=PROGRAM, description="Operate exactly-once writes to Kafka and PostgreSQL.")
     parser.add_argument("--version", action="version", version=f"spark-2pc-sink {__version__}")
-    parser.add_argument("--json-schema", action=_PrintSchema, help="print the JSON Schema of all that --json prints")
+    parser.add_argument("--json-schema", action=_PrintSchema, help="print the JSON Schema of the output of --json")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     home = _HOMES.get(words[0]) if words else None
     for name in dict.fromkeys(_HOMES.values()) if home is None else (home,):
@@ -113,7 +113,7 @@ class _PrintSchema(argparse.Action):
 def _run(given: argparse.Namespace) -> CommandResult:
     """The command's own result, or the result for an error that has an exit code."""
     try:
-        with _commands_as_given(given), _errors_name_the_file(given):
+        with _commands_as_given(given), file_of(given).named_in_errors():
             result: CommandResult = given.run(given)
     except ConfigurationError as error:
         return CommandResult(exit_code=EXIT_USAGE, error=error)
@@ -124,11 +124,6 @@ def _run(given: argparse.Namespace) -> CommandResult:
     except KeyboardInterrupt:
         return CommandResult(exit_code=EXIT_INTERRUPTED, notes=("interrupted",))
     return result
-
-
-def _errors_name_the_file(given: argparse.Namespace) -> AbstractContextManager[None]:
-    """Let an error about an option in the sink's file name the file."""
-    return file_of(given).named_in_errors()
 
 
 def _commands_as_given(given: argparse.Namespace) -> AbstractContextManager[None]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _ABOUT: Final = (
-    "find out before the first batch what a job would meet: both sides, permissions, types; writes no row and no record"
+    "check before the first batch what a job will need: both sides, permissions, types; writes no row and no record"
 )
 _EXITS: Final = (
     "exit codes: 0 no problem was found, and with --strict no warning; 2 wrong command line or option; 3 a problem was "
@@ -48,16 +48,16 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument(
         "--schema",
         metavar="DDL|FILE",
-        help="columns of a batch, as 'order_id BIGINT, total DOUBLE', or a file with a schema as Spark writes it in "
-        "JSON: expressions and types are compared with the table, by Spark on this machine",
+        help="columns of a batch, such as 'order_id BIGINT, total DOUBLE', or a JSON file with a Spark schema: "
+        "Spark on this machine compares expressions and types with the table",
     )
-    command.add_argument("--strict", action="store_true", help="exit code 3 for a warning too")
+    command.add_argument("--strict", action="store_true", help="exit with code 3 for warnings too")
     command.add_argument(
         "--timeout",
         type=int,
         default=TIMEOUT_S,
         metavar="SECONDS",
-        help="for each question to Kafka (default: %(default)s)",
+        help="for each request to Kafka (default: %(default)s)",
     )
     add_sink_options(command)
     command.set_defaults(run=_check)
@@ -104,7 +104,7 @@ def _rows(schema: str | None) -> Iterator[DataFrame | None]:
         try:
             parsed = StructType.fromJson(json.loads(Path(schema).read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError) as error:
-            rule, remedy = f"it is a file with a schema as Spark writes it: {error}", "write df.schema.json() into it"
+            rule, remedy = f"must be a file with a Spark schema in JSON: {error}", "write df.schema.json() into it"
             raise ConfigurationError(option="--schema", value=schema, rule=rule, remedy=remedy) from error
     with tempfile.TemporaryDirectory(prefix="spark-2pc-check-") as folder:
         session = (

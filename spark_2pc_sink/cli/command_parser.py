@@ -43,13 +43,13 @@ class JsonFormatter(logging.Formatter):
 def add_log_options(parser: argparse.ArgumentParser) -> None:
     """Add the options; none has a default, so that they may precede or follow the command's name."""
     parser.add_argument(
-        "--log-level", choices=LEVELS, default=argparse.SUPPRESS, help="what is logged (default: WARNING)"
+        "--log-level", choices=LEVELS, default=argparse.SUPPRESS, help="minimum level of log lines (default: WARNING)"
     )
     parser.add_argument(
         "--log-json",
         action="store_true",
         default=argparse.SUPPRESS,
-        help="log one JSON object a line, with the transactional id",
+        help="log one JSON object per line, with the transactional id",
     )
 
 
@@ -101,7 +101,7 @@ class CommandParser(argparse.ArgumentParser):
             "--json",
             action="store_true",
             default=argparse.SUPPRESS,
-            help="print one JSON object, of the form that spark-2pc --json-schema prints",
+            help="print one JSON object, as described by spark-2pc --json-schema",
         )
         add_log_options(self)
         self.set_defaults(command=self.command)

@@ -13,11 +13,11 @@ from spark_2pc_sink.reference.broker import serve
 from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_assignments
 
 _HELP = """\
-Starts a single Kafka node without Java: real Kafka clients use it as they use Apache Kafka 4.4.0, transactions,
-two-phase commit and consumer groups among it. Stop it with SIGTERM; a kill loses nothing that was acknowledged.
+Starts a single Kafka node without Java: real Kafka clients use it like Apache Kafka 4.4.0, including transactions,
+two-phase commit and consumer groups. Stop it with SIGTERM; a kill loses nothing that was acknowledged.
 
-Properties have Kafka's names and defaults; an unknown one is refused. What no released Kafka does, keeping a prepared
-transaction over InitProducerId (KIP-939), is switched on by
+Properties have Kafka's names and defaults; an unknown one is refused. Keeping a prepared transaction over
+InitProducerId (KIP-939), which no released Kafka can do, is switched on by
   --set transaction.keep.prepared.enable=true --set transaction.two.phase.commit.enable=true
   --set unstable.api.versions.enable=true
 """
@@ -30,11 +30,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--listen", metavar="HOST:PORT", help="stands for listeners=PLAINTEXT://HOST:PORT; port 0: any")
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="short for listeners=PLAINTEXT://HOST:PORT; port 0: any free port"
+    )
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--data-dir", type=Path, metavar="DIR", help="where everything is kept; made if it is not there")
-    place.add_argument("--in-memory", action="store_true", help="keep nothing over a restart")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a Java properties file; --set goes before it")
+    place.add_argument("--data-dir", type=Path, metavar="DIR", help="data directory; created if it does not exist")
+    place.add_argument("--in-memory", action="store_true", help="keep nothing across restarts")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a Java properties file; --set overrides it")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a property; may be repeated")
     parser.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics at /metrics")
     add_host_names(parser, option="--metrics-host-name", reader="Prometheus reaches the metrics")

@@ -17,8 +17,8 @@ from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.history import LAST, BatchEntry, Entry, history, utc
 
 _EXITS: Final = (
-    "exit codes: 0 there are entries; 1 the database refused, or could not be reached; 2 wrong command line or option; "
-    "4 there are none: no sink of that name has run, or none since then"
+    "exit codes: 0 there are entries; 1 the database refused or could not be reached; 2 wrong command line or option; "
+    "4 no entries: no sink of that name has run, or none since then"
 )
 _COLUMNS: Final = ("Time", "TransactionalId", "What", "Batch", "Who", "Reason", "Detail")
 #: How many of a batch's partitions a line names; JSON has all.
@@ -28,16 +28,18 @@ _PARTITIONS_MAX: Final = 3
 def add_commands(commands: Any) -> None:
     command = commands.add_parser(
         "history",
-        help="list the batches, and what drivers and people did: who, when, why; asks the database only",
+        help="list the batches, and what drivers and people did: who, when, why; reads only the database",
         epilog=_EXITS,
     )
     add_database(command, positional=True)
-    add_sink(command, about="one sink (default: that of --config, else all)")
+    add_sink(command, about="one sink (default: that of --config, or else all)")
     command.add_argument(
         "--last", type=int, metavar="N", help=f"the newest N entries (default: {LAST}, or with --since all)"
     )
     command.add_argument(
-        "--since", metavar="TIME", help="none before this: ISO 8601, as 2026-11-24T03:00; in UTC unless it says else"
+        "--since",
+        metavar="TIME",
+        help="no entries before this time: ISO 8601, such as 2026-11-24T03:00; UTC unless a zone is given",
     )
     only = command.add_mutually_exclusive_group()
     only.add_argument("--batches-only", action="store_true", help="without what drivers and people did")
@@ -72,7 +74,7 @@ def _moment(text: str) -> datetime:
         # Python 3.10 does not accept Z.
         moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith(("Z", "z")) else text)
     except ValueError as error:
-        rule, remedy = "it is a time as ISO 8601 has it", "pass 2026-11-24T03:00, or 2026-11-24T04:00+01:00"
+        rule, remedy = "must be a time in ISO 8601", "pass 2026-11-24T03:00, or 2026-11-24T04:00+01:00"
         raise ConfigurationError(option="--since", value=text, rule=rule, remedy=remedy) from error
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
@@ -102,7 +104,7 @@ def _action(line: ActionLine) -> tuple[str, ...]:
     if line.generation is not None and not detail:
         detail = f"generation {line.generation}"
     if "rebuilt_from" in line.detail:
-        detail += f"; made the lost row again from line {line.detail['rebuilt_from']} of its history"
+        detail += f"; rebuilt the lost row from line {line.detail['rebuilt_from']} of its history"
     if "outcome" in line.detail:
         detail = f"{line.detail['outcome']}: {detail}" if detail else str(line.detail["outcome"])
     return line.action, who, _one_line(line.reason or ""), _one_line(detail)

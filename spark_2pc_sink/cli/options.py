@@ -78,8 +78,8 @@ def warn_of_secrets(given: argparse.Namespace) -> None:
     url = getattr(given, "database", None)
     if url is not None and has_secret(url):
         _log.warning(
-            "--database has a password, which ps shows: put it into SPARK_2PC_DATABASE, PGPASSWORD or ~/.pgpass, or "
-            "pass --password-command"
+            "--database contains a password, which ps shows: put it into SPARK_2PC_DATABASE, PGPASSWORD or ~/.pgpass, "
+            "or pass --password-command"
         )
     for text in _kafka_flags(given):
         name = text.partition("=")[0]
@@ -227,11 +227,11 @@ def given_options(given: argparse.Namespace) -> dict[str, Any]:
         raise ConfigurationError(
             option="--database",
             value=None,
-            rule="it says where the state table is, and neither --config nor SPARK_2PC_DATABASE does",
+            rule="is required to find the state table, and is not in --config or SPARK_2PC_DATABASE either",
             remedy="pass --database postgresql://user@host/database",
         )
     if getattr(given, "sink_required", False) and "transactional_id" not in said:
-        rule, remedy = "it names the sink, and neither --config nor the environment does", "pass --transactional-id ID"
+        rule, remedy = "is required, and is not in --config or the environment either", "pass --transactional-id ID"
         raise ConfigurationError(option="--transactional-id", value=None, rule=rule, remedy=remedy)
     return said
 
@@ -252,7 +252,7 @@ _DESTINATIONS: Final = ("bootstrap_server", "kafka", "command_config")
 def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None:
     """Add the options; ``prefix`` distinguishes those before the command's name from those after it."""
     parser.add_argument(
-        "--bootstrap-server", dest=f"{prefix}bootstrap_server", metavar="HOST:PORT", help="brokers, with commas between"
+        "--bootstrap-server", dest=f"{prefix}bootstrap_server", metavar="HOST:PORT", help="brokers, separated by commas"
     )
     parser.add_argument(
         "--kafka",
@@ -266,7 +266,7 @@ def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None
         "--command-config",
         dest=f"{prefix}command_config",
         metavar="FILE",
-        help="a file of Kafka client properties, KEY=VALUE in each line, for those that are secret",
+        help="a file of Kafka client properties, one KEY=VALUE per line, for secrets",
     )
 
 
@@ -298,7 +298,7 @@ def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, Any]
         raise ConfigurationError(
             option="--bootstrap-server",
             value=None,
-            rule="it says where Kafka is, and no bootstrap.servers is in --kafka, --command-config, --config or "
+            rule="is required, and bootstrap.servers is not in --kafka, --command-config, --config or "
             "SPARK_2PC_BOOTSTRAP_SERVER either",
             remedy="pass --bootstrap-server HOST:PORT",
         )
@@ -314,14 +314,14 @@ def as_property(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise ConfigurationError(
-            option="--kafka", value=text, rule="it has the form KEY=VALUE", remedy="pass bootstrap.servers=host:9092"
+            option="--kafka", value=text, rule="must have the form KEY=VALUE", remedy="pass bootstrap.servers=host:9092"
         )
     return name, value
 
 
 # --- the reason for a decision ------------------------------------------------------------------------------------
 
-_RULE: Final = "it says why, in the record of what people did (spark-2pc history), and no terminal is there to ask on"
+_RULE: Final = "a reason is required for the history of operators' decisions, and there is no terminal to ask for it"
 
 
 def reason_for(given: argparse.Namespace, decided: str) -> str:
@@ -337,9 +337,9 @@ def reason_for(given: argparse.Namespace, decided: str) -> str:
     if not sys.stdin.isatty():
         raise ConfigurationError(option="--reason", value=None, rule=_RULE, remedy=remedy)
     # Not on standard output, which may be read by a program.
-    sys.stderr.write(f"Why {decided}? (It is written down for others, see spark-2pc history): ")
+    sys.stderr.write(f"Why {decided}? (The reason is kept in spark-2pc history): ")
     sys.stderr.flush()
     typed = sys.stdin.readline().strip()
     if not typed:
-        raise ConfigurationError(option="--reason", value=typed, rule="it is not empty", remedy=remedy)
+        raise ConfigurationError(option="--reason", value=typed, rule="must not be empty", remedy=remedy)
     return typed

@@ -47,7 +47,7 @@ def print_out(text: str, code: int) -> int:
         leave_output()
     except OSError as error:
         leave_output()
-        sys.stderr.write(f"spark-2pc: what was found could not be printed: {error}\n")
+        sys.stderr.write(f"spark-2pc: the result could not be printed: {error}\n")
         return EXIT_FAILED
     return code
 

@@ -35,46 +35,45 @@ _EXITS: Final = {
     RunbookEnd.OUT_OF_REACH: EXIT_FAILED,
 }
 _EPILOG: Final = (
-    "Answers are read from standard input, a line each; at its end, or at Ctrl-C, nothing more is changed. "
+    "Answers are read from standard input, one per line; at its end, or at Ctrl-C, nothing more is changed. "
     "RUNBOOK.md has a section for each symptom. Exit codes: 0 nothing is in doubt (any more); 1 a side refused or "
-    "could not be reached; 2 wrong command line or option; 3 something is left to a person; 4 there is no such sink "
-    "here"
+    "could not be reached; 2 wrong command line or option; 3 a person must finish something; 4 the sink is unknown here"
 )
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "runbook",
-        help="walk through an incident: look, choose, act, verify; asks before anything is changed",
+        help="diagnose an incident and be guided through the fix; asks before anything is changed",
         epilog=_EPILOG,
     )
     add_connection(parser)
     add_database(parser, positional=True)
-    add_sink(parser, about="the sink (default: that of --config, else every one that needs somebody)")
+    add_sink(parser, about="the sink (default: that of --config, or else every sink that needs attention)")
     parser.add_argument(
         "--cause",
         type=_cause,
         metavar="CAUSE",
-        help="where the job has stopped: the line of its error, or the cause that it names: "
+        help="if the job has stopped: the line of its error, or the cause that it names: "
         f"{', '.join(cause.value for cause in HaltCause)}",
     )
     parser.add_argument(
         "--yes",
         action="store_true",
-        help="ask nothing, and do only what is always safe: end batches as the database has decided, note how they "
-        "ended, make a lost state row again from its history",
+        help="ask no questions, and do only what is always safe: end batches as the database has decided, note how "
+        "they ended, rebuild a lost state row from its history",
     )
     add_timeout(parser)
     parser.add_argument(
         "--record-columns",
         metavar="TEXT",
-        help="how a record becomes a row, where its value is not the row's JSON; as for spark-2pc verify",
+        help="how a record becomes a row, if its value is not the row's JSON; as for spark-2pc verify",
     )
     parser.add_argument(
         "--protocol",
         type=Path,
         metavar="FILE",
-        help="write down what was seen, answered and done: JSON where the name ends with .json, else text",
+        help="log of what was seen, answered and done: JSON if the name ends with .json, text otherwise",
     )
     parser.set_defaults(run=_run)
 
@@ -83,7 +82,7 @@ def _cause(text: str) -> Problem:
     found = problem_in(text)
     if found is None:
         says = "; ".join(f'{cause.value} ("… {each.says} …")' for cause, each in TABLE.items() if each.job_only)
-        raise argparse.ArgumentTypeError(f"{text!r} names no cause. Those that only the job can tell: {says}")
+        raise argparse.ArgumentTypeError(f"{text!r} contains no known cause. Causes that only the job can tell: {says}")
     return found
 
 
@@ -94,7 +93,7 @@ def _run(given: argparse.Namespace) -> CommandResult:
         raise ConfigurationError(
             option="--cause",
             value=given.cause.value,
-            rule="it is what the job of one sink says",
+            rule="is the error of one sink's job",
             remedy="pass --transactional-id too",
         )
     sides = BothSides(

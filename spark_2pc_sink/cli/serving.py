@@ -30,7 +30,10 @@ def add_watching(command: argparse.ArgumentParser, *, listen: str) -> None:
     add_connection(command)
     add_database(command)
     command.add_argument(
-        "--listen", metavar="HOST:PORT", default=listen, help="where to listen; port 0: any (default: %(default)s)"
+        "--listen",
+        metavar="HOST:PORT",
+        default=listen,
+        help="address to listen on; port 0: any free port (default: %(default)s)",
     )
     # Less than Prometheus' usual time limit of a scrape, which is 10 s.
     add_timeout(command, default=8)
@@ -43,8 +46,8 @@ def add_host_names(command: argparse.ArgumentParser, *, option: str, reader: str
         action="append",
         default=[],
         metavar="NAME",
-        help=f"a name by which {reader}, beside the address of the listener and this machine's own name; may be "
-        "repeated. Another name in the Host header is refused",
+        help=f"a name by which {reader}, in addition to the listen address and this machine's own name; may be "
+        "repeated. Other names in the Host header are refused",
     )
 
 
@@ -63,14 +66,17 @@ def read_token(path: Path) -> str:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            option="--token-file", value=str(path), rule=f"it can be read: {error}", remedy="make it readable"
+            option="--token-file",
+            value=str(path),
+            rule=f"must be readable: {error}",
+            remedy="correct the name or the permissions",
         ) from error
     if len(token) < TOKEN_CHARACTERS_MIN:
         raise ConfigurationError(
             option="--token-file",
             value=str(path),
-            rule=f"the token has at least {TOKEN_CHARACTERS_MIN} characters",
-            remedy="write for example what `openssl rand -base64 32` prints into it",
+            rule=f"the token must have at least {TOKEN_CHARACTERS_MIN} characters",
+            remedy="write for example the output of `openssl rand -base64 32` to it",
         )
     return token
 
@@ -86,7 +92,7 @@ def watched(given: argparse.Namespace) -> Watched:
 
     if given.timeout_s < 1:
         raise ConfigurationError(
-            option="--timeout", value=given.timeout_s, rule="it is at least 1 second", remedy="pass for example 8"
+            option="--timeout", value=given.timeout_s, rule="must be at least 1 second", remedy="pass for example 8"
         )
     options = given_options(given)
     database = options.pop("database")
@@ -101,7 +107,7 @@ def host_and_port(text: str, *, option: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > PORT_MAX:
-        rule = f"it is HOST:PORT, and no port is above {PORT_MAX}"
+        rule = f"must be HOST:PORT, with a port up to {PORT_MAX}"
         raise ConfigurationError(option=option, value=text, rule=rule, remedy="pass for example 127.0.0.1:9404")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -109,14 +115,14 @@ def host_and_port(text: str, *, option: str) -> tuple[str, int]:
 # --- the commands --------------------------------------------------------------------------------------------------
 
 _EXPORTER: Final = """\
-Serves /metrics: of every sink of the database what is in doubt and since when, what is prepared, whether its driver
-lives, its claims, resends, batches, rows, records, bytes and times; and whether both sides answer. Both are asked at
-each scrape; nothing is claimed or changed. docs/metrics.md has the names and the alerts.
+Serves /metrics for every sink of the database: what is in doubt and for how long, what is prepared, whether the driver
+is running, claims, resends, batches, rows, records, bytes and times; and whether both sides answer. Both sides are read
+at each scrape; nothing is claimed or changed. docs/metrics.md lists the names and the alerts.
 """
 _DASHBOARD: Final = """\
-Serves web pages of all sinks: both sides, what is in doubt and since when, batches and their times, what people did.
-One sink can be recovered after a confirmation. On a loopback address whoever has an account on this machine may come
-in; on any other address a token is asked for. docs/dashboard.md says more.
+Serves web pages of all sinks: both sides, what is in doubt and for how long, batches and their times, what people did.
+One sink can be recovered after a confirmation. On a loopback address every account on this machine has access; on any
+other address a token is required. See docs/dashboard.md.
 """
 
 
@@ -124,13 +130,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for name, about, description, listen, token, reader, run in (
         (
             *("exporter", "serve the figures of all sinks to Prometheus", _EXPORTER, "127.0.0.1:9939"),
-            "that Prometheus has to send (Authorization: Bearer); without it nobody is asked",
+            "that Prometheus must send (Authorization: Bearer); without it no token is required",
             "Prometheus reaches the figures",
             _export,
         ),
         (
             *("dashboard", "serve a web page of all sinks", _DASHBOARD, "127.0.0.1:8939"),
-            "that visitors have to know; without it one is made and printed where --listen is no loopback address",
+            "that visitors must enter; without it one is generated and printed if --listen is not a loopback address",
             "browsers reach the page",
             _show,
         ),
@@ -154,7 +160,7 @@ def _export(given: argparse.Namespace) -> CommandResult:
 def _show(given: argparse.Namespace) -> CommandResult:
     host, port = host_and_port(given.listen, option="--listen")
     if ":" in host:
-        rule = "the check of the Host header knows names and IPv4 addresses"
+        rule = "must be a name or an IPv4 address, because of the check of the Host header"
         raise ConfigurationError(option="--listen", value=given.listen, rule=rule, remedy="pass localhost:8939")
     with extra("dashboard"):
         from spark_2pc_sink.monitoring.dashboard.app import serve  # noqa: PLC0415 - optional

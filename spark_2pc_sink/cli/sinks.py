@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _EXITS: Final = (
     "exit codes: 0 nothing is in doubt (any more); 1 a side refused or could not be reached; 2 wrong command line or "
-    "option; 3 something is in doubt (a job in mid-batch is, for a moment); 4 the state table has no row of the sink"
+    "option; 3 something is in doubt (normal for a moment during a batch); 4 the state table has no row for the sink"
 )
 
 _DECISIONS: Final = {OperatorDecision.DROP: "--drop", OperatorDecision.ACCEPT_REPLAY: "--accept-replay"}
@@ -46,14 +46,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         dest="decision",
         action="store_const",
         const=OperatorDecision.ACCEPT_REPLAY,
-        help="of a batch that Kafka lacks: send what Spark replays, although it differs",
+        help="for a batch that Kafka lacks: send Spark's replay although it differs",
     )
     choice.add_argument(
         "--drop",
         dest="decision",
         action="store_const",
         const=OperatorDecision.DROP,
-        help="of a batch that Kafka lacks: leave Kafka without it",
+        help="for a batch that Kafka lacks: leave Kafka without it",
     )
     settling.set_defaults(run=_recover)
 

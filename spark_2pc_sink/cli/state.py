@@ -15,30 +15,30 @@ from spark_2pc_sink.options.settings import STATE, options_of, setting_of
 
 _EXITS: Final = (
     "exit codes: 0 a driver of this version can start; 1 the database refused, or could not be reached; 2 wrong "
-    "command line or option; 3 something is missing, or of another version; 4 there is no state table"
+    "command line or option; 3 something is missing, or has another version; 4 there is no state table"
 )
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    state = commands.add_parser("state", help="make, migrate and check the tables in the database", epilog=_EXITS)
+    state = commands.add_parser("state", help="create, migrate and check the tables in the database", epilog=_EXITS)
     within = state.add_subparsers(required=True, metavar="COMMAND")
 
-    printing = within.add_parser("ddl", help="print the statements that make the tables; connects to nothing")
+    printing = within.add_parser("ddl", help="print the statements that create the tables; connects to nothing")
     add_options(printing, *(item.name for item in options_of(RecoveryOptions) if setting_of(item).group == STATE))
-    printing.add_argument("--role", help="grant it what a driver needs")
+    printing.add_argument("--role", help="role that gets the privileges of a driver")
     printing.set_defaults(run=_ddl)
 
     migrating = within.add_parser(
         "migrate",
-        help="bring the tables of an earlier version to this one, as their owner; safe to run twice, and beside jobs",
+        help="migrate the tables to this version, as their owner; safe to run twice, and while jobs run",
         epilog=_EXITS,
     )
     add_database(migrating)
     migrating.set_defaults(run=_migrate)
 
-    checking = within.add_parser("check", help="say which version is there and what is missing", epilog=_EXITS)
+    checking = within.add_parser("check", help="show the version of the tables and what is missing", epilog=_EXITS)
     add_database(checking)
-    checking.add_argument("--role", help="whose privileges (default: those of the connected role)")
+    checking.add_argument("--role", help="role whose privileges are checked (default: the connected role)")
     checking.set_defaults(run=_check)
 
 
@@ -52,7 +52,7 @@ def _ddl(given: argparse.Namespace) -> CommandResult:
 def _migrate(given: argparse.Namespace) -> CommandResult:
     with _store(given) as store:
         done = store.migrate()
-    lines = done or ["nothing to do: the tables are of this version"]
+    lines = done or ["nothing to do: the tables have this version"]
     return CommandResult(exit_code=EXIT_SETTLED, fields={"done": done}, text="".join(f"{line}\n" for line in lines))
 
 

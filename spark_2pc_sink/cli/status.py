@@ -64,7 +64,7 @@ def status_text(found: StatusReport, shown: Shown, *, one: bool = False) -> str:
         if one or not rows
         else [*(f"{each.transactional_id}: {each.headline}" for each in rows), *_left_out(listed, rows)],
         *([str(report)] for report in (details[:-cut] if cut > 0 else details)),
-        [f"{cut} more in doubt: --details, or --transactional-id ID, shows what to do"] if cut > 0 else [],
+        [f"{cut} more in doubt: --details or --transactional-id ID shows what to do"] if cut > 0 else [],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -85,16 +85,16 @@ def _fitting(listed: list[RecoveryReport]) -> list[RecoveryReport]:
 
 def _left_out(listed: Sequence[RecoveryReport], rows: Sequence[RecoveryReport]) -> list[str]:
     number = len(listed) - len(rows)
-    return [f"and {number} more, which --all shows"] if number else []
+    return [f"and {number} more (see --all)"] if number else []
 
 
 def _problems(found: StatusReport) -> list[str]:
     """The part that could not be read, and the effect on the rest. The reason is the command's error."""
     lines = [found.note] if found.note else []
     if found.kafka_problem:
-        lines.append("KAFKA COULD NOT BE READ (why: below). This is what the database alone knows")
+        lines.append("KAFKA COULD NOT BE READ (see the error below). This is the state in the database only")
     if found.database_problem:
-        lines.append("THE DATABASE COULD NOT BE READ (why: below). This is what Kafka alone shows")
+        lines.append("THE DATABASE COULD NOT BE READ (see the error below). This is the state in Kafka only")
     lines += [f"{each.transactional_id}: UNREADABLE in {_SIDE[each.side]}: {each.problem}" for each in found.unreadable]
     return lines
 
@@ -106,10 +106,9 @@ WAIT_S: Final = 60
 #: The pause between two looks.
 _PAUSE_S: Final = 1.0
 _EXITS: Final = (
-    "exit codes: 0 nothing is in doubt; 1 a side could not be read, or (where nothing is in doubt) a sink could not be "
-    "understood; 2 wrong command line or option; 3 something is in doubt (a job that is well shows this for a moment "
-    "in each batch); 4 no sink that was asked for is known here: the state table has no row of it, or it belongs to "
-    "another Kafka cluster"
+    "exit codes: 0 nothing is in doubt; 1 a side could not be read, or (if nothing is in doubt) the data of a sink is "
+    "invalid; 2 wrong command line or option; 3 something is in doubt (normal for a moment during a batch); 4 none of "
+    "the requested sinks is known here: the state table has no row for it, or it belongs to another Kafka cluster"
 )
 
 
@@ -122,24 +121,22 @@ class IncompleteStatusError(Exception):
             for side, problem in (("Kafka", found.kafka_problem), ("the database", found.database_problem))
             if problem
         ]
-        self.remedies: tuple[str, ...] = (
-            ("look again when it answers, or give it longer with --timeout",) if problems else ()
-        )
-        problems += [f"{each.transactional_id} cannot be understood: {each.problem}" for each in found.unreadable]
+        self.remedies: tuple[str, ...] = ("try again when it answers, or raise --timeout",) if problems else ()
+        problems += [f"{each.transactional_id} has invalid data: {each.problem}" for each in found.unreadable]
         super().__init__("; ".join(problems))
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    looking = commands.add_parser("status", help="look at both sides of every sink; changes nothing", epilog=_EXITS)
+    looking = commands.add_parser("status", help="show both sides of every sink; changes nothing", epilog=_EXITS)
     add_connection(looking)
     add_database(looking, positional=True)
     chosen = looking.add_mutually_exclusive_group()
-    add_sink(chosen, about="one sink, with all that is known of it (default: that of --config, else all)")
+    add_sink(chosen, about="one sink, with all details (default: that of --config, or else all sinks)")
     chosen.add_argument("--match", metavar="GLOB", help=setting_of(options_of(StatusOptions)[0]).why)
     shown = looking.add_mutually_exclusive_group()
-    shown.add_argument("--in-doubt", action="store_true", help="only those that a person has to look after")
-    shown.add_argument("--all", action="store_true", help="every sink, however many there are and however well")
-    looking.add_argument("--details", action="store_true", help="of each sink that is shown: both sides, and remedies")
+    shown.add_argument("--in-doubt", action="store_true", help="only sinks that need attention")
+    shown.add_argument("--all", action="store_true", help="every sink, also if there are many and all are healthy")
+    looking.add_argument("--details", action="store_true", help="show both sides and the remedies of each listed sink")
     add_timeout(looking)
     looking.add_argument(
         "--wait",
@@ -148,8 +145,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         nargs="?",
         const=WAIT_S,
         metavar="SECONDS",
-        help=f"until nothing is in doubt, for so long at most (without a number: {WAIT_S}); says on standard error "
-        "what it waits for",
+        help=f"wait until nothing is in doubt, at most this long (without a number: {WAIT_S}); prints on standard "
+        "error what it waits for",
     )
     looking.set_defaults(run=_status)
 
@@ -162,8 +159,8 @@ def exit_code_of(found: StatusReport) -> int:
         return EXIT_IN_DOUBT
     if found.unreadable:
         return EXIT_FAILED
-    nobody = all(report.condition in {"elsewhere", "not_known"} for report in found.sinks)
-    return EXIT_NOT_KNOWN if nobody else EXIT_SETTLED
+    none_known = all(report.condition in {"elsewhere", "not_known"} for report in found.sinks)
+    return EXIT_NOT_KNOWN if none_known else EXIT_SETTLED
 
 
 def _status(given: argparse.Namespace) -> CommandResult:

@@ -37,45 +37,43 @@ from spark_2pc_sink.transactions.remedies import (
 _MINUTE_MS: Final = 60_000
 #: Columns of Kafka's tool: the header, and the field of the value or a function of it.
 Columns: TypeAlias = Mapping[str, str | Callable[[Any], object]]
-_PAIR: Final = {"ProducerId": "producer_id", "ProducerEpoch": "producer_epoch"}
+_PRODUCER: Final = {"ProducerId": "producer_id", "ProducerEpoch": "producer_epoch"}
 _OPEN: Final = {
     "Topic": "topic",
     "Partition": "partition",
-    **_PAIR,
+    **_PRODUCER,
     "CoordinatorEpoch": "coordinator_epoch",
     "StartOffset": "start_offset",
 }
 #: Distinguishes the connection's options before the command's name from those after it.
 _OUTER: Final = "outer_"
 
-_NOT_NOTED: Final = (
-    "who did this, and why, was noted nowhere: with --database URL and --reason it stands in spark-2pc history"
-)
+_NOT_LOGGED: Final = "this action was not logged: pass --database URL and --reason to record it in spark-2pc history"
 
 _RUNBOOK: Final = """\
-when readers of committed data stand still:
-  1. find-hanging says which open transactions no coordinator will end, and why; exit code 3 if there is one.
-     A transaction that a coordinator knows is not shown, however old it is.
-  2. abort ends one of those, in one partition. It looks at the partition and at every coordinator, twice, and
-     refuses where a coordinator knows the transaction: its producer could still commit what readers skipped.
-  3. list --state Ongoing --running-longer-than-ms 600000 names the ids of those that a coordinator knows, and describe
+when read_committed consumers are blocked:
+  1. find-hanging lists open transactions that no coordinator will end, with the reason; exit code 3 if there is one.
+     A transaction that a coordinator knows is not listed, however old it is.
+  2. abort ends one of those, in one partition. It checks the partition and every coordinator, twice, and refuses if a
+     coordinator knows the transaction: its producer could still commit what readers skipped.
+  3. list --state Ongoing --running-longer-than-ms 600000 lists the ids of those that a coordinator knows, and describe
      their partitions and age. One with two-phase commit never times out: only its owner ends it. If that is a sink,
-     `spark-2pc recover` does, as its database has decided. With --database the ids of sinks are told, with the command.
+     `spark-2pc recover` ends it as its database has decided. With --database, sinks are marked, with the command.
   4. force-terminate is for those whose owner is gone: the coordinator itself aborts, in every partition, and fences
-     the producer. If the id is one of a sink after all, and its database has decided the batch, the row becomes
+     the producer. If the id belongs to a sink after all, and its database has decided the batch, the row becomes
      `owed`, and `spark-2pc recover` or the next start of the job settles it. Two-phase commit is off for the id
      until its owner starts again.
 
 permissions: DESCRIBE on every transactional id, DESCRIBE and READ on the topics; for abort CLUSTER_ACTION or ALTER on
 the cluster; for force-terminate WRITE on the transactional id.
 
-exit codes: 0 done, nothing hangs; 1 a broker refused or could not be reached; 2 wrong command line; 3 something hangs,
-or abort refused.
+exit codes: 0 done, nothing hangs; 1 a broker refused or could not be reached; 2 wrong command line; 3 a transaction
+hangs, or abort refused.
 """
 
 
 def add_commands(commands: Any) -> None:
-    about = "look at the transactions of a Kafka cluster, find those that hang, and end them"
+    about = "list the transactions of a Kafka cluster, find those that hang, and end them"
     parser = commands.add_parser(
         "transactions",
         help=about,
@@ -98,13 +96,17 @@ def _add_looking(within: Any) -> None:
         dest="running_longer_than_ms",
         type=int,
         metavar="MS",
-        help="only transactions that began longer ago; ids without an open transaction pass too. Negative: all",
+        help="only transactions that began longer ago, and ids without an open transaction. Negative: all",
     )
     listing.add_argument(
         "--transactional-id-pattern", metavar="RE2", help="only ids that this regular expression matches as a whole"
     )
     listing.add_argument(
-        "--state", action="append", default=[], metavar="STATE", help="only this state, as Ongoing; may be repeated"
+        "--state",
+        action="append",
+        default=[],
+        metavar="STATE",
+        help="only this state, such as Ongoing; may be repeated",
     )
     listing.add_argument(
         "--producer-id", action="append", default=[], type=int, metavar="N", help="only this one; may be repeated"
@@ -114,7 +116,7 @@ def _add_looking(within: Any) -> None:
         "--broker",
         type=int,
         metavar="N",
-        help="ask only this broker, for the ids that it coordinates; the others need not be there",
+        help="ask only this broker, for the ids that it coordinates; the others may be down",
     )
 
     describing = _command(within, "describe", _describe, "describe the transaction of one transactional id")
@@ -142,17 +144,21 @@ def _add_hanging(within: Any) -> None:
         type=int,
         default=15,
         metavar="MINUTES",
-        help="leave out those whose last record is younger, by its own timestamp (default: 15)",
+        help="leave out transactions whose last record has a later timestamp than this long ago (default: 15)",
     )
 
 
 def _add_ending(within: Any) -> None:
     aborting = _command(within, "abort", _abort, "end a hanging transaction with an abort marker in one partition")
     _add_partition(aborting)
-    aborting.add_argument("--start-offset", type=int, metavar="OFFSET", help="where it begins; or else:")
+    aborting.add_argument(
+        "--start-offset", type=int, metavar="OFFSET", help="first offset of the transaction; alternatively:"
+    )
     aborting.add_argument("--producer-id", type=int, metavar="N")
     aborting.add_argument("--producer-epoch", type=int, metavar="N")
-    aborting.add_argument("--coordinator-epoch", type=int, metavar="N", help="of the marker; negative stands for 0")
+    aborting.add_argument(
+        "--coordinator-epoch", type=int, metavar="N", help="coordinator epoch of the marker; negative means 0"
+    )
 
     terminating = _command(
         within,
@@ -214,7 +220,7 @@ def _describe(given: argparse.Namespace) -> CommandResult:
     columns: Columns = {
         "CoordinatorId": "coordinator",
         "TransactionalId": "transactional_id",
-        **_PAIR,
+        **_PRODUCER,
         "TransactionState": "state",
         "TransactionTimeoutMs": "timeout_ms",
         "CurrentTransactionStartTimeMs": "start_time_ms",
@@ -234,7 +240,7 @@ def _describe_producers(given: argparse.Namespace) -> CommandResult:
     with TransactionTool(kafka=read_connection(given, _OUTER)) as tool:
         rows = tool.describe_producers(given.topic, given.partition, broker_id=given.broker_id)
     columns: Columns = {
-        **_PAIR,
+        **_PRODUCER,
         "LatestCoordinatorEpoch": "coordinator_epoch",
         "LastSequence": "last_sequence",
         "LastTimestamp": "last_timestamp_ms",
@@ -249,7 +255,7 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
         raise ConfigurationError(
             option="--max-transaction-timeout",
             value=given.max_transaction_timeout,
-            rule="it is a number of minutes, 0 or more",
+            rule="must be a number of minutes, 0 or more",
             remedy="pass transaction.max.timeout.ms of the brokers in minutes",
         )
     kafka = read_connection(given, _OUTER)
@@ -330,7 +336,7 @@ def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int
     raise ConfigurationError(
         option=wrong[0],
         value=parts[wrong[0]],
-        rule="the transaction is named either by --start-offset, or by --producer-id, --producer-epoch and "
+        rule="the transaction must be named either by --start-offset, or by --producer-id, --producer-epoch and "
         "--coordinator-epoch together",
         remedy="leave it out" if given.start_offset is not None else "pass --start-offset as find-hanging shows it",
     )
@@ -344,12 +350,12 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
     kafka = read_connection(given, _OUTER)
     with TransactionTool(kafka=kafka) as tool:
         done = tool.force_terminate(given.transactional_id, **note)
-    notes = done.warnings if "database" in note else (*done.warnings, _NOT_NOTED)
+    notes = done.warnings if "database" in note else (*done.warnings, _NOT_LOGGED)
     aborted = done.state_before == TransactionState.ONGOING
     may_be_sink = aborted and _is_sink(look_up_sinks(given, kafka), done.transactional_id) is not False
     remedies = _complete(kafka, [after_termination(done.transactional_id)] if may_be_sink else [])
     columns = {"TransactionalId": "transactional_id", "StateBefore": "state_before"}
-    text = _table([done], {**columns, **_PAIR, "TransactionTimeoutMs": "timeout_ms"})
+    text = _table([done], {**columns, **_PRODUCER, "TransactionTimeoutMs": "timeout_ms"})
     fields = {"terminated": asdict(done)}
     return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=text, notes=notes, remedies=remedies)
 
@@ -385,5 +391,5 @@ def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> KnownS
         with closing(open_store(options)) as store:
             return KnownSinks.of([*store.read_all(), *store.read_lost()])
     except StateStoreError as error:
-        _log.warning("whether a transaction is a sink's cannot be told: %s", error)
+        _log.warning("cannot tell which transactions belong to sinks: %s", error)
         return None

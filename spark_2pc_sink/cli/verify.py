@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _EXITS: Final = (
     "exit codes: 0 both sides are the same; 1 a side refused or could not be reached; 2 wrong command line or option; "
-    "3 they differ; 4 the state table has no row of the sink; 5 inconclusive: no difference was found, but too "
+    "3 they differ; 4 the state table has no row for the sink; 5 inconclusive: no difference was found, but too "
     "much could not be compared"
 )
 _EXIT_OF: Final[dict[Verdict, int]] = {
@@ -44,39 +44,39 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument(
         "--schema-registry",
         metavar="URL",
-        help="where the schemas of Avro and Protobuf are (default: that of --config, which may have a login too)",
+        help="registry of Avro and Protobuf schemas (default: that of --config, which may include a login)",
     )
     scope = command.add_mutually_exclusive_group()
     scope.add_argument("--since", type=int, metavar="BATCH", help="only this batch and all later ones")
-    scope.add_argument("--last", type=int, metavar="N", help="only so many of the newest batches")
+    scope.add_argument("--last", type=int, metavar="N", help="only the newest N batches")
     scope.add_argument("--batch", type=int, metavar="BATCH", help="only this batch")
     command.add_argument(
         "--open",
         dest="open_transaction",
         action="store_true",
-        help="compare the records of the open transaction alone with the table: whether to commit or abort it",
+        help="compare only the records of the open transaction with the table, to decide whether to commit or abort it",
     )
     command.add_argument(
         "--table-only",
         action="store_true",
-        help="leave the history out: for topics into which a person has put records back, which are of no batch",
+        help="ignore the history: for topics into which records were put back by hand, outside of any batch",
     )
     command.add_argument(
         "--write-missing",
         metavar="DIR",
-        help="write files with what either side lacks, and the commands that put it there; DIR is empty or not there",
+        help="write files with what either side lacks, and the commands that add it; DIR must be empty or new",
     )
     command.set_defaults(run=_verify)
 
 
 def _add_shape(command: argparse.ArgumentParser) -> None:
-    noted = "(default: as the sink has noted it)"
+    noted = "(default: as noted by the sink)"
     command.add_argument(
         "--table",
         metavar="TABLE",
-        help=f"'table' or 'schema.table', quoted as in SQL; of several the one to compare {noted}",
+        help=f"'table' or 'schema.table', quoted as in SQL; the one to compare if there are several {noted}",
     )
-    command.add_argument("--topic", metavar="TOPIC", help=f"the topic that has the records of the table {noted}")
+    command.add_argument("--topic", metavar="TOPIC", help=f"the topic with the records of the table {noted}")
     command.add_argument(
         "--mode", choices=("append", "upsert", "insert_ignore"), help=f"how the sink writes the table {noted}"
     )
@@ -84,10 +84,12 @@ def _add_shape(command: argparse.ArgumentParser) -> None:
         "--keys",
         type=_names,
         metavar="COLUMN,…",
-        help="the columns that name a row (default: as the sink has noted them, else the primary key)",
+        help="the columns that identify a row (default: as noted by the sink, or else the primary key)",
     )
     command.add_argument(
-        "--order-by", metavar="COLUMN", help=f"with upserts: of rows with one key in a batch, the greatest wins {noted}"
+        "--order-by",
+        metavar="COLUMN",
+        help=f"with upserts: the greatest value wins among rows with the same key in a batch {noted}",
     )
     command.add_argument(
         "--late-rows", choices=("replace", "keep_newer"), help=f"with upserts: the sink's upsert_late_rows {noted}"
@@ -95,7 +97,7 @@ def _add_shape(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--record-columns",
         metavar="COLUMN=SQL,…",
-        help="how a record becomes a row where its value is not its JSON, as \"order_id = (value->>'id')::bigint\"",
+        help="how a record becomes a row if its value is not its JSON, such as \"order_id = (value->>'id')::bigint\"",
     )
 
 

@@ -408,7 +408,7 @@ def test_the_command_line_makes_migrates_and_checks(database: str, capsys: pytes
             "created public.kafka_transaction_state_actions",
         ],
     )
-    assert state("migrate", *at) == (0, "nothing to do: the tables are of this version\n")
+    assert state("migrate", *at) == (0, "nothing to do: the tables have this version\n")
     code, text = state("check", *at, "--json")
     assert (code, read_output(text)["ready"]) == (exits.EXIT_SETTLED, True)
     with role(database) as (name, url):

@@ -45,7 +45,7 @@ def test_every_option_is_a_flag(file: Path) -> None:
         (["--batch-attempts-max", "many"], "--batch-attempts-max='many': it is a whole number"),
         (["--table", "other"], "--config='table': a property has one value"),
         (["--mode", "upsrt"], "mode='upsrt': it is one of append, upsert"),
-        (["--schema", "none.json"], "--schema='none.json': it is a file with a schema"),
+        (["--schema", "none.json"], "--schema='none.json': must be a file with a Spark schema"),
     ],
 )
 def test_a_wrong_option_is_exit_code_2(

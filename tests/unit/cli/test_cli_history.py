@@ -77,5 +77,5 @@ def test_nothing_is_exit_code_4_and_a_time_that_is_none_2(
     assert cli.main([*WORDS, "--last", "1", "--json"]) == 4
     assert read_output(capsys.readouterr().out)["entries"] == []
     assert cli.main([*WORDS, "--since", "yesterday"]) == 2
-    assert "it is a time as ISO 8601 has it" in capsys.readouterr().err
+    assert "must be a time in ISO 8601" in capsys.readouterr().err
     assert len(asked) == 1

@@ -54,7 +54,7 @@ def test_the_exit_code_of_a_check(
 def test_nothing_to_migrate_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(state, "SqlStateStore", Store)
     assert cli.main(["state", "migrate", *AT, "--state-table", "mine"]) == exits.EXIT_SETTLED
-    assert capsys.readouterr().out == "nothing to do: the tables are of this version\n"
+    assert capsys.readouterr().out == "nothing to do: the tables have this version\n"
 
 
 def test_the_statements_need_no_database(capsys: pytest.CaptureFixture[str]) -> None:

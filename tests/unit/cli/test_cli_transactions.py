@@ -234,7 +234,7 @@ def test_force_terminate(tool: FakeTool, capsys: pytest.CaptureFixture[str], com
     assert columns(out)[1] == ["a", "Ongoing", "7", "3", "60000"]
     said, not_noted, *settles = err.splitlines()
     assert said == "spark-2pc: mind this"
-    assert "was noted nowhere: with --database URL and --reason" in not_noted
+    assert "was not logged: pass --database URL and --reason" in not_noted
     assert settles[1].startswith("  spark-2pc recover --bootstrap-server h:1 --database URL --transactional-id a  # ")
     assert tool.calls[0] == ("force_terminate", "a", {})
 
@@ -343,7 +343,7 @@ def test_a_database_out_of_reach_does_not_hide_what_kafka_says(
     out, err = capsys.readouterr()
     assert read_output(out)["transactions"][0]["sink"] is None
     assert "WARNING" in err
-    assert "whether a transaction is a sink's cannot be told: " in err
+    assert "cannot tell which transactions belong to sinks: " in err
 
 
 # --- errors and connections --------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ def test_the_connection_may_come_before_and_behind_the_command(tool: FakeTool, t
     [
         (["--kafka", "bootstrap.servers=i:2"], "--bootstrap-server='bootstrap.servers'"),
         (["--kafka", "sasl.password=a", "--kafka", "sasl.password=b"], "--kafka='sasl.password'"),
-        (["--kafka", "client.id"], "--kafka='client.id': it has the form KEY=VALUE"),
+        (["--kafka", "client.id"], "--kafka='client.id': must have the form KEY=VALUE"),
         (["--command-config", "/nowhere/at.all"], "it cannot be read"),
     ],
 )

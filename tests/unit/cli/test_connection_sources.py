@@ -159,7 +159,7 @@ def test_what_is_for_one_start_is_not_taken_from_the_file(file: Path) -> None:
 
 def test_no_database_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--bootstrap-server", "h:1"]) == 2
-    assert "neither --config nor SPARK_2PC_DATABASE does" in capsys.readouterr().err
+    assert "is not in --config or SPARK_2PC_DATABASE either" in capsys.readouterr().err
 
 
 def test_a_secret_on_the_command_line_is_warned_of(
@@ -170,7 +170,7 @@ def test_a_secret_on_the_command_line_is_warned_of(
     words = ["status", "--bootstrap-server", "h:1", "--kafka", "sasl.password=hidden", "--database", URL]
     assert cli.main(words) == 4
     err = capsys.readouterr().err
-    assert "WARNING spark_2pc_sink.cli.options: --database has a password, which ps shows" in err
+    assert "WARNING spark_2pc_sink.cli.options: --database contains a password, which ps shows" in err
     assert "--kafka sasl.password=… is a secret, which ps shows" in err
     assert "hidden" not in err
     assert "secret@" not in err

@@ -136,7 +136,7 @@ def test_json_of_one_side(give: Give, capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_sink_that_cannot_be_understood_is_named(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
     give(StatusReport(sinks=(FINE,), unreadable=(BROKEN,)))
     assert cli.main(["status", *SIDES]) == 1
-    assert capsys.readouterr().err == "spark-2pc: bad cannot be understood: no pair\n"
+    assert capsys.readouterr().err == "spark-2pc: bad has invalid data: no pair\n"
 
 
 def test_details_are_those_of_the_report(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,7 +231,7 @@ def test_forty_sinks_fit_on_one_screen() -> None:
         "",
         "orders-00: IN DOUBT for 1 min, the database has batch 7, and Kafka has not confirmed it",
         "orders-01: IN DOUBT for 1 min, the database has batch 7, and Kafka has not confirmed it",
-        "and 38 more, which --all shows",
+        "and 38 more (see --all)",
     ]
     assert text.count("  to do:    start the job\n") == 2
     assert len(lines) <= 30
@@ -247,9 +247,9 @@ def test_where_many_are_in_doubt_only_some_have_details() -> None:
     """And not more rows than a screen has; what is left out is counted."""
     text = status_text(forty(in_doubt=30), Shown())
     assert text.count("IN DOUBT") == ROWS_MAX + DETAILS_MAX
-    assert "and 20 more, which --all shows" in text
+    assert "and 20 more (see --all)" in text
     assert text.count("  reason:   because") == DETAILS_MAX
-    assert f"{ROWS_MAX - DETAILS_MAX} more in doubt: --details, or --transactional-id ID, shows what to do" in text
+    assert f"{ROWS_MAX - DETAILS_MAX} more in doubt: --details or --transactional-id ID shows what to do" in text
     text = status_text(forty(in_doubt=3), Shown(details=True))
     assert text.count("  reason:   because") == 3
     assert "more in doubt" not in text
@@ -258,7 +258,7 @@ def test_where_many_are_in_doubt_only_some_have_details() -> None:
 def test_only_those_in_doubt() -> None:
     text = status_text(forty(), Shown(in_doubt=True))
     assert "orders-02" not in text
-    assert "which --all shows" not in text
+    assert "(see --all)" not in text
     assert text.startswith("40 sinks: 38 healthy, 2 in doubt")
 
 
@@ -278,12 +278,12 @@ def test_what_could_not_be_read_comes_first() -> None:
     found = StatusReport(sinks=(FINE,), unreadable=(broken,), kafka_problem="no broker answered")
     assert status_text(found, Shown()).splitlines()[:3] == [
         "2 sinks: 1 healthy, 1 unreadable",
-        "KAFKA COULD NOT BE READ (why: below). This is what the database alone knows",
+        "KAFKA COULD NOT BE READ (see the error below). This is the state in the database only",
         "bad: UNREADABLE in the database: status 'gone' is none of …",
     ]
     alone = StatusReport(sinks=(replace(DECIDED, known=None, row=None, before=None),), database_problem="down")
     text = status_text(alone, Shown())
-    assert "\nTHE DATABASE COULD NOT BE READ (why: below). This is what Kafka alone shows\n" in text
+    assert "\nTHE DATABASE COULD NOT BE READ (see the error below). This is the state in Kafka only\n" in text
     assert "\norders: unclear, the database was not read" in text
     assert status_text(StatusReport(note="there is no table"), Shown()) == "0 sinks\nthere is no table\n"
 

@@ -51,13 +51,13 @@ def test_closed_streams_change_no_exit_code(closed: str) -> None:
 def test_nobody_answers_at_a_closed_input() -> None:
     done = run('"$@" <&-', *DROP)
     assert done.returncode == exits.EXIT_USAGE
-    assert "no terminal is there to ask on" in done.stderr
+    assert "there is no terminal to ask for it" in done.stderr
 
 
 def test_output_that_cannot_be_written_is_said() -> None:
     done = run('"$@" > /dev/full', *DDL)
     assert done.returncode == exits.EXIT_FAILED
-    assert done.stderr == "spark-2pc: what was found could not be printed: [Errno 28] No space left on device\n"
+    assert done.stderr == "spark-2pc: the result could not be printed: [Errno 28] No space left on device\n"
 
 
 @pytest.mark.slow

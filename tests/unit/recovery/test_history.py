@@ -216,7 +216,7 @@ def test_more_that_a_line_can_say(store: Ticking, opened: list[Any], capsys: pyt
     assert cli.main(["history", "--database", DATABASE, "--batches-only", "--last", "1"]) == exits.EXIT_SETTLED
     assert capsys.readouterr().out.split("\n")[0].split() == ["Time", "What", "Batch", "Detail"]
     assert details[1:] == [
-        "generation 3; made the lost row again from line 5 of its history",
+        "generation 3; rebuilt the lost row from line 5 of its history",
         "asked",
         "refused: not authorized",
     ]
@@ -259,7 +259,7 @@ def test_a_time_is_in_utc_unless_it_says_else(
 
 def test_a_time_that_is_none(opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["history", "--database", DATABASE, "--since", "yesterday"]) == exits.EXIT_USAGE
-    assert "--since='yesterday': it is a time as ISO 8601 has it" in capsys.readouterr().err
+    assert "--since='yesterday': must be a time in ISO 8601" in capsys.readouterr().err
     assert cli.main(["history", "--database", DATABASE, "--actions-only", "--batches-only"]) == exits.EXIT_USAGE
     assert opened == []
 

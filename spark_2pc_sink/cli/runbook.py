@@ -25,7 +25,7 @@ from spark_2pc_sink.cli.options import (
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.runbook.conversation import Conversation, NoAnswerError, RunbookEnd
-from spark_2pc_sink.runbook.protocol import Protocol
+from spark_2pc_sink.runbook.protocol import IncidentLog
 from spark_2pc_sink.runbook.sides import BothSides
 
 _EXITS: Final = {
@@ -103,29 +103,29 @@ def _run(given: argparse.Namespace) -> CommandResult:
         schema_registry=file_of(given).options.get("schema_registry"),
         **connection,
     )
-    protocol = Protocol(who=Actor.of_this_process(PROGRAM), save=_saving(given.protocol))
-    protocol.save(protocol)
-    conversation = Conversation(sides, Terminal(), protocol, told=given.cause, automatic=given.yes)
+    log = IncidentLog(who=Actor.of_this_process(PROGRAM), save=_saving(given.protocol))
+    log.save(log)
+    conversation = Conversation(sides, Terminal(), log, told=given.cause, automatic=given.yes)
     ending = conversation.run(transactional_id)
-    fields = {"ending": ending.name.lower(), "protocol": protocol.as_json()}
-    # The dialogue's messages about the side are in the protocol.
+    fields = {"ending": ending.name.lower(), "protocol": log.as_json()}
+    # The dialogue's messages about the side are in the log.
     error = ConnectionError(ending.value) if ending is RunbookEnd.OUT_OF_REACH else None
     return CommandResult(exit_code=_EXITS[ending], fields=fields, error=error)
 
 
-def _saving(path: Path | None) -> Callable[[Protocol], None]:
+def _saving(path: Path | None) -> Callable[[IncidentLog], None]:
     """Return a function that writes a protocol to a file.
 
     Raises:
         ConfigurationError: raised by the function if the file cannot be written.
     """
 
-    def save(protocol: Protocol) -> None:
+    def save(log: IncidentLog) -> None:
         if path is None:
             return
         as_json = path.suffix == ".json"
         try:
-            path.write_text(json.dumps(protocol.as_json(), indent=2) + "\n" if as_json else str(protocol))
+            path.write_text(json.dumps(log.as_json(), indent=2) + "\n" if as_json else str(log))
         except OSError as error:
             raise ConfigurationError(
                 option="--protocol", value=str(path), rule=str(error), remedy="name a file that can be written"

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
@@ -31,9 +31,6 @@ from jdbc_state import DECIDED, OWED, HistoryLine, StateRow, history
 from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
 from spark_2pc_sink.monitoring.watched import Watched
 from spark_2pc_sink.recovery.status import StatusReport
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.recovery.report import RecoveryReport
 
 #: History events that add a batch; a resend adds none, as its batch already has a line.
 _BATCH_EVENTS: Final = frozenset({history.DECIDED, history.EMPTY, history.ACCEPTED})
@@ -98,7 +95,8 @@ class BatchCounters:
     """The counts of all sinks, kept from one look to the next."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, SinkCounts] = {}
+        #: The counts by transactional id, of every sink that `lines_wanted` was asked about.
+        self.by_sink: dict[str, SinkCounts] = {}
         # Number of each sink's newest counted line.
         self._counted: dict[str, int] = {}
 
@@ -109,7 +107,7 @@ class BatchCounters:
         """
         settled = row.decision - (row.status == DECIDED)
         counted = self._counted.setdefault(row.transactional_id, settled)
-        self._counts.setdefault(row.transactional_id, SinkCounts())
+        self.by_sink.setdefault(row.transactional_id, SinkCounts())
         if row.decision < counted:
             # The row and its history are gone, and the sink has started over.
             self._counted[row.transactional_id] = counted = 0
@@ -120,158 +118,132 @@ class BatchCounters:
         counted = self._counted[transactional_id]
         new = [line for line in lines if line.row.decision > counted and line.row.status != DECIDED]
         for line in sorted(new, key=lambda line: line.row.decision):
-            self._counts[transactional_id].add(line)
+            self.by_sink[transactional_id].add(line)
         self._counted[transactional_id] = max([counted, *(line.row.decision for line in new)])
-
-    @property
-    def by_sink(self) -> Mapping[str, SinkCounts]:
-        """The counts by transactional id, of every sink that `lines_wanted` was asked about."""
-        return self._counts
 
 
 _SINK: Final = "transactional_id"
-#: A figure of one sink; None if there is no value, and then no series.
-_Figure = Callable[["RecoveryReport"], "float | None"]
+#: Name, description and value of a figure of one sink; None if there is no value, and then no series.
+_Figures = tuple[tuple[str, str, Callable[[Any], "float | None"]], ...]
 
-
-def _in_doubt_s(sink: RecoveryReport) -> float:
-    return sink.in_doubt_s or 0.0
-
-
-def _prepared_s(sink: RecoveryReport) -> float:
-    return sink.prepared_s or 0.0
-
-
-def _owed(sink: RecoveryReport) -> float:
-    return float(sink.row is not None and sink.row.status == OWED)
-
-
-def _driver_up(sink: RecoveryReport) -> float | None:
-    return None if sink.driver is None or sink.driver.alive is None else float(sink.driver.alive)
-
-
-def _last_decision(sink: RecoveryReport) -> float | None:
-    return None if sink.row is None or sink.row.decided_at is None else sink.row.decided_at.timestamp()
-
-
-_GAUGES: Final[tuple[tuple[str, str, _Figure], ...]] = (
+_GAUGES: Final[_Figures] = (
     (
         "spark_2pc_sink_in_doubt_seconds",
         "Seconds for which the database has had a batch that Kafka lacks; 0 without one.",
-        _in_doubt_s,
+        lambda sink: sink.in_doubt_s or 0.0,
     ),
     (
         "spark_2pc_sink_prepared_seconds",
         "Seconds for which a transaction has been open in Kafka, or prepared, and not decided; 0 without one.",
-        _prepared_s,
+        lambda sink: sink.prepared_s or 0.0,
     ),
-    ("spark_2pc_sink_owed", "1 while Kafka is owed a batch that it has lost, else 0.", _owed),
-    ("spark_2pc_sink_driver_up", "1 while the sink's driver lives, by its database sessions, else 0.", _driver_up),
+    (
+        "spark_2pc_sink_owed",
+        "1 while Kafka is owed a batch that it has lost, else 0.",
+        lambda sink: float(sink.row is not None and sink.row.status == OWED),
+    ),
+    (
+        "spark_2pc_sink_driver_up",
+        "1 while the sink's driver is running, by its database sessions, else 0.",
+        lambda sink: None if sink.driver is None or sink.driver.alive is None else float(sink.driver.alive),
+    ),
     (
         "spark_2pc_sink_last_decision_timestamp_seconds",
         "When the database last decided a batch, in seconds since 1970.",
-        _last_decision,
+        lambda sink: None if sink.row is None or sink.row.decided_at is None else sink.row.decided_at.timestamp(),
     ),
 )
-_COUNTERS: Final[tuple[tuple[str, str, Callable[[SinkCounts], int]], ...]] = (
-    ("spark_2pc_sink_batches", "Batches that both sides have, empty ones among them.", lambda done: done.batches),
-    ("spark_2pc_sink_resends", "Batches that were sent again, as Kafka had lost them.", lambda done: done.resends),
+_CLAIMS: Final[_Figures] = (
+    (
+        "spark_2pc_sink_claims",
+        "Claims of the sink's state row: its generation.",
+        lambda sink: None if sink.row is None else sink.row.generation,
+    ),
+)
+_COUNTERS: Final[_Figures] = (
+    ("spark_2pc_sink_batches", "Batches that both sides have, including empty ones.", lambda done: done.batches),
+    ("spark_2pc_sink_resends", "Batches that were sent again because Kafka had lost them.", lambda done: done.resends),
     ("spark_2pc_sink_rows", "Rows of these batches in the table.", lambda done: done.rows),
     ("spark_2pc_sink_records", "Records of these batches in Kafka.", lambda done: done.records),
-    (
-        "spark_2pc_sink_record_bytes",
-        "Bytes of these batches in Kafka, compressed.",
-        lambda done: done.record_bytes,
-    ),
+    ("spark_2pc_sink_record_bytes", "Bytes of these batches in Kafka, compressed.", lambda done: done.record_bytes),
     ("spark_2pc_sink_bad_rows", "Bad rows of these batches, in the dead letters.", lambda done: done.bad_rows),
 )
 #: Figures of the newest batch.
-_LAGS: Final[tuple[tuple[str, str, Callable[[SinkCounts], float | None]], ...]] = (
+_LAGS: Final[_Figures] = (
     (
         "spark_2pc_sink_source_lag_records",
-        "Records that Kafka sources had beyond what the query had read, before its newest batch.",
+        "Records in the Kafka sources that the query had not read before its newest batch.",
         lambda done: done.source_lag,
     ),
     (
         "spark_2pc_sink_event_delay_seconds",
-        "How old the newest event was when both sides had it, before the newest batch.",
+        "Age of the newest event when both sides had it, measured before the newest batch.",
         lambda done: done.event_delay_s,
     ),
 )
 
 
 def families(found: StatusReport, counts: Mapping[str, SinkCounts], *, took_s: float) -> Iterator[Metric]:
-    """All metrics of one look."""
+    """All metrics of one look: of `status`, and of the batches counted since the first look."""
     yield from _sides(found, took_s)
-    here = [sink for sink in found.sinks if sink.known and not sink.elsewhere]
-    for name, text, figure in _GAUGES:
-        gauge = GaugeMetricFamily(name, text, labels=[_SINK])
-        for sink in here:
-            value = figure(sink)
-            if value is not None:
-                gauge.add_metric([sink.transactional_id], value)
-        yield gauge
+    here = {sink.transactional_id: sink for sink in found.sinks if sink.known and not sink.elsewhere}
+    yield from _of_sinks(GaugeMetricFamily, _GAUGES, here)
     halted = GaugeMetricFamily(
-        "spark_2pc_sink_needs_decision", "1 where a person has to decide, by cause.", labels=[_SINK, "cause"]
+        "spark_2pc_sink_needs_decision", "1 if a person must decide, by cause.", labels=[_SINK, "cause"]
     )
-    claims = CounterMetricFamily(
-        "spark_2pc_sink_claims", "Claims of the sink's state row: its generation.", labels=[_SINK]
-    )
-    for sink in here:
+    for name, sink in here.items():
         if sink.cause is not None:
-            halted.add_metric([sink.transactional_id, sink.cause.value], 1)
-        if sink.row is not None:
-            claims.add_metric([sink.transactional_id], sink.row.generation)
-    yield from (halted, claims)
-    ids = [sink.transactional_id for sink in here]
-    yield from _batches({each: counts[each] for each in ids if each in counts})
-
-
-def _sides(found: StatusReport, took_s: float) -> Iterator[Metric]:
-    database, kafka = not found.database_problem, not found.kafka_problem
-    yield GaugeMetricFamily("spark_2pc_database_up", "1 where the database answered, else 0.", value=float(database))
-    yield GaugeMetricFamily("spark_2pc_kafka_up", "1 where Kafka answered, else 0.", value=float(kafka))
-    yield GaugeMetricFamily("spark_2pc_scrape_duration_seconds", "How long both sides took to answer.", value=took_s)
-    if database:
-        elsewhere = sum(1 for sink in found.sinks if sink.elsewhere)
-        yield GaugeMetricFamily(
-            "spark_2pc_sinks", "Sinks of the database that can be understood.", value=len(found.sinks)
-        )
-        yield GaugeMetricFamily(
-            "spark_2pc_sinks_elsewhere", "Sinks that write to another Kafka cluster.", value=elsewhere
-        )
-        yield GaugeMetricFamily(
-            "spark_2pc_sinks_unreadable",
-            "Sinks of which one side cannot be understood; no other series has them.",
-            value=len(found.unreadable),
-        )
-
-
-def _batches(counts: Mapping[str, SinkCounts]) -> Iterator[Metric]:
-    """Totals of the history's batches since the first look."""
-    for name, text, newest in _LAGS:
-        gauge = GaugeMetricFamily(name, text, labels=[_SINK])
-        for sink, done in counts.items():
-            value = newest(done)
-            if value is not None:
-                gauge.add_metric([sink], value)
-        yield gauge
-    for name, text, count in _COUNTERS:
-        counter = CounterMetricFamily(name, text, labels=[_SINK])
-        for sink, done in counts.items():
-            counter.add_metric([sink], count(done))
-        yield counter
+            halted.add_metric([name, sink.cause.value], 1)
+    yield halted
+    yield from _of_sinks(CounterMetricFamily, _CLAIMS, here)
+    counted = {name: counts[name] for name in here if name in counts}
+    yield from _of_sinks(GaugeMetricFamily, _LAGS, counted)
+    yield from _of_sinks(CounterMetricFamily, _COUNTERS, counted)
     whole = SummaryMetricFamily(
-        "spark_2pc_sink_batch_seconds", "Seconds from Spark's call until Kafka's commit, of a batch.", labels=[_SINK]
+        "spark_2pc_sink_batch_seconds", "Seconds from Spark's call until Kafka's commit of a batch.", labels=[_SINK]
     )
     steps = SummaryMetricFamily(
         "spark_2pc_sink_batch_step_seconds", "The same by the steps of a batch.", labels=[_SINK, "step"]
     )
-    for sink, done in counts.items():
-        whole.add_metric([sink], done.seconds.count, done.seconds.total)
+    for name, done in counted.items():
+        whole.add_metric([name], done.seconds.count, done.seconds.total)
         for step, taken in done.steps.items():
-            steps.add_metric([sink, step], taken.count, taken.total)
+            steps.add_metric([name, step], taken.count, taken.total)
     yield from (whole, steps)
+
+
+def _of_sinks(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], figures: _Figures, sinks: Mapping[str, object]
+) -> Iterator[Metric]:
+    for name, text, figure in figures:
+        family = kind(name, text, labels=[_SINK])
+        for transactional_id, sink in sinks.items():
+            value = figure(sink)
+            if value is not None:
+                family.add_metric([transactional_id], value)
+        yield family
+
+
+def _sides(found: StatusReport, took_s: float) -> Iterator[Metric]:
+    database, kafka = not found.database_problem, not found.kafka_problem
+    figures: list[tuple[str, str, float]] = [
+        ("spark_2pc_database_up", "1 if the database answered, else 0.", database),
+        ("spark_2pc_kafka_up", "1 if Kafka answered, else 0.", kafka),
+        ("spark_2pc_scrape_duration_seconds", "How long both sides took to answer.", took_s),
+    ]
+    if database:
+        elsewhere = sum(1 for sink in found.sinks if sink.elsewhere)
+        figures += [
+            ("spark_2pc_sinks", "Sinks of the database with valid data.", len(found.sinks)),
+            ("spark_2pc_sinks_elsewhere", "Sinks that write to another Kafka cluster.", elsewhere),
+            (
+                "spark_2pc_sinks_unreadable",
+                "Sinks with invalid data on one side, which have no other series.",
+                len(found.unreadable),
+            ),
+        ]
+    for name, text, value in figures:
+        yield GaugeMetricFamily(name, text, value=float(value))
 
 
 _log = logging.getLogger(__name__)

@@ -18,10 +18,9 @@ from spark_2pc_sink.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.runbook.picture import Picture
-    from spark_2pc_sink.runbook.protocol import Protocol as WrittenProtocol
-    from spark_2pc_sink.runbook.sides import Compared
+    from spark_2pc_sink.runbook.protocol import IncidentLog
+    from spark_2pc_sink.runbook.sides import BothSides
     from spark_2pc_sink.verification.report import Verdict
 
 #: How often one question is asked before giving up.
@@ -54,10 +53,10 @@ class Asker(Protocol):
 class Questions:
     """All questions to a person."""
 
-    def __init__(self, asker: Asker, protocol: WrittenProtocol) -> None:
+    def __init__(self, asker: Asker, log: IncidentLog) -> None:
         self.say: Callable[[str], None] = asker.say
         self._asker = asker
-        self._protocol = protocol
+        self._log = log
 
     def choose(self, offered: Sequence[Choice]) -> Choice | None:
         """Ask for one of the choices; None to stop."""
@@ -66,7 +65,7 @@ class Questions:
             answer = self._ask(f"Which one? [{'/'.join([*by_name, STOP])}]", "choice")
             if answer == STOP or answer in by_name:
                 return by_name.get(answer)
-            self.say(f"{answer!r} is none of them")
+            self.say(f"{answer!r} is not one of these")
         raise NoAnswerError
 
     def name_inputs(self, choice: Choice) -> dict[str, object]:
@@ -77,7 +76,7 @@ class Questions:
         """Ask why a difference between both sides is accepted."""
         self.say(f"This accepts a difference: {choice.accepts}")
         for _ in range(ANSWERS_MAX):
-            answer = self._ask("Why? A sentence, for the history", "reason")
+            answer = self._ask("Why? One sentence for the history", "reason")
             if answer:
                 return answer
         raise NoAnswerError
@@ -89,7 +88,7 @@ class Questions:
 
     def take_over(self) -> bool:
         """Ask whether to stop a driver that is alive, or may be."""
-        return self._ask(f"Its driver lives, or may. Stop it? [{TAKE_OVER}/no]", "take_over") == TAKE_OVER
+        return self._ask(f"Its driver is running, or may be. Stop it? [{TAKE_OVER}/no]", "take_over") == TAKE_OVER
 
     def _parsed(self, wanted: Input) -> object:
         for _ in range(ANSWERS_MAX):
@@ -101,7 +100,7 @@ class Questions:
 
     def _ask(self, question: str, name: str) -> str:
         answer = self._asker.ask(question).strip()
-        self._protocol.note("answered", f"{question} {answer}", question=name, answer=answer)
+        self._log.note("answered", f"{question} {answer}", question=name, answer=answer)
         return answer
 
 
@@ -120,41 +119,13 @@ def parsed(wanted: Input, text: str) -> object:
     return int(text)
 
 
-class RunbookSides(Protocol):
-    """Kafka and the database for the dialogue; `spark_2pc_sink.runbook.sides` has the real ones."""
-
-    def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
-        """Look at one sink, or at all; nothing is claimed or changed."""
-
-    def recover(self, transactional_id: str, **keywords: Any) -> RecoveryReport:
-        """Call `spark_2pc_sink.recover`."""
-
-    def abort_hanging(self, picture: Picture) -> list[str]:
-        """End the transactions that hang in the topics of a sink; a line for each."""
-
-    def last_actions(self, transactional_id: str) -> list[str]:
-        """The last action on a sink, from the table of actions."""
-
-    def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
-        """Compare topic and table."""
-
-    def sink_flags(self, transactional_id: str) -> str:
-        """The words that name a sink and both sides in a command."""
-
-    def with_cluster(self, step: str) -> str:
-        """A manual step; an incomplete command about transactions gets the cluster's flags."""
-
-    def wait(self, seconds: float) -> None:
-        """Wait."""
-
-
 class RunbookEnd(Enum):
     """Outcome of a dialogue; the worst of several sinks counts."""
 
-    SETTLED = "nothing is in doubt any more"
-    NOT_KNOWN = "there is no such sink"
-    LEFT = "something is left to a person"
-    OUT_OF_REACH = "a side is out of reach"
+    SETTLED = "nothing is in doubt"
+    NOT_KNOWN = "the sink is unknown"
+    LEFT = "a person must finish something"
+    OUT_OF_REACH = "a side cannot be reached"
 
 
 #: Symptoms that need no action; every other symptom leaves something to a person.
@@ -172,16 +143,16 @@ class Conversation:
 
     def __init__(
         self,
-        sides: RunbookSides,
+        sides: BothSides,
         asker: Asker,
-        protocol: WrittenProtocol,
+        log: IncidentLog,
         *,
         told: Problem | None = None,
         automatic: bool = False,
     ) -> None:
         self._sides = sides
-        self._questions = Questions(asker, protocol)
-        self._protocol = protocol
+        self._questions = Questions(asker, log)
+        self._log = log
         self._told_at_first = self._told = told
         self._automatic = automatic
         self._acted = False
@@ -200,16 +171,18 @@ class Conversation:
         every = len(pictures)
         if transactional_id is None:
             pictures = tuple(picture for picture in pictures if needs_care(picture))
-            self._say(f"{counted(every, 'sink')}, {len(pictures)} with something to look after")
+            self._say(f"{counted(every, 'sink')}, {len(pictures)} in need of attention")
         if not every:
             self._say(f"No sink has a state row here. Compare with the options of the job: {PLACES}")
         elif not pictures:
-            self._say("If a job has stopped with an error: spark-2pc runbook --transactional-id with the id in it")
+            self._say(
+                "If a job has stopped with an error: spark-2pc runbook --transactional-id with the id in that error"
+            )
         # A database other than that of the jobs has nothing in doubt either.
         well = RunbookEnd.SETTLED if every else RunbookEnd.NOT_KNOWN
         ending = max((self._one(picture) for picture in pictures), key=list(RunbookEnd).index, default=well)
-        self._say(f"The end: {ending.value}")
-        self._protocol.note("ended", ending.value)
+        self._say(f"Result: {ending.value}")
+        self._log.note("ended", ending.value)
         return ending
 
     def _one(self, picture: Picture) -> RunbookEnd:
@@ -222,12 +195,12 @@ class Conversation:
                     return ending
                 (picture,) = self._sides.look(picture.transactional_id)
         except NoAnswerError:
-            changed = "nothing more than is said above was changed" if self._acted else "nothing was changed"
+            changed = "nothing was changed except as shown above" if self._acted else "nothing was changed"
             return self._left(f"Stopped at a question: {changed}", picture.problem)
         except DualWriteError as error:
-            self._protocol.note("failed", str(error), error=type(error).__name__)
+            self._log.note("failed", str(error), error=type(error).__name__)
             raise
-        return self._left(f"Looked {ROUNDS_MAX} times; begin again", picture.problem)
+        return self._left(f"Checked {ROUNDS_MAX} times; start again", picture.problem)
 
     def _round(self, picture: Picture, symptom: Problem) -> RunbookEnd | None:
         """Show one look at the sink, and carry out the choice; None to look again."""
@@ -241,7 +214,7 @@ class Conversation:
         if self._automatic:
             choice = next((one for one in offered if one.automatic), None)
             if choice is None:
-                return self._left("A person has to decide: call spark-2pc runbook without --yes", symptom)
+                return self._left("A person must decide: call spark-2pc runbook without --yes", symptom)
         else:
             choice = self._questions.choose(offered)
             if choice is None:
@@ -263,7 +236,7 @@ class Conversation:
         self._say(f"{picture.transactional_id}: {about.title} ({symptom.value})")
         self._say(f"  {about.meaning}")
         self._say(_indented(seen))
-        self._protocol.note(
+        self._log.note(
             "saw",
             f"{picture.transactional_id}: {about.title} ({symptom.value})\n{seen}",
             transactional_id=picture.transactional_id,
@@ -272,7 +245,7 @@ class Conversation:
         )
 
     def _offer(self, offered: tuple[Choice, ...], picture: Picture) -> None:
-        self._say("What can be done, the safest first:")
+        self._say("Choices, the safest first:")
         command = self._sides.sink_flags(picture.transactional_id)
         for choice in offered:
             named = {each.option: each.placeholder for each in choice.inputs}
@@ -280,9 +253,9 @@ class Conversation:
             pasted = choice.command(command, named)
             lines = [
                 *choice.effects,
-                f"by:       {choice.act.value}",
+                f"done by:  {choice.act.value}",
                 *([f"accepts:  {choice.accepts}"] if choice.accepts else []),
-                *([f"the same: {pasted}"] if pasted else []),
+                *([f"command:  {pasted}"] if pasted else []),
             ]
             self._say(f"  {choice.name}: {choice.title}{choice.note}")
             self._say(_indented("\n".join(lines), by=6))
@@ -325,7 +298,7 @@ class Conversation:
             if self._automatic or self._dry_run(choice, keywords, picture):
                 self._act(choice, keywords, picture)
         except (ConfigurationError, HaltError, TakeOverRefusedError) as error:
-            self._protocol.note("failed", str(error), error=type(error).__name__, choice=choice.name)
+            self._log.note("failed", str(error), error=type(error).__name__, choice=choice.name)
             if self._automatic:
                 return self._left(str(error), symptom)
             self._say(str(error))
@@ -341,7 +314,7 @@ class Conversation:
         """
         planned = self._sides.recover(picture.transactional_id, **keywords, dry_run=True)
         if planned.cause is HaltCause.OPEN_TRANSACTION and "open_transaction" not in keywords:
-            self._say("Kafka has a transaction open that no state row tells of: say first how it ends")
+            self._say("Kafka has an open transaction that no state row names: decide first how it ends")
             self._told = HaltCause.OPEN_TRANSACTION
             return False
         for action in planned.actions:
@@ -373,7 +346,7 @@ class Conversation:
         self._acted = True
         self._say("Done:")
         self._say(_indented(text))
-        self._protocol.note("did", text, **fields)
+        self._log.note("did", text, **fields)
 
     # --- ending --------------------------------------------------------------------------------------------------
 
@@ -382,28 +355,28 @@ class Conversation:
         if self._acted:
             found = self._compare(picture, open_transaction=False)
             if found == "different" and not self._accepted:
-                self._left("Topic and table differ, and nobody has accepted that", symptom)
+                self._left("Topic and table differ, and the difference was not accepted", symptom)
                 return RunbookEnd.LEFT
             return RunbookEnd.SETTLED
         if not self._automatic and self._told is None:
-            self._say("Nothing is to be done. If its job has stopped with an error, call the runbook with that line:")
+            self._say("There is nothing to do. If the job has stopped with an error, call the runbook with that line:")
             sink = self._sides.sink_flags(picture.transactional_id)
             self._say(f"  spark-2pc runbook {sink} --cause 'THE LINE OF THE ERROR'")
         return RunbookEnd.SETTLED
 
     def _compare(self, picture: Picture, *, open_transaction: bool) -> Verdict:
-        self._say("Comparing topic and table, which reads both:")
+        self._say("Comparing topic and table (reads both):")
         found = self._sides.compare(picture.transactional_id, open_transaction=open_transaction)
         self._say(_indented(found.text))
         if found.verdict == "different" and self._accepted:
-            self._say(f"  accepted: {'; '.join(self._accepted)}. Any other difference is not")
-        self._protocol.note("verified", found.text, verdict=found.verdict, accepted=list(self._accepted))
+            self._say(f"  accepted: {'; '.join(self._accepted)}. Other differences are not accepted")
+        self._log.note("verified", found.text, verdict=found.verdict, accepted=list(self._accepted))
         return found.verdict
 
     def _left(self, text: str, symptom: Problem) -> RunbookEnd:
         self._say(text)
         self._say(f"More: RUNBOOK.md#{symptom.value}")
-        self._protocol.note("left", text, symptom=symptom.value)
+        self._log.note("left", text, symptom=symptom.value)
         return _ENDINGS.get(symptom, RunbookEnd.LEFT)
 
 

@@ -14,11 +14,6 @@ from jdbc_state import Actor
 StepKind = Literal["saw", "answered", "did", "verified", "left", "failed", "ended"]
 
 
-def utc_now() -> datetime:
-    """The time in the format of protocols."""
-    return datetime.now(timezone.utc)
-
-
 @dataclass(frozen=True)
 class RunbookStep:
     """One line of a protocol."""
@@ -39,7 +34,7 @@ class RunbookStep:
 
 
 @dataclass
-class Protocol:
+class IncidentLog:
     """The steps of one dialogue.
 
     Args:
@@ -47,8 +42,8 @@ class Protocol:
     """
 
     who: Actor
-    save: Callable[[Protocol], None] = lambda _: None
-    now: Callable[[], datetime] = utc_now
+    save: Callable[[IncidentLog], None] = lambda _: None
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
     steps: list[RunbookStep] = field(default_factory=list)
 
     def note(self, kind: StepKind, text: str, **fields: Any) -> None:

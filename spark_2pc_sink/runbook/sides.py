@@ -164,7 +164,7 @@ def find_blocking_transactions(tool: TransactionTool, topics: Collection[str], *
         waiting += _waiting(tool, topics, transactional_id)
     except (KafkaError, KafkaTimeoutError) as error:
         # The sink itself was read; a failure to read the other transactions is reported, and is not fatal.
-        return Readers(hanging, tuple(waiting), problem=f"whether readers stand still was not looked up: {error}")
+        return Readers(hanging, tuple(waiting), problem=f"did not check whether readers are blocked: {error}")
     return Readers(hanging, tuple(waiting))
 
 

@@ -114,7 +114,7 @@ class DashboardAccess:
         if request.method == "GET":
             return render_template("login.html", wrong=False)
         if not self.is_token(request.form.get("token", "")):
-            _log.warning("a login from %s with a wrong token", request.remote_addr)
+            _log.warning("login with a wrong token from %s", request.remote_addr)
             return render_template("login.html", wrong=True), 403
         session.clear()
         session.permanent = True

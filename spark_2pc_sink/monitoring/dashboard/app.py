@@ -176,13 +176,13 @@ def _refusal(found: RecoveryReport, chosen: Choice | None) -> str:
     """Why the form is refused; '' if it is not."""
     form = request.form
     if form.get("seen") != fingerprint(found):
-        return "Both sides have changed since this page was made. Nothing was done: look at them, and choose again."
+        return "Both sides have changed since this page was loaded. Nothing was done: check them, and choose again."
     if chosen is None:
         return "Choose what to do. Nothing was done."
     if form.get("typed", "").strip() != found.transactional_id:
-        return "The id that was typed is not the id of this sink. Nothing was done."
+        return "The typed id is not the id of this sink. Nothing was done."
     if chosen.accepts and not form.get("reason", "").strip():
-        return "This choice needs a reason: it is written down with your choice. Nothing was done."
+        return "This choice needs a reason, which is recorded with your choice. Nothing was done."
     return ""
 
 
@@ -210,7 +210,7 @@ def _failed_request(error: HTTPException) -> ResponseReturnValue:
 
 def _wrong_host(error: SecurityError) -> ResponseReturnValue:  # noqa: ARG001 - the signature of a handler
     """Answer in plain text: pages are not served under a foreign host name."""
-    text = f"{request.environ.get('HTTP_HOST', 'no name')} is no name of this server; --host-name adds one\n"
+    text = f"{request.environ.get('HTTP_HOST', 'no name')} is not a name of this server; --host-name adds one\n"
     return text, HTTPStatus.BAD_REQUEST, {"Content-Type": "text/plain; charset=utf-8"}
 
 

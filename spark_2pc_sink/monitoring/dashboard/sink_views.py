@@ -164,11 +164,11 @@ class Badge:
 
 _BADGES: Final[dict[Condition, Badge]] = {
     "fine": Badge("both sides agree", "good"),
-    "at_work": Badge("at work", "good"),
+    "at_work": Badge("batch in progress", "good"),
     "in_doubt": Badge("in doubt", "bad"),
     "owed": Badge("Kafka is owed a batch", "warn"),
     "elsewhere": Badge("on another cluster", "quiet"),
-    "not_known": Badge("not known", "quiet"),
+    "not_known": Badge("unknown", "quiet"),
     "unclear": Badge("unclear", "warn"),
 }
 #: In the order of a list.
@@ -199,11 +199,11 @@ def pending(sink: RecoveryReport) -> str:
 def driver_line(sink: RecoveryReport) -> str:
     """Whether the driver is alive, in a few words."""
     if sink.driver is None or sink.driver.alive is None:
-        return "not known"
+        return "unknown"
     if not sink.driver.alive:
         return "not running"
     session = sink.driver.session
-    return f"runs on {session.address}" if session is not None and session.address else "runs"
+    return f"running on {session.address}" if session is not None and session.address else "running"
 
 
 def duration(seconds: float) -> str:

@@ -151,10 +151,10 @@ def test_what_is_printed_for_a_choice_ends_the_incident(case: Case, make_inciden
         assert noted.code == EXIT_IN_DOUBT, noted
     said = call(incident.job, words)
     assert f"({case.symptom})" in said.out, said
-    for comparison in re.findall(r"the same: (spark-2pc verify .*)", said.out):
+    for comparison in re.findall(r"command:  (spark-2pc verify .*)", said.out):
         compared = paste(incident.job, comparison)
         assert compared.code in {EXIT_SETTLED, EXIT_IN_DOUBT, EXIT_INCONCLUSIVE}, f"{comparison}\n{compared}"
-    found = re.search(rf"^  {case.choice}: .*\n(?:      .*\n)*?      the same: (.*)$", said.out, re.MULTILINE)
+    found = re.search(rf"^  {case.choice}: .*\n(?:      .*\n)*?      command:  (.*)$", said.out, re.MULTILINE)
     assert found is not None, said
     printed = re.sub(r"FIRST\.\.LAST|\bN\b|\bTEXT\b", lambda place: {**values, "TEXT": REASON}[place[0]], found[1])
     job, kept = case.before(incident.job)

@@ -38,7 +38,7 @@ def test_a_page_whose_name_leads_here_reads_nothing(page: Page) -> None:
     with dashboard(DashboardAccess()) as pages, figures(MetricsAccess()) as numbers:
         for port, path in ((pages, "/"), (numbers, "/metrics")):
             page.goto(f"http://{EVIL}:{port}{path}")
-            assert "is no name of this server" in page.content()
+            assert "is not a name of this server" in page.content()
             assert "orders" not in page.content()
             page.goto(f"http://127.0.0.1:{port}{path}")
             assert "orders" in page.content(), "by its address it is read"

@@ -13,7 +13,7 @@ from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.app import make_app
 from spark_2pc_sink.recovery.status import StatusReport
 from spark_2pc_sink.runbook.conversation import Conversation
-from spark_2pc_sink.runbook.protocol import Protocol
+from spark_2pc_sink.runbook.protocol import IncidentLog
 from tests.harness import ROOT
 from tests.unit.monitoring.samples import Shown
 from tests.unit.runbook.fake_sides import FakeSides, Script
@@ -41,7 +41,7 @@ def shown(cause: HaltCause, says: str) -> dict[str, str]:
     assert seen.report is not None
     report = seen.report.with_remedies("--transactional-id orders")
     script = Script(["stop"])
-    log = Protocol(who=Actor(os_user="me", host="here", program="spark-2pc"))
+    log = IncidentLog(who=Actor(os_user="me", host="here", program="spark-2pc"))
     Conversation(FakeSides(replace(seen, report=report)), script, log).run("orders")
     pages = make_app(Shown(found=StatusReport(sinks=(report,))), DashboardAccess()).test_client()
     return {

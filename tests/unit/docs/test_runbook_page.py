@@ -13,7 +13,7 @@ from jdbc_state import Actor
 from spark_2pc_sink.choices import TABLE, HaltCause, problem_in
 from spark_2pc_sink.runbook.conversation import Conversation, RunbookEnd
 from spark_2pc_sink.runbook.picture import Picture, Readers
-from spark_2pc_sink.runbook.protocol import Protocol
+from spark_2pc_sink.runbook.protocol import IncidentLog
 from tests.harness.page_blocks import PAGE, Way, ways
 from tests.unit.runbook.fake_sides import FakeSides, Script
 from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture
@@ -82,7 +82,7 @@ def test_the_answers_lead_through_the_runbook(way: Way) -> None:
     told = problem_in(words[words.index("--cause") + 1]) if "--cause" in words else None
     script = Script(way.stdin(VALUES).splitlines())
     now = datetime(2026, 11, 24, tzinfo=timezone.utc)
-    protocol = Protocol(Actor(os_user="me", host="here", program="spark-2pc"), now=lambda: now)
+    protocol = IncidentLog(Actor(os_user="me", host="here", program="spark-2pc"), now=lambda: now)
     sides = FakeSides(*looks_of(way.incident))
     ending = Conversation(sides, script, protocol, told=told).run("orders")
     assert len(script.questions) == len(way.answers)

@@ -85,7 +85,7 @@ def test_a_sink_has_both_sides_its_batches_and_what_people_did() -> None:
     browser = client(Shown(history=tuple(lines(FIGURES, FIGURES, {}))))
     answer = browser.get("/sink?id=orders")
     shown = text_of(answer)
-    for words in ("status decided", "state CompleteCommit", "lives not running", "What would recovery do?"):
+    for words in ("status decided", "state CompleteCommit", "state not running", "What would recovery do?"):
         assert words in shown
     for words in ("Rows of each batch", "Time of each batch", "41 2026-11-24 11:58:00 done", "orders-0 5 13"):
         assert words in shown
@@ -259,12 +259,12 @@ def test_a_sink_is_settled_after_its_id_was_typed() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"typed": "order"}, "The id that was typed is not the id of this sink"),
-        ({"typed": ""}, "The id that was typed is not the id of this sink"),
+        ({"typed": "order"}, "The typed id is not the id of this sink"),
+        ({"typed": ""}, "The typed id is not the id of this sink"),
         ({"choice": ""}, "Choose what to do"),
         ({"choice": "drop"}, "Choose what to do"),
         ({"choice": "take_over"}, "Choose what to do"),
-        ({"seen": "7|41|decided|41|5:1||"}, "Both sides have changed since this page was made"),
+        ({"seen": "7|41|decided|41|5:1||"}, "Both sides have changed since this page was loaded"),
     ],
 )
 def test_a_form_that_was_not_filled_in_changes_nothing(fields: dict[str, str], words: str) -> None:

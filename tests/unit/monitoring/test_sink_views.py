@@ -29,12 +29,12 @@ from tests.unit.monitoring.samples import (
     ("shown", "text", "tone"),
     [
         (sink(), "both sides agree", "good"),
-        (sink(settled=False, prepared_s=3.0), "at work", "good"),
+        (sink(settled=False, prepared_s=3.0), "batch in progress", "good"),
         (in_doubt(), "in doubt", "bad"),
         (owed(), "Kafka is owed a batch", "warn"),
         (halted(HaltCause.OUTCOME_LOST), "needs a decision", "bad"),
         (sink(elsewhere=True), "on another cluster", "quiet"),
-        (sink(known=False), "not known", "quiet"),
+        (sink(known=False), "unknown", "quiet"),
         (sink(known=None), "unclear", "warn"),
     ],
 )
@@ -56,7 +56,7 @@ def test_what_is_pending_says_for_how_long() -> None:
 
 @pytest.mark.parametrize(
     ("driver", "text"),
-    [(ALIVE, "runs on 10.0.3.17"), (DEAD, "not running"), (UNKNOWN, "not known"), (None, "not known")],
+    [(ALIVE, "running on 10.0.3.17"), (DEAD, "not running"), (UNKNOWN, "unknown"), (None, "unknown")],
 )
 def test_whether_the_driver_lives(driver: Liveness | None, text: str) -> None:
     assert sink_views.driver_line(sink(driver=driver)) == text

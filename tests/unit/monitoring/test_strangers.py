@@ -68,7 +68,7 @@ def test_another_name_is_refused_before_a_token_is_asked_for(guarded: int, path:
     for method in ("GET", "POST"):
         answer = said(guarded, asking(path, method=method, host=host))
         assert status(answer) == 400
-        assert b"is no name of this server" in answer
+        assert b"is not a name of this server" in answer
         assert b"\r\nContent-Security-Policy: default-src 'none'" in answer
 
 

@@ -10,7 +10,7 @@ from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
 from spark_2pc_sink.runbook.conversation import NoAnswerError
 from spark_2pc_sink.runbook.picture import Picture
-from spark_2pc_sink.runbook.sides import Compared
+from spark_2pc_sink.runbook.sides import BothSides, Compared
 from tests.unit.runbook.pictures import report
 
 COMMAND = "spark-2pc recover --transactional-id orders"
@@ -36,7 +36,7 @@ class Script:
         raise NoAnswerError
 
 
-class FakeSides:
+class FakeSides(BothSides):
     """Both sides, as a list of what one look after the other finds; the last one stays."""
 
     def __init__(self, *looks: Picture | tuple[Picture, ...]) -> None:
@@ -63,9 +63,9 @@ class FakeSides:
             raise error
         return report(dry_run=False, actions=(Action("commit", "committed 5:1"),))
 
-    def abort_hanging(self, seen: Picture) -> list[str]:
+    def abort_hanging(self, picture: Picture) -> list[str]:
         self.aborted += 1
-        return [f"aborted {one.where}" for one in seen.readers.hanging]
+        return [f"aborted {one.where}" for one in picture.readers.hanging]
 
     def last_actions(self, transactional_id: str) -> list[str]:
         return [f"commit of {transactional_id} by me on here"]

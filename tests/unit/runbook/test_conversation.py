@@ -20,7 +20,7 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, RECHECK_S, ROUNDS_MAX, Conversation, RunbookEnd
 from spark_2pc_sink.runbook.picture import OpenElsewhere, Picture, Readers
-from spark_2pc_sink.runbook.protocol import Protocol
+from spark_2pc_sink.runbook.protocol import IncidentLog
 from spark_2pc_sink.runbook.sides import Compared
 from tests.unit.runbook.fake_sides import COMMAND, FakeSides, Script
 from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture, report
@@ -35,7 +35,7 @@ class Walk:
     def __init__(self, sides: FakeSides, *answers: str, transactional_id: str | None = "orders", **how: Any) -> None:
         self.sides = sides
         self.script = Script(answers)
-        self.protocol = Protocol(who=ME, now=lambda: datetime(2026, 11, 24, tzinfo=timezone.utc))
+        self.protocol = IncidentLog(who=ME, now=lambda: datetime(2026, 11, 24, tzinfo=timezone.utc))
         self.ending = Conversation(sides, self.script, self.protocol, **how).run(transactional_id)
         self.said = "\n".join(self.script.said)
 
@@ -94,13 +94,13 @@ def test_without_a_yes_nothing_is_done(answers: tuple[str, ...]) -> None:
 
 def test_an_end_of_the_answers_after_an_act_says_what_stands() -> None:
     walk = Walk(FakeSides(in_doubt("note_owed"), owed()), "settle", "yes")
-    assert "Stopped at a question: nothing more than is said above was changed" in walk.said
+    assert "Stopped at a question: nothing was changed except as shown above" in walk.said
     assert walk.ending is RunbookEnd.LEFT
 
 
 def test_a_choice_that_there_is_not_is_asked_again() -> None:
     walk = Walk(FakeSides(in_doubt(), picture()), "commit", "settle", "yes")
-    assert "'commit' is none of them" in walk.said
+    assert "'commit' is not one of these" in walk.said
     assert walk.ending is RunbookEnd.SETTLED
 
 
@@ -140,7 +140,7 @@ def test_what_is_named_wrongly_is_named_again() -> None:
 
 def test_a_command_is_shown_with_what_is_to_be_named_in_it() -> None:
     walk = Walk(FakeSides(halted(HaltCause.DATABASE_BEHIND)), "stop")
-    assert f"the same: {COMMAND} --adopt --accept-loss FIRST..LAST --reason TEXT" in walk.said
+    assert f"command:  {COMMAND} --adopt --accept-loss FIRST..LAST --reason TEXT" in walk.said
 
 
 def test_what_recovery_refuses_is_said_and_chosen_anew() -> None:
@@ -260,7 +260,7 @@ def test_what_cannot_be_compared_is_said_and_hides_nothing() -> None:
 def test_a_side_that_fails_ends_it_and_is_written_down() -> None:
     sides = FakeSides(in_doubt())
     sides.raises = [InDoubtError(transactional_id="orders", prepared="5:1", detail="no answer")]
-    protocol = Protocol(who=ME)
+    protocol = IncidentLog(who=ME)
     with pytest.raises(InDoubtError):
         Conversation(sides, Script(["settle", "yes"]), protocol).run("orders")
     assert protocol.steps[-1].kind == "failed"
@@ -313,7 +313,7 @@ def test_the_command_that_ends_another_s_transaction_can_be_pasted() -> None:
 def test_of_many_sinks_those_are_seen_through_that_need_somebody() -> None:
     well = replace(picture(), transactional_id="well")
     walk = Walk(FakeSides((well, in_doubt()), picture()), transactional_id=None, automatic=True)
-    assert "2 sinks, 1 with something to look after" in walk.said
+    assert "2 sinks, 1 in need of attention" in walk.said
     assert walk.sides.calls == [{}]
     assert walk.ending is RunbookEnd.SETTLED
 
@@ -343,6 +343,6 @@ def test_the_worst_ending_counts() -> None:
 
 def test_where_all_is_well_the_way_on_is_named() -> None:
     walk = Walk(FakeSides((picture(),)), transactional_id=None)
-    assert "1 sink, 0 with" in walk.said
+    assert "1 sink, 0 in need" in walk.said
     assert "spark-2pc runbook --transactional-id" in walk.said
     assert (walk.script.questions, walk.ending) == ([], RunbookEnd.SETTLED)

@@ -6,7 +6,7 @@ import json
 from datetime import datetime, timezone
 
 from jdbc_state import Actor
-from spark_2pc_sink.runbook.protocol import Protocol
+from spark_2pc_sink.runbook.protocol import IncidentLog
 
 ME = Actor(os_user="me", host="here", program="spark-2pc")
 AT = datetime(2026, 11, 24, 3, 7, tzinfo=timezone.utc)
@@ -14,14 +14,14 @@ AT = datetime(2026, 11, 24, 3, 7, tzinfo=timezone.utc)
 
 def test_a_protocol_is_saved_after_each_step() -> None:
     saved: list[list[str]] = []
-    protocol = Protocol(who=ME, save=lambda given: saved.append([step.kind for step in given.steps]))
+    protocol = IncidentLog(who=ME, save=lambda given: saved.append([step.kind for step in given.steps]))
     protocol.note("saw", "in doubt")
     protocol.note("did", "committed")
     assert saved == [["saw"], ["saw", "did"]]
 
 
 def test_a_protocol_as_text() -> None:
-    protocol = Protocol(who=ME, now=lambda: AT)
+    protocol = IncidentLog(who=ME, now=lambda: AT)
     protocol.note("saw", "orders: in doubt\n  database: batch 7", symptom="in_doubt")
     protocol.note("ended", "")
     assert str(protocol).splitlines() == [
@@ -33,7 +33,7 @@ def test_a_protocol_as_text() -> None:
 
 
 def test_a_protocol_as_json() -> None:
-    protocol = Protocol(who=ME, now=lambda: AT)
+    protocol = IncidentLog(who=ME, now=lambda: AT)
     protocol.note("saw", "orders: in doubt", symptom="in_doubt", report=None)
     assert json.loads(json.dumps(protocol.as_json())) == {
         "os_user": "me",
@@ -52,6 +52,6 @@ def test_a_protocol_as_json() -> None:
 
 
 def test_the_time_is_in_utc() -> None:
-    protocol = Protocol(who=ME)
+    protocol = IncidentLog(who=ME)
     protocol.note("ended", "")
     assert protocol.steps[0].at.tzinfo is timezone.utc

@@ -88,11 +88,7 @@ def recover(
         ClaimRefusedError, HaltError, InDoubtError, KafkaError, StateStoreError and others: see `Recovery.run`.
     """
     options = RecoveryOptions.parse(**locals())
-    with (
-        log_for_sink(transactional_id),
-        Cluster(options.kafka) as cluster,
-        closing(open_store(options)) as store,
-    ):
+    with log_for_sink(transactional_id), Cluster(options.kafka) as cluster, closing(open_store(options)) as store:
         client = TransactionClient(cluster, transactional_id, options.kafka)
         end = None if options.open_transaction is None else OpenTransactionEnd(options.batch)
         choice = OperatorChoice(options.decision, options.batch, end)

@@ -131,28 +131,36 @@ def ask_the_log(
         where = f"the control marker of {producer} in {partition} after offset {last_offsets[partition]}"
         # Half of the remaining time, all of it for the last one: a long log is read as far as that allows.
         left_ms = int(deadline.remaining_s * 1000) // (1 if number == len(ordered) - 1 else 2)
-        try:
-            marker = kafka.find_marker(
-                partition,
-                from_offset=last_offsets[partition] + 1,
-                producer_id=producer.producer_id,
-                epochs=frozenset({producer.epoch, producer.epoch + 1}),
-                limit_ms=max(left_ms, PARTITION_MS_MIN),
-            )
-        except (KafkaError, KafkaTimeoutError, RemoteProtocolError) as error:
-            # If the coordinator is unreachable too, its error is raised: no decision by a person is needed.
-            kafka.describe()
-            findings.append(f"{partition} cannot be read: {error}")
+        marker = _read_marker(kafka, producer, partition, last_offsets[partition], max(left_ms, PARTITION_MS_MIN))
+        if isinstance(marker, str):
+            findings.append(marker)
             known = frozenset()
-            continue
-        if marker not in _BY_MARKER:
+        elif marker not in _BY_MARKER:
             findings.append(f"{where} is missing: the log was deleted or compacted")
-            continue
-        verdict, shown = _BY_MARKER[marker]
-        if verdict is not Verdict.WAIT:
-            return Resolution(verdict, f"{where} {shown}", from_log=True)
-        waiting = Resolution(verdict, f"{where} {shown}")
+        else:
+            verdict, marked = _BY_MARKER[marker]
+            if verdict is not Verdict.WAIT:
+                return Resolution(verdict, f"{where} {marked}", from_log=True)
+            waiting = Resolution(verdict, f"{where} {marked}")
     return waiting or _outcome_lost(producer, findings, Facts(known=known, batch=batch_id))
+
+
+def _read_marker(
+    kafka: KafkaSide, producer: ProducerIdAndEpoch, partition: TopicPartition, last_offset: int, limit_ms: int
+) -> Marker | str:
+    """The marker after the transaction's last record in a partition, or why the partition cannot be read."""
+    try:
+        return kafka.find_marker(
+            partition,
+            from_offset=last_offset + 1,
+            producer_id=producer.producer_id,
+            epochs=frozenset({producer.epoch, producer.epoch + 1}),
+            limit_ms=limit_ms,
+        )
+    except (KafkaError, KafkaTimeoutError, RemoteProtocolError) as error:
+        # If the coordinator is unreachable too, its error is raised: no decision by a person is needed.
+        kafka.describe()
+        return f"{partition} cannot be read: {error}"
 
 
 def _outcome_lost(producer: ProducerIdAndEpoch, findings: list[str], facts: Facts) -> Halt:

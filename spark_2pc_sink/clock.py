@@ -47,10 +47,7 @@ class Deadline:
     """A point in time after which an operation gives up, with growing pauses until then.
 
     Args:
-        clock: the clock to measure and wait with.
-        limit_ms: milliseconds from now.
         backoff_ms: the first pause; it doubles up to ``backoff_ms_max``.
-        backoff_ms_max: the longest pause.
     """
 
     def __init__(self, clock: Clock, limit_ms: int, *, backoff_ms: int = 20, backoff_ms_max: int = 1000) -> None:

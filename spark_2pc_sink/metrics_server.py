@@ -118,13 +118,7 @@ def _response(status: str, content_type: str, body: bytes, *more: str) -> bytes:
 
 
 class MetricsServer:
-    """Answers ``GET /metrics``.
-
-    Args:
-        page: makes the metrics for a request.
-        content_type: content type of the metrics.
-        access: access rules.
-    """
+    """Answers ``GET /metrics``."""
 
     def __init__(self, page: Callable[[], Awaitable[bytes]], *, content_type: str, access: MetricsAccess) -> None:
         self._page = page
@@ -134,15 +128,7 @@ class MetricsServer:
         self._stopping = False
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen, and return the address.
-
-        Args:
-            host: a name or an address.
-            port: 0 lets the system choose one.
-
-        Raises:
-            OSError: the address cannot be bound.
-        """
+        """Listen, and return the address."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=_REQUEST_BYTES_MAX)
         bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return bound

@@ -53,11 +53,8 @@ class Batch:
 
     Args:
         ordinal: its position among the batches for its partition, from 0. Sequence numbers wrap, this does not.
-        payload: the encoded batch.
-        record_count: number of records.
         row_key: its record's key, printable; None for several records.
         deadline_s: when it must be acknowledged, on the monotonic clock.
-        sends: number of times it was handed to a connection.
     """
 
     ordinal: int
@@ -70,13 +67,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class PartitionReceipt:
-    """The brokers' acknowledgements for one partition in this transaction.
-
-    Args:
-        records: number of acknowledged records.
-        first_offset: offset of the first record.
-        last_offset: offset of the last record.
-    """
+    """The brokers' acknowledgements for one partition in this transaction."""
 
     records: int
     first_offset: int
@@ -88,7 +79,6 @@ class PartitionQueue:
     """A partition's waiting, in-flight and returned batches.
 
     Args:
-        partition: the partition.
         floor_offset: the log's end when the session began to write it; appended batches are at or above it.
     """
 
@@ -105,11 +95,9 @@ class PartitionQueue:
 
     @property
     def outstanding(self) -> int:
-        """Number of unacknowledged batches."""
         return len(self._waiting) + len(self._in_flight) + len(self._returned)
 
     def push(self, payload: RecordBytes, *, record_count: int, row_key: str | None, deadline_s: float) -> None:
-        """Append a batch to the queue."""
         batch = Batch(self._count, payload, record_count, row_key, deadline_s)
         self._count += 1
         self._waiting.append(batch)
@@ -119,7 +107,6 @@ class PartitionQueue:
         return min((*self._waiting[:1], *self._in_flight, *self._returned), key=_ordinal, default=None)
 
     def is_overdue(self, now_s: float) -> bool:
-        """True when the oldest batch has not been acknowledged in time."""
         oldest = self.oldest()
         return oldest is not None and now_s > oldest.deadline_s
 
@@ -149,7 +136,6 @@ class PartitionQueue:
         bisect.insort(self._in_flight, batch, key=_ordinal)
 
     def acknowledged(self, batch: Batch, base_offset: int) -> None:
-        """Note that the broker has ``batch`` at ``base_offset``."""
         self._in_flight.remove(batch)
         self._failures_in_a_row = 0
         last = base_offset + batch.record_count - 1
@@ -161,7 +147,6 @@ class PartitionQueue:
         )
 
     def returned(self, batch: Batch) -> None:
-        """Queue ``batch`` to be sent again."""
         self._in_flight.remove(batch)
         bisect.insort(self._returned, batch, key=_ordinal)
 
@@ -196,7 +181,6 @@ REQUEST_BYTES: Final = 1024
 
 
 def produce_version_max(transaction_version: int) -> int:
-    """The newest Produce version suitable for a cluster's transaction.version."""
     return _ADDING_VERSION if transaction_version >= EPOCH_BUMP_VERSION else _ADDING_VERSION - 1
 
 
@@ -205,8 +189,6 @@ class ProducedTransaction:
     """The Kafka transaction for which record batches are written.
 
     Attributes:
-        transactional_id: the transactional id.
-        producer: the pair in the batches.
         version: the cluster's transaction.version. Below 2 the partitions must have been added to the transaction
             first (`TransactionClient.add_partitions`).
     """
@@ -247,14 +229,6 @@ class _Request:
 
 
 class BatchSender:
-    """Sends one session's batches.
-
-    Args:
-        cluster: connections; not closed by this object.
-        transaction: the batches' transaction.
-        options: bounds and back-off.
-    """
-
     def __init__(
         self,
         cluster: Cluster,
@@ -287,16 +261,12 @@ class BatchSender:
 
     @property
     def idle(self) -> bool:
-        """True if every pushed batch is acknowledged."""
         return not self._active
 
     def push(self, lane: TopicLane, payload: RecordBytes, *, record_count: int, row_key: str | None) -> None:
         """Queue an encoded batch; it must be acknowledged within ``delivery_timeout_ms`` of time spent `running`.
 
         Args:
-            lane: the batch's partition.
-            payload: the batch; its sequence follows that of the previously pushed batch.
-            record_count: number of records.
             row_key: its only record's key, printable; None for several records.
         """
         lane.queue.push(
@@ -312,10 +282,6 @@ class BatchSender:
         """Process answers, send what may be sent, and wait up to ``wait_s`` seconds for the next event.
 
         Must be called while `running`.
-
-        Raises:
-            KafkaTimeoutError: a batch is past its deadline.
-            FencedError, AbortableError, BatchRetryError, KafkaError, DataError: as `ProduceSession.append`.
         """
         self._take_answers()
         self._check_deadlines()
@@ -492,9 +458,6 @@ def _check_ours(
     A broker acknowledges a duplicate with the first batch's offset and, whatever the topic's
     timestamp type, its time (``ProducerStateEntry.findDuplicateBatch``). That is right for a batch sent
     again, and impossible for one that is sent for the first time.
-
-    Raises:
-        BatchRetryError: it is another writer's.
     """
     first = batch.sends == 1
     floor = queue.next_offset() if first else queue.floor_offset

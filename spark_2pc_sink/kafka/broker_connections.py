@@ -39,17 +39,11 @@ _DOUBLINGS_MAX: Final = 16
 _SPREAD: Final = (0.8, 1.2)
 
 
-class Reasons:
+class LastFailure:
     """The newest reason of failed attempts, for the final error, and for the log if they continue for long.
 
     An attempt cut short by the deadline times out whatever the problem is: it is less informative than the
     previous reason, and does not replace it.
-
-    Args:
-        deadline: deadline for all attempts.
-
-    Attributes:
-        newest: None before the first.
     """
 
     def __init__(self, deadline: Deadline) -> None:
@@ -57,7 +51,6 @@ class Reasons:
         self._deadline = deadline
 
     def note(self, reason: object) -> None:
-        """Record a failed attempt."""
         if self.newest is None or not self._deadline.passed:
             self.newest = str(reason)
         if self._deadline.got_long():
@@ -84,9 +77,6 @@ class BrokerConnections:
 
     Construction reads the TLS files and does no network I/O. Not thread-safe, and not to be used across
     a fork.
-
-    Args:
-        options: addresses, security, time-outs and back-off.
 
     Raises:
         ConfigurationError: a TLS file cannot be read.
@@ -128,12 +118,7 @@ class BrokerConnections:
         self._connections.clear()
 
     def deadline(self, limit_ms: int | None = None, *, backoff_ms: int | None = None) -> Deadline:
-        """A deadline whose pauses drive the connections.
-
-        Args:
-            limit_ms: milliseconds from now; ``max_block_ms`` by default.
-            backoff_ms: the first pause; ``retry_backoff_ms`` by default.
-        """
+        """A deadline whose pauses drive the connections."""
         return Deadline(
             _LoopClock(self),
             self.options.max_block_ms if limit_ms is None else limit_ms,
@@ -147,7 +132,6 @@ class BrokerConnections:
         """Drive the connections; returns after the first event, or after ``timeout_s`` without one.
 
         Args:
-            timeout_s: longest wait in seconds.
             until: condition to wait for. If it holds already, no further event is needed.
         """
         if until():
@@ -168,19 +152,13 @@ class BrokerConnections:
             self._look_at(node_id, connection)
 
     def wait(self, sent: SentRequest, deadline: Deadline) -> None:
-        """Drive the connections until ``sent`` is done or the deadline has passed."""
         while not sent.is_done and not deadline.passed:
             self.poll(deadline.remaining_s)
 
     # --- one broker ----------------------------------------------------------------------------------------------
 
     def ready(self, node_id: NodeId) -> bool:
-        """True if a request would be sent to this broker now; else it is busy, or a connection is being opened.
-
-        Raises:
-            NodeUnavailableError: connecting failed a moment ago.
-            AuthorizationError: the broker refused the credentials.
-        """
+        """True if a request would be sent to this broker now; else it is busy, or a connection is being opened."""
         return self._connection(node_id).ready
 
     def send(self, node_id: NodeId, request: KafkaRequest) -> SentRequest:
@@ -189,9 +167,6 @@ class BrokerConnections:
         The result has the answer, or the failure, after some `poll`; a failure never says whether the broker
         has acted on the request. Without an answer within ``request_timeout_ms`` the connection is closed, which
         fails every request on it.
-
-        Raises:
-            NodeUnavailableError: the request was not sent.
         """
         connection = self._connection(node_id)
         if not connection.ready:
@@ -205,7 +180,6 @@ class BrokerConnections:
 
         Raises:
             NodeUnavailableError: no connection, or no answer; the broker may have acted on the request.
-            AuthorizationError: the broker refused the credentials.
         """
         self._silent.add(node_id)
         self._connect(node_id, deadline)
@@ -259,19 +233,7 @@ class BrokerConnections:
         build: Callable[[int], KafkaRequest],
         deadline: Deadline,
     ) -> KafkaResponse:
-        """Send a request until any broker answers, whatever the answer.
-
-        Args:
-            api: the API, for the version and for error texts.
-            choose_node: returns the broker for each attempt.
-            build: builds the request for a version.
-            deadline: when to give up.
-
-        Raises:
-            KafkaTimeoutError: no answer within the deadline.
-            KafkaError: the broker and this package have no version in common (code 35).
-            AuthorizationError: a broker refused the credentials.
-        """
+        """Send a request until any broker answers, whatever the answer."""
 
         def attempt() -> KafkaResponse:
             node_id = choose_node(deadline)
@@ -286,16 +248,10 @@ class BrokerConnections:
         """Run ``attempt`` until it does not raise `NodeUnavailableError`, with growing pauses.
 
         Args:
-            operation: the operation's name, for the error.
-            attempt: makes one attempt.
-            deadline: when to give up.
             otherwise: the error's reason if no attempt could be made; by default the last connection
                 failure.
-
-        Raises:
-            KafkaTimeoutError: every attempt within the deadline failed.
         """
-        reasons = Reasons(deadline)
+        reasons = LastFailure(deadline)
         while not deadline.passed:
             try:
                 return attempt()
@@ -306,11 +262,7 @@ class BrokerConnections:
         raise KafkaTimeoutError(operation=operation, deadline_ms=deadline.limit_ms, last_error=last_error)
 
     def api_versions(self, node_id: NodeId, deadline: Deadline) -> ApiVersionsReply:
-        """This broker's offered versions, known from its connection; requested again after `forget_features`.
-
-        Raises:
-            NodeUnavailableError: no answer.
-        """
+        """This broker's offered versions, known from its connection; requested again after `forget_features`."""
         connection = self._connections.get(node_id)
         if node_id not in self._versions and (connection is None or not connection.open):
             self._silent.add(node_id)
@@ -321,16 +273,11 @@ class BrokerConnections:
         return known
 
     def begin_api_versions(self, node_id: int, deadline: Deadline) -> Callable[[], ApiVersionsReply] | None:
-        """Request a broker's versions again, as `begin` does; `api_versions` then returns the new answer.
-
-        Raises:
-            NodeUnavailableError: not sent.
-        """
+        """Request a broker's versions again, as `begin` does; `api_versions` then returns the new answer."""
         later = self.begin(node_id, api_versions_request(), deadline)
         return None if later is None else lambda: self._note_versions(node_id, later())
 
     def knows_versions(self, node_id: NodeId) -> bool:
-        """Whether `version` can answer without I/O."""
         return node_id in self._versions
 
     def version(self, node_id: NodeId, api: Api, deadline: Deadline, *, at_most: int | None = None) -> int:
@@ -338,7 +285,6 @@ class BrokerConnections:
 
         Raises:
             KafkaError: there is none (code 35).
-            NodeUnavailableError: the broker did not report its versions.
         """
         offered, wanted = self.api_versions(node_id, deadline), (node_id, api, at_most)
         if wanted not in self._chosen:
@@ -373,7 +319,6 @@ class BrokerConnections:
 
         Raises:
             NodeUnavailableError: the previous one failed, or it is too early for a new one.
-            ConfigurationError: a TLS file can no longer be read.
         """
         connection = self._connections.get(node_id)
         if connection is not None:
@@ -429,11 +374,6 @@ class BrokerConnections:
             connection.close(ConnectionResetError("it is needed no more"))
 
     def _connect(self, node_id: NodeId, deadline: Deadline) -> None:
-        """Wait until the broker can accept a request.
-
-        Raises:
-            NodeUnavailableError: it cannot, within the deadline or ``socket_connection_setup_timeout_ms``.
-        """
         connection = self._connection(node_id)
         while not connection.ready and connection.failure is None and not deadline.passed:
             self.poll(deadline.remaining_s)

@@ -17,7 +17,7 @@ from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.broker_connections import BrokerConnections, NodeId, Reasons
+from spark_2pc_sink.kafka.broker_connections import BrokerConnections, NodeId, LastFailure
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.options import KafkaOptions
@@ -41,7 +41,6 @@ class BrokerFeatures:
     """Identity and features of the cluster, as reported by one broker.
 
     Args:
-        cluster_id: permanent id of the cluster.
         transaction_version: the finalized level of the feature transaction.version, 0 if absent (KIP-1022).
         epoch: grows with the levels; -1 if the broker does not know it.
     """
@@ -53,8 +52,6 @@ class BrokerFeatures:
 
 @dataclass(frozen=True)
 class _AskedFeatures:
-    """A request in flight, and when it was sent."""
-
     answer: Callable[[], ApiVersionsReply]
     at_s: float
 
@@ -63,9 +60,6 @@ class Cluster(BrokerConnections):
     """A cluster's brokers, topics and coordinators. Close it, or use ``with``.
 
     The first request connects, within its own deadline.
-
-    Args:
-        options: addresses, security, time-outs and back-off.
 
     Attributes:
         leaders: known leaders. For a partition that is not among them: `refresh` first, or it currently has none.
@@ -99,9 +93,6 @@ class Cluster(BrokerConnections):
 
         Args:
             age_ms_max: largest age of the answer, 0 for a new request; None accepts any age.
-
-        Raises:
-            KafkaTimeoutError: no broker answered.
         """
         deadline = self.deadline()
         if age_ms_max and (fresh := self.fresh_features(age_ms_max)) is not None:
@@ -138,16 +129,12 @@ class Cluster(BrokerConnections):
             self._asked_before()
             answer = self.begin_api_versions(self.any_node(deadline), deadline)
         except NodeUnavailableError as error:
-            _log.info("%s; asking when it has to be known", error)
+            _log.info("%s; will retry when the answer is needed", error)
             return
         self._ahead = None if answer is None else _AskedFeatures(answer, time.monotonic())
 
     def _asked_before(self) -> ApiVersionsReply | None:
-        """The answer to `ask_features`; None if it was not called, or too long ago.
-
-        Raises:
-            NodeUnavailableError: no answer.
-        """
+        """The answer to `ask_features`; None if it was not called, or too long ago."""
         asked, self._ahead = self._ahead, None
         if asked is None:
             return None
@@ -164,7 +151,6 @@ class Cluster(BrokerConnections):
         self._ahead = None
 
     def node_ids(self, deadline: Deadline | None = None) -> tuple[int, ...]:
-        """The brokers of the cluster."""
         return tuple(broker.node_id for broker in self._known(deadline or self.deadline()).brokers)
 
     def any_node(self, deadline: Deadline) -> int:
@@ -176,8 +162,6 @@ class Cluster(BrokerConnections):
 
         Raises:
             UnknownTopicError: a topic does not exist. It is never created.
-            AuthorizationError: a topic may not be described.
-            KafkaTimeoutError: no broker answered.
         """
         wanted = sorted(set(topics))
         found = self.existing_topics(wanted, deadline)
@@ -193,13 +177,7 @@ class Cluster(BrokerConnections):
         return {topic: len(found[topic].partitions) for topic in wanted}
 
     def existing_topics(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, KafkaPart]:
-        """Those of ``topics`` that exist, by a new request. A topic missing from several answers in a row is omitted.
-
-        Raises:
-            AuthorizationError: a topic may not be described.
-            KafkaError: the brokers cannot say whether a topic exists.
-            KafkaTimeoutError: no broker answered.
-        """
+        """Those of ``topics`` that exist, by a new request. A topic is missing only after several such answers."""
         deadline = deadline or self.deadline()
         wanted = tuple(sorted(set(topics)))
         found: dict[str, KafkaPart] = {}
@@ -222,18 +200,11 @@ class Cluster(BrokerConnections):
         return self._topic_ids.get(topic, "")
 
     def forget_leader(self, partition: TopicPartition) -> None:
-        """Discard a leader that was found to be outdated."""
         self.leaders.pop(partition, None)
 
     def refresh(self, topics: Iterable[str], deadline: Deadline) -> KafkaResponse:
-        """Request brokers and the leaders of ``topics``.
-
-        Raises:
-            KafkaTimeoutError: no broker answered.
-            AuthorizationError: the credentials were refused.
-        """
         wanted = tuple(sorted(set(topics)))
-        reasons = Reasons(deadline)
+        reasons = LastFailure(deadline)
         while not deadline.passed:
             for node_id in self._to_ask():
                 try:
@@ -257,7 +228,6 @@ class Cluster(BrokerConnections):
 
         Raises:
             NodeUnavailableError: the coordinator is currently unknown.
-            AuthorizationError: the transactional id may not be described (code 53).
         """
         known = self.known_coordinator(transactional_id)
         if known is not None:
@@ -268,7 +238,6 @@ class Cluster(BrokerConnections):
         return found
 
     def known_coordinator(self, transactional_id: str) -> int | None:
-        """The cached coordinator, without I/O; None if it must be requested."""
         return self._coordinators.get(transactional_id)
 
     def find_coordinators(
@@ -278,9 +247,6 @@ class Cluster(BrokerConnections):
 
         Returns:
             Each id's broker, or the error: currently unknown, or the id may not be described.
-
-        Raises:
-            NodeUnavailableError: no broker could be reached.
         """
         node_id = self.any_node(deadline)
         version = self.version(node_id, Api.FIND_COORDINATOR, deadline)
@@ -294,7 +260,6 @@ class Cluster(BrokerConnections):
         return found
 
     def forget_coordinator(self, transactional_id: str) -> None:
-        """Discard a coordinator that has moved or is gone."""
         self._coordinators.pop(transactional_id, None)
 
     # --- parts ---------------------------------------------------------------------------------------------------
@@ -313,7 +278,7 @@ class Cluster(BrokerConnections):
             try:
                 self._refresh_from(node_id, (), deadline)
             except NodeUnavailableError as error:
-                _log.info("%s; asking another broker for addresses", error)
+                _log.info("%s; requesting addresses from another broker", error)
             else:
                 return
 
@@ -357,19 +322,17 @@ def _coordinator_in(transactional_id: str, answer: KafkaPart) -> int | NodeUnava
 
 
 def _connection_remedy(last_error: str) -> str:
-    """The remedy if no broker was reachable."""
     if "ECONNREFUSED" in last_error:
         return "Start the brokers, or correct host and port in bootstrap.servers"
     if "DNS" in last_error or "getaddrinfo" in last_error:
-        return "Correct the host in bootstrap.servers, or the name service of this machine, which does not know it"
+        return "Correct the host in bootstrap.servers, or this machine's name service, which cannot resolve it"
     return (
-        "Let this machine reach a broker at bootstrap.servers, whose listener there has the same security.protocol; it "
-        "must also reach the addresses in advertised.listeners"
+        "This machine must reach a broker at bootstrap.servers, whose listener there must have the same "
+        "security.protocol, and the addresses in advertised.listeners"
     )
 
 
 def unknown_topic(topic: str, detail: str) -> UnknownTopicError:
-    """The error for a missing topic or partition."""
     code = describe_error(Code.UNKNOWN_TOPIC_OR_PARTITION)
     return UnknownTopicError(
         api="Metadata",

@@ -60,14 +60,6 @@ _Steps: TypeAlias = "Generator[int, int, None]"
 
 
 class LoginRefusedError(Exception):
-    """A broker has refused a login.
-
-    Args:
-        api: the refused request.
-        code: error code.
-        said: the broker's message.
-    """
-
     def __init__(self, api: str, code: int, said: str) -> None:
         super().__init__(said)
         self.api = api
@@ -79,12 +71,7 @@ class SentRequest:
     """A request in flight.
 
     Attributes:
-        api: its API key.
-        header: decodes the answer.
-        correlation_id: correlation id of the answer.
         due_s: when the connection is closed without an answer, on the monotonic clock.
-        is_done: whether there is an answer or a failure.
-        value: the answer.
         exception: why there is no answer; the broker may have acted on the request.
     """
 
@@ -98,7 +85,6 @@ class SentRequest:
 
 
 def framed(request: KafkaRequest, correlation_id: int, client_id: str) -> bytes:
-    """Encode a request with header and length."""
     request.with_header(correlation_id=correlation_id, client_id=client_id)
     return request.encode(framed=True, header=True)
 
@@ -121,24 +107,15 @@ def decoded(header: Any, correlation_id: int, frame: bytes) -> KafkaResponse:
 
 
 def api_versions_request() -> KafkaRequest:
-    """ApiVersions, every connection's first request."""
     return messages.api_versions_request(version=_API_VERSIONS_VERSION, client_name=CLIENT, client_version="1")
 
 
 class Connection:
     """One connection; construction begins to connect.
 
-    Args:
-        address: host and port.
-        options: security and time-outs.
-        tls: the context; None without TLS.
-        tokens: for logins; None if the login needs no token.
-
     Attributes:
-        failure: why it is closed; None while it is not.
         opened: whether it is, or was, open.
         answered: whether the broker has answered a request that requires a completed login.
-        wanted: the events to poll for.
     """
 
     def __init__(
@@ -173,7 +150,6 @@ class Connection:
 
     @property
     def open(self) -> bool:
-        """Whether it has been opened, and is not closed."""
         return self.opened and self.failure is None
 
     @property
@@ -200,7 +176,6 @@ class Connection:
         return taken
 
     def fileno(self) -> int:
-        """The descriptor to poll."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def send(self, request: KafkaRequest) -> SentRequest:
@@ -342,11 +317,6 @@ class Connection:
                 return
 
     def _logging_in(self) -> _Steps:
-        """SaslHandshake, then the mechanism's messages.
-
-        Raises:
-            LoginRefusedError: the broker refused it.
-        """
         options = self._options
         answer = yield from self._asked(SaslHandshakeRequest(version=1, mechanism=options.sasl_mechanism))
         if answer.error_code != Code.NONE:

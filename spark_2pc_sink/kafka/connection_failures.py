@@ -51,12 +51,7 @@ class NodeUnavailableError(Exception):
 
 
 class ConnectionFailures:
-    """Classifies the failures of one client's connections.
-
-    Args:
-        options: the connections' options.
-        tokens: the connections' tokens; None without tokens.
-    """
+    """Classifies the failures of one client's connections."""
 
     def __init__(self, options: KafkaOptions, tokens: BrokerTokens | None) -> None:
         self._options = options
@@ -68,12 +63,6 @@ class ConnectionFailures:
         self, node_id: int | str, address: tuple[str, int] | None, error: BaseException, tls: ssl.SSLContext | None
     ) -> Exception:
         """The exception for a failed connection.
-
-        Args:
-            node_id: the broker.
-            address: its host and port; None if no longer known.
-            error: the reason for closing the connection.
-            tls: the connections' TLS context.
 
         Returns:
             `NodeUnavailableError` if a retry may succeed; else the permanent error.
@@ -110,7 +99,6 @@ class ConnectionFailures:
     def _protocol_refusal(
         self, where: str, address: tuple[str, int] | None, error: BaseException, tls: ssl.SSLContext | None
     ) -> Exception | None:
-        """Whether a broker that has not answered anything yet expects another protocol."""
         if isinstance(error, LoginRefusedError) and error.code == Code.ILLEGAL_SASL_STATE:
             without = "SSL" if self._options.security_protocol == "SASL_SSL" else "PLAINTEXT"
             detail = f"takes no logins at this port. Set security.protocol={without}, or give another port"
@@ -140,7 +128,6 @@ def _login_error(error: LoginRefusedError, detail: str) -> AuthorizationError:
 
 
 def _has_ended(error: BaseException) -> bool:
-    """Whether an established connection was closed by the broker."""
     return any(isinstance(each, _ENDED) for each in causes(error))
 
 
@@ -171,13 +158,7 @@ class ProbedListener:
 
 
 def probe(host: str, port: int, tls: ssl.SSLContext | None) -> ProbedListener:
-    """Connect to a listener and find out its protocol; an empty `ProbedListener` if that is not possible.
-
-    Args:
-        host: the client's host name for the broker.
-        port: the listener's port.
-        tls: the client's context; None without TLS.
-    """
+    """Connect to a listener and find out its protocol; an empty `ProbedListener` if that is not possible."""
     end_s = time.monotonic() + TIMEOUT_S
     try:
         with closing(_connected(host, port, end_s)) as plain:
@@ -252,11 +233,6 @@ def _read(sock: socket.socket, size: int, end_s: float) -> bytes:
 
 
 def _left_s_until(end_s: float) -> float:
-    """Seconds until a time of the monotonic clock, for a socket time-out.
-
-    Raises:
-        TimeoutError: it has passed.
-    """
     left_s = end_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError

@@ -16,7 +16,7 @@ from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, FencedError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
-from spark_2pc_sink.kafka.broker_connections import AnswerLater, Reasons
+from spark_2pc_sink.kafka.broker_connections import AnswerLater, LastFailure
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import COORDINATOR_BUSY, COORDINATOR_MOVED, TWO_CAUSES, kafka_error
@@ -37,33 +37,17 @@ class _CoordinatorBusyError(NodeUnavailableError):
 
 
 class CoordinatorCalls:
-    """Finds the coordinator, and finds it again if it has moved, is loading, or does not answer.
-
-    Args:
-        cluster: connections; not closed by this object.
-        transactional_id: the transactional id.
-    """
+    """Finds the coordinator, and finds it again if it has moved, is loading, or does not answer."""
 
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:
         self._cluster = cluster
         self._transactional_id = transactional_id
 
     def forget(self) -> None:
-        """Find the coordinator again for the next request."""
         self._cluster.forget_coordinator(self._transactional_id)
 
     def at_coordinator(self, operation: str, ask: Callable[[int], _Reply], deadline: Deadline) -> _Reply:
-        """Run ``ask`` with the coordinator's node id until it does not raise `NodeUnavailableError`.
-
-        Args:
-            operation: the operation's name, for the error.
-            ask: makes one attempt.
-            deadline: when to give up.
-
-        Raises:
-            KafkaTimeoutError: every attempt within the deadline failed.
-            KafkaError: the coordinator cannot be found; the failure is permanent.
-        """
+        """Run ``ask`` with the coordinator's node id until it does not raise `NodeUnavailableError`."""
 
         def attempt() -> _Reply:
             try:
@@ -89,17 +73,8 @@ class CoordinatorCalls:
     ) -> Any:
         """Send a request until the answer no longer asks for a retry.
 
-        Args:
-            api: the API.
-            build: builds the request for a version.
-            deadline: when to give up.
-            read: extracts the result from the answer; by default the answer itself.
-            code_of: returns the result's error code.
-            version_max: the newest version to use.
-
         Raises:
             KafkaTimeoutError: no final answer within the deadline; the last request may have been carried out.
-            KafkaError: no common version, or the coordinator cannot be found.
         """
 
         def attempt(node_id: int) -> Any:
@@ -146,10 +121,8 @@ class InitializedProducer:
     """The answer to InitProducerId.
 
     Args:
-        producer: the pair to use next.
         ongoing: the kept prepared transaction, '' for none (KIP-939).
         two_phase_commit: True if transactions of this id never time out.
-        timeout_ms: how long a transaction may last before the broker aborts it.
         own_timeout: True if set by the user's transaction.timeout.ms, False if it is the broker's
             maximum.
     """
@@ -162,16 +135,7 @@ class InitializedProducer:
 
 
 class ProducerInit:
-    """Requests the next pair from the coordinator. Construction does no I/O.
-
-    Args:
-        cluster: connections; not closed by this object.
-        calls: requests to the transactional id's coordinator.
-        transactional_id: the transactional id.
-        timeout_ms: the user's transaction.timeout.ms; None for the broker's maximum.
-        two_phase_commit: None requests it if the coordinator offers it, and continues without it if refused;
-            True treats a refusal as an error, and False does not request it (KIP-939, "Client Configuration Changes").
-    """
+    """Requests the next pair from the coordinator. Construction does no I/O."""
 
     def __init__(
         self,
@@ -201,20 +165,7 @@ class ProducerInit:
     def ask(
         self, deadline: Deadline, stored_timeout_ms: Callable[[], int], *, keep_prepared: bool
     ) -> InitializedProducer:
-        """Take the next pair.
-
-        Args:
-            deadline: when to give up.
-            stored_timeout_ms: reads the coordinator's stored transaction timeout; called if it
-                did not refuse two-phase commit.
-            keep_prepared: keep an ongoing transaction. Otherwise it is aborted.
-
-        Raises:
-            KafkaError: refused, or an option requested by the user is not offered. Nothing was changed.
-            ConfigurationError: the broker does not allow the transaction timeout (code 50).
-            AuthorizationError: no WRITE on the transactional id.
-            KafkaTimeoutError: no usable answer. An epoch may have been used up.
-        """
+        """Take the next pair."""
         offered = self._offers_two_phase(deadline)
         for wanted, what in ((keep_prepared, "keepPreparedTxn"), (self._wanted, "two-phase commit")):
             if wanted and not offered:
@@ -326,7 +277,6 @@ class TransactionDescription:
     Args:
         state: Kafka's name of the state, one of `TransactionState` or a newer one; ``Unknown`` for an id
             unknown to, or forgotten by, the coordinator.
-        producer: the pair, None for an unknown id.
         timeout_ms: 2147483647 for transactions that never time out; 0 for an unknown id.
         partitions: the transaction's partitions without an end marker.
         start_time_ms: when the current or the last transaction began, since 1970 by the coordinator's clock; None if
@@ -341,11 +291,7 @@ class TransactionDescription:
 
 
 def description_of(found: KafkaPart) -> TransactionDescription:
-    """Read a coordinator's answer; an unknown id is a state, not an error.
-
-    Raises:
-        KafkaError: any other refusal.
-    """
+    """Read a coordinator's answer; an unknown id is a state, not an error."""
     if found.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
         return TransactionDescription(TransactionState.UNKNOWN.value, None, 0)
     if found.error_code != Code.NONE:
@@ -368,9 +314,6 @@ def commit_error(
     If the coordinator does not tell them apart, the class is that of the code, and the message names both causes.
 
     Args:
-        code: one of `error_policy.COMMIT_REFUSED`.
-        producer: the pair of the transaction.
-        described: the transactional id after the refusal; None if the coordinator did not answer.
         open_ms: upper bound of the transaction's age, in milliseconds.
     """
     kind: type[KafkaError] | None = None
@@ -393,16 +336,10 @@ def commit_error(
 def describe_all(
     cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
 ) -> dict[str, TransactionDescription | KafkaError | KafkaTimeoutError]:
-    """Describe many ids, with one request to each coordinator; an id without a description has its error.
-
-    Args:
-        cluster: connections; not closed by this.
-        transactional_ids: ids to describe.
-        deadline: when to give up, for all together.
-    """
+    """Describe many ids, with one request to each coordinator; an id without a description has its error."""
     found: dict[str, TransactionDescription | KafkaError | KafkaTimeoutError] = {}
     left = sorted(set(transactional_ids))
-    reasons = Reasons(deadline)
+    reasons = LastFailure(deadline)
     while left and not deadline.passed:
         for some in _portions(left):
             found |= _ask_once(cluster, some, deadline, reasons)
@@ -419,12 +356,7 @@ def describe_all(
 
 
 def list_open(cluster: Cluster, deadline: Deadline) -> list[str]:
-    """The ids with open transactions that we may describe (DESCRIBE), sorted by name.
-
-    Raises:
-        KafkaError: a broker refused.
-        KafkaTimeoutError: a broker did not answer.
-    """
+    """The ids with open transactions that we may describe (DESCRIBE), sorted by name."""
     return sorted({name for node_id in cluster.node_ids(deadline) for name in _open_at(cluster, node_id, deadline)})
 
 
@@ -441,7 +373,7 @@ def _open_at(cluster: Cluster, node_id: int, deadline: Deadline) -> list[str]:
 
 
 def _ask_once(
-    cluster: Cluster, transactional_ids: Sequence[str], deadline: Deadline, reasons: Reasons
+    cluster: Cluster, transactional_ids: Sequence[str], deadline: Deadline, reasons: LastFailure
 ) -> dict[str, TransactionDescription | KafkaError]:
     """Make one attempt; returns the final answers, which need no retry."""
     found: dict[str, TransactionDescription | KafkaError] = {}

@@ -114,7 +114,6 @@ def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") 
 def produce_error(
     partition: TopicPartition, batch: Batch, answer: ProducedPartition, producer: ProducerIdAndEpoch
 ) -> Exception:
-    """The exception for a permanent Produce error."""
     code = answer.error_code
     detail = f"{partition}, pair {producer}: {answer.error_message or 'the broker gave no reason'}"
     if code == Code.INVALID_TIMESTAMP:

@@ -9,7 +9,7 @@ from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.broker_connections import Reasons
+from spark_2pc_sink.kafka.broker_connections import LastFailure
 from spark_2pc_sink.kafka.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import LEADER_MOVED, kafka_error
@@ -37,12 +37,7 @@ _Found = TypeVar("_Found")
 
 
 class LeaderFinder:
-    """Finds a partition's leader, and decides when a partition does not exist.
-
-    Args:
-        cluster: connections.
-        partition: the partition.
-    """
+    """Finds a partition's leader, and decides when a partition does not exist."""
 
     def __init__(self, cluster: Cluster, partition: TopicPartition) -> None:
         self._cluster = cluster
@@ -54,8 +49,6 @@ class LeaderFinder:
 
         Raises:
             UnknownTopicError: the partition was missing from several refreshes in a row.
-            AuthorizationError: the topic may not be described.
-            KafkaTimeoutError: no broker answered.
         """
         leader = self._cluster.leaders.get(self._partition)
         if leader is not None:
@@ -89,22 +82,13 @@ def ask_leader(
     """Ask the current leader of ``partition`` until it answers.
 
     Args:
-        cluster: connections.
-        partition: the partition.
-        api: the API.
-        build: builds the request for a version.
         read: extracts the error code and the content from the answer.
-        deadline: when to give up.
 
     Returns:
         The code, never one that only means "ask another broker", and the content.
-
-    Raises:
-        KafkaTimeoutError: no leader answered in time.
-        UnknownTopicError: the partition does not exist.
     """
     finder = LeaderFinder(cluster, partition)
-    reasons = Reasons(deadline)
+    reasons = LastFailure(deadline)
     while not deadline.passed:
         node_id = finder.find(deadline)
         if node_id is None:
@@ -139,14 +123,8 @@ def end_offset(
     """One past the last offset (LATEST), the first offset (EARLIEST), or the first record at or after a time.
 
     Args:
-        cluster: connections.
-        partition: the partition.
         end: an `OffsetSpec`, or milliseconds since 1970, answered with -1 if every record is older.
-        deadline: when to give up.
         isolation: transactions still open are included (the high watermark), or not (the last stable offset).
-
-    Raises:
-        KafkaError, KafkaTimeoutError: the leader refused, or did not answer.
     """
 
     def read(response: KafkaResponse) -> tuple[int, int]:
@@ -169,11 +147,7 @@ def end_offset(
 def by_leader(
     cluster: Cluster, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> dict[int, list[TopicPartition]]:
-    """The partitions led by each broker, as far as known; metadata is requested once for unknown leaders.
-
-    Raises:
-        KafkaError, KafkaTimeoutError, UnknownTopicError: see `Cluster.refresh`.
-    """
+    """The partitions led by each broker, as far as known; metadata is requested once for unknown leaders."""
     unknown = {partition.topic for partition in partitions if partition not in cluster.leaders}
     if unknown:
         cluster.refresh(unknown, deadline)
@@ -188,11 +162,6 @@ def by_leader(
 def ends_request(
     cluster: Cluster, leader: int, led: Iterable[TopicPartition], end: int, deadline: Deadline
 ) -> KafkaRequest:
-    """Build the request for the same end of several logs on one leader; open transactions are included.
-
-    Raises:
-        KafkaError, NodeUnavailableError: see `Cluster.version`.
-    """
     version = cluster.version(leader, Api.LIST_OFFSETS, deadline)
     ends = dict.fromkeys(led, end)
     return messages.list_offsets_request(ends, version=version, isolation=IsolationLevel.READ_UNCOMMITTED)
@@ -201,11 +170,7 @@ def ends_request(
 def end_offsets(
     cluster: Cluster, partitions: Iterable[TopicPartition], end: int, deadline: Deadline
 ) -> dict[TopicPartition, int]:
-    """`end_offset` for several partitions, with one request to each leader that is known and answers.
-
-    Raises:
-        KafkaError, KafkaTimeoutError, UnknownTopicError: as `end_offset`.
-    """
+    """`end_offset` for several partitions, with one request to each leader that is known and answers."""
     wanted = list(partitions)
     found: dict[TopicPartition, int] = {}
     for leader, led in by_leader(cluster, wanted, deadline).items():
@@ -222,11 +187,7 @@ def end_offsets(
 
 
 def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimits:
-    """A topic's limits, as far as our permissions show them.
-
-    Raises:
-        KafkaTimeoutError: no broker answered.
-    """
+    """A topic's limits, as far as our permissions show them."""
     response = cluster.call(
         Api.DESCRIBE_CONFIGS,
         cluster.any_node,

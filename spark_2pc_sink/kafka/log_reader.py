@@ -57,17 +57,8 @@ def find_marker(
     """Read forward from ``from_offset`` to the first end marker of the producer.
 
     Args:
-        cluster: connections.
-        partition: a partition that the transaction wrote.
         from_offset: one past the transaction's last offset in this partition.
-        producer_id: the transaction's producer id.
         epochs: valid marker epochs: the transaction's, and the next one.
-        deadline: when to give up.
-
-    Raises:
-        KafkaTimeoutError: the end of the log was not reached in time.
-        UnknownTopicError: the topic or partition is gone.
-        AuthorizationError: the topic may not be read.
     """
     # In this order: a marker appended between the two reads is below the end, so it is read. The leader counts a
     # transaction as ended when it appends the marker; readers see that marker only below the high watermark: until
@@ -86,13 +77,7 @@ def find_marker(
 def read_log(
     cluster: Cluster, partition: TopicPartition, begin: int, end: int, deadline: Deadline
 ) -> Iterator[DecodedBatch]:
-    """The batches in a log from offset ``begin`` up to, but not including, ``end``; also those of open transactions.
-
-    Raises:
-        KafkaTimeoutError: the end was not reached in time.
-        UnknownTopicError: the topic or partition is gone.
-        AuthorizationError: the topic may not be read.
-    """
+    """The batches in a log from offset ``begin`` up to, but not including, ``end``; also those of open transactions."""
     offset = begin
     while offset < end:
         if deadline.passed:
@@ -125,16 +110,8 @@ def fetch_logs(
 
     They share `FETCH_BYTES_MAX` or one batch per leader, so some are empty until others have been read.
 
-    Args:
-        cluster: connections.
-        offsets: first offset to read in each log.
-        deadline: when to give up.
-
     Returns:
         The bytes of at least one log. A log is omitted if its leader is unknown or does not answer.
-
-    Raises:
-        KafkaError, KafkaTimeoutError, UnknownTopicError: for the first log, if no leader answers.
     """
     found: dict[TopicPartition, bytes] = {}
     for leader, led in by_leader(cluster, offsets, deadline).items():
@@ -182,23 +159,6 @@ def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: D
 
 
 def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, deadline: Deadline) -> int | None:
-    """First offset of a producer's open transaction in a partition (KIP-664, DescribeProducers).
-
-    Args:
-        cluster: connections.
-        partition: the partition; its leader is asked.
-        producer_id: the transaction's producer id.
-        deadline: when to give up.
-
-    Returns:
-        The offset, or None if the producer has no open transaction.
-
-    Raises:
-        KafkaTimeoutError: no usable answer in time.
-        UnknownTopicError: the topic or partition is gone.
-        AuthorizationError: the topic may not be read.
-    """
-
     def read(response: KafkaResponse) -> tuple[int, KafkaPart]:
         found = responses.by_partition(response.topics)[partition]
         return found.error_code, found
@@ -220,19 +180,6 @@ def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, de
 def view_logs(
     cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline, *, starts: bool = False
 ) -> LogsView:
-    """Get topic ids and log ends.
-
-    Args:
-        cluster: connections.
-        partitions: the batch's partitions.
-        deadline: when to give up.
-        starts: also get the first offsets.
-
-    Raises:
-        AuthorizationError: a topic may not be described.
-        KafkaError: a broker refused.
-        KafkaTimeoutError: no leader of an existing partition has answered.
-    """
     wanted = sorted(set(partitions))
     if not starts and (found := _ask_at_once(cluster, wanted, deadline)) is not None:
         return found
@@ -316,15 +263,6 @@ class _Account:
 
 
 class CommitScan:
-    """One scan.
-
-    Args:
-        cluster: connections.
-        query: the transactions to look for.
-        deadline: when to give up.
-        bytes_max: most bytes to read.
-    """
-
     def __init__(self, cluster: Cluster, query: CommitQuery, deadline: Deadline, *, bytes_max: int) -> None:
         self._cluster = cluster
         self._query = query
@@ -334,7 +272,6 @@ class CommitScan:
         self._unread: list[str] = []
 
     def run(self, partitions: Iterable[TopicPartition]) -> FoundCommits:
-        """Read the logs one after the other, those with a known offset first."""
         ordered = sorted(set(partitions), key=lambda each: (each not in self._query.after, each))
         for number, partition in enumerate(ordered):
             if self._bytes_left <= 0 or (number and self._deadline.passed):

@@ -64,10 +64,6 @@ class ProduceSession:
     """Appends records to a transaction and waits for their acknowledgements.
 
     Args:
-        cluster: connections; not closed by this object.
-        transaction: the records' transaction.
-        options: batch sizes, compression, time-outs.
-        timestamp_ms: timestamp of every record appended as a row, milliseconds since 1970.
         limits: topic limits already known; others are requested.
         ends: ends of logs before the session, if known; others are requested.
     """
@@ -133,21 +129,13 @@ class ProduceSession:
                 self._send(batch)
 
     def append_encoded(self, batch: EncodedBatch) -> None:
-        """Append a batch from a `RecordEncoder`, after earlier rows and batches for its partition.
-
-        Raises:
-            As `append`.
-        """
+        """Append a batch from a `RecordEncoder`, after earlier rows and batches for its partition."""
         with self._failing():
             self._meet([batch.partition])
             self._send(batch)
 
     def meet(self, partitions: Iterable[TopicPartition]) -> None:
-        """Look up partitions before they are written, all together: one by one, each would cost a round trip.
-
-        Raises:
-            As `append`.
-        """
+        """Look up partitions before they are written, all together: one by one, each would cost a round trip."""
         with self._failing():
             self._meet(partitions)
 
@@ -156,9 +144,6 @@ class ProduceSession:
 
         Returns:
             Each partition's acknowledgements since the session began; partitions without records are absent.
-
-        Raises:
-            As `append`.
         """
         with self._failing():
             self._send_kept()
@@ -216,7 +201,6 @@ class ProduceSession:
         return known
 
     def _send_kept(self) -> None:
-        """Queue the remaining rows of each partition."""
         for batch in self._encoder.finish():
             self._send(batch)
 
@@ -232,7 +216,6 @@ class ProduceSession:
             self._let_go()
 
     def _queue(self, batch: EncodedBatch) -> int:
-        """Append one batch to its partition's queue; returns its size in bytes."""
         lane = self._lanes[batch.partition]
         payload = lane.numbered(batch.payload, self._producer, batch.record_count)
         self._digest = combine_digests(self._digest, batch.digest)
@@ -241,7 +224,6 @@ class ProduceSession:
         return len(payload)
 
     def _let_go(self) -> None:
-        """Drive the connections, and wait while too much is unacknowledged."""
         self._queued_bytes = 0
         self._sender.pump(0)
         while self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:  # bounded: every batch has a deadline
@@ -263,14 +245,6 @@ _NOT_ASKED: Final = TopicLimits(message_bytes_max=None, create_time=None)
 
 @dataclass(frozen=True)
 class PlacedBatch:
-    """A record batch and its destination.
-
-    Attributes:
-        partition: the destination.
-        payload: the batch; producer and sequence are set when it is sent.
-        record_count: number of records.
-    """
-
     partition: TopicPartition
     payload: RecordBytes
     record_count: int
@@ -294,18 +268,11 @@ class SendBatches(Protocol):
 
     def __call__(
         self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
-    ) -> AcknowledgedBatches:
-        """See `BatchListSender.send`."""
+    ) -> AcknowledgedBatches: ...
 
 
 class BatchListSender:
-    """Sends for one transactional id, whose pair it owns exclusively.
-
-    Args:
-        cluster: connections; not closed by this object.
-        transactional_id: the transactional id.
-        options: time-outs and back-off.
-    """
+    """Sends for one transactional id, whose pair it owns exclusively."""
 
     def __init__(self, cluster: Cluster, transactional_id: str, options: KafkaOptions) -> None:
         self._cluster = cluster
@@ -320,11 +287,8 @@ class BatchListSender:
         Args:
             producer: the transaction's pair, not used for sending before.
             transaction_version: the cluster's; below 2 the partitions must have been added to the transaction.
-            batches: the batches, in order within each partition.
 
         Raises:
-            FencedError, AbortableError, UnknownTopicError, AuthorizationError, KafkaError: a broker refused.
-            ConfigurationError: a batch exceeds its topic's limit.
             KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``, excluding the first attempt.
         """
         version_max = produce_version_max(transaction_version)
@@ -416,11 +380,7 @@ def joined(batches: Sequence[PlacedBatch]) -> tuple[tuple[str, ...], bytes]:
 
 
 def parted(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatch]:
-    """Split the output of `joined`.
-
-    Raises:
-        LocalProtocolError: the bytes are not such an output.
-    """
+    """Split the output of `joined`."""
     position = 0
     for name in partitions:
         stop = position + _whole_batch_bytes(data, position)
@@ -450,10 +410,6 @@ class StickyPartitioner(ArrowPartitioner):
     """The writer's partitioner: keyless rows of one call go to one partition, those of the next call to another.
 
     Java's producer keeps one partition for a batch of keyless records, then chooses another (KIP-480).
-
-    Args:
-        cluster: provides topics' partition counts.
-        topic: topic of rows without one.
     """
 
     def __init__(self, cluster: Cluster, topic: str | None) -> None:
@@ -467,11 +423,6 @@ class StickyPartitioner(ArrowPartitioner):
         self._counts.clear()
 
     def columns(self, rows: Any) -> RecordColumns:
-        """Check that rows can be sent, and return their columns.
-
-        Raises:
-            LocalProtocolError: a column is missing or unknown, or a row has no topic.
-        """
         names = set(rows.schema.names)
         columns = {name: as_one_array(rows.column(name)) for name in _ROW_COLUMNS if name in names}
         unknown = sorted(names - set(_ROW_COLUMNS))
@@ -488,7 +439,6 @@ class StickyPartitioner(ArrowPartitioner):
         return RecordColumns(topic, partition, columns.get("key"), columns["value"], columns.get("headers"))
 
     def split_call(self, columns: RecordColumns) -> list[PartitionRows]:
-        """Split the rows of one call of the writer; see `split`."""
         self._calls += 1
         return list(self.split(columns))
 

@@ -66,8 +66,6 @@ class EncodingOptions:
     Attributes:
         batch_bytes_max: uncompressed bytes of records in one batch (batch.size).
         max_request_bytes: the largest record in its own request, uncompressed (max.request.size).
-        compression: none, gzip, snappy, lz4 or zstd.
-        compression_level: for gzip and zstd; None for the others.
     """
 
     batch_bytes_max: int
@@ -77,7 +75,6 @@ class EncodingOptions:
 
     @classmethod
     def of(cls, kafka: KafkaOptions) -> EncodingOptions:
-        """Select these from all properties."""
         return cls(
             batch_bytes_max=kafka.batch_bytes_max,
             max_request_bytes=kafka.max_request_bytes,
@@ -87,7 +84,6 @@ class EncodingOptions:
 
 
 def record_too_large(partition: TopicPartition, row_key: str, record_bytes: int, limit: str) -> RecordTooLargeError:
-    """The error for a record that exceeds ``limit``."""
     return RecordTooLargeError(
         topic=partition.topic,
         partition=partition.partition,
@@ -98,7 +94,6 @@ def record_too_large(partition: TopicPartition, row_key: str, record_bytes: int,
 
 
 def record_lacks_key(partition: TopicPartition, value: bytes | None) -> RecordRefusedError:
-    """The error for a record without a key, identified by its value."""
     return RecordRefusedError(
         topic=partition.topic,
         partition=partition.partition,
@@ -147,9 +142,6 @@ def murmur2(keys: ArrowColumn) -> Int32Array:
 
     Args:
         keys: binary or string column; strings hash as UTF-8, as with Java's StringSerializer.
-
-    Raises:
-        LocalProtocolError: the column is not binary or string.
     """
     layout = binary_layout(as_binary(keys, "key"))
     # Longest first, so that the rows that still have a whole word are always at the front.
@@ -176,15 +168,7 @@ def murmur2(keys: ArrowColumn) -> Int32Array:
 
 
 def partition_for_keys(keys: ArrowColumn, partition_count: int) -> Int32Array:
-    """The partition of each key among ``partition_count``; `NO_PARTITION` where the key is null.
-
-    Args:
-        keys: as for `murmur2`.
-        partition_count: partitions of the topic, at least 1.
-
-    Raises:
-        LocalProtocolError: no partitions, or a column that is not binary or string.
-    """
+    """The partition of each key among ``partition_count``; `NO_PARTITION` where the key is null."""
     if partition_count < 1:
         raise LocalProtocolError(
             operation="choose a partition by key",
@@ -254,9 +238,6 @@ class RecordColumns:
     Attributes:
         topic: topic names, never null.
         partition: integers, null if the key decides.
-        key: bytes or text.
-        value: bytes or text.
-        headers: see `EncodedRows.of`.
     """
 
     topic: ArrowColumn | None
@@ -271,8 +252,6 @@ class PartitionRows:
     """Rows of one partition, in their original order.
 
     Attributes:
-        partition: the destination.
-        rows: the rows to encode.
         taken: indices in the batch of one topic's rows, partition by partition; None for all rows in order.
         start: index of these rows' first entry in ``taken``.
     """
@@ -284,23 +263,13 @@ class PartitionRows:
 
 
 class ArrowPartitioner(ABC):
-    """Splits rows by partition. Subclasses provide topics, and the partitions for rows without a key.
-
-    Args:
-        topic: topic of all rows if there is no topic column.
-    """
+    """Splits rows by partition. Subclasses provide topics, and the partitions for rows without a key."""
 
     def __init__(self, topic: str | None) -> None:
         self._topic = topic
 
     def split(self, columns: RecordColumns) -> Iterator[PartitionRows]:
-        """Split the rows by topic and partition; within a partition they keep their order.
-
-        Raises:
-            LocalProtocolError: a column is not binary or string.
-            UnstorableValueError: a header without a key.
-            Exception: raised by the subclass for a missing topic or partition.
-        """
+        """Split the rows by topic and partition; within a partition they keep their order."""
         if not len(columns.value):
             return
         for topic, chosen in self._by_topic(columns):
@@ -319,11 +288,9 @@ class ArrowPartitioner(ABC):
         """The partitions, among ``count``, for rows with neither a partition nor a key."""
 
     @abstractmethod
-    def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> Exception:
-        """The error for a row with a partition that its topic does not have."""
+    def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> Exception: ...
 
     def _by_topic(self, columns: RecordColumns) -> Iterator[tuple[str, ArrowColumn | None]]:
-        """Each topic with its row indices; None for all rows."""
         if columns.topic is None:
             yield self._topic or "", None
             return
@@ -336,7 +303,6 @@ class ArrowPartitioner(ABC):
             yield topics[code].decode(errors="backslashreplace"), numbers.slice(start, stop - start)
 
     def _partitions(self, columns: RecordColumns, topic: str, chosen: ArrowColumn | None) -> npt.NDArray[Any]:
-        """The partition for each row of one topic."""
         first, row_count = (0, len(columns.value)) if chosen is None else (chosen[0].as_py(), len(chosen))
         count = self._partition_count(topic, columns, first)
         partitions = np.full(row_count, NO_PARTITION, np.int32)
@@ -404,10 +370,7 @@ class EncodedBatch:
     """One record batch without a producer id and a sequence number.
 
     Args:
-        partition: the destination.
         payload: the batch, from `encode_unassigned_batch`.
-        record_count: number of records, at least one.
-        digest: the records' digest (`spark_2pc_sink.wire.record_batch`).
         row_key: its only record's key, printable; None for several records.
     """
 
@@ -445,7 +408,6 @@ class RowBuffer:
         return full
 
     def take(self) -> list[EncodedRows]:
-        """Return the buffered rows as one batch, or an empty list."""
         kept, self._kept, self.kept_bytes = self._kept, [], 0
         return [EncodedRows.joined(kept)] if kept else []
 
@@ -459,8 +421,6 @@ class RecordEncoder:
     """Collects rows by partition, and encodes them as soon as they fill a batch.
 
     Args:
-        options: batch size and compression.
-        timestamp_ms: timestamp of every record, milliseconds since 1970.
         limits: returns a topic's limits; called once for each topic.
     """
 
@@ -473,11 +433,7 @@ class RecordEncoder:
         self._kept_bytes = 0
 
     def append(self, partition: TopicPartition, rows: EncodedRows) -> Iterator[EncodedBatch]:
-        """Add rows for one partition, in order; yields the batches that are now full.
-
-        Raises:
-            RecordTooLargeError, RecordRefusedError: a row cannot be sent.
-        """
+        """Add rows for one partition, in order; yields the batches that are now full."""
         if not len(rows):
             return
         if partition.topic not in self._limits:
@@ -508,7 +464,6 @@ class RecordEncoder:
         self._kept_bytes = 0
 
     def clear(self) -> None:
-        """Drop the buffered rows."""
         self._buffers.clear()
         self._kept_bytes = 0
 

@@ -112,13 +112,7 @@ class _Finding:
 
 
 def tls_refusal(failed: TlsFailedError, where: str, options: KafkaOptions) -> TlsRefusedError | None:
-    """The error for a permanent failure; None if a retry may succeed.
-
-    Args:
-        failed: the socket's error.
-        where: 'broker HOST:PORT'.
-        options: the connection's options.
-    """
+    """The error for a permanent failure; None if a retry may succeed."""
     error = failed.error
     if error is None:
         return protocol_refusal(where, options, peer_has_tls=True)
@@ -142,7 +136,6 @@ def tls_refusal(failed: TlsFailedError, where: str, options: KafkaOptions) -> Tl
 
 
 def protocol_refusal(where: str, options: KafkaOptions, *, peer_has_tls: bool) -> TlsRefusedError:
-    """The error for a client that uses TLS with a plaintext listener, or the reverse."""
     protocol = options.security_protocol
     other = {"PLAINTEXT": "SSL", "SSL": "PLAINTEXT", "SASL_SSL": "SASL_PLAINTEXT", "SASL_PLAINTEXT": "SASL_SSL"}
     speaks, sent = ("speaks TLS", "no TLS") if peer_has_tls else ("speaks no TLS", "TLS")

@@ -65,8 +65,6 @@ class EndTxnAnswer:
     """The coordinator's answer to EndTxn. Success is ``code == 0``, and durable.
 
     Args:
-        code: the error code.
-        name: its name.
         producer: the pair for the next transaction (transaction.version 2 only).
     """
 
@@ -87,15 +85,9 @@ class TransactionClient:
     """Client for the coordinator of one transactional id. Construction does no I/O.
 
     Args:
-        cluster: connections; not closed by this object.
-        transactional_id: the transactional id.
-        options: time-outs, back-off, and the transaction timeout to request.
         two_phase_commit: None requests it if the coordinator offers it, and continues without it if refused;
             True treats a refusal as an error, and False does not request it (KIP-939, "Client Configuration Changes").
         features_age_ms_max: largest age of a broker's feature report when a transaction begins or ends.
-
-    Raises:
-        ConfigurationError: the transactional id is invalid.
     """
 
     def __init__(
@@ -123,7 +115,6 @@ class TransactionClient:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id, requested once."""
         return self._known_features().cluster_id
 
     @property
@@ -133,15 +124,10 @@ class TransactionClient:
 
     @property
     def offers_keep_prepared(self) -> bool:
-        """True if the coordinator offers InitProducerId v6 and has not refused keepPreparedTxn."""
         return self._init.offers_keep_prepared(self._deadline())
 
     def refresh(self) -> None:
-        """Request versions and features again, and forget refusals: a cluster may change during a job.
-
-        Raises:
-            KafkaTimeoutError: no broker answered within ``max_block_ms``.
-        """
+        """Request versions and features again, and forget refusals: a cluster may change during a job."""
         self._cluster.forget_features()
         self._calls.forget()
         self._init.forget()
@@ -152,20 +138,13 @@ class TransactionClient:
         self._cluster.ask_features()
 
     def learn_features(self) -> None:
-        """Request the features again, as required before every transaction (KIP-890, "Client Changes").
-
-        Raises:
-            KafkaTimeoutError: no broker answered within ``max_block_ms``.
-        """
+        """Request the features again, as required before every transaction (KIP-890, "Client Changes")."""
         self._features = self._cluster.features(age_ms_max=self._features_age_ms_max)
 
     def ends_with_bump(self) -> bool:
         """Whether EndTxn bumps the epoch: the transaction began at transaction.version 2, and the level is still 2.
 
         Kafka 4.4.0 answers EndTxn v5 at level 0 with UNSUPPORTED_VERSION, and the id then stays blocked.
-
-        Raises:
-            KafkaTimeoutError: no broker answered within ``max_block_ms``.
         """
         began = self.transaction_version >= EPOCH_BUMP_VERSION
         return began and self._bumps(self._cluster.features(age_ms_max=self._features_age_ms_max))
@@ -192,9 +171,6 @@ class TransactionClient:
 
         No transaction begins at epoch 32766 or more: ending it would rotate the producer id, and the pair stored in
         a database would no longer match the coordinator's (KIP-890, "Epoch overflow").
-
-        Raises:
-            KafkaError: as `init_producer_id`; or the epochs stay exhausted.
         """
         # A pair at epoch 32766 is replaced by (new id, 0) at the next InitProducerId, so two calls always suffice.
         initialized = self.init_producer_id()
@@ -211,7 +187,6 @@ class TransactionClient:
 
         Raises:
             KafkaError: any refusal except "no such transactional id", which is a state.
-            KafkaTimeoutError: no usable answer within ``max_block_ms``.
         """
         described = self._calls.ask(
             Api.DESCRIBE_TRANSACTIONS,
@@ -222,15 +197,7 @@ class TransactionClient:
         return description_of(described)
 
     def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
-        """Add partitions to the transaction, all or none; for transaction.version 0 and 1 (KIP-98).
-
-        Raises:
-            FencedError: the pair is not the newest.
-            UnknownTopicError: a partition does not exist; none was added.
-            AuthorizationError: a topic may not be written; none was added.
-            KafkaError: any other refusal.
-            KafkaTimeoutError: no usable answer within ``max_block_ms``.
-        """
+        """Add partitions to the transaction, all or none; for transaction.version 0 and 1 (KIP-98)."""
         wanted = tuple(sorted(set(partitions)))
         if not wanted:
             return
@@ -256,10 +223,6 @@ class TransactionClient:
         Everything else is, including INVALID_TXN_STATE, which may mean that it was done long ago, or that the opposite
         was.
 
-        Args:
-            producer: the pair of the transaction to end.
-            commit: False to abort.
-
         Raises:
             OutcomeUnknownError: no answer within ``max_block_ms``. Only the coordinator can tell what happened.
         """
@@ -274,10 +237,6 @@ class TransactionClient:
 
     def begin_end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnLater | None:
         """Send EndTxn once, immediately; the answer is awaited later.
-
-        Args:
-            producer: the pair of the transaction to end.
-            commit: False to abort.
 
         Returns:
             The function that waits for the answer; it returns None if `end` must continue, and this client must not be
@@ -332,14 +291,8 @@ class TransactionClient:
         """Find which transactions were committed since; see `spark_2pc_sink.kafka.log_reader`.
 
         Args:
-            query: which transactions, and since when.
-            topics: topics to search.
             limit_ms: longest search; the result lists what was not read by then.
             bytes_max: most bytes to read from all logs together; reported in the same way.
-
-        Raises:
-            AuthorizationError: a topic may not be described.
-            KafkaError, KafkaTimeoutError: the brokers do not report the topics.
         """
         deadline = self._cluster.deadline(limit_ms)
         wanted = sorted(set(topics))
@@ -351,17 +304,6 @@ class TransactionClient:
         return replace(found, unread=found.unread + gone)
 
     def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
-        """Get current topic ids and log offsets for a batch; see `spark_2pc_sink.kafka.log_reader`.
-
-        Args:
-            partitions: the batch's partitions.
-            starts: also get the first offsets.
-
-        Raises:
-            AuthorizationError: a topic may not be described.
-            KafkaError: a broker refused.
-            KafkaTimeoutError: no usable answer within ``max_block_ms``.
-        """
         return view_logs(self._cluster, partitions, self._deadline(), starts=starts)
 
     def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:

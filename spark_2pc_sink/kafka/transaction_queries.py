@@ -185,16 +185,7 @@ class NotYetError(Exception):
 
 
 def until_answered(operation: str, attempt: Callable[[], _Found], deadline: Deadline) -> _Found:
-    """Run ``attempt`` until it does not raise `NotYetError`, with growing pauses.
-
-    Args:
-        operation: the operation's name, for the error.
-        attempt: makes one attempt.
-        deadline: when to give up.
-
-    Raises:
-        KafkaTimeoutError: no final answer within the deadline.
-    """
+    """Run ``attempt`` until it does not raise `NotYetError`, with growing pauses."""
     last_error: str | None = None
     while not deadline.passed:
         try:
@@ -218,12 +209,7 @@ _PLAIN_INIT_VERSION: Final = messages.TWO_PHASE_COMMIT_VERSION - 1
 
 
 class TransactionQueries:
-    """Queries about transactions, each repeated until the answer is complete or ``max_block_ms`` has passed.
-
-    Args:
-        cluster: connections; not closed by this object.
-        now_ms: the current time, in milliseconds since 1970.
-    """
+    """Queries about transactions, each repeated until the answer is complete or ``max_block_ms`` has passed."""
 
     def __init__(self, cluster: Cluster, now_ms: Callable[[], int]) -> None:
         self._cluster = cluster
@@ -231,31 +217,19 @@ class TransactionQueries:
 
     @property
     def deadline_ms(self) -> int:
-        """Time limit for one query."""
         return self._cluster.options.max_block_ms
 
     # --- coordinators --------------------------------------------------------------------------------------------
 
     def listings(self, wanted: ListFilter) -> tuple[TransactionListing, ...]:
-        """The transactional ids of every broker, or of the requested one, that we may describe (DESCRIBE).
-
-        Raises:
-            ConfigurationError: unknown state, or invalid regular expression.
-            KafkaError: a broker is too old for a filter (code 35), or refused.
-            KafkaTimeoutError: a broker did not answer.
-        """
+        """The transactional ids of every broker, or of the requested one, that we may describe (DESCRIBE)."""
         deadline = self._cluster.deadline()
         self._cluster.refresh((), deadline)
         brokers = self._cluster.node_ids(deadline) if wanted.broker_id is None else (wanted.broker_id,)
         return self._listings(brokers, wanted, deadline)
 
     def details(self, transactional_id: str) -> TransactionDetails | None:
-        """One transactional id, None if its coordinator does not know it.
-
-        Raises:
-            AuthorizationError: the id may not be described.
-            KafkaError, KafkaTimeoutError: the coordinator refused, or did not answer.
-        """
+        """One transactional id, None if its coordinator does not know it."""
         deadline = self._cluster.deadline()
         found = CoordinatorCalls(self._cluster, transactional_id).ask(
             Api.DESCRIBE_TRANSACTIONS,
@@ -274,7 +248,6 @@ class TransactionQueries:
 
         Raises:
             AuthorizationError: some transactional ids are hidden from us.
-            KafkaTimeoutError: the coordinators could not all be asked.
         """
         deadline = self._cluster.deadline()
         self._check_nothing_is_hidden(deadline)
@@ -291,11 +264,7 @@ class TransactionQueries:
         return until_answered("asking every transaction coordinator", attempt, deadline)
 
     def init_producer_id(self, transactional_id: str, *, timeout_ms: int) -> KafkaResponse:
-        """Plain InitProducerId: abort an open transaction, and take the next pair; retried while it is being aborted.
-
-        Raises:
-            KafkaTimeoutError: no final answer within ``max_block_ms``.
-        """
+        """Plain InitProducerId: abort an open transaction, and take the next pair; retried during the abort."""
         return CoordinatorCalls(self._cluster, transactional_id).ask(
             Api.INIT_PRODUCER_ID,
             lambda version: messages.init_producer_id_request(transactional_id, version=version, timeout_ms=timeout_ms),
@@ -309,13 +278,7 @@ class TransactionQueries:
         """The partitions of a topic, or of every topic, including internal ones.
 
         Args:
-            topic: None for every topic that we may describe.
             broker_id: only partitions with a replica on this broker.
-
-        Raises:
-            UnknownTopicError: the topic does not exist.
-            AuthorizationError: it may not be described.
-            KafkaTimeoutError: no broker answered.
         """
         topics = self._topics(None if topic is None else [topic], self._cluster.deadline())
         for found in topics:
@@ -336,12 +299,7 @@ class TransactionQueries:
         """The producers remembered by partitions; partitions that do not exist (any more) are omitted.
 
         Args:
-            partitions: the partitions.
             broker_id: the broker to ask; the leader of each partition if None.
-
-        Raises:
-            AuthorizationError: a topic may not be read (READ).
-            KafkaError, KafkaTimeoutError: a broker refused, or did not answer.
         """
         found: dict[TopicPartition, tuple[KafkaPart, ...]] = {}
         for some in _rounds(sorted(set(partitions))):
@@ -355,9 +313,6 @@ class TransactionQueries:
 
         Returns:
             The leader's code; None if the answer was lost, or the leader was unreachable.
-
-        Raises:
-            KafkaTimeoutError: no broker knows the leader.
         """
         deadline = self._cluster.deadline()
         try:

@@ -52,7 +52,6 @@ def msk_iam(config: str) -> tuple[str, float]:
 
 
 def _signed(said: Mapping[str, str]) -> tuple[str, int]:
-    """The vendor's signer's result: the token, and its expiry in milliseconds."""
     signer, region = MSKAuthTokenProvider, said["region"]
     signed: tuple[str, int]
     if "role_arn" in said:
@@ -87,7 +86,6 @@ class _Withhold(logging.Filter):
     """Truncates a message before its first value."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Accept the record, without credentials."""
         if _signing.get():
             # A message without values may have them in its text.
             said = str(record.msg).partition("%")[0].strip() if record.args else ""

@@ -49,18 +49,11 @@ class _QuietAdapter(HTTPAdapter):
     """Makes connections without debug output."""
 
     def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
-        """As in the base class, with pools of such connections."""
         super().init_poolmanager(*arguments, **named)
         self.poolmanager.pool_classes_by_scheme = {"http": _QuietPool, "https": _QuietTlsPool}
 
 
 class TokenEndpoint:
-    """Requests tokens with the client's credentials.
-
-    Args:
-        options: validated options.
-    """
-
     def __init__(self, options: KafkaOptions) -> None:
         self._url = str(options.oauth_token_url)
         self._client_id = str(options.oauth_client_id)
@@ -73,7 +66,6 @@ class TokenEndpoint:
         """Request a new token.
 
         Raises:
-            TokenUnavailableError: no answer, or one that a retry may change.
             AuthorizationError: the endpoint refused the credentials, or returned something other than a token. The code
                 is the HTTP status; 0 if its certificate is not trusted.
         """

@@ -38,11 +38,7 @@ else:
 
 
 def check_library(options: KafkaOptions) -> None:
-    """Check that GSSAPI is available, if the options require it.
-
-    Raises:
-        MissingExtraError: the package gssapi is not installed.
-    """
+    """Check that GSSAPI is available, if the options require it."""
     if options.sasl_mechanism == "GSSAPI":
         with extra("gssapi"):
             import gssapi  # noqa: F401, PLC0415 - optional, and kafka-python's to use
@@ -69,7 +65,6 @@ class Token:
     """A client's credential in place of a password.
 
     Attributes:
-        value: the token itself, as RFC 6750 writes it.
         expires_at_s: expiry, in seconds since 1970; None if unknown. Such a token is used once.
         extensions: SASL extensions that go with it (KIP-342).
     """
@@ -83,10 +78,6 @@ class TokenSource:
     """Requests tokens, and caches the newest until most of its lifetime is over.
 
     Thread-safe: one thread requests a token, and the others wait for it.
-
-    Args:
-        ask: requests a new token, within its own time limit.
-        now_s: seconds since 1970.
     """
 
     def __init__(self, ask: Callable[[], Token], *, now_s: Callable[[], float] = time.time) -> None:
@@ -154,12 +145,7 @@ _sources_lock = threading.Lock()
 
 
 def shared_source(key: Hashable, ask: Callable[[], Token]) -> TokenSource:
-    """The process-wide source for a key: connections and tasks with the same login share a token.
-
-    Args:
-        key: equal for the same tokens.
-        ask: see `TokenSource`.
-    """
+    """The process-wide source for a key: connections and tasks with the same login share a token."""
     with _sources_lock:
         if key not in _sources:
             if len(_sources) >= _SOURCES_MAX:
@@ -177,11 +163,7 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 def token_source(options: KafkaOptions) -> TokenSource | None:
-    """The process-wide token source for these options; None if the login needs no token.
-
-    Raises:
-        MissingExtraError: tokens are from a token endpoint, and the required packages are missing.
-    """
+    """The process-wide token source for these options; None if the login needs no token."""
     if options.sasl_mechanism != "OAUTHBEARER":
         return None
     if options.oauth_cb is not None:
@@ -214,11 +196,7 @@ def confluent_callback(source: TokenSource) -> Callable[[str], tuple[str, float,
 
 
 class BrokerTokens(AbstractTokenProvider):
-    """A token source as kafka-python's token provider: used at each login, and again before a session ends.
-
-    Args:
-        source: the token source.
-    """
+    """A token source as kafka-python's token provider: used at each login, and again before a session ends."""
 
     def __init__(self, source: TokenSource) -> None:
         super().__init__()
@@ -226,11 +204,7 @@ class BrokerTokens(AbstractTokenProvider):
         self._shown: Token | None = None
 
     def token(self) -> str:
-        """The token for a login that begins now.
-
-        Raises:
-            TokenUnavailableError, AuthorizationError, ConfigurationError: see `TokenSource.token`.
-        """
+        """The token for a login that begins now."""
         self._shown = self._source.token()
         return self._shown.value
 

@@ -55,7 +55,6 @@ _STATES_WITH_OPEN_PARTITIONS: Final = ENDING_STATES | {TransactionState.ONGOING}
 
 
 def open_transactions(producers: Mapping[TopicPartition, Sequence[KafkaPart]]) -> dict[OpenTransaction, int]:
-    """The open transactions among the partitions' producers, each with the timestamp of its last record."""
     found = {
         OpenTransaction(
             topic=partition.topic,
@@ -86,12 +85,7 @@ class Judgement:
 
 
 def why_hanging(found: OpenTransaction, details: TransactionDetails | None) -> str | None:
-    """Why no coordinator will end an open transaction; None if one will.
-
-    Args:
-        found: the open transaction.
-        details: the transactional id with its producer id, None if no coordinator knows the producer id.
-    """
+    """Why no coordinator will end an open transaction; None if one will."""
     if details is None or details.producer_id != found.producer_id:
         return f"no coordinator knows producer id {found.producer_id}"
     owner = f"transactional id {details.transactional_id!r}"
@@ -109,11 +103,6 @@ def why_hanging(found: OpenTransaction, details: TransactionDetails | None) -> s
 
 
 def judge(queries: TransactionQueries, candidates: Sequence[OpenTransaction]) -> dict[OpenTransaction, Judgement]:
-    """Ask every coordinator about open transactions.
-
-    Raises:
-        AuthorizationError, KafkaError, KafkaTimeoutError: a coordinator was unreachable, or hides transactional ids.
-    """
     if not candidates:
         return {}
     owners = queries.owners(sorted({found.producer_id for found in candidates}))
@@ -166,8 +155,6 @@ class AbortTarget:
     """The open transaction to abort, identified by its first offset or its pair.
 
     Args:
-        partition: a partition where it is open.
-        start_offset: its first offset.
         producer: its pair, instead of ``start_offset``.
         coordinator_epoch: for the marker; None uses the leader's last known one.
     """
@@ -178,7 +165,6 @@ class AbortTarget:
     coordinator_epoch: int | None
 
     def matches(self, found: OpenTransaction) -> bool:
-        """Whether ``found`` is the target."""
         if self.producer is None:
             return found.start_offset == self.start_offset
         return (found.producer_id, found.producer_epoch) == (self.producer.producer_id, self.producer.epoch)
@@ -347,11 +333,6 @@ def force_terminate_noted(
     queries: TransactionQueries, transactional_id: str, store: StateStore
 ) -> TerminatedTransaction:
     """`force_terminate`, recorded in a sink's database before and after.
-
-    Args:
-        queries: the cluster.
-        transactional_id: any transactional id.
-        store: records the action; has its actor and reason.
 
     Raises:
         StateStoreError: the first record could not be written; the coordinator was not asked.

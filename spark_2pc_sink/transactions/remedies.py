@@ -28,19 +28,13 @@ _BARE: Final = re.compile(r"^spark-2pc (?:recover|status|transactions [a-z-]+)")
 
 @dataclass(frozen=True)
 class KnownSinks:
-    """A database's sinks.
-
-    Args:
-        ids: transactional ids.
-        producers: producer ids in the sinks' rows, each with its transactional id.
-    """
+    """A database's sinks."""
 
     ids: frozenset[str]
     producers: Mapping[int, str]
 
     @classmethod
     def of(cls, rows: Iterable[StateRow]) -> KnownSinks:
-        """Collect the sinks from the rows of a state table."""
         listed = list(rows)
         pairs = [
             (PreparedTxnState(text).producer, row.transactional_id)
@@ -55,7 +49,6 @@ def end_known(owner: TransactionDetails, *, is_sink: bool | None) -> tuple[str, 
     """Remedies for a transaction that its coordinator knows.
 
     Args:
-        owner: the transactional id of the transaction.
         is_sink: whether it belongs to a sink; None if no database was asked.
     """
     if owner.state != TransactionState.ONGOING:
@@ -79,7 +72,6 @@ def end_hanging(found: OpenTransaction, *, sink: str | None) -> tuple[str, ...]:
     """Remedies for a hanging transaction.
 
     Args:
-        found: the transaction.
         sink: the owning sink's transactional id; None if unknown.
     """
     where = f"--topic {shlex.quote(found.topic)} --partition {found.partition} --start-offset {found.start_offset}"
@@ -94,7 +86,6 @@ def end_hanging(found: OpenTransaction, *, sink: str | None) -> tuple[str, ...]:
 
 
 def end_of_sink(transactional_id: str) -> str:
-    """The remedy for a sink's open transaction."""
     return remedy(f"{RECOVER} --transactional-id {shlex.quote(transactional_id)}", _AS_DECIDED)
 
 
@@ -108,7 +99,6 @@ def with_cluster(remedies: Iterable[str], connection: NamedConnection) -> tuple[
     """The remedies with complete commands.
 
     Args:
-        remedies: with bare commands.
         connection: the cluster's address. A database not named in it must be added by the operator, as a URL.
     """
     return tuple(_BARE.sub(lambda found: _named(found[0], connection), each) for each in remedies)

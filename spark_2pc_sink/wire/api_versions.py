@@ -145,7 +145,6 @@ def choose_version(broker: ApiVersionsReply, api: Api, *, at_most: int | None = 
 
 
 def unsupported_version(api: Api, version: int) -> LocalProtocolError:
-    """The error for a request at a version that is not in `SPOKEN`."""
     spoken = VERSIONS[api]
     return LocalProtocolError(
         operation=f"build a {api.name} request",

@@ -165,19 +165,16 @@ class Varints:
 
     @classmethod
     def of_unsigned(cls, numbers: UInt64Array) -> Varints:
-        """The numbers as they are."""
         return cls(numbers, _sizes(numbers))
 
     @classmethod
     def joined(cls, parts: Sequence[Varints]) -> Varints:
-        """Concatenate at least one."""
         return cls(np.concatenate([part.unsigned for part in parts]), np.concatenate([part.sizes for part in parts]))
 
     def __len__(self) -> int:
         return len(self.unsigned)
 
     def slice(self, start: int, stop: int) -> Varints:
-        """The varints from ``start`` up to ``stop``, sharing memory."""
         return Varints(self.unsigned[start:stop], self.sizes[start:stop])
 
 
@@ -280,17 +277,14 @@ class Prefixed:
 
     @classmethod
     def joined(cls, parts: Sequence[Prefixed]) -> Prefixed:
-        """Concatenate at least one column; all of one type."""
         column = None if parts[0].column is None else pa.concat_arrays([part.column for part in parts])
         return cls(column, Varints.joined([part.lengths for part in parts]))
 
     @property
     def kind(self) -> object:
-        """The type of the values; None for no column."""
         return None if self.column is None else self.column.type
 
     def slice(self, start: int, stop: int) -> Prefixed:
-        """The values from ``start`` up to ``stop``."""
         column = None if self.column is None else self.column.slice(start, stop - start)
         return Prefixed(column, self.lengths.slice(start, stop))
 
@@ -300,11 +294,9 @@ class Prefixed:
         return self.lengths.sizes + (self.lengths.unsigned >> 1).view(np.int64)
 
     def values(self) -> list[ArrowColumn]:
-        """The values without length prefixes."""
         return [] if self.column is None else [self.column]
 
     def parts(self) -> list[ArrowColumn]:
-        """The columns to join row by row."""
         return [binary_array(*encode_varint_rows([self.lengths], len(self.lengths))), *self.values()]
 
 
@@ -349,7 +341,6 @@ class Headers:
 
     @classmethod
     def joined(cls, parts: Sequence[Headers]) -> Headers:
-        """Concatenate at least one; all of one `kind`."""
         return cls(
             Varints.joined([part.counts for part in parts]),
             offsets_of(np.concatenate([np.diff(part.bounds) for part in parts])),
@@ -359,11 +350,9 @@ class Headers:
 
     @property
     def kind(self) -> object:
-        """Types of keys and values."""
         return self.key.kind, self.value.kind
 
     def slice(self, start: int, stop: int) -> Headers:
-        """The headers of the rows from ``start`` up to ``stop``."""
         first, last = int(self.bounds[start]), int(self.bounds[stop])
         return Headers(
             self.counts.slice(start, stop),
@@ -428,7 +417,6 @@ class EncodedRows:
 
     @classmethod
     def joined(cls, parts: Sequence[EncodedRows]) -> EncodedRows:
-        """Concatenate at least one; all of the same `layout`."""
         if len(parts) == 1:
             return parts[0]
         lists = [part.headers for part in parts if part.headers is not None]
@@ -454,7 +442,6 @@ class EncodedRows:
         return self.key.kind, self.value.kind, None if self.headers is None else self.headers.kind
 
     def slice(self, start: int, stop: int) -> EncodedRows:
-        """The rows from ``start`` up to ``stop``."""
         return EncodedRows(
             self.key.slice(start, stop),
             self.value.slice(start, stop),
@@ -480,7 +467,6 @@ class EncodedRows:
         return parts
 
     def header_parts(self) -> list[ArrowColumn]:
-        """The end of each record, to be joined row by row."""
         if self.headers is None:
             return [pa.scalar(_NO_HEADERS, pa.binary())]
         return self.headers.parts()

@@ -31,7 +31,6 @@ _LONG_BYTES_MAX: Final = 10
 
 
 def encode_varint(number: int) -> bytes:
-    """The zigzag varint of a signed number."""
     encoded, rest = bytearray(), number << 1 if number >= 0 else ~number << 1 | 1
     while rest > LOW_BITS:
         encoded.append(rest & LOW_BITS | MORE_FOLLOW)
@@ -127,12 +126,10 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole batch."""
         return self.length + LOG_OVERHEAD_BYTES
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -144,7 +141,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_producer(self) -> bool:
-        """True for idempotent and transactional producers."""
         return self.producer_id >= 0
 
     @property
@@ -238,7 +234,6 @@ def end_marker(record: Record | None) -> StoredMarker | None:
 
 
 def broken(base_offset: int, detail: str) -> RemoteProtocolError:
-    """The error for an unreadable batch."""
     return RemoteProtocolError(
         peer="the writer of a record batch", detail=f"the batch at offset {base_offset}: {detail}"
     )

@@ -85,7 +85,6 @@ class FramedRequest(Generic[_Reply]):
         return f"{Api(self.API_KEY).name} version {self.API_VERSION}"
 
     def with_header(self, *, correlation_id: int, client_id: str) -> None:
-        """Called by the sending connection."""
         self.correlation_id, self._client_id = correlation_id, client_id.encode()
 
     def encode(self, **_: bool) -> bytes:
@@ -105,7 +104,6 @@ class FramedRequest(Generic[_Reply]):
         return self
 
     def get_response_class(self) -> FramedRequest[_Reply]:
-        """The reader of the response."""
         return self
 
     def parse_header(self, answer: Any) -> _AnswerHeader:
@@ -123,8 +121,6 @@ class FramedRequest(Generic[_Reply]):
 
 
 class _AnswerHeader:
-    """The response header, as compared by a connection."""
-
     def __init__(self, data: bytes) -> None:
         self.correlation_id: int = int.from_bytes(data, "big", signed=True)
 
@@ -270,7 +266,6 @@ def _read_tags(data: bytes, position: int) -> tuple[dict[int, bytes], int]:
 
 
 def _whole(data: bytes, start: int, stop: int) -> bytes:
-    """A slice of the announced length."""
     if stop > len(data):
         raise IndexError
     return data[start:stop]

@@ -45,19 +45,14 @@ class KafkaRequest(Protocol):
     API_VERSION: int
 
     @property
-    def header(self) -> Any:
-        """Used to find the response class."""
+    def header(self) -> Any: ...
 
-    def with_header(self, *, correlation_id: int, client_id: str) -> None:
-        """Set the request's correlation id and client id."""
+    def with_header(self, *, correlation_id: int, client_id: str) -> None: ...
 
-    def encode(self, *, framed: bool, header: bool) -> bytes:
-        """The whole request, with header and length."""
+    def encode(self, *, framed: bool, header: bool) -> bytes: ...
 
 
 class IsolationLevel(IntEnum):
-    """The records visible to a Fetch or ListOffsets."""
-
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
@@ -70,8 +65,6 @@ class OffsetSpec(IntEnum):
 
 
 class ConfigResource(IntEnum):
-    """Resource types for DescribeConfigs."""
-
     TOPIC = 2
     BROKER = 4
 
@@ -101,7 +94,6 @@ def metadata_request(topics: Iterable[str] | None, *, version: int, operations: 
 
 
 def find_coordinators_request(transactional_ids: Iterable[str], *, version: int) -> KafkaRequest:
-    """Find the coordinators of transactional ids (KIP-699)."""
     return _request(
         FindCoordinatorRequest, version, key_type=_TRANSACTION_COORDINATOR, coordinator_keys=list(transactional_ids)
     )
@@ -155,7 +147,6 @@ def add_partitions_request(
 
 
 def describe_transactions_request(transactional_ids: Iterable[str], *, version: int) -> KafkaRequest:
-    """Ask a coordinator for the state of transactional ids (KIP-664)."""
     return _request(DescribeTransactionsRequest, version, transactional_ids=list(transactional_ids))
 
 
@@ -216,7 +207,6 @@ def write_txn_markers_request(
 
 
 def describe_producers_request(partitions: Iterable[TopicPartition], *, version: int) -> KafkaRequest:
-    """Ask a partition leader for its remembered producers (KIP-664)."""
     topic = DescribeProducersRequest.TopicRequest
     return _request(
         DescribeProducersRequest,

@@ -100,7 +100,6 @@ class RecordsSection:
 
     @property
     def record_count(self) -> int:
-        """Number of records."""
         return len(self.ends)
 
 
@@ -211,7 +210,6 @@ def without_digest(digest: int, part: int) -> int:
 
 
 def format_digest(digest: int) -> str:
-    """A digest as 32 hexadecimal digits, as stored in the database."""
     return f"{digest:0{_HEX_DIGITS}x}"
 
 
@@ -239,7 +237,6 @@ class Compression(Enum):
 
     @classmethod
     def named(cls, name: str) -> Compression:
-        """The compression with Kafka's ``compression.type`` ``name``."""
         found = _BY_NAME.get(name)
         if found is None:
             raise ConfigurationError(

@@ -40,13 +40,11 @@ def contents_of(batch: RecordBytes | ArrowBuffer, record_count: int) -> ArrowCol
 
 
 def key_of_content(content: bytes) -> bytes | None:
-    """A record's key."""
     length, start = read_varint(content, 0)
     return None if length < 0 else content[start : start + length]
 
 
 def value_of_content(content: bytes) -> bytes | None:
-    """A record's value."""
     length, start = read_varint(content, 0)
     length, start = read_varint(content, start + max(length, 0))
     return None if length < 0 else content[start : start + length]

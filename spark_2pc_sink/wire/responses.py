@@ -33,7 +33,6 @@ def by_partition(topics: Iterable[KafkaPart], *, name: str = "name") -> dict[Top
 
 
 def topic_exists(topic: KafkaPart) -> bool:
-    """Whether a topic in a Metadata response exists."""
     return topic.error_code == Code.NONE and bool(topic.partitions)
 
 
@@ -72,7 +71,6 @@ def initialized_pair(response: KafkaResponse) -> ProducerIdAndEpoch | None:
 
 
 def added_partitions(response: KafkaResponse) -> dict[TopicPartition, int]:
-    """Each partition's error code in an AddPartitionsToTxn version 3 response."""
     return {
         TopicPartition(topic.name, part.partition_index): part.partition_error_code
         for topic in response.results_by_topic_v3_and_below
@@ -89,7 +87,6 @@ def written_markers(response: KafkaResponse) -> dict[int, dict[TopicPartition, i
 
 
 def transactions_of(response: KafkaResponse) -> dict[str, KafkaPart]:
-    """The DescribeTransactions results, by transactional id."""
     return {found.transactional_id: found for found in response.transaction_states}
 
 

@@ -29,7 +29,6 @@ Piece: TypeAlias = ArrowColumn | bytes
 
 
 def joined_rows(pieces: Sequence[Piece], row_count: int) -> ArrowColumn:
-    """Concatenate each row's pieces."""
     if all(isinstance(piece, bytes) for piece in pieces):
         constant = np.frombuffer(b"".join(pieces), np.uint8)
         return matrix_rows(np.tile(constant, (row_count, 1)))
@@ -37,28 +36,23 @@ def joined_rows(pieces: Sequence[Piece], row_count: int) -> ArrowColumn:
 
 
 def matrix_rows(matrix: npt.NDArray[Any]) -> ArrowColumn:
-    """A column whose rows are the equally long rows of a byte matrix."""
     count, width = matrix.shape
     return _rows(matrix, np.arange(count + 1, dtype=np.int64) * width)
 
 
 def fixed_rows(numbers: npt.NDArray[Any]) -> ArrowColumn:
-    """The bytes of each number, as in memory."""
     return matrix_rows(np.ascontiguousarray(numbers).view(np.uint8).reshape(len(numbers), numbers.dtype.itemsize))
 
 
 def chosen_rows(matrix: npt.NDArray[Any], chosen: BoolArray) -> ArrowColumn:
-    """A column with the chosen bytes of each matrix row."""
     return _rows(matrix[chosen], offsets_of(chosen.sum(axis=1, dtype=np.int64)))
 
 
 def varint_rows(*columns: Varints) -> ArrowColumn:
-    """The varints of each row."""
     return _rows(*encode_varint_rows(columns, len(columns[0])))
 
 
 def row_sizes(rows: ArrowColumn) -> Int64Array:
-    """Size of each row, in bytes."""
     return np.diff(_offsets(rows))
 
 

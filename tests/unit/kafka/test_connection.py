@@ -18,7 +18,7 @@ from kafka.protocol.producer import EndTxnResponse
 from spark_2pc_sink.clock import QUIET_S, Deadline
 from spark_2pc_sink.errors import AuthorizationError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.kafka.broker_connections import BrokerConnections, Reasons
+from spark_2pc_sink.kafka.broker_connections import BrokerConnections, LastFailure
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.options import KafkaOptions
@@ -241,7 +241,7 @@ def assert_hidden(secret: str, text: str) -> None:
 
 def test_the_newest_reason_is_told_unless_the_deadline_cut_the_attempt_short() -> None:
     clock = FakeClock()
-    reasons = Reasons(Deadline(clock, 1000))
+    reasons = LastFailure(Deadline(clock, 1000))
     reasons.note("refused")
     reasons.note(OSError("loading"))
     assert reasons.newest == "loading"
@@ -252,7 +252,7 @@ def test_the_newest_reason_is_told_unless_the_deadline_cut_the_attempt_short() -
 
 def test_a_first_attempt_that_was_cut_short_is_all_there_is_to_tell() -> None:
     clock = FakeClock()
-    reasons = Reasons(Deadline(clock, 1000))
+    reasons = LastFailure(Deadline(clock, 1000))
     clock.sleep(1)
     reasons.note("not answered in time")
     assert reasons.newest == "not answered in time"
@@ -263,7 +263,7 @@ def test_attempts_that_go_on_for_long_are_in_the_log_with_their_reason(caplog: p
     clock = FakeClock()
     deadline = Deadline(clock, 60_000)
     for reason in ("refused", "loading", "loading"):
-        Reasons(deadline).note(reason)
+        LastFailure(deadline).note(reason)
         clock.sleep(QUIET_S)
     assert caplog.messages == ["still waiting for Kafka, for up to 55 s more: loading"]
 

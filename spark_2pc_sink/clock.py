@@ -68,7 +68,7 @@ class Deadline:
         """True when no time is left."""
         return self.remaining_s == 0.0
 
-    def got_long(self) -> bool:
+    def is_due_for_log(self) -> bool:
         """True for the first call after `QUIET_S`, and then every ten seconds: time to log the reason of the wait."""
         long = self._clock.now_s() >= self._long_at_s
         if long:

@@ -278,7 +278,7 @@ class TransactionalWriter:
             ConfigurationError, AuthorizationError, KafkaTimeoutError: as `TransactionClient.init_producer_id`.
         """
         rule = rule_for(self._state, Operation.INIT_KEEPING if keep_prepared_txn else Operation.INIT)
-        with self._following(rule):
+        with self._transition(rule):
             if keep_prepared_txn:
                 self._keep_prepared()
             else:
@@ -297,8 +297,8 @@ class TransactionalWriter:
                 of the producer id are used up), and not granted.
         """
         rule = rule_for(self._state, Operation.BEGIN)
-        with self._following(rule):
-            self._client.learn_features()
+        with self._transition(rule):
+            self._client.refresh_features()
             if not self._producer_is_fresh or self._pair().exhausted:
                 self._take_pair()
             self._session, self._started, self._prepared = None, False, PreparedTxnState()
@@ -321,7 +321,7 @@ class TransactionalWriter:
         """
         rule = rule_for(self._state, Operation.APPEND)
         columns = self._partitioner.columns(rows)
-        with self._following(rule):
+        with self._transition(rule):
             parts = self._partitioner.split_call(columns)
             if parts and self._client.transaction_version < EPOCH_BUMP_VERSION:
                 new = {item.partition for item in parts} - self._added
@@ -340,7 +340,7 @@ class TransactionalWriter:
             Everything that `ProduceSession.flush` raises. The transaction must then be aborted.
         """
         rule = rule_for(self._state, Operation.FLUSH)
-        with self._following(rule):
+        with self._transition(rule):
             return {} if self._session is None else self._session.flush()
 
     def prepare_transaction(self) -> PreparedTxnState:
@@ -361,7 +361,7 @@ class TransactionalWriter:
                 state=self._state.value,
                 rule="without two_phase_commit=True the broker may abort what is prepared (INVALID_TXN_STATE)",
             )
-        with self._following(rule):
+        with self._transition(rule):
             if self._session is not None:
                 self._session.flush()
             self._prepared = PreparedTxnState.of(self._pair())
@@ -403,7 +403,7 @@ class TransactionalWriter:
             Everything that `flush` raises.
         """
         rule = rule_for(self._state, Operation.COMMIT)
-        with self._following(rule):
+        with self._transition(rule):
             if self._session is not None and self._state is WriterState.IN_TRANSACTION:
                 self._session.flush()
             self._end(commit=True)
@@ -417,7 +417,7 @@ class TransactionalWriter:
             FencedError, KafkaError, KafkaTimeoutError: as `commit_transaction`.
         """
         rule = rule_for(self._state, Operation.ABORT)
-        with self._following(rule):
+        with self._transition(rule):
             self._end(commit=False)
 
     def close(self) -> None:
@@ -429,7 +429,7 @@ class TransactionalWriter:
     # --- parts ---------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _following(self, rule: Rule) -> Iterator[None]:
+    def _transition(self, rule: Rule) -> Iterator[None]:
         """Change to the rule's state for the block's outcome."""
         try:
             with log_for_sink(self._transactional_id):
@@ -477,13 +477,13 @@ class TransactionalWriter:
                 self._two_phase_commit = initialized.two_phase_commit
                 self._started = self._prepared.has_transaction
                 return
-        self._look_for_prepared()
+        self._resume_prepared()
 
     def _may_be_kept(self) -> bool:
         """False for a transaction with a timeout: apache/kafka#22704 aborts it for a client with two-phase commit."""
         return not self._two_phase_wanted or self._client.describe().timeout_ms in (0, TIMEOUT_NEVER_MS)
 
-    def _look_for_prepared(self) -> None:
+    def _resume_prepared(self) -> None:
         """Resume mode: find the ongoing transaction without InitProducerId, which would abort it."""
         deadline = self._cluster.deadline()
         described = self._client.describe()

@@ -32,7 +32,7 @@ from spark_2pc_sink.kafka.connection import SentRequest
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRODUCE_RETRIED, produce_error
 from spark_2pc_sink.kafka.leader_lookup import LeaderFinder
-from spark_2pc_sink.kafka.record_encoder import TopicLimits
+from spark_2pc_sink.kafka.record_encoder import UNKNOWN_LIMITS, TopicLimits
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
@@ -80,10 +80,13 @@ class PartitionQueue:
 
     Args:
         floor_offset: the log's end when the session began to write it; appended batches are at or above it.
+        sequence: that of the next pushed record.
     """
 
     partition: TopicPartition
-    floor_offset: int
+    floor_offset: int = 0
+    limits: TopicLimits = UNKNOWN_LIMITS
+    sequence: int = 0
     receipt: PartitionReceipt | None = None
     resend_at_s: float = 0.0
     last_error: str | None = None
@@ -113,7 +116,7 @@ class PartitionQueue:
     def waits_for(self) -> str:
         """The state of the oldest batch, for errors."""
         oldest = self.oldest()
-        return "sent, and not answered" if oldest is not None and oldest.sends else "not sent yet"
+        return "sent, but not answered" if oldest is not None and oldest.sends else "not sent yet"
 
     def peek(self, now_s: float) -> Batch | None:
         """The batch to send next; None if there is none, or it must not be sent yet."""
@@ -198,25 +201,7 @@ class ProducedTransaction:
     version: int
 
 
-@dataclass(eq=False)
-class TopicLane:
-    """One partition of a session: its queue, and the next sequence number."""
-
-    queue: PartitionQueue
-    finder: LeaderFinder
-    limits: TopicLimits
-    sequence: int = 0
-
-    def numbered(
-        self, payload: RecordBytes | ArrowBuffer, producer: ProducerIdAndEpoch, record_count: int
-    ) -> RecordBytes:
-        """The next batch of the partition, with its producer and sequence number; see `assign_producer`."""
-        assigned = assign_producer(payload, producer=producer, base_sequence=self.sequence)
-        self.sequence = (self.sequence + record_count) % SEQUENCE_COUNT
-        return assigned
-
-
-_Batches: TypeAlias = "list[tuple[TopicLane, Batch]]"
+_Batches: TypeAlias = "list[tuple[PartitionQueue, Batch]]"
 
 
 @dataclass(eq=False)
@@ -239,10 +224,11 @@ class BatchSender:
         self._transactional_id, self._producer = transaction.transactional_id, transaction.producer
         self._version_max = produce_version_max(transaction.version)
         self._options = options
-        self._active: dict[TopicPartition, TopicLane] = {}
+        self._active: dict[TopicPartition, PartitionQueue] = {}
+        self._finders: dict[TopicPartition, LeaderFinder] = {}
         self._requests: list[_Request] = []
         self.unacknowledged_bytes: int = 0
-        self._away_s = 0.0
+        self._paused_s = 0.0
         self._left_at_s: float | None = None
 
     @contextmanager
@@ -253,7 +239,7 @@ class BatchSender:
         that must not use up the deadlines of waiting batches.
         """
         if self._left_at_s is not None:
-            self._away_s += monotonic() - self._left_at_s
+            self._paused_s += monotonic() - self._left_at_s
         try:
             yield
         finally:
@@ -263,20 +249,24 @@ class BatchSender:
     def idle(self) -> bool:
         return not self._active
 
-    def push(self, lane: TopicLane, payload: RecordBytes, *, record_count: int, row_key: str | None) -> None:
-        """Queue an encoded batch; it must be acknowledged within ``delivery_timeout_ms`` of time spent `running`.
+    def push(
+        self, queue: PartitionQueue, batch: RecordBytes | ArrowBuffer, *, record_count: int, row_key: str | None
+    ) -> int:
+        """Assign an encoded batch to the producer (see `assign_producer`) and queue it; returns its size in bytes.
 
-        Args:
-            row_key: its only record's key, printable; None for several records.
+        It must be acknowledged within ``delivery_timeout_ms`` of time spent `running`.
         """
-        lane.queue.push(
+        payload = assign_producer(batch, producer=self._producer, base_sequence=queue.sequence)
+        queue.sequence = (queue.sequence + record_count) % SEQUENCE_COUNT
+        queue.push(
             payload,
             record_count=record_count,
             row_key=row_key,
             deadline_s=self._now_s() + self._options.delivery_timeout_ms / 1000,
         )
         self.unacknowledged_bytes += len(payload)
-        self._active[lane.queue.partition] = lane
+        self._active[queue.partition] = queue
+        return len(payload)
 
     def pump(self, wait_s: float) -> None:
         """Process answers, send what may be sent, and wait up to ``wait_s`` seconds for the next event.
@@ -285,8 +275,9 @@ class BatchSender:
         """
         self._take_answers()
         self._check_deadlines()
-        while self._send_round():
-            pass  # bounded: each round sends a batch, and max_in_flight bounds those
+        # One request per broker and round. Bounded: each round sends a batch, and max_in_flight bounds those.
+        while sum(self._send(node_id, batches) for node_id, batches in self._groups().items()):
+            pass
         self._cluster.poll(self._until_next_resend(wait_s), until=self._has_answers)
         self._take_answers()
 
@@ -297,52 +288,49 @@ class BatchSender:
         self.unacknowledged_bytes = 0
 
     def _now_s(self) -> float:
-        return monotonic() - self._away_s
+        return monotonic() - self._paused_s
 
     # --- sending -------------------------------------------------------------------------------------------------
-
-    def _send_round(self) -> bool:
-        """Send one request to every broker that accepts one; True if any was sent."""
-        sent = [self._send(node_id, batches) for node_id, batches in self._groups().items()]
-        return any(sent)
 
     def _groups(self) -> dict[int, _Batches]:
         """The next batch of each partition that may send one now, by leader, as many as fit."""
         now_s = self._now_s()
         groups: dict[int, _Batches] = {}
         sizes: Counter[int] = Counter()
-        for lane in self._active.values():
-            batch = lane.queue.peek(now_s)
-            node_id = None if batch is None else self._ready_leader(lane, batch, now_s)
+        for queue in self._active.values():
+            batch = queue.peek(now_s)
+            node_id = None if batch is None else self._ready_leader(queue, batch, now_s)
             if batch is None or node_id is None:
                 continue
             fits = sizes[node_id] + len(batch.payload) + REQUEST_BYTES <= self._options.max_request_bytes
             if fits or node_id not in groups:
-                groups.setdefault(node_id, []).append((lane, batch))
+                groups.setdefault(node_id, []).append((queue, batch))
                 sizes[node_id] += len(batch.payload)
         return groups
 
-    def _ready_leader(self, lane: TopicLane, batch: Batch, now_s: float) -> int | None:
-        """The leader if it accepts the lane's batches now, else None."""
-        node_id = self._cluster.leaders.get(lane.queue.partition)
+    def _ready_leader(self, queue: PartitionQueue, batch: Batch, now_s: float) -> int | None:
+        """The leader if it accepts a request now, else None."""
+        node_id = self._cluster.leaders.get(queue.partition)
         if node_id is None:
-            node_id = lane.finder.find(self._cluster.deadline(_ms(batch.deadline_s - now_s)))
+            finder = self._finders.setdefault(queue.partition, LeaderFinder(self._cluster, queue.partition))
+            # Rounded up: an attempt cut off just before the deadline would count as a failure of its own.
+            node_id = finder.find(self._cluster.deadline(max(1, math.ceil((batch.deadline_s - now_s) * 1000))))
         if node_id is None:
-            self._postpone(lane, "the partition has no leader")
+            self._postpone(queue, "the partition has no leader")
             return None
         # A connection that logs in again (KIP-368) queues any number of requests, and sends none of them yet.
         under_way = sum(request.node_id == node_id for request in self._requests)
         try:
             return node_id if self._cluster.ready(node_id) and under_way < self._options.max_in_flight else None
         except NodeUnavailableError as error:
-            self._postpone(lane, str(error))
+            self._postpone(queue, str(error))
             return None
 
     def _request(self, node_id: int, batches: _Batches) -> KafkaRequest:
         deadline = self._cluster.deadline(self._options.request_timeout_ms)
         return produce_request(
             self._transactional_id,
-            {lane.queue.partition: batch.payload for lane, batch in batches},
+            {queue.partition: batch.payload for queue, batch in batches},
             version=self._cluster.version(node_id, Api.PRODUCE, deadline, at_most=self._version_max),
             timeout_ms=self._options.request_timeout_ms,
         )
@@ -351,27 +339,27 @@ class BatchSender:
         try:
             sent = self._cluster.send(node_id, self._request(node_id, batches))
         except NodeUnavailableError as error:
-            for lane, _ in batches:
-                self._postpone(lane, str(error))
+            for queue, _ in batches:
+                self._postpone(queue, str(error))
             return False
-        for lane, batch in batches:
-            lane.queue.sent(batch)
+        for queue, batch in batches:
+            queue.sent(batch)
         self._requests.append(_Request(node_id, sent, batches))
         return True
 
     def _until_next_resend(self, wait_s: float) -> float:
         now_s = self._now_s()
-        resends = (lane.queue.resend_at_s - now_s for lane in self._active.values())
+        resends = (queue.resend_at_s - now_s for queue in self._active.values())
         return min([wait_s, *(pause_s for pause_s in resends if pause_s > 0)]) if wait_s > 0 else 0.0
 
     def _check_deadlines(self) -> None:
         now_s = self._now_s()
-        for lane in self._active.values():
-            if lane.queue.is_overdue(now_s):
+        for queue in self._active.values():
+            if queue.is_overdue(now_s):
                 raise KafkaTimeoutError(
-                    operation=f"produce to {lane.queue.partition}",
+                    operation=f"produce to {queue.partition}",
                     deadline_ms=self._options.delivery_timeout_ms,
-                    last_error=lane.queue.last_error or lane.queue.waits_for(),
+                    last_error=queue.last_error or queue.waits_for(),
                 )
 
     def _has_answers(self) -> bool:
@@ -386,73 +374,62 @@ class BatchSender:
             self._requests = [request for request in self._requests if not request.sent.is_done]
         for request in done:
             if request.sent.exception is None:
-                self._judge_all(request.node_id, request.batches, request.sent.value)
+                self._handle_response(request.node_id, request.batches, request.sent.value)
             else:
                 self._lost(request.node_id, request.batches, request.sent.exception)
 
     def _lost(self, node_id: int, batches: _Batches, error: BaseException) -> None:
         """No answer: the batches may have been appended or not, so they are sent again with the same sequence."""
-        for lane, batch in batches:
-            self._send_again(lane, batch, f"broker {node_id}: {error}")
-            self._cluster.forget_leader(lane.queue.partition)
+        for queue, batch in batches:
+            self._send_again(queue, batch, f"broker {node_id}: {error}")
+            self._cluster.forget_leader(queue.partition)
 
-    def _judge_all(self, node_id: int, batches: _Batches, answers: KafkaResponse) -> None:
-        for lane, batch in batches:
-            answer = answers.get(lane.queue.partition)
+    def _handle_response(self, node_id: int, batches: _Batches, answers: KafkaResponse) -> None:
+        for queue, batch in batches:
+            answer = answers.get(queue.partition)
             if answer is None:
-                raise RemoteProtocolError(peer=f"broker {node_id}", detail=f"Produce left out {lane.queue.partition}")
-            self._judge(lane, batch, answer)
+                raise RemoteProtocolError(peer=f"broker {node_id}", detail=f"Produce left out {queue.partition}")
+            self._handle_answer(queue, batch, answer)
 
-    def _judge(self, lane: TopicLane, batch: Batch, answer: ProducedPartition) -> None:
+    def _handle_answer(self, queue: PartitionQueue, batch: Batch, answer: ProducedPartition) -> None:
         code = answer.error_code
         if code == Code.NONE:
-            _check_ours(lane.queue, batch, answer, lane.limits, self._producer)
-            lane.queue.acknowledged(batch, answer.base_offset)
+            _check_ours(queue, batch, answer, self._producer)
+            queue.acknowledged(batch, answer.base_offset)
             self.unacknowledged_bytes -= len(batch.payload)
-            if not lane.queue.outstanding:
-                del self._active[lane.queue.partition]
-        elif code in PRODUCE_RETRIED or (code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.queue.has_earlier(batch)):
+            if not queue.outstanding:
+                del self._active[queue.partition]
+        elif code in PRODUCE_RETRIED or (code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.has_earlier(batch)):
             if code in LEADER_MOVED:
-                self._cluster.forget_leader(lane.queue.partition)
+                self._cluster.forget_leader(queue.partition)
             concurrent = code == Code.CONCURRENT_TRANSACTIONS
-            self._send_again(lane, batch, f"Produce was answered {describe_error(code)}", concurrent=concurrent)
+            self._send_again(queue, batch, f"Produce was answered {describe_error(code)}", concurrent=concurrent)
         else:
-            raise produce_error(lane.queue.partition, batch, answer, self._producer)
+            raise produce_error(queue.partition, batch, answer, self._producer)
 
-    def _send_again(self, lane: TopicLane, batch: Batch, error: str, *, concurrent: bool = False) -> None:
-        behind_another = lane.queue.has_earlier(batch)
-        lane.queue.returned(batch)
-        lane.queue.note_error(error, self._now_s())
-        if not behind_another:
-            self._back_off(lane, concurrent=concurrent)
+    def _send_again(self, queue: PartitionQueue, batch: Batch, error: str, *, concurrent: bool = False) -> None:
+        is_first = not queue.has_earlier(batch)
+        queue.returned(batch)
+        queue.note_error(error, self._now_s())
+        if is_first:
+            self._back_off(queue, concurrent=concurrent)
 
-    def _postpone(self, lane: TopicLane, error: str) -> None:
+    def _postpone(self, queue: PartitionQueue, error: str) -> None:
         """Nothing was sent: look up the leader again after a pause."""
-        lane.queue.note_error(error, self._now_s())
-        self._cluster.forget_leader(lane.queue.partition)
-        self._back_off(lane)
+        queue.note_error(error, self._now_s())
+        self._cluster.forget_leader(queue.partition)
+        self._back_off(queue)
 
-    def _back_off(self, lane: TopicLane, *, concurrent: bool = False) -> None:
+    def _back_off(self, queue: PartitionQueue, *, concurrent: bool = False) -> None:
         first_ms = self._options.retry_backoff_ms
-        lane.queue.back_off(
+        queue.back_off(
             self._now_s(),
             first_s=(min(first_ms, BUSY_BACKOFF_MS) if concurrent else first_ms) / 1000,
             max_s=self._options.retry_backoff_max_ms / 1000,
         )
 
 
-def _ms(left_s: float) -> int:
-    # Rounded up: an attempt cut off just before the deadline would count as a failure of its own.
-    return max(1, math.ceil(left_s * 1000))
-
-
-def _check_ours(
-    queue: PartitionQueue,
-    batch: Batch,
-    answer: ProducedPartition,
-    limits: TopicLimits,
-    producer: ProducerIdAndEpoch,
-) -> None:
+def _check_ours(queue: PartitionQueue, batch: Batch, answer: ProducedPartition, producer: ProducerIdAndEpoch) -> None:
     """Fail if the broker acknowledges another writer's batch.
 
     A broker acknowledges a duplicate with the first batch's offset and, whatever the topic's
@@ -461,10 +438,10 @@ def _check_ours(
     """
     first = batch.sends == 1
     floor = queue.next_offset() if first else queue.floor_offset
-    stamped = first and limits.create_time is True and answer.log_append_time_ms != -1
+    stamped = first and queue.limits.create_time is True and answer.log_append_time_ms != -1
     if stamped or answer.base_offset < floor:
         raise BatchRetryError(
-            reason=f"{queue.partition} already had a batch of producer {producer} with the sequence numbers of ours, "
-            f"at offset {answer.base_offset}: another writer uses the same transaction, and ours was not written (or "
-            "the topic was deleted and made anew). The whole transaction must be aborted"
+            reason=f"{queue.partition} already contained a batch of producer {producer} with the same sequence numbers "
+            f"at offset {answer.base_offset}: another writer uses the same transaction and this batch was not written, "
+            "or the topic was deleted and recreated. The whole transaction must be aborted"
         )

@@ -53,7 +53,7 @@ class LastFailure:
     def note(self, reason: object) -> None:
         if self.newest is None or not self._deadline.passed:
             self.newest = str(reason)
-        if self._deadline.got_long():
+        if self._deadline.is_due_for_log():
             _log.warning("still waiting for Kafka, for up to %.0f s more: %s", self._deadline.remaining_s, self.newest)
 
 
@@ -149,7 +149,7 @@ class BrokerConnections:
         for node_id, connection in list(self._connections.items()):
             if now_s >= connection.wake_s:
                 connection.advance(0)
-            self._look_at(node_id, connection)
+            self._note_state(node_id, connection)
 
     def wait(self, sent: SentRequest, deadline: Deadline) -> None:
         while not sent.is_done and not deadline.passed:
@@ -172,7 +172,7 @@ class BrokerConnections:
         if not connection.ready:
             raise NodeUnavailableError(f"broker {node_id} cannot take a request now")
         sent = connection.send(request)
-        self._look_at(node_id, connection)
+        self._note_state(node_id, connection)
         return sent
 
     def request(self, node_id: NodeId, request: KafkaRequest, deadline: Deadline) -> KafkaResponse:
@@ -220,7 +220,7 @@ class BrokerConnections:
             _log.info("%s; asking again", error)
             return None
 
-    def by_promise(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:
+    def most_promising_first(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:
         """The same brokers, the most promising first: without a recent failure, and connected."""
         connected = {node_id for node_id, connection in self._connections.items() if connection.open}
         shuffled = random.sample(nodes, len(nodes))
@@ -257,6 +257,10 @@ class BrokerConnections:
                 return attempt()
             except NodeUnavailableError as error:
                 reasons.note(error)
+            except KafkaTimeoutError:
+                # Cut short by the deadline, it is less informative than the failure of the attempt before.
+                if reasons.newest is None:
+                    raise
             deadline.pause()
         last_error = reasons.newest or otherwise or self._last_error
         raise KafkaTimeoutError(operation=operation, deadline_ms=deadline.limit_ms, last_error=last_error)
@@ -323,7 +327,7 @@ class BrokerConnections:
         connection = self._connections.get(node_id)
         if connection is not None:
             connection.renew()
-            self._look_at(node_id, connection)
+            self._note_state(node_id, connection)
         self._raise_failure(node_id)
         connection = self._connections.get(node_id)
         if connection is not None:
@@ -336,11 +340,11 @@ class BrokerConnections:
         # Certificates may be renewed during the job.
         self._tls = client_context(self.options)
         connection = self._connections[node_id] = Connection(address, self.options, self._tls, self._tokens)
-        self._look_at(node_id, connection)
+        self._note_state(node_id, connection)
         self._raise_failure(node_id)
         return connection
 
-    def _look_at(self, node_id: NodeId, connection: Connection) -> None:
+    def _note_state(self, node_id: NodeId, connection: Connection) -> None:
         """Note a connection's state: opened, answered, or closed."""
         opened_with = connection.take_versions()
         if opened_with is not None:
@@ -368,7 +372,7 @@ class BrokerConnections:
         """Update the brokers' addresses, as reported by one of them; those in bootstrap.servers stay."""
         self._addresses = {node: at for node, at in self._addresses.items() if isinstance(node, str)} | dict(addresses)
 
-    def _hang_up(self, node_id: NodeId) -> None:
+    def _disconnect(self, node_id: NodeId) -> None:
         connection = self._connections.pop(node_id, None)
         if connection is not None:
             connection.close(ConnectionResetError("it is needed no more"))
@@ -379,7 +383,7 @@ class BrokerConnections:
             self.poll(deadline.remaining_s)
         if not connection.ready and not connection.open:
             connection.close(TimeoutError("connecting took too long"))
-            self._look_at(node_id, connection)
+            self._note_state(node_id, connection)
         self._raise_failure(node_id)
 
     def _raise_failure(self, node_id: NodeId) -> None:
@@ -391,8 +395,8 @@ class BrokerConnections:
             raise error
 
     def _unavailable(self, node_id: NodeId, error: BaseException) -> Exception:
-        """The exception for a failed connection, see `ConnectionFailures.judge`."""
-        return self._failed.judge(node_id, self._addresses.get(node_id), error, self._tls)
+        """The exception for a failed connection, see `ConnectionFailures.classify`."""
+        return self._failed.classify(node_id, self._addresses.get(node_id), error, self._tls)
 
 
 def _host_and_port(server: str) -> tuple[str, int]:

@@ -17,7 +17,7 @@ from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.broker_connections import BrokerConnections, NodeId, LastFailure
+from spark_2pc_sink.kafka.broker_connections import BrokerConnections, LastFailure, NodeId
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.options import KafkaOptions
@@ -32,7 +32,7 @@ _log = sink_log(__name__)
 #: one, because a broker learns of a new topic slightly later than the controller creates it.
 UNKNOWN_TOPIC_REFRESHES_MAX: Final = 5
 #: An answer to an older request is discarded: the level may have changed since.
-_ASKED_BEFORE_S_MAX: Final = 1.0
+_PREFETCH_AGE_S_MAX: Final = 1.0
 _TOPIC_REFUSALS: Final = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC_EXCEPTION})
 
 
@@ -51,7 +51,7 @@ class BrokerFeatures:
 
 
 @dataclass(frozen=True)
-class _AskedFeatures:
+class _PrefetchedFeatures:
     answer: Callable[[], ApiVersionsReply]
     at_s: float
 
@@ -76,7 +76,7 @@ class Cluster(BrokerConnections):
         self._coordinators: dict[str, int] = {}
         self._features: BrokerFeatures | None = None
         self._features_at_s = 0.0
-        self._ahead: _AskedFeatures | None = None
+        self._prefetched: _PrefetchedFeatures | None = None
 
     def __enter__(self) -> Cluster:
         return self
@@ -101,7 +101,7 @@ class Cluster(BrokerConnections):
 
         def attempt() -> BrokerFeatures:
             cluster_id = self._known(deadline).cluster_id or ""
-            versions = self._asked_before()
+            versions = self._take_prefetched()
             if versions is None:
                 node_id = self.any_node(deadline)
                 if age_ms_max is not None:
@@ -116,7 +116,7 @@ class Cluster(BrokerConnections):
         self._features = found
         return found
 
-    def ask_features(self) -> None:
+    def prefetch_features(self) -> None:
         """Send the request for `features`, which uses the answer if called within a second.
 
         Sends nothing if that requires a new connection. The answer to an earlier request that nothing needed is
@@ -126,20 +126,20 @@ class Cluster(BrokerConnections):
             return
         deadline = self.deadline()
         try:
-            self._asked_before()
+            self._take_prefetched()
             answer = self.begin_api_versions(self.any_node(deadline), deadline)
         except NodeUnavailableError as error:
             _log.info("%s; will retry when the answer is needed", error)
             return
-        self._ahead = None if answer is None else _AskedFeatures(answer, time.monotonic())
+        self._prefetched = None if answer is None else _PrefetchedFeatures(answer, time.monotonic())
 
-    def _asked_before(self) -> ApiVersionsReply | None:
-        """The answer to `ask_features`; None if it was not called, or too long ago."""
-        asked, self._ahead = self._ahead, None
+    def _take_prefetched(self) -> ApiVersionsReply | None:
+        """The answer to `prefetch_features`; None if it was not called, or too long ago."""
+        asked, self._prefetched = self._prefetched, None
         if asked is None:
             return None
         answer = asked.answer()
-        return answer if time.monotonic() - asked.at_s < _ASKED_BEFORE_S_MAX else None
+        return answer if time.monotonic() - asked.at_s < _PREFETCH_AGE_S_MAX else None
 
     def fresh_features(self, age_ms_max: int) -> BrokerFeatures | None:
         """Features reported within ``age_ms_max``; None if a new request is needed."""
@@ -148,14 +148,14 @@ class Cluster(BrokerConnections):
     def forget_features(self) -> None:
         """Request versions and features again when next needed; a cluster may be up- or downgraded."""
         self._versions.clear()
-        self._ahead = None
+        self._prefetched = None
 
     def node_ids(self, deadline: Deadline | None = None) -> tuple[int, ...]:
         return tuple(broker.node_id for broker in self._known(deadline or self.deadline()).brokers)
 
     def any_node(self, deadline: Deadline) -> int:
         """A broker for requests that any broker can answer."""
-        return int(self.by_promise(self.node_ids(deadline))[0])
+        return int(self.most_promising_first(self.node_ids(deadline))[0])
 
     def partition_counts(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, int]:
         """Each topic's number of partitions.
@@ -206,7 +206,7 @@ class Cluster(BrokerConnections):
         wanted = tuple(sorted(set(topics)))
         reasons = LastFailure(deadline)
         while not deadline.passed:
-            for node_id in self._to_ask():
+            for node_id in self._candidates():
                 try:
                     return self._refresh_from(node_id, wanted, deadline)
                 except NodeUnavailableError as error:
@@ -268,13 +268,13 @@ class Cluster(BrokerConnections):
         if self._metadata is None or time.monotonic() > self._metadata_until_s:
             return self.refresh((), deadline)
         if self._may_have_moved:
-            self._ask_once_where_brokers_are(deadline)
+            self._refresh_addresses(deadline)
         return self._metadata
 
-    def _ask_once_where_brokers_are(self, deadline: Deadline) -> None:
+    def _refresh_addresses(self, deadline: Deadline) -> None:
         """Update addresses from any one broker; if none answers, the known addresses stay."""
         self._may_have_moved = False
-        for node_id in self._to_ask():
+        for node_id in self._candidates():
             try:
                 self._refresh_from(node_id, (), deadline)
             except NodeUnavailableError as error:
@@ -286,11 +286,11 @@ class Cluster(BrokerConnections):
         self._may_have_moved = True
         return super()._unavailable(node_id, error)
 
-    def _to_ask(self) -> tuple[NodeId, ...]:
+    def _candidates(self) -> tuple[NodeId, ...]:
         """The known brokers, the most promising first; then bootstrap.servers, in case all of them moved."""
         known = () if self._metadata is None else tuple(broker.node_id for broker in self._metadata.brokers)
         bootstrap = tuple(node_id for node_id in self._addresses if isinstance(node_id, str))
-        return *self.by_promise(known), *self.by_promise(bootstrap)
+        return *self.most_promising_first(known), *self.most_promising_first(bootstrap)
 
     def _refresh_from(self, node_id: NodeId, topics: tuple[str, ...], deadline: Deadline) -> KafkaResponse:
         version = self.version(node_id, Api.METADATA, deadline)
@@ -301,7 +301,7 @@ class Cluster(BrokerConnections):
         self._take_addresses({broker.node_id: (broker.host, broker.port) for broker in reply.brokers})
         self._metadata_until_s = time.monotonic() + self.options.metadata_max_age_ms / 1000
         if isinstance(node_id, str):
-            self._hang_up(node_id)  # it has a node id now, and is connected to under that
+            self._disconnect(node_id)  # it has a node id now, and is connected to under that
         for topic in reply.topics:
             self._topic_ids[topic.name] = responses.topic_id(topic)
             for part in topic.partitions:

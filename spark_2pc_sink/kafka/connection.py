@@ -146,7 +146,7 @@ class Connection:
         self._used_s = monotonic()
         self._wake_s = self._due_s
         self._steps: _Steps | None = self._opening()
-        self._go_on(None)
+        self._progress(None)
 
     @property
     def open(self) -> bool:
@@ -184,7 +184,7 @@ class Connection:
         Without an answer within ``request_timeout_ms`` the connection is closed, and every request on it fails.
         """
         sent = self._send(request)
-        self._go_on(0)
+        self._progress(0)
         return sent
 
     def renew(self) -> None:
@@ -197,7 +197,7 @@ class Connection:
         elif now_s >= self._login_at_s:
             self._due_s = self._wake_s = now_s + self._options.request_timeout_ms / 1000
             self._steps = self._logging_in_again()
-            self._go_on(None)
+            self._progress(None)
 
     def advance(self, events: int) -> None:
         """Send, receive, connect and log in, as far as possible without waiting.
@@ -205,7 +205,7 @@ class Connection:
         Args:
             events: events that occurred; 0 if only time has passed.
         """
-        self._go_on(events)
+        self._progress(events)
 
     def close(self, error: BaseException) -> None:
         """Close the connection; requests in flight fail with ``error``. A second call does nothing."""
@@ -221,7 +221,7 @@ class Connection:
 
     # --- what drives it ------------------------------------------------------------------------------------------
 
-    def _go_on(self, events: int | None) -> None:
+    def _progress(self, events: int | None) -> None:
         """Make all possible progress; any failure closes the connection, and is reported by its requests."""
         if self.failure is not None:
             return
@@ -263,9 +263,9 @@ class Connection:
 
     def _opening(self) -> _Steps:
         yield from self._connecting()
-        yield from self._agreeing_on_tls()
+        yield from self._negotiating_tls()
         self._established, self._wake_s = True, self._due_s
-        versions = yield from self._asked(api_versions_request())
+        versions = yield from self._exchange(api_versions_request())
         if versions.error_code != Code.NONE:
             raise kafka_error("ApiVersions", versions.error_code)
         if self._options.security_protocol.startswith("SASL"):
@@ -297,7 +297,7 @@ class Connection:
             failed = f"{errno.errorcode.get(code, code)} at {':'.join(map(str, at[:2]))}"
         raise ConnectionError(failed)
 
-    def _agreeing_on_tls(self) -> _Steps:
+    def _negotiating_tls(self) -> _Steps:
         if self._tls is None or self._socket is None:
             return
         self._wake_s = self._due_s
@@ -318,7 +318,7 @@ class Connection:
 
     def _logging_in(self) -> _Steps:
         options = self._options
-        answer = yield from self._asked(SaslHandshakeRequest(version=1, mechanism=options.sasl_mechanism))
+        answer = yield from self._exchange(SaslHandshakeRequest(version=1, mechanism=options.sasl_mechanism))
         if answer.error_code != Code.NONE:
             raise LoginRefusedError("SaslHandshake", answer.error_code, describe_error(answer.error_code).name)
         if options.sasl_mechanism not in answer.mechanisms:
@@ -328,7 +328,7 @@ class Connection:
         lifetime_ms = 0
         while not mechanism.is_done():  # bounded by _due_s
             request = SaslAuthenticateRequest(version=1, auth_bytes=mechanism.auth_bytes())
-            answer = yield from self._asked(request)
+            answer = yield from self._exchange(request)
             if answer.error_code != Code.NONE:
                 said = answer.error_message or describe_error(answer.error_code).name
                 raise LoginRefusedError("SaslAuthenticate", Code.SASL_AUTHENTICATION_FAILED, said)
@@ -348,7 +348,7 @@ class Connection:
         except LoginRefusedError as error:
             raise ConnectionResetError(f"the new login of this connection was refused: {error}") from error
 
-    def _asked(self, request: KafkaRequest) -> Generator[int, int, KafkaResponse]:
+    def _exchange(self, request: KafkaRequest) -> Generator[int, int, KafkaResponse]:
         sent = self._send(request)
         self._flush()
         while not sent.is_done:

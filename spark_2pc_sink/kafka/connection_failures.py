@@ -59,7 +59,7 @@ class ConnectionFailures:
         #: Brokers that have answered a request: our settings match their listeners.
         self.answered: set[int | str] = set()
 
-    def judge(
+    def classify(
         self, node_id: int | str, address: tuple[str, int] | None, error: BaseException, tls: ssl.SSLContext | None
     ) -> Exception:
         """The exception for a failed connection.
@@ -89,9 +89,9 @@ class ConnectionFailures:
             return None
         if self._tokens is not None and self._tokens.refused():
             return NodeUnavailableError(f"{where} refused a token that was in use: {error}")
-        return _login_error(error, f"the {where} refused the login of {self._who()}: {error}")
+        return _login_error(error, f"the {where} refused the login of {self._login_name()}: {error}")
 
-    def _who(self) -> str:
+    def _login_name(self) -> str:
         options = self._options
         user = options.sasl_username or options.oauth_client_id
         return f"{'its principal' if user is None else f'user {user!r}'} with {options.sasl_mechanism}"

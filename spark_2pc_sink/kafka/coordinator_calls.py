@@ -1,20 +1,16 @@
-"""Requests to transaction coordinators: retries, InitProducerId, and descriptions (KIP-664).
-
-InitProducerId has two optional features: two-phase commit, and keeping a prepared transaction (KIP-939). If a
-coordinator does not offer one, or refuses it, this is remembered until the cluster's features are refreshed.
-"""
+"""Requests to transaction coordinators: retries, and descriptions of transactions (KIP-664)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import ConfigurationError, FencedError, KafkaError, KafkaTimeoutError
+from spark_2pc_sink.errors import FencedError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.kafka.broker_connections import AnswerLater, LastFailure
 from spark_2pc_sink.kafka.cluster import Cluster
@@ -24,7 +20,7 @@ from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import pair_of
-from spark_2pc_sink.wire.messages import ConfigResource, KafkaRequest
+from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 _log = sink_log(__name__)
@@ -89,6 +85,15 @@ class CoordinatorCalls:
 
         return self.at_coordinator(api.name, attempt, deadline)
 
+    def describe(self, deadline: Deadline) -> KafkaPart:
+        """The coordinator's description of the id, whatever its error code."""
+        return self.ask(
+            Api.DESCRIBE_TRANSACTIONS,
+            lambda version: messages.describe_transactions_request([self._transactional_id], version=version),
+            deadline,
+            read=lambda response: responses.described(response, self._transactional_id),
+        )
+
     def begin(
         self, api: Api, build: Callable[[int], KafkaRequest], deadline: Deadline, *, version_max: int
     ) -> AnswerLater | None:
@@ -107,10 +112,6 @@ class CoordinatorCalls:
             return None
 
 
-#: Kafka's default of transaction.max.timeout.ms, used if we may not read the broker's own.
-DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
-_TIMEOUT_OPTION: Final = "transaction.timeout.ms"
-_MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
 #: Answers to keepPreparedTxn from a coordinator without support: released Kafka has none, and with
 #: apache/kafka#22704 it requires enable2Pc.
 KEEP_REFUSED: Final = frozenset({Code.UNSUPPORTED_VERSION, Code.INVALID_REQUEST})
@@ -134,138 +135,8 @@ class InitializedProducer:
     own_timeout: bool = False
 
 
-class ProducerInit:
-    """Requests the next pair from the coordinator. Construction does no I/O."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        calls: CoordinatorCalls,
-        transactional_id: str,
-        *,
-        timeout_ms: int | None,
-        two_phase_commit: bool | None,
-    ) -> None:
-        self._cluster = cluster
-        self._calls = calls
-        self._transactional_id = transactional_id
-        self._own_timeout_ms = timeout_ms
-        self._wanted = two_phase_commit
-        self._two_phase_refused = False
-        self._keep_refused = False
-
-    def forget(self) -> None:
-        """Forget refusals: a cluster may change during a job."""
-        self._two_phase_refused = self._keep_refused = False
-
-    def offers_keep_prepared(self, deadline: Deadline) -> bool:
-        """True if the coordinator offers InitProducerId v6 and has not refused keepPreparedTxn."""
-        return not self._keep_refused and self._offers_two_phase(deadline)
-
-    def ask(
-        self, deadline: Deadline, stored_timeout_ms: Callable[[], int], *, keep_prepared: bool
-    ) -> InitializedProducer:
-        """Take the next pair."""
-        offered = self._offers_two_phase(deadline)
-        for wanted, what in ((keep_prepared, "keepPreparedTxn"), (self._wanted, "two-phase commit")):
-            if wanted and not offered:
-                reason = f"the broker offers no version with {what}"
-                raise kafka_error("InitProducerId", Code.UNSUPPORTED_VERSION, reason)
-        timeout_ms = self._timeout_ms(deadline)
-        two_phase = offered and not self._two_phase_refused and self._wanted is not False
-        reply = self._init(deadline, timeout_ms, two_phase=two_phase, keep_prepared=keep_prepared)
-        refused = two_phase and _refuses_two_phase(reply.error_code, keep_prepared=keep_prepared)
-        if refused and self._wanted is None:
-            # 53: no TWO_PHASE_COMMIT permission, or transaction.two.phase.commit.enable is off. Nothing was changed.
-            self._two_phase_refused, two_phase = True, False
-            reply = self._init(deadline, timeout_ms, two_phase=False, keep_prepared=keep_prepared)
-        producer = responses.initialized_pair(reply)
-        if reply.error_code != Code.NONE or producer is None:
-            raise self._refused(reply.error_code, timeout_ms, deadline, keep_prepared=keep_prepared)
-        kept = pair_of(reply.ongoing_txn_producer_id, reply.ongoing_txn_producer_epoch)
-        ongoing = PreparedTxnState() if kept is None else PreparedTxnState.of(kept)
-        if two_phase:
-            # The coordinator's stored value is the proof: force-terminate, for one, resets the timeout.
-            timeout_ms = stored_timeout_ms()
-        never, own = timeout_ms == TIMEOUT_NEVER_MS, timeout_ms == self._own_timeout_ms
-        return InitializedProducer(producer, ongoing, never, timeout_ms, own_timeout=own)
-
-    def _init(self, deadline: Deadline, timeout_ms: int, *, two_phase: bool, keep_prepared: bool) -> KafkaResponse:
-        return self._calls.ask(
-            Api.INIT_PRODUCER_ID,
-            lambda version: messages.init_producer_id_request(
-                self._transactional_id,
-                version=version,
-                timeout_ms=timeout_ms,
-                enable_two_phase_commit=two_phase,
-                keep_prepared=keep_prepared,
-            ),
-            deadline,
-        )
-
-    def _refused(self, code: int, timeout_ms: int, deadline: Deadline, *, keep_prepared: bool) -> Exception:
-        if keep_prepared and code in KEEP_REFUSED:
-            self._keep_refused = True
-        if code == Code.INVALID_TRANSACTION_TIMEOUT:
-            allowed = self._broker_max_timeout_ms(deadline)
-            limit = "less" if allowed is None else f"{allowed} ms"
-            return ConfigurationError(
-                option=_TIMEOUT_OPTION,
-                value=timeout_ms,
-                rule=f"the broker's {_MAX_TIMEOUT_CONFIG} allows {limit}",
-                remedy=f"lower {_TIMEOUT_OPTION} in kafka={{...}}, or raise {_MAX_TIMEOUT_CONFIG} of the brokers",
-            )
-        detail = f"transactional id {self._transactional_id!r}"
-        if keep_prepared and code == Code.INVALID_REQUEST:
-            detail = f"{detail}: this coordinator keeps a prepared transaction for clients with two-phase commit only"
-        return kafka_error("InitProducerId", code, detail)
-
-    def _offers_two_phase(self, deadline: Deadline) -> bool:
-        """Whether the coordinator supports InitProducerId v6; asked there, because brokers may differ."""
-        newest = self._calls.at_coordinator(
-            "versions of the coordinator",
-            lambda node_id: self._cluster.version(node_id, Api.INIT_PRODUCER_ID, deadline),
-            deadline,
-        )
-        return newest >= messages.TWO_PHASE_COMMIT_VERSION
-
-    def _timeout_ms(self, deadline: Deadline) -> int:
-        """The option, else the broker's maximum: a crash may last as long as the transaction's timeout."""
-        if self._own_timeout_ms is not None:
-            return self._own_timeout_ms
-        allowed = self._broker_max_timeout_ms(deadline)
-        return DEFAULT_MAX_TIMEOUT_MS if allowed is None else allowed
-
-    def _broker_max_timeout_ms(self, deadline: Deadline) -> int | None:
-        """The coordinator's transaction.max.timeout.ms, None without permission to read it (DESCRIBE_CONFIGS)."""
-
-        def ask(node_id: int) -> Mapping[str, str | None] | None:
-            version = self._cluster.version(node_id, Api.DESCRIBE_CONFIGS, deadline)
-            request = messages.describe_configs_request(
-                ConfigResource.BROKER, str(node_id), [_MAX_TIMEOUT_CONFIG], version=version
-            )
-            return responses.config_values(self._cluster.request(node_id, request, deadline), str(node_id))
-
-        found = self._calls.at_coordinator(Api.DESCRIBE_CONFIGS.name, ask, deadline)
-        value = None if found is None else found.get(_MAX_TIMEOUT_CONFIG)
-        return None if value is None else int(value)
-
-
-def _refuses_two_phase(code: int, *, keep_prepared: bool) -> bool:
-    """Whether a refusal is about enable2Pc. 35 is about keepPreparedTxn if that was requested too."""
-    return code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or (
-        code == Code.UNSUPPORTED_VERSION and not keep_prepared
-    )
-
-
 #: Ids per request, to bound its size.
 IDS_PER_REQUEST_MAX: Final = 500
-#: States of an open transaction, as named by ListTransactions.
-_OPEN_STATES: Final = (
-    TransactionState.ONGOING.value,
-    TransactionState.PREPARE_COMMIT.value,
-    TransactionState.PREPARE_ABORT.value,
-)
 #: States of an aborted transaction.
 _ABORTED: Final = (TransactionState.PREPARE_ABORT.value, TransactionState.COMPLETE_ABORT.value)
 
@@ -341,8 +212,8 @@ def describe_all(
     left = sorted(set(transactional_ids))
     reasons = LastFailure(deadline)
     while left and not deadline.passed:
-        for some in _portions(left):
-            found |= _ask_once(cluster, some, deadline, reasons)
+        for first in range(0, len(left), IDS_PER_REQUEST_MAX):
+            found |= _ask_once(cluster, left[first : first + IDS_PER_REQUEST_MAX], deadline, reasons)
         left = [name for name in left if name not in found]
         if left:
             deadline.pause()
@@ -353,23 +224,6 @@ def describe_all(
             last_error=reasons.newest or "no broker was asked in time",
         )
     return found
-
-
-def list_open(cluster: Cluster, deadline: Deadline) -> list[str]:
-    """The ids with open transactions that we may describe (DESCRIBE), sorted by name."""
-    return sorted({name for node_id in cluster.node_ids(deadline) for name in _open_at(cluster, node_id, deadline)})
-
-
-def _open_at(cluster: Cluster, node_id: int, deadline: Deadline) -> list[str]:
-    response = cluster.call(
-        Api.LIST_TRANSACTIONS,
-        lambda _: node_id,
-        lambda version: messages.list_transactions_request(version=version, states=_OPEN_STATES),
-        deadline,
-    )
-    if response.error_code != Code.NONE:
-        raise kafka_error("ListTransactions", response.error_code)
-    return [row.transactional_id for row in response.transaction_states]
 
 
 def _ask_once(
@@ -394,25 +248,16 @@ def _ask_once(
         try:
             version = cluster.version(node_id, Api.DESCRIBE_TRANSACTIONS, deadline)
             request = messages.describe_transactions_request(names, version=version)
-            answers = responses.transactions_of(cluster.request(node_id, request, deadline))
+            answers = cluster.request(node_id, request, deadline).transaction_states
         except NodeUnavailableError as error:
             reasons.note(error)
             continue
-        for name, answer in answers.items():
+        for answer in answers:
             if answer.error_code in COORDINATOR_BUSY:
                 reasons.note(f"DescribeTransactions was answered {describe_error(answer.error_code)}")
             else:
-                found[name] = _description_or_refusal(answer)
+                try:
+                    found[answer.transactional_id] = description_of(answer)
+                except KafkaError as refusal:
+                    found[answer.transactional_id] = refusal
     return found
-
-
-def _description_or_refusal(answer: KafkaPart) -> TransactionDescription | KafkaError:
-    try:
-        return description_of(answer)
-    except KafkaError as refusal:
-        return refusal
-
-
-def _portions(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    for first in range(0, len(names), IDS_PER_REQUEST_MAX):
-        yield names[first : first + IDS_PER_REQUEST_MAX]

@@ -13,7 +13,7 @@ from spark_2pc_sink.kafka.broker_connections import LastFailure
 from spark_2pc_sink.kafka.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import LEADER_MOVED, kafka_error
-from spark_2pc_sink.kafka.record_encoder import TopicLimits
+from spark_2pc_sink.kafka.record_encoder import UNKNOWN_LIMITS, TopicLimits
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
@@ -201,7 +201,7 @@ def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimit
     )
     found = responses.config_values(response, topic)
     if found is None:
-        return TopicLimits(message_bytes_max=None, create_time=None)
+        return UNKNOWN_LIMITS
     given = ((name, found.get(name)) for name in (_MAX_MESSAGE_BYTES, _SEGMENT_BYTES))
     sizes = [(int(value), name) for name, value in given if value is not None]
     bytes_max, name = min(sizes, default=(None, ""))

@@ -242,7 +242,7 @@ class CommitQuery:
     newer_than: ProducerIdAndEpoch | None = None
     producer_ids: frozenset[int] = frozenset()
 
-    def asks_for(self, batch: DecodedBatch) -> bool:
+    def matches(self, batch: DecodedBatch) -> bool:
         """Whether this batch belongs to, or ends, one of the transactions."""
         known = self.newer_than
         if known is not None and batch.producer_id == known.producer_id:
@@ -302,7 +302,7 @@ class CommitScan:
         open_: dict[int, list[DecodedBatch]] = {}
         for batch in read_log(self._cluster, partition, begin, end, self._deadline):
             self._bytes_left -= len(batch.payload)
-            if self._query.asks_for(batch):
+            if self._query.matches(batch):
                 self._take(partition, batch, open_)
             if self._bytes_left <= 0:
                 self._unread.append(f"{partition} from offset {batch.last_offset + 1} to {end} (too much)")

@@ -31,13 +31,12 @@ from spark_2pc_sink.kafka.batch_sender import (
     PartitionQueue,
     PartitionReceipt,
     ProducedTransaction,
-    TopicLane,
     produce_version_max,
 )
 from spark_2pc_sink.kafka.cluster import Cluster, unknown_topic
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import PRODUCE_RETRIED, produce_error
-from spark_2pc_sink.kafka.leader_lookup import LeaderFinder, end_offsets, topic_limits
+from spark_2pc_sink.kafka.leader_lookup import end_offsets, topic_limits
 from spark_2pc_sink.kafka.record_encoder import (
     ArrowPartitioner,
     EncodedBatch,
@@ -50,8 +49,8 @@ from spark_2pc_sink.kafka.record_encoder import (
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_layout import EncodedRows, as_one_array
-from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, read_header
-from spark_2pc_sink.wire.framed_request import ProducedPartition, RecordBytes, produce_request
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, read_header
+from spark_2pc_sink.wire.framed_request import RecordBytes, produce_request
 from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, assign_producer, combine_digests
 
@@ -83,25 +82,17 @@ class ProduceSession:
         self._options = options
         self._encoder = RecordEncoder(EncodingOptions.of(options), timestamp_ms=timestamp_ms, limits=self._limits_of)
         self._sender = BatchSender(cluster, transaction, options)
-        self._lanes: dict[TopicPartition, TopicLane] = {}
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._limits = dict(limits or {})
         self._ends = dict(ends or {})
-        self._digest = EMPTY_DIGEST
-        self._record_bytes = 0
+        #: The digest of all records encoded so far; after `flush`, of all records appended.
+        self.digest: int = EMPTY_DIGEST
+        #: Compressed size of all record batches so far; each is counted once, however often it was sent.
+        self.record_bytes: int = 0
         #: Bytes queued since the connections were last driven.
         self._queued_bytes = 0
         self._failure: Exception | None = None
         self._cancelled = False
-
-    @property
-    def digest(self) -> int:
-        """The digest of all records encoded so far; after `flush`, of all records appended."""
-        return self._digest
-
-    @property
-    def record_bytes(self) -> int:
-        """Compressed size of all record batches so far; each is counted once, however often it was sent."""
-        return self._record_bytes
 
     def append(self, partition: TopicPartition, rows: EncodedRows) -> None:
         """Append rows to one partition, in order.
@@ -124,20 +115,20 @@ class ProduceSession:
         with self._failing():
             if not len(rows):
                 return
-            self._meet([partition])
+            self._look_up([partition])
             for batch in self._encoder.append(partition, rows):
                 self._send(batch)
 
     def append_encoded(self, batch: EncodedBatch) -> None:
         """Append a batch from a `RecordEncoder`, after earlier rows and batches for its partition."""
         with self._failing():
-            self._meet([batch.partition])
+            self._look_up([batch.partition])
             self._send(batch)
 
-    def meet(self, partitions: Iterable[TopicPartition]) -> None:
+    def look_up(self, partitions: Iterable[TopicPartition]) -> None:
         """Look up partitions before they are written, all together: one by one, each would cost a round trip."""
         with self._failing():
-            self._meet(partitions)
+            self._look_up(partitions)
 
     def flush(self) -> dict[TopicPartition, PartitionReceipt]:
         """Wait until everything appended is acknowledged.
@@ -146,11 +137,12 @@ class ProduceSession:
             Each partition's acknowledgements since the session began; partitions without records are absent.
         """
         with self._failing():
-            self._send_kept()
+            for batch in self._encoder.finish():
+                self._send(batch)
             while not self._sender.idle:  # bounded: every batch has a deadline
                 self._pump()
-            found = ((partition, lane.queue.receipt) for partition, lane in self._lanes.items())
-            return {partition: receipt for partition, receipt in found if receipt is not None}
+            queues = self._queues.items()
+            return {partition: queue.receipt for partition, queue in queues if queue.receipt is not None}
 
     def cancel(self) -> None:
         """Make a call that waits in another thread end soon, with `BatchRetryError`."""
@@ -162,7 +154,7 @@ class ProduceSession:
             operation="append or flush", state="closed", rule="a session serves one transaction"
         )
         self._encoder.clear()
-        self._lanes.clear()
+        self._queues.clear()
         self._sender.clear()
 
     # --- parts ---------------------------------------------------------------------------------------------------
@@ -182,17 +174,13 @@ class ProduceSession:
             self._failure = BatchRetryError(reason="writing to Kafka was interrupted")
             raise
 
-    def _meet(self, partitions: Iterable[TopicPartition]) -> None:
-        new = [partition for partition in dict.fromkeys(partitions) if partition not in self._lanes]
-        if not new:
-            return
+    def _look_up(self, partitions: Iterable[TopicPartition]) -> None:
+        new = [partition for partition in dict.fromkeys(partitions) if partition not in self._queues]
         unknown = [partition for partition in new if partition not in self._ends]
         if unknown:
             self._ends |= end_offsets(self._cluster, unknown, OffsetSpec.LATEST, self._cluster.deadline())
         for partition in new:
-            limits = self._limits_of(partition.topic)
-            queue = PartitionQueue(partition, self._ends[partition])
-            self._lanes[partition] = TopicLane(queue, LeaderFinder(self._cluster, partition), limits)
+            self._queues[partition] = PartitionQueue(partition, self._ends[partition], self._limits_of(partition.topic))
 
     def _limits_of(self, topic: str) -> TopicLimits:
         known = self._limits.get(topic)
@@ -200,47 +188,33 @@ class ProduceSession:
             known = self._limits[topic] = topic_limits(self._cluster, topic, self._cluster.deadline())
         return known
 
-    def _send_kept(self) -> None:
-        for batch in self._encoder.finish():
-            self._send(batch)
-
     def _send(self, batch: EncodedBatch) -> None:
         """Queue one batch, and send the queue once it fills a request.
 
         One request per batch would be expensive for a topic with many partitions: for each request that adds some
         of them to the transaction, the coordinator writes the whole list so far.
         """
-        self._queued_bytes += self._queue(batch)
+        queue = self._queues[batch.partition]
+        size = self._sender.push(queue, batch.payload, record_count=batch.record_count, row_key=batch.row_key)
+        self.digest = combine_digests(self.digest, batch.digest)
+        self.record_bytes += size
+        self._queued_bytes += size
         too_much = self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX
         if too_much or self._queued_bytes > self._options.max_request_bytes:
-            self._let_go()
-
-    def _queue(self, batch: EncodedBatch) -> int:
-        lane = self._lanes[batch.partition]
-        payload = lane.numbered(batch.payload, self._producer, batch.record_count)
-        self._digest = combine_digests(self._digest, batch.digest)
-        self._sender.push(lane, payload, record_count=batch.record_count, row_key=batch.row_key)
-        self._record_bytes += len(payload)
-        return len(payload)
-
-    def _let_go(self) -> None:
-        self._queued_bytes = 0
-        self._sender.pump(0)
-        while self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:  # bounded: every batch has a deadline
-            self._pump()
+            self._queued_bytes = 0
+            self._sender.pump(0)
+            while self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:  # bounded: every batch has a deadline
+                self._pump()
 
     def _pump(self) -> None:
         if self._cancelled:
-            raise BatchRetryError(reason="writing to Kafka was given up, since the attempt has failed elsewhere")
+            raise BatchRetryError(reason="writing to Kafka was cancelled because the attempt failed elsewhere")
         self._sender.pump(self._options.retry_backoff_ms / 1000)
 
 
 _log = sink_log(__name__)
 
 _ROW_COLUMNS: Final = ("topic", "partition", "key", "value", "headers")
-
-#: Topic limits are not requested: the broker refuses a batch that is too large.
-_NOT_ASKED: Final = TopicLimits(message_bytes_max=None, create_time=None)
 
 
 @dataclass(frozen=True)
@@ -330,11 +304,13 @@ class BatchListSender:
         offsets: dict[TopicPartition, tuple[int, int]] = {}
         for batch in batches:
             answer = answers.get(batch.partition)
-            if answer is None or answer.error_code in PRODUCE_RETRIED or _is_placeless(answer):
+            if answer is None or answer.error_code in PRODUCE_RETRIED:
                 return None
             if answer.error_code != Code.NONE:
                 unsent = Batch(0, batch.payload, batch.record_count, None, deadline_s=0.0)
                 raise produce_error(batch.partition, unsent, answer, producer)
+            if answer.base_offset < 0:  # a success without an offset, which is impossible for our own batch
+                return None
             offsets[batch.partition] = (answer.base_offset, answer.base_offset + batch.record_count - 1)
         return self._acknowledged(offsets)
 
@@ -343,50 +319,37 @@ class BatchListSender:
     ) -> AcknowledgedBatches:
         transaction = ProducedTransaction(self._transactional_id, producer, transaction_version)
         sender = BatchSender(self._cluster, transaction, self._options)
-        lanes: dict[TopicPartition, TopicLane] = {}
+        # Topic limits are not requested: the broker refuses a batch that is too large.
+        queues = {each.partition: PartitionQueue(each.partition) for each in batches}
         with sender.running():
             for batch in batches:
-                lane = lanes.get(batch.partition)
-                if lane is None:
-                    finder = LeaderFinder(self._cluster, batch.partition)
-                    lane = lanes[batch.partition] = TopicLane(PartitionQueue(batch.partition, 0), finder, _NOT_ASKED)
-                payload = lane.numbered(batch.payload, producer, batch.record_count)
-                sender.push(lane, payload, record_count=batch.record_count, row_key=None)
+                sender.push(queues[batch.partition], batch.payload, record_count=batch.record_count, row_key=None)
             while not sender.idle:  # bounded: every batch has a deadline
                 sender.pump(self._options.retry_backoff_ms / 1000)
-        return self._acknowledged({partition: _range_of(lane) for partition, lane in lanes.items()})
+        receipts = {partition: queue.receipt for partition, queue in queues.items() if queue.receipt is not None}
+        return self._acknowledged({at: (found.first_offset, found.last_offset) for at, found in receipts.items()})
 
     def _acknowledged(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> AcknowledgedBatches:
         topic_ids = {each.topic: found for each in offsets if (found := self._cluster.topic_id(each.topic))}
         return AcknowledgedBatches(offsets, topic_ids)
 
 
-def _is_placeless(answer: ProducedPartition) -> bool:
-    """A success without an offset, which is impossible for our own batch."""
-    return answer.error_code == Code.NONE and answer.base_offset < 0
-
-
-def _range_of(lane: TopicLane) -> tuple[int, int]:
-    receipt = lane.queue.receipt
-    if receipt is None:
-        message = "a sender at rest has the receipt of every partition"
-        raise AssertionError(message)
-    return receipt.first_offset, receipt.last_offset
-
-
-def joined(batches: Sequence[PlacedBatch]) -> tuple[tuple[str, ...], bytes]:
+def join_batches(batches: Sequence[PlacedBatch]) -> tuple[tuple[str, ...], bytes]:
     """Batches as stored in a database: their partitions, and their concatenated bytes."""
     return tuple(str(each.partition) for each in batches), b"".join(each.payload for each in batches)
 
 
-def parted(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatch]:
-    """Split the output of `joined`."""
+def split_batches(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatch]:
+    """Split the output of `join_batches`."""
     position = 0
     for name in partitions:
-        stop = position + _whole_batch_bytes(data, position)
+        if position + HEADER_BYTES > len(data):
+            break
+        header = read_header(data, position)
+        stop = position + max(HEADER_BYTES, header.size_bytes)
         if stop > len(data):
             break
-        yield PlacedBatch(TopicPartition.parse(name), data[position:stop], read_header(data, position).record_count)
+        yield PlacedBatch(TopicPartition.parse(name), data[position:stop], header.record_count)
         position = stop
     else:
         if position == len(data):
@@ -394,16 +357,8 @@ def parted(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatch]:
     raise LocalProtocolError(
         operation="read kept records",
         state=f"{len(data)} bytes for {len(partitions)} partitions",
-        rule="there is one record batch for each partition, and nothing else",
+        rule="the bytes must be one record batch for each partition, and nothing else",
     )
-
-
-def _whole_batch_bytes(data: bytes, position: int) -> int:
-    """Size of the batch at ``position`` according to its header; the header's size if that is incomplete."""
-    if position + HEADER_BYTES > len(data):
-        return HEADER_BYTES
-    length: int = LOG_OVERHEAD.unpack_from(data, position)[1]
-    return max(HEADER_BYTES, length + LOG_OVERHEAD_BYTES)
 
 
 class StickyPartitioner(ArrowPartitioner):

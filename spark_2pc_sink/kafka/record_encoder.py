@@ -59,6 +59,9 @@ class TopicLimits:
     needs_keys: bool = False
 
 
+UNKNOWN_LIMITS: Final = TopicLimits(message_bytes_max=None, create_time=None)
+
+
 @dataclass(frozen=True)
 class EncodingOptions:
     """The Kafka client properties for encoding records; they include no address and no secret.

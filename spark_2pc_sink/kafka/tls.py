@@ -118,11 +118,11 @@ def tls_refusal(failed: TlsFailedError, where: str, options: KafkaOptions) -> Tl
         return protocol_refusal(where, options, peer_has_tls=True)
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
-        finding = _judge_certificate(error, where, options)
+        finding = _certificate_finding(error, where, options)
         # OpenSSL's client shows what Python does not: the certificates in a failed handshake.
         address = where.rpartition(" ")[2]
         finding = replace(finding, remedy=f"{finding.remedy}. See it: openssl s_client -showcerts -connect {address}")
-    elif (found := _judge_reason(reason, options)) is not None:
+    elif (found := _alert_finding(reason, options)) is not None:
         finding = found
     else:
         return None
@@ -148,7 +148,7 @@ def protocol_refusal(where: str, options: KafkaOptions, *, peer_has_tls: bool) -
     )
 
 
-def _judge_certificate(error: ssl.SSLCertVerificationError, where: str, options: KafkaOptions) -> _Finding:
+def _certificate_finding(error: ssl.SSLCertVerificationError, where: str, options: KafkaOptions) -> _Finding:
     code, words = error.verify_code, error.verify_message.rstrip(".")
     if code in _WRONG_NAME:
         return _Finding(
@@ -180,7 +180,7 @@ def _judge_certificate(error: ssl.SSLCertVerificationError, where: str, options:
     return _Finding(f"its certificate is refused ({words})", f"give the {where} another certificate")
 
 
-def _judge_reason(reason: str, options: KafkaOptions) -> _Finding | None:
+def _alert_finding(reason: str, options: KafkaOptions) -> _Finding | None:
     alert = _ALERT.fullmatch(reason)
     said = alert[1] if alert else reason
     certificate = options.ssl_certificate_location

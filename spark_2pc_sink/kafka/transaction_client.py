@@ -9,6 +9,9 @@ On transaction.version 2 (KIP-890) every EndTxn bumps the epoch, so that a pair 
 does not: the caller takes a new pair with `TransactionClient.init_producer_id` before every transaction, adds
 partitions with `TransactionClient.add_partitions`, and aborts with InitProducerId too, whose markers have the next
 epoch and so fence stragglers, unlike those of EndTxn v4.
+
+InitProducerId has two optional features: two-phase commit, and keeping a prepared transaction (KIP-939). If a
+coordinator does not offer one, or refuses it, this is remembered until the cluster's features are refreshed.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from typing import Final, TypeAlias
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import KafkaTimeoutError, OutcomeUnknownError
+from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import (
     EPOCH_BUMP_VERSION,
+    TIMEOUT_NEVER_MS,
+    PreparedTxnState,
     ProducerIdAndEpoch,
     TopicPartition,
     check_transactional_id,
@@ -30,9 +35,9 @@ from spark_2pc_sink.ids import (
 from spark_2pc_sink.kafka.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.coordinator_calls import (
+    KEEP_REFUSED,
     CoordinatorCalls,
     InitializedProducer,
-    ProducerInit,
     TransactionDescription,
     description_of,
 )
@@ -50,12 +55,16 @@ from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.framed_request import EndTxnResponse, end_txn_request
-from spark_2pc_sink.wire.messages import KafkaRequest
-from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
+from spark_2pc_sink.wire.framed_request import EndTxnResponse, end_txn_request, pair_of
+from spark_2pc_sink.wire.messages import ConfigResource, KafkaRequest
+from spark_2pc_sink.wire.responses import KafkaResponse
 
 _log = sink_log(__name__)
 
+#: Kafka's default of transaction.max.timeout.ms, used if we may not read the broker's own.
+DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
+_TIMEOUT_OPTION: Final = "transaction.timeout.ms"
+_MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
 #: EndTxn bumps the epoch from this version on (KIP-890).
 _BUMPING_END_VERSION: Final = 5
 
@@ -105,13 +114,9 @@ class TransactionClient:
         self._features_age_ms_max = features_age_ms_max
         self._calls = CoordinatorCalls(cluster, transactional_id)
         self._features: BrokerFeatures | None = None
-        self._init = ProducerInit(
-            cluster,
-            self._calls,
-            self.transactional_id,
-            timeout_ms=options.transaction_timeout_ms,
-            two_phase_commit=two_phase_commit,
-        )
+        self._two_phase_wanted = two_phase_commit
+        self._two_phase_refused = False
+        self._keep_refused = False
 
     @property
     def cluster_id(self) -> str:
@@ -119,25 +124,26 @@ class TransactionClient:
 
     @property
     def transaction_version(self) -> int:
-        """The finalized transaction.version, as of the first use, or the last `refresh` or `learn_features`."""
+        """The finalized transaction.version, as of the first use, or the last `refresh` or `refresh_features`."""
         return self._known_features().transaction_version
 
     @property
     def offers_keep_prepared(self) -> bool:
-        return self._init.offers_keep_prepared(self._deadline())
+        """True if the coordinator offers InitProducerId v6 and has not refused keepPreparedTxn."""
+        return not self._keep_refused and self._offers_two_phase(self._deadline())
 
     def refresh(self) -> None:
         """Request versions and features again, and forget refusals: a cluster may change during a job."""
         self._cluster.forget_features()
         self._calls.forget()
-        self._init.forget()
+        self._two_phase_refused = self._keep_refused = False
         self._features = self._cluster.features()
 
-    def ask_features(self) -> None:
-        """Send the request for `learn_features` and `end` ahead; they use the answer within a second."""
-        self._cluster.ask_features()
+    def prefetch_features(self) -> None:
+        """Send the request for `refresh_features` and `end` ahead; they use the answer within a second."""
+        self._cluster.prefetch_features()
 
-    def learn_features(self) -> None:
+    def refresh_features(self) -> None:
         """Request the features again, as required before every transaction (KIP-890, "Client Changes")."""
         self._features = self._cluster.features(age_ms_max=self._features_age_ms_max)
 
@@ -164,7 +170,37 @@ class TransactionClient:
             AuthorizationError: no WRITE on the transactional id.
             KafkaTimeoutError: no usable answer within ``max_block_ms``. An epoch may have been used up.
         """
-        return self._init.ask(self._deadline(), lambda: self.describe().timeout_ms, keep_prepared=keep_prepared)
+        deadline = self._deadline()
+        offered = self._offers_two_phase(deadline)
+        for wanted, what in ((keep_prepared, "keepPreparedTxn"), (self._two_phase_wanted, "two-phase commit")):
+            if wanted and not offered:
+                reason = f"the broker offers no version with {what}"
+                raise kafka_error("InitProducerId", Code.UNSUPPORTED_VERSION, reason)
+        # By default the broker's maximum: a crash may last as long as the transaction's timeout.
+        timeout_ms = self._options.transaction_timeout_ms
+        if timeout_ms is None:
+            allowed = self._broker_max_timeout_ms(deadline)
+            timeout_ms = DEFAULT_MAX_TIMEOUT_MS if allowed is None else allowed
+        two_phase = offered and not self._two_phase_refused and self._two_phase_wanted is not False
+        reply = self._send_init(deadline, timeout_ms, two_phase=two_phase, keep_prepared=keep_prepared)
+        # 53: no TWO_PHASE_COMMIT permission, or transaction.two.phase.commit.enable is off. Nothing was changed.
+        # 35 is about keepPreparedTxn if that was requested too.
+        refused = reply.error_code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or (
+            reply.error_code == Code.UNSUPPORTED_VERSION and not keep_prepared
+        )
+        if two_phase and refused and self._two_phase_wanted is None:
+            self._two_phase_refused, two_phase = True, False
+            reply = self._send_init(deadline, timeout_ms, two_phase=False, keep_prepared=keep_prepared)
+        producer = responses.initialized_pair(reply)
+        if reply.error_code != Code.NONE or producer is None:
+            raise self._init_error(reply.error_code, timeout_ms, deadline, keep_prepared=keep_prepared)
+        kept = pair_of(reply.ongoing_txn_producer_id, reply.ongoing_txn_producer_epoch)
+        ongoing = PreparedTxnState() if kept is None else PreparedTxnState.of(kept)
+        if two_phase:
+            # The coordinator's stored value is the proof: force-terminate, for one, resets the timeout.
+            timeout_ms = self.describe().timeout_ms
+        never, own = timeout_ms == TIMEOUT_NEVER_MS, timeout_ms == self._options.transaction_timeout_ms
+        return InitializedProducer(producer, ongoing, never, timeout_ms, own_timeout=own)
 
     def usable_producer(self) -> InitializedProducer:
         """Take a pair that can begin a transaction, aborting an ongoing one.
@@ -188,13 +224,7 @@ class TransactionClient:
         Raises:
             KafkaError: any refusal except "no such transactional id", which is a state.
         """
-        described = self._calls.ask(
-            Api.DESCRIBE_TRANSACTIONS,
-            lambda version: messages.describe_transactions_request([self.transactional_id], version=version),
-            self._deadline(),
-            read=self._read_description,
-        )
-        return description_of(described)
+        return description_of(self._calls.describe(self._deadline()))
 
     def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to the transaction, all or none; for transaction.version 0 and 1 (KIP-98)."""
@@ -229,7 +259,13 @@ class TransactionClient:
         deadline = self._deadline()
         kind = "commit" if commit else "abort"
         try:
-            reply = self._end(producer, deadline, commit=commit)
+            bumps = self.ends_with_bump()
+            reply = self._calls.ask(
+                Api.END_TXN,
+                self._end_request(producer, commit=commit, bumps=bumps),
+                deadline,
+                version_max=_end_version_max(bumps=bumps),
+            )
         except KafkaTimeoutError as error:
             operation = f"EndTxn({kind}) of {producer} of {self.transactional_id!r}"
             raise OutcomeUnknownError.of(error, operation) from error
@@ -337,16 +373,6 @@ class TransactionClient:
         )
         return worst
 
-    def _end(self, producer: ProducerIdAndEpoch, deadline: Deadline, *, commit: bool) -> EndTxnResponse:
-        bumps = self.ends_with_bump()
-        reply: EndTxnResponse = self._calls.ask(
-            Api.END_TXN,
-            self._end_request(producer, commit=commit, bumps=bumps),
-            deadline,
-            version_max=_end_version_max(bumps=bumps),
-        )
-        return reply
-
     def _end_request(self, producer: ProducerIdAndEpoch, *, commit: bool, bumps: bool) -> Callable[[int], KafkaRequest]:
         def build(version: int) -> KafkaRequest:
             if bumps and version < _BUMPING_END_VERSION:
@@ -359,11 +385,58 @@ class TransactionClient:
     def _bumps(self, features: BrokerFeatures) -> bool:
         return min(self.transaction_version, features.transaction_version) >= EPOCH_BUMP_VERSION
 
-    def _read_description(self, response: KafkaResponse) -> KafkaPart:
-        found = responses.transactions_of(response).get(self.transactional_id)
-        if found is None:
-            raise kafka_error("DescribeTransactions", Code.UNKNOWN_SERVER_ERROR, "the answer lacks the id")
-        return found
+    def _send_init(self, deadline: Deadline, timeout_ms: int, *, two_phase: bool, keep_prepared: bool) -> KafkaResponse:
+        return self._calls.ask(
+            Api.INIT_PRODUCER_ID,
+            lambda version: messages.init_producer_id_request(
+                self.transactional_id,
+                version=version,
+                timeout_ms=timeout_ms,
+                enable_two_phase_commit=two_phase,
+                keep_prepared=keep_prepared,
+            ),
+            deadline,
+        )
+
+    def _init_error(self, code: int, timeout_ms: int, deadline: Deadline, *, keep_prepared: bool) -> Exception:
+        if keep_prepared and code in KEEP_REFUSED:
+            self._keep_refused = True
+        if code == Code.INVALID_TRANSACTION_TIMEOUT:
+            allowed = self._broker_max_timeout_ms(deadline)
+            limit = "less" if allowed is None else f"{allowed} ms"
+            return ConfigurationError(
+                option=_TIMEOUT_OPTION,
+                value=timeout_ms,
+                rule=f"the broker's {_MAX_TIMEOUT_CONFIG} allows {limit}",
+                remedy=f"lower {_TIMEOUT_OPTION} in kafka={{...}}, or raise {_MAX_TIMEOUT_CONFIG} of the brokers",
+            )
+        detail = f"transactional id {self.transactional_id!r}"
+        if keep_prepared and code == Code.INVALID_REQUEST:
+            detail = f"{detail}: this coordinator keeps a prepared transaction for clients with two-phase commit only"
+        return kafka_error("InitProducerId", code, detail)
+
+    def _offers_two_phase(self, deadline: Deadline) -> bool:
+        """Whether the coordinator supports InitProducerId v6; asked there, because brokers may differ."""
+        newest = self._calls.at_coordinator(
+            "versions of the coordinator",
+            lambda node_id: self._cluster.version(node_id, Api.INIT_PRODUCER_ID, deadline),
+            deadline,
+        )
+        return newest >= messages.TWO_PHASE_COMMIT_VERSION
+
+    def _broker_max_timeout_ms(self, deadline: Deadline) -> int | None:
+        """The coordinator's transaction.max.timeout.ms, None without permission to read it (DESCRIBE_CONFIGS)."""
+
+        def ask(node_id: int) -> Mapping[str, str | None] | None:
+            version = self._cluster.version(node_id, Api.DESCRIBE_CONFIGS, deadline)
+            request = messages.describe_configs_request(
+                ConfigResource.BROKER, str(node_id), [_MAX_TIMEOUT_CONFIG], version=version
+            )
+            return responses.config_values(self._cluster.request(node_id, request, deadline), str(node_id))
+
+        found = self._calls.at_coordinator(Api.DESCRIBE_CONFIGS.name, ask, deadline)
+        value = None if found is None else found.get(_MAX_TIMEOUT_CONFIG)
+        return None if value is None else int(value)
 
 
 def _end_version_max(*, bumps: bool) -> int:

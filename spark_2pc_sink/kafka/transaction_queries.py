@@ -8,14 +8,14 @@ in the meantime, and we may describe every transactional id.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.clock import Deadline, now_ms
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, RemoteProtocolError
-from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
@@ -177,33 +177,15 @@ class TerminatedTransaction:
     warnings: tuple[str, ...]
 
 
-_Found = TypeVar("_Found")
-
-
-class NotYetError(Exception):
-    """The answer only asks for a retry. Internal to this package."""
-
-
-def until_answered(operation: str, attempt: Callable[[], _Found], deadline: Deadline) -> _Found:
-    """Run ``attempt`` until it does not raise `NotYetError`, with growing pauses."""
-    last_error: str | None = None
-    while not deadline.passed:
-        try:
-            return attempt()
-        except NotYetError as error:
-            last_error = str(error)
-        except KafkaTimeoutError as error:
-            # An attempt cut short by the deadline is less informative than the previous answer.
-            last_error = last_error or error.last_error
-        deadline.pause()
-    raise KafkaTimeoutError(
-        operation=operation, deadline_ms=deadline.limit_ms, last_error=last_error or "no broker was asked in time"
-    )
-
-
 #: Partitions per DescribeProducers round, to bound request sizes; as in Kafka's own tool.
 PARTITIONS_PER_ROUND_MAX: Final = 500
 _TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+#: States of an open transaction, as named by ListTransactions.
+_OPEN_STATES: Final = (
+    TransactionState.ONGOING.value,
+    TransactionState.PREPARE_COMMIT.value,
+    TransactionState.PREPARE_ABORT.value,
+)
 #: The last version of InitProducerId without enable2Pc and keepPreparedTxn.
 _PLAIN_INIT_VERSION: Final = messages.TWO_PHASE_COMMIT_VERSION - 1
 
@@ -211,7 +193,7 @@ _PLAIN_INIT_VERSION: Final = messages.TWO_PHASE_COMMIT_VERSION - 1
 class TransactionQueries:
     """Queries about transactions, each repeated until the answer is complete or ``max_block_ms`` has passed."""
 
-    def __init__(self, cluster: Cluster, now_ms: Callable[[], int]) -> None:
+    def __init__(self, cluster: Cluster, now_ms: Callable[[], int] = now_ms) -> None:
         self._cluster = cluster
         self.now_ms = now_ms
 
@@ -228,20 +210,31 @@ class TransactionQueries:
         brokers = self._cluster.node_ids(deadline) if wanted.broker_id is None else (wanted.broker_id,)
         return self._listings(brokers, wanted, deadline)
 
+    def open_ids(self) -> list[str]:
+        """The ids with open transactions that we may describe (DESCRIBE), sorted."""
+        return [each.transactional_id for each in self.listings(ListFilter(states=_OPEN_STATES))]
+
     def details(self, transactional_id: str) -> TransactionDetails | None:
         """One transactional id, None if its coordinator does not know it."""
         deadline = self._cluster.deadline()
-        found = CoordinatorCalls(self._cluster, transactional_id).ask(
-            Api.DESCRIBE_TRANSACTIONS,
-            lambda version: messages.describe_transactions_request([transactional_id], version=version),
-            deadline,
-            read=lambda response: _described(responses.transactions_of(response), transactional_id),
-        )
+        found = CoordinatorCalls(self._cluster, transactional_id).describe(deadline)
         if found.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
             return None
         if found.error_code != Code.NONE:
             raise kafka_error("DescribeTransactions", found.error_code, f"transactional id {transactional_id!r}")
-        return self._details(self._cluster.coordinator(transactional_id, deadline), found)
+        began_ms = found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None
+        producer = pair_of(found.producer_id, found.producer_epoch)
+        return TransactionDetails(
+            coordinator=self._cluster.coordinator(transactional_id, deadline),
+            transactional_id=found.transactional_id,
+            producer_id=-1 if producer is None else producer.producer_id,
+            producer_epoch=-1 if producer is None else producer.epoch,
+            state=found.transaction_state,
+            timeout_ms=found.transaction_timeout_ms,
+            start_time_ms=began_ms,
+            duration_ms=None if began_ms is None else self.now_ms() - began_ms,
+            partitions=responses.transaction_partitions(found),
+        )
 
     def owners(self, producer_ids: Sequence[int]) -> dict[int, str]:
         """The transactional id of each producer id. Missing producer ids have none, for certain.
@@ -258,10 +251,10 @@ class TransactionQueries:
             brokers = {*self._cluster.node_ids(deadline), *(leader for leader, _ in before.values())}
             rows = self._listings(sorted(brokers), wanted, deadline)
             if before != self._coordinators(deadline):
-                raise NotYetError(f"partitions of {_TRANSACTION_STATE_TOPIC} moved while they were asked")
+                raise NodeUnavailableError(f"partitions of {_TRANSACTION_STATE_TOPIC} moved during the requests")
             return {row.producer_id: row.transactional_id for row in rows}
 
-        return until_answered("asking every transaction coordinator", attempt, deadline)
+        return self._cluster.until_answered("asking every transaction coordinator", attempt, deadline)
 
     def init_producer_id(self, transactional_id: str, *, timeout_ms: int) -> KafkaResponse:
         """Plain InitProducerId: abort an open transaction, and take the next pair; retried during the abort."""
@@ -302,8 +295,9 @@ class TransactionQueries:
             broker_id: the broker to ask; the leader of each partition if None.
         """
         found: dict[TopicPartition, tuple[KafkaPart, ...]] = {}
-        for some in _rounds(sorted(set(partitions))):
-            found.update(self._producers(some, broker_id))
+        wanted = sorted(set(partitions))
+        for first in range(0, len(wanted), PARTITIONS_PER_ROUND_MAX):
+            found |= self._producers(wanted[first : first + PARTITIONS_PER_ROUND_MAX], broker_id)
         return found
 
     def write_abort_marker(
@@ -316,7 +310,7 @@ class TransactionQueries:
         """
         deadline = self._cluster.deadline()
         try:
-            node_id = self._whom_to_ask([partition], None, deadline).get(partition)
+            node_id = self._brokers_of([partition], None, deadline).get(partition)
             if node_id is None:
                 return None
             version = self._cluster.version(node_id, Api.WRITE_TXN_MARKERS, deadline)
@@ -359,31 +353,31 @@ class TransactionQueries:
                 deadline,
             )
             if reply.error_code in COORDINATOR_MOVED:
-                raise NotYetError(f"it answered {describe_error(reply.error_code)}")
+                raise NodeUnavailableError(f"broker {node_id} answered {describe_error(reply.error_code)}")
             _check_listing(reply, wanted)
             return reply
 
-        return until_answered(f"{Api.LIST_TRANSACTIONS.name} at broker {node_id}", attempt, deadline)
+        return self._cluster.until_answered(f"{Api.LIST_TRANSACTIONS.name} at broker {node_id}", attempt, deadline)
 
     def _check_nothing_is_hidden(self, deadline: Deadline) -> None:
         """Describe an id that does not exist: without DESCRIBE on all ids the answer is 53, else "unknown".
 
         ListTransactions silently omits ids that we may not describe, so a missing id would prove nothing.
         """
-        nobody = f"spark-2pc-no-such-id-{secrets.token_hex(8)}"
+        unknown_id = f"spark-2pc-no-such-id-{secrets.token_hex(8)}"
         response = self._cluster.call(
             Api.DESCRIBE_TRANSACTIONS,
             self._cluster.any_node,
-            lambda version: messages.describe_transactions_request([nobody], version=version),
+            lambda version: messages.describe_transactions_request([unknown_id], version=version),
             deadline,
         )
-        code = _described(responses.transactions_of(response), nobody).error_code
+        code = responses.described(response, unknown_id).error_code
         if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             raise kafka_error(
                 "DescribeTransactions",
                 code,
-                "coordinators hide the transactional ids that may not be described, so nobody could say that a "
-                "transaction is unknown to all of them; grant DESCRIBE on every transactional id ('*')",
+                "coordinators hide the ids that may not be described, so no transaction can be shown to be unknown to "
+                "all of them; grant DESCRIBE on every transactional id ('*')",
             )
 
     def _coordinators(self, deadline: Deadline) -> Mapping[int, tuple[int, int]]:
@@ -397,27 +391,12 @@ class TransactionQueries:
                 raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
             without = [part.partition_index for part in topic.partitions if part.leader_id < 0]
             if without:
-                raise NotYetError(
-                    f"partitions {without} of {topic.name} have no leader, so their transactions cannot be seen"
+                raise NodeUnavailableError(
+                    f"partitions {without} of {topic.name} have no leader, so their transactions are not visible"
                 )
             return {part.partition_index: (part.leader_id, part.leader_epoch) for part in topic.partitions}
 
-        return until_answered("finding every transaction coordinator", attempt, deadline)
-
-    def _details(self, coordinator: int, found: KafkaPart) -> TransactionDetails:
-        began_ms = found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None
-        producer = pair_of(found.producer_id, found.producer_epoch)
-        return TransactionDetails(
-            coordinator=coordinator,
-            transactional_id=found.transactional_id,
-            producer_id=-1 if producer is None else producer.producer_id,
-            producer_epoch=-1 if producer is None else producer.epoch,
-            state=found.transaction_state,
-            timeout_ms=found.transaction_timeout_ms,
-            start_time_ms=began_ms,
-            duration_ms=None if began_ms is None else self.now_ms() - began_ms,
-            partitions=responses.transaction_partitions(found),
-        )
+        return self._cluster.until_answered("finding every transaction coordinator", attempt, deadline)
 
     def _topics(self, names: Sequence[str] | None, deadline: Deadline) -> tuple[KafkaPart, ...]:
         response = self._cluster.call(
@@ -436,7 +415,7 @@ class TransactionQueries:
         deadline = self._cluster.deadline()
 
         def attempt() -> dict[TopicPartition, tuple[KafkaPart, ...]]:
-            where = self._whom_to_ask([key for key in partitions if key not in found], broker_id, deadline)
+            where = self._brokers_of([key for key in partitions if key not in found], broker_id, deadline)
             reason = "no leader is known"
             for node_id in sorted({node for node in where.values() if node is not None}):
                 asked = [partition for partition, node in where.items() if node == node_id]
@@ -449,10 +428,10 @@ class TransactionQueries:
                         reason = f"broker {node_id} answered {describe_error(answer.error_code)}"
             missing = sorted(where.keys() - found.keys())
             if missing:
-                raise NotYetError(f"{missing[0]} and {len(missing) - 1} more: {reason}")
+                raise NodeUnavailableError(f"{missing[0]} and {len(missing) - 1} more: {reason}")
             return found
 
-        return until_answered(
+        return self._cluster.until_answered(
             f"{Api.DESCRIBE_PRODUCERS.name} of {counted(len(partitions), 'partition')}", attempt, deadline
         )
 
@@ -468,7 +447,7 @@ class TransactionQueries:
             # Its partitions are retried at their new leaders.
             return {}
 
-    def _whom_to_ask(
+    def _brokers_of(
         self, partitions: Sequence[TopicPartition], broker_id: int | None, deadline: Deadline
     ) -> dict[TopicPartition, int | None]:
         """The broker for each existing partition, None while it has no leader; others are omitted."""
@@ -487,22 +466,13 @@ class TransactionQueries:
         return found
 
 
-def _described(answers: Mapping[str, KafkaPart], transactional_id: str) -> KafkaPart:
-    found = answers.get(transactional_id)
-    if found is None:
-        raise RemoteProtocolError(
-            peer="a broker", detail=f"DescribeTransactions did not answer about {transactional_id!r}"
-        )
-    return found
-
-
 def _check_listing(reply: KafkaResponse, wanted: ListFilter) -> None:
     if reply.error_code == Code.INVALID_REGULAR_EXPRESSION:
         raise ConfigurationError(
             option="transactional_id_pattern",
             value=wanted.transactional_id_pattern,
-            rule="it is a regular expression as RE2 knows them, for the whole id",
-            remedy="write 'orders-.*' for all ids that begin with orders-",
+            rule="must be a regular expression in RE2 syntax that matches the whole id",
+            remedy="for example, write 'orders-.*' for all ids that begin with orders-",
         )
     if reply.error_code != Code.NONE:
         raise kafka_error("ListTransactions", reply.error_code)
@@ -510,11 +480,6 @@ def _check_listing(reply: KafkaResponse, wanted: ListFilter) -> None:
         raise ConfigurationError(
             option="state",
             value=", ".join(reply.unknown_state_filters),
-            rule="the broker knows no such state",
+            rule="must be a state that the broker knows",
             remedy="use Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort",
         )
-
-
-def _rounds(partitions: Sequence[TopicPartition]) -> Iterator[Sequence[TopicPartition]]:
-    for first in range(0, len(partitions), PARTITIONS_PER_ROUND_MAX):
-        yield partitions[first : first + PARTITIONS_PER_ROUND_MAX]

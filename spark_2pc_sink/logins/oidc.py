@@ -74,7 +74,7 @@ class TokenEndpoint:
             answer = self._answer(statuses)
         except (requests.RequestException, OSError, AuthlibBaseError, ValueError) as error:
             self._check_trusted(error)
-            if not statuses or _may_pass(statuses[-1]):
+            if not statuses or _is_temporary(statuses[-1]):
                 raise TokenUnavailableError(f"the token endpoint {self._url} cannot be asked: {error}") from error
             raise self._refused(statuses, str(error)) from error
         value, lasts_s = answer.get("access_token"), answer.get("expires_in")
@@ -88,7 +88,7 @@ class TokenEndpoint:
 
         def checked(response: requests.Response) -> requests.Response:
             statuses.append(HTTPStatus(response.status_code))
-            if _may_pass(statuses[-1]):
+            if _is_temporary(statuses[-1]):
                 response.raise_for_status()
             return response
 
@@ -131,7 +131,7 @@ class TokenEndpoint:
         )
 
 
-def _may_pass(status: HTTPStatus) -> bool:
+def _is_temporary(status: HTTPStatus) -> bool:
     """Whether a retry may give another answer; any other status without a token is a refusal."""
     busy = status in {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
     return busy or status >= HTTPStatus.INTERNAL_SERVER_ERROR

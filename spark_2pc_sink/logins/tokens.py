@@ -122,7 +122,7 @@ class TokenSource:
     def _renewed(self, now_s: float) -> Token:
         before = self._newest
         try:
-            token = self._asked(now_s)
+            token = self._requested(now_s)
         except TokenUnavailableError as error:
             if before is None or before.expires_at_s is None or before.expires_at_s <= now_s:
                 raise
@@ -132,7 +132,7 @@ class TokenSource:
         self._newest, self._renew_at_s, self._given_out = token, now_s + RENEW_AFTER * lasts_s, 0
         return token
 
-    def _asked(self, now_s: float) -> Token:
+    def _requested(self, now_s: float) -> Token:
         token = self._ask()
         if token.expires_at_s is not None and token.expires_at_s <= now_s:
             late_s = now_s - token.expires_at_s

@@ -24,7 +24,7 @@ class KafkaSide(Protocol):
 
     @property
     def transaction_version(self) -> int:
-        """The finalised feature transaction.version, 0 to 2, as of the last `refresh` or `learn_features`."""
+        """The finalised feature transaction.version, 0 to 2, as of the last `refresh` or `refresh_features`."""
 
     @property
     def offers_keep_prepared(self) -> bool:
@@ -33,10 +33,10 @@ class KafkaSide(Protocol):
     def refresh(self) -> None:
         """Ask the broker for its versions and features again."""
 
-    def ask_features(self) -> None:
-        """Send the feature request that `learn_features` or `end` will need, without waiting."""
+    def prefetch_features(self) -> None:
+        """Send the feature request that `refresh_features` or `end` will need, without waiting."""
 
-    def learn_features(self) -> None:
+    def refresh_features(self) -> None:
         """Read the features again; each transaction does before it begins."""
 
     def describe(self) -> TransactionDescription:

@@ -320,7 +320,7 @@ class Recovery:
                 return row
             if deadline.passed:
                 raise self._unsettled(row, kafka, resolution, deadline)
-            if deadline.got_long():
+            if deadline.is_due_for_log():
                 waiting = f"recovery is still waiting, for up to {deadline.remaining_s:.0f} s more"
                 self._log.warning("%s: Kafka shows %s, %s", waiting, kafka, resolution.reason)
             deadline.pause()

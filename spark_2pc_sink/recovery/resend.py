@@ -15,7 +15,7 @@ from spark_2pc_sink.choices import Facts, HaltCause, HaltError
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
-from spark_2pc_sink.kafka.produce_session import PlacedBatch, SendBatches, parted
+from spark_2pc_sink.kafka.produce_session import PlacedBatch, SendBatches, split_batches
 from spark_2pc_sink.recovery.report import Action, shown
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _kept_batches(store: KeepingStore, row: StateRow) -> list[PlacedBatch]:
             "transaction, or the table of kept records was changed",
         )
     try:
-        batches = list(parted(kept.partitions, kept.batches))
+        batches = list(split_batches(kept.partitions, kept.batches))
     except LocalProtocolError as error:
         raise _lost(row, f"the kept records cannot be read: {error}") from error
     count = sum(each.record_count for each in batches)

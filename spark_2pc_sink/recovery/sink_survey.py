@@ -27,8 +27,9 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import ENDING_STATES, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all, list_open
+from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
+from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
 from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_choices
 from spark_2pc_sink.recovery.recovery import Recovery
@@ -248,7 +249,7 @@ class SinkSurvey:
         return replace(report, kafka=None)
 
     def _survey_kafka_alone(self, cluster: Cluster) -> None:
-        names = list_open(cluster, cluster.deadline()) if self._only is None else [self._only]
+        names = TransactionQueries(cluster).open_ids() if self._only is None else [self._only]
         self._describe_alone(cluster, filter(self._is_requested, names))
 
     def _describe_alone(self, cluster: Cluster, names: Iterable[str]) -> None:
@@ -265,7 +266,7 @@ class SinkSurvey:
 
     def _note_of_open_transactions(self, cluster: Cluster) -> str:
         """Open transactions in Kafka without a row: a sink's row may be lost with its history."""
-        names = [name for name in list_open(cluster, cluster.deadline()) if self._is_requested(name)]
+        names = [name for name in TransactionQueries(cluster).open_ids() if self._is_requested(name)]
         more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
         return f". Kafka has open transactions of {', '.join(names[:_NAMED_MAX])}{more}" if names else ""
 

@@ -28,7 +28,7 @@ from spark_2pc_sink.errors import (
     SupersededError,
 )
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
-from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, PlacedBatch, SendBatches, joined
+from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, PlacedBatch, SendBatches, join_batches
 from spark_2pc_sink.recovery.kafka_side import KafkaSide
 from spark_2pc_sink.recovery.recovery import commits_lost_halt
 from spark_2pc_sink.recovery.resend import KeepingStore, resend
@@ -246,7 +246,7 @@ class IdWriter:
         )
         # The note's outcome is that of the decision, which is unknown once COMMIT was sent.
         unnoted, self._unnoted = self._unnoted, None
-        kept = None if self._never_times_out else KeptRecords(batch_id, *joined(sent.records.batches))
+        kept = None if self._never_times_out else KeptRecords(batch_id, *join_batches(sent.records.batches))
         try:
             with commits_lost_halt():
                 self._store.decide_within(
@@ -367,7 +367,7 @@ class IdWriter:
 
     def _begin(self, batches: Sequence[PlacedBatch]) -> ProducerIdAndEpoch:
         producer, self._producer = self._producer, None
-        self._kafka.learn_features()
+        self._kafka.refresh_features()
         if producer is None or producer.exhausted:
             self.note()
             self._initialized = self._kafka.usable_producer()

@@ -72,7 +72,7 @@ def open_transactions(producers: Mapping[TopicPartition, Sequence[KafkaPart]]) -
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Verdict:
     """The coordinators' view of an open transaction.
 
     Args:
@@ -102,7 +102,7 @@ def why_hanging(found: OpenTransaction, details: TransactionDetails | None) -> s
     return None
 
 
-def judge(queries: TransactionQueries, candidates: Sequence[OpenTransaction]) -> dict[OpenTransaction, Judgement]:
+def ask_owners(queries: TransactionQueries, candidates: Sequence[OpenTransaction]) -> dict[OpenTransaction, Verdict]:
     if not candidates:
         return {}
     owners = queries.owners(sorted({found.producer_id for found in candidates}))
@@ -110,7 +110,7 @@ def judge(queries: TransactionQueries, candidates: Sequence[OpenTransaction]) ->
     judged = {}
     for found in candidates:
         owner = details.get(owners.get(found.producer_id, ""))
-        judged[found] = Judgement(owner, why_hanging(found, owner))
+        judged[found] = Verdict(owner, why_hanging(found, owner))
     return judged
 
 
@@ -128,7 +128,7 @@ def find_hanging(
     ]
     now_ms = queries.now_ms()
     seen = open_transactions(queries.producers(searched, broker_id=broker_id))
-    judged = judge(queries, [found for found, last_ms in seen.items() if now_ms - last_ms > max_timeout_ms])
+    judged = ask_owners(queries, [found for found, last_ms in seen.items() if now_ms - last_ms > max_timeout_ms])
     suspected = {item: verdict.reason for item, verdict in judged.items() if verdict.reason is not None}
     # A transaction ended between the two checks was not hanging: a hanging one is still open now.
     again = queries.producers({found.where for found in suspected}, broker_id=broker_id)
@@ -187,7 +187,7 @@ def abort(queries: TransactionQueries, target: AbortTarget) -> AbortedOpenTransa
     sent: tuple[OpenTransaction, str] | None = None
     last_error = ""
     for _ in range(MARKERS_SENT_MAX):
-        hangs = _look_twice(queries, target)
+        hangs = _check_twice(queries, target)
         if hangs is None:
             if sent is None:
                 raise _not_open(queries, target)
@@ -257,10 +257,10 @@ def force_terminate(queries: TransactionQueries, transactional_id: str) -> Termi
     )
 
 
-def _look_twice(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenTransaction, str] | None:
+def _check_twice(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenTransaction, str] | None:
     """The hanging transaction and the reason, identical in two checks; None if it is not open (any more)."""
-    first = _look(queries, target)
-    second = None if first is None else _look(queries, target)
+    first = _find(queries, target)
+    second = None if first is None else _find(queries, target)
     if first is not None and second is not None and first[0].identity != second[0].identity:
         raise AbortRefusedError(
             partition=str(target.partition),
@@ -271,12 +271,12 @@ def _look_twice(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenT
     return second
 
 
-def _look(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenTransaction, str] | None:
+def _find(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenTransaction, str] | None:
     opened = open_transactions(queries.producers([target.partition]))
     found = next((item for item in opened if target.matches(item)), None)
     if found is None:
         return None
-    judgement = judge(queries, [found])[found]
+    judgement = ask_owners(queries, [found])[found]
     if judgement.owner is None or judgement.reason is not None:
         return found, judgement.reason or ""
     raise _known(found, judgement.owner)
@@ -329,7 +329,7 @@ def _warnings(before: TransactionDetails, timeout_ms: int) -> list[str]:
     return warnings
 
 
-def force_terminate_noted(
+def force_terminate_recorded(
     queries: TransactionQueries, transactional_id: str, store: StateStore
 ) -> TerminatedTransaction:
     """`force_terminate`, recorded in a sink's database before and after.

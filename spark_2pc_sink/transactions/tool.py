@@ -250,7 +250,7 @@ class TransactionTool:
             state_table=state_table,
         )
         with closing(open_store(options)) as store:
-            return ending.force_terminate_noted(self._queries, transactional_id, store)
+            return ending.force_terminate_recorded(self._queries, transactional_id, store)
 
     def _check_broker(self, broker_id: int | None) -> None:
         known = self._cluster.node_ids()

@@ -119,7 +119,7 @@ VERSIONS: Final[Mapping[Api, VersionRange]] = {
     Api.LIST_TRANSACTIONS: VersionRange(0, 2),
 }
 #: Each API with each of these versions.
-SPOKEN: Final = frozenset(
+SUPPORTED: Final = frozenset(
     (api, version) for api, spoken in VERSIONS.items() for version in range(spoken.oldest, spoken.newest + 1)
 )
 

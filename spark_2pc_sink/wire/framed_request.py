@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire.api_versions import SPOKEN, Api, unsupported_version
+from spark_2pc_sink.wire.api_versions import SUPPORTED, Api, unsupported_version
 from spark_2pc_sink.wire.batch_format import BITS, LOW_BITS, MORE_FOLLOW, VARINT_BYTES_MAX, read_unsigned
 
 #: A part of a request: any object that exposes its bytes without a copy.
@@ -71,7 +71,7 @@ class FramedRequest(Generic[_Reply]):
     def __init__(
         self, api: Api, version: int, body: Iterable[RecordBytes], read: Callable[[bytes, int], _Reply]
     ) -> None:
-        if (api, version) not in SPOKEN:
+        if (api, version) not in SUPPORTED:
             raise unsupported_version(api, version)
         self.API_KEY: int = api
         self.API_VERSION: int = version

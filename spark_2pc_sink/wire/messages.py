@@ -24,7 +24,7 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, InitProducerIdReq
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire.api_versions import SPOKEN, Api, unsupported_version
+from spark_2pc_sink.wire.api_versions import SUPPORTED, Api, unsupported_version
 
 _Part = TypeVar("_Part")
 _INT32_MAX: Final = 2**31 - 1
@@ -283,7 +283,7 @@ def list_offsets_request(
 
 def _request(kind: Any, version: int, **fields: Any) -> KafkaRequest:
     """A request of kafka-python's class ``kind``; its parts use the same version."""
-    if (kind.API_KEY, version) not in SPOKEN:
+    if (kind.API_KEY, version) not in SUPPORTED:
         raise unsupported_version(Api(kind.API_KEY), version)
     request: KafkaRequest = kind(version=version, **fields)
     return request

@@ -86,8 +86,14 @@ def written_markers(response: KafkaResponse) -> dict[int, dict[TopicPartition, i
     }
 
 
-def transactions_of(response: KafkaResponse) -> dict[str, KafkaPart]:
-    return {found.transactional_id: found for found in response.transaction_states}
+def described(response: KafkaResponse, transactional_id: str) -> KafkaPart:
+    """The result for one id in a DescribeTransactions response; a response without it is a RemoteProtocolError."""
+    found = next((each for each in response.transaction_states if each.transactional_id == transactional_id), None)
+    if found is None:
+        raise RemoteProtocolError(
+            peer="a broker", detail=f"DescribeTransactions did not answer about {transactional_id!r}"
+        )
+    return found
 
 
 def transaction_partitions(described: KafkaPart) -> tuple[TopicPartition, ...]:

@@ -22,11 +22,11 @@ def test_a_long_wait_is_said_again_and_again() -> None:
     """An operation that waits has a line in the log before its time-out, and one every ten seconds."""
     clock = FakeClock()
     deadline = Deadline(clock, 60_000)
-    assert not deadline.got_long()
+    assert not deadline.is_due_for_log()
     clock.now += QUIET_S
-    assert [deadline.got_long() for _ in range(3)] == [True, False, False]
+    assert [deadline.is_due_for_log() for _ in range(3)] == [True, False, False]
     clock.now += 10
-    assert [deadline.got_long() for _ in range(2)] == [True, False]
+    assert [deadline.is_due_for_log() for _ in range(2)] == [True, False]
 
 
 def test_the_system_clock_goes_on() -> None:

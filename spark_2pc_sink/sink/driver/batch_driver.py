@@ -123,7 +123,7 @@ class BatchDriver:
 
     def _write(self, batch_id: int, work: BatchWork) -> BatchReport:
         """Place the batch, and attempt it up to the allowed number of times."""
-        self._kafka.ask_features()
+        self._kafka.prefetch_features()
         first = placement = self._place(batch_id)
         if first is Placement.SKIP:
             return self._skip(batch_id, work)
@@ -203,7 +203,7 @@ class BatchDriver:
         producer = claim.next_producer
         # A producer begins one transaction: the next one comes from EndTxn, or from recover().
         self._claim = claim = replace(claim, next_producer=None)
-        self._kafka.learn_features()
+        self._kafka.refresh_features()
         if producer is None or producer.exhausted:
             initialized = self._kafka.usable_producer()
             self._claim = replace(claim, initialized=initialized)
@@ -247,7 +247,7 @@ class BatchDriver:
             self._write_rows(produced)
         margin_ms = self._rules.decision_margin_ms
         produced.check_time_left(self._clock.now_s(), claim.initialized, margin_ms=margin_ms)
-        self._kafka.ask_features()
+        self._kafka.prefetch_features()
         return attempt.commit(produced, produced.decision(claim.row))
 
     def _write_rows(self, produced: Produced) -> None:

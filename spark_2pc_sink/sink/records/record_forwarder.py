@@ -214,7 +214,7 @@ class RecordForwarder:
         session = self._session = self._session or self._open()
         if header.partition.topic not in self._met:
             self._met.add(header.partition.topic)
-            session.meet(self._led_partitions(header.partition))
+            session.look_up(self._led_partitions(header.partition))
         session.append_encoded(
             EncodedBatch(header.partition, frame.payload, header.record_count, header.digest, header.row_key)
         )

@@ -296,7 +296,7 @@ class DeadLetterTopic:
             return letters
         try:
             session = self._session(ticket, self.name)
-            session.meet(batch.partition for batch in letters.batches)
+            session.look_up(batch.partition for batch in letters.batches)
             for batch in letters.batches:
                 session.append_encoded(batch)
             written = session.flush()

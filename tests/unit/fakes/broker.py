@@ -321,10 +321,10 @@ class FakeClient:
     def refresh(self) -> None:
         self._keep_refused = False
 
-    def ask_features(self) -> None:
-        """As `learn_features`."""
+    def prefetch_features(self) -> None:
+        """As `refresh_features`."""
 
-    def learn_features(self) -> None:
+    def refresh_features(self) -> None:
         """What the broker is set to is known."""
 
     def describe(self) -> TransactionDescription:

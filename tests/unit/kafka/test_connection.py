@@ -143,7 +143,7 @@ def test_without_its_answer_a_request_fails_and_the_connection_is_closed(reply: 
     with connected_to(reply, request_timeout_ms=50) as connections:
         with pytest.raises(NodeUnavailableError, match=says):
             connections.request(PEER, request(), connections.deadline())
-        assert connections.by_promise([PEER]) == [PEER]
+        assert connections.most_promising_first([PEER]) == [PEER]
         assert not connections.ready(PEER), "a new connection is on its way"
 
 

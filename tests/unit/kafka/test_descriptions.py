@@ -13,8 +13,9 @@ from spark_2pc_sink.kafka import cluster as cluster_module
 from spark_2pc_sink.kafka import coordinator_calls as descriptions
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
-from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all, list_open
+from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
+from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api
@@ -103,13 +104,13 @@ def test_what_has_not_ended_is_listed() -> None:
     """At each broker, which lists what it coordinates."""
     with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
         fake.know(FakeTransaction(7, 4, partitions=(T0,)))
-        assert list_open(cluster, cluster.deadline()) == ["orders"]
+        assert TransactionQueries(cluster).open_ids() == ["orders"]
         asked = fake.of(Api.LIST_TRANSACTIONS)
         assert sorted(request.node_id for request in asked) == [0, 1]
         assert asked[0].body.state_filters == ["Ongoing", "PrepareCommit", "PrepareAbort"]
         fake.script(Api.LIST_TRANSACTIONS, answer(Code.CLUSTER_AUTHORIZATION_FAILED))
         with pytest.raises(AuthorizationError, match="ListTransactions"):
-            list_open(cluster, cluster.deadline())
+            TransactionQueries(cluster).open_ids()
 
 
 @pytest.fixture
@@ -119,14 +120,14 @@ def client(cluster: Cluster) -> TransactionClient:
 
 def test_a_question_that_was_sent_ahead_is_not_asked_again(fake: FakeCluster, client: TransactionClient) -> None:
     """KIP-890: the features are of this transaction all the same."""
-    client.learn_features()
+    client.refresh_features()
     fake.received.clear()
     fake.transaction_version, fake.features_epoch = 1, 2
-    client.ask_features()
-    client.learn_features()
+    client.prefetch_features()
+    client.refresh_features()
     assert client.transaction_version == 1
     assert [Api(each.api) for each in fake.received] == [Api.API_VERSIONS]
-    client.learn_features()
+    client.refresh_features()
     assert [Api(each.api) for each in fake.received] == [Api.API_VERSIONS] * 2
 
 
@@ -134,13 +135,13 @@ def test_an_answer_that_nothing_needed_is_not_kept_for_the_next_transaction(
     fake: FakeCluster, client: TransactionClient
 ) -> None:
     """B24: a transaction of a level below 2 ends without it, and the level changes before the next one."""
-    client.learn_features()
+    client.refresh_features()
     asked = len(fake.of(Api.API_VERSIONS))
-    client.ask_features()
+    client.prefetch_features()
     wait_until(lambda: len(fake.of(Api.API_VERSIONS)) > asked, deadline_s=10, what="the request to arrive")
     fake.transaction_version, fake.features_epoch = 1, 2
-    client.ask_features()
-    client.learn_features()
+    client.prefetch_features()
+    client.refresh_features()
     assert client.transaction_version == 1
 
 
@@ -149,11 +150,11 @@ def test_a_question_that_was_sent_ahead_in_vain_is_asked_again(fake: FakeCluster
     """B25."""
     with Cluster(options_for(fake, request_timeout_ms=100)) as cluster:
         client = TransactionClient(cluster, "orders", cluster.options)
-        client.learn_features()
+        client.refresh_features()
         fake.transaction_version, fake.features_epoch = 1, 2
         fake.script(Api.API_VERSIONS, step)
-        client.ask_features()
-        client.learn_features()
+        client.prefetch_features()
+        client.refresh_features()
         assert client.transaction_version == 1
 
 
@@ -161,12 +162,12 @@ def test_an_answer_to_a_question_of_long_ago_is_not_believed(
     fake: FakeCluster, client: TransactionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A COMMIT may take minutes, and the level may have changed meanwhile."""
-    client.learn_features()
-    client.ask_features()
+    client.refresh_features()
+    client.prefetch_features()
     wait_until(lambda: len(fake.of(Api.API_VERSIONS)) >= 2, deadline_s=10, what="the question to arrive")
     fake.transaction_version, fake.features_epoch = 1, 2
-    monkeypatch.setattr(cluster_module, "_ASKED_BEFORE_S_MAX", 0.0)
-    client.learn_features()
+    monkeypatch.setattr(cluster_module, "_PREFETCH_AGE_S_MAX", 0.0)
+    client.refresh_features()
     assert client.transaction_version == 1
 
 
@@ -174,9 +175,9 @@ def test_who_has_to_ask_again_does_not_believe_a_question_of_before(
     fake: FakeCluster, client: TransactionClient
 ) -> None:
     """B24: something was refused, perhaps because the level has changed."""
-    client.learn_features()
+    client.refresh_features()
     fake.received.clear()
-    client.ask_features()
+    client.prefetch_features()
     wait_until(lambda: fake.of(Api.API_VERSIONS), deadline_s=10, what="the question to arrive")
     fake.transaction_version, fake.features_epoch = 1, 2
     client.refresh()
@@ -186,16 +187,16 @@ def test_who_has_to_ask_again_does_not_believe_a_question_of_before(
 def test_nobody_is_connected_to_for_a_question_that_is_sent_ahead(
     fake: FakeCluster, cluster: Cluster, client: TransactionClient
 ) -> None:
-    client.ask_features()
+    client.prefetch_features()
     assert fake.received == []
-    client.learn_features()
+    client.refresh_features()
     fake.script(Api.DESCRIBE_TRANSACTIONS, hang_up)
     with pytest.raises(NodeUnavailableError):
         cluster.request(0, messages.describe_transactions_request(["orders"], version=0), cluster.deadline())
     fake.received.clear()
-    client.ask_features()
+    client.prefetch_features()
     assert fake.received == []
-    client.learn_features()
+    client.refresh_features()
     assert len(fake.of(Api.API_VERSIONS)) >= 1
 
 
@@ -205,9 +206,9 @@ def test_a_question_that_could_not_be_sent_ahead_is_asked_when_it_has_to_be(
     def refuse(*_: object) -> None:
         raise NodeUnavailableError("the connection has just ended")
 
-    client.learn_features()
+    client.refresh_features()
     monkeypatch.setattr(cluster, "begin_api_versions", refuse)
     fake.transaction_version, fake.features_epoch = 1, 2
-    client.ask_features()
-    client.learn_features()
+    client.prefetch_features()
+    client.refresh_features()
     assert client.transaction_version == 1

@@ -109,7 +109,8 @@ def queued(monkeypatch: pytest.MonkeyPatch, session: ProduceSession, value: str)
         patched.setattr("spark_2pc_sink.kafka.batch_sender.BatchSender.pump", lambda _self, _wait_s: None)
         for partition in (T0, T1):
             session.append(partition, rows(value))
-        session._send_kept()
+        for batch in session._encoder.finish():
+            session._send(batch)
 
 
 def test_one_request_carries_a_batch_of_each_partition(
@@ -190,7 +191,7 @@ def test_the_deadline_ends_it_and_names_the_last_error(fake: FakeCluster, cluste
 
 @pytest.mark.parametrize(
     ("before", "named"),
-    [([], "sent, and not answered"), ([answer(Code.NOT_ENOUGH_REPLICAS)], r"NOT_ENOUGH_REPLICAS \(19\)")],
+    [([], "sent, but not answered"), ([answer(Code.NOT_ENOUGH_REPLICAS)], r"NOT_ENOUGH_REPLICAS \(19\)")],
     ids=["the-only-attempt", "after-an-answer"],
 )
 def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_the_error_before_it(
@@ -351,7 +352,7 @@ def test_a_first_send_that_was_there_already_fails_the_batch(fake: FakeCluster, 
     other.flush()
     session = session_on(cluster)
     session.append(T0, rows("ours"))
-    with pytest.raises(BatchRetryError, match=r"another writer.*or the topic was deleted and made anew"):
+    with pytest.raises(BatchRetryError, match=r"another writer.*or the topic was deleted and recreated"):
         session.flush()
 
 

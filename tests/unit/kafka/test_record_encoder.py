@@ -15,7 +15,13 @@ from spark_2pc_sink.errors import AbortableError, LocalProtocolError, UnknownTop
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.batch_sender import Batch, PartitionQueue, PartitionReceipt
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.produce_session import BatchListSender, PlacedBatch, StickyPartitioner, joined, parted
+from spark_2pc_sink.kafka.produce_session import (
+    BatchListSender,
+    PlacedBatch,
+    StickyPartitioner,
+    join_batches,
+    split_batches,
+)
 from spark_2pc_sink.kafka.record_encoder import (
     TOGETHER_BYTES_MAX,
     EncodedBatch,
@@ -414,15 +420,15 @@ def test_a_refusal_is_raised(fake: FakeCluster, cluster: Cluster, *, known: bool
 
 def test_what_is_kept_is_what_was_sent() -> None:
     batches = [batch(T0, "a", "b"), batch(T1, "c"), batch(T0, "d")]
-    partitions, data = joined(batches)
-    found = list(parted(partitions, data))
+    partitions, data = join_batches(batches)
+    found = list(split_batches(partitions, data))
     assert [(each.partition, bytes(each.payload), each.record_count) for each in found] == [
         (each.partition, bytes(each.payload), each.record_count) for each in batches
     ]
 
 
 def test_what_is_kept_and_damaged_is_refused() -> None:
-    partitions, data = joined([batch(T0, "a"), batch(T1, "b")])
+    partitions, data = join_batches([batch(T0, "a"), batch(T1, "b")])
     for wrong_partitions, wrong_data in (
         (partitions[:1], data),
         ((*partitions, "t-0"), data),
@@ -431,4 +437,4 @@ def test_what_is_kept_and_damaged_is_refused() -> None:
         (partitions, data + b"?"),
     ):
         with pytest.raises(LocalProtocolError, match="read kept records"):
-            list(parted(wrong_partitions, wrong_data))
+            list(split_batches(wrong_partitions, wrong_data))

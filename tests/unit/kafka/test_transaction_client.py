@@ -291,7 +291,7 @@ def test_no_answer_in_time_is_an_unknown_outcome(fake: FakeCluster, step: Any) -
 def service(cluster: Cluster) -> TransactionClient:
     """A client that takes an answer about features for a minute, and knows its coordinator."""
     client = TransactionClient(cluster, "orders", cluster.options, features_age_ms_max=60_000)
-    client.learn_features()
+    client.refresh_features()
     client.describe()
     return client
 
@@ -303,7 +303,7 @@ def test_end_is_sent_now_and_answered_later(
     fake.transaction_version = level
     fake.know(OPEN)
     service = TransactionClient(cluster, "orders", cluster.options, features_age_ms_max=60_000)
-    service.learn_features()
+    service.refresh_features()
     service.describe()
     ending = service.begin_end(PAIR, commit=True)
     wait_until(lambda: fake.of(Api.END_TXN), deadline_s=10, what="EndTxn to arrive")
@@ -340,7 +340,7 @@ def test_nothing_is_sent_now_where_something_else_has_to_be_asked_before(
     fake: FakeCluster, cluster: Cluster, client: TransactionClient, service: TransactionClient
 ) -> None:
     """A caller who does not wait for Kafka must not wait for any of it."""
-    client.learn_features()
+    client.refresh_features()
     assert client.begin_end(PAIR, commit=True) is None, "how old its features may be it was not told"
     cluster.forget_coordinator("orders")
     assert service.begin_end(PAIR, commit=True) is None
@@ -484,9 +484,9 @@ def test_refresh_reads_the_feature_again(fake: FakeCluster, client: TransactionC
 def test_a_service_asks_for_features_once_in_a_while(fake: FakeCluster, cluster: Cluster) -> None:
     """B24: not with each of its transactions; an answer that is too old is asked for again."""
     patient = TransactionClient(cluster, "orders", cluster.options, features_age_ms_max=60_000)
-    patient.learn_features()
+    patient.refresh_features()
     fake.transaction_version, fake.features_epoch = 1, 2
-    patient.learn_features()
+    patient.refresh_features()
     assert (patient.transaction_version, patient.ends_with_bump()) == (2, True)
     hasty = TransactionClient(cluster, "orders", cluster.options, features_age_ms_max=1)
     wait_until(lambda: not hasty.ends_with_bump(), deadline_s=10, what="the answer to be too old")
@@ -497,15 +497,15 @@ def test_of_two_brokers_the_newer_features_are_believed(fake: FakeCluster, clien
     assert client.transaction_version == 2
     fake.transaction_version, fake.features_epoch = 0, 5
     assert client.transaction_version == 2
-    client.learn_features()
+    client.refresh_features()
     assert client.transaction_version == 0
     fake.transaction_version, fake.features_epoch = 2, 4
-    client.learn_features()
+    client.refresh_features()
     assert client.transaction_version == 0
     client.refresh()
     assert client.transaction_version == 0
     fake.features_epoch = 6
-    client.learn_features()
+    client.refresh_features()
     assert client.transaction_version == 2
 
 

@@ -404,8 +404,11 @@ def test_read_describe_transactions() -> None:
     response = DescribeTransactionsResponse(
         version=0, throttle_time_ms=0, transaction_states=[ongoing, unknown, being_created]
     )
-    read = responses.transactions_of(answered(response))
-    assert {name: each.error_code for name, each in read.items()} == {"a": 0, "b": 105, "c": 0}
+    answer = answered(response)
+    read = {name: responses.described(answer, name) for name in "abc"}
+    assert [read[name].error_code for name in "abc"] == [0, 105, 0]
+    with pytest.raises(RemoteProtocolError, match="did not answer about 'd'"):
+        responses.described(answer, "d")
     assert responses.transaction_partitions(read["a"]) == (AUDIT_1, ORDERS_0, ORDERS_3)
     assert [pair_of(read[name].producer_id, read[name].producer_epoch) for name in "ac"] == [
         ProducerIdAndEpoch(5, 3),

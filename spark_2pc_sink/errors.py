@@ -9,7 +9,7 @@
     │   ├── ConstraintError       a row that a constraint, a type or a trigger of the table refused
     │   ├── DuplicateKeyError     upsert met one key twice in a batch
     │   ├── RecordTooLargeError   a record that exceeds the topic's limit
-    │   ├── RecordRefusedError    a record that the topic does not take, such as one without a key
+    │   ├── RecordRefusedError    a record that the topic refuses, such as one without a key
     │   └── TooManyBadRowsError   more bad rows than max_bad_rows lets into the dead letters
     ├── LocalProtocolError        the caller broke the order of calls
     ├── RemoteProtocolError       a peer broke its protocol
@@ -17,7 +17,7 @@
     │   ├── FencedError           another producer owns the transactional id now
     │   ├── AbortableError        this transaction must be aborted; the next one may succeed
     │   ├── AuthorizationError    an ACL is missing, or the credentials were refused
-    │   │   └── TlsRefusedError   a certificate was refused, or one of the two speaks no TLS
+    │   │   └── TlsRefusedError   a certificate was refused, or one side does not use TLS
     │   └── UnknownTopicError     the topic or partition does not exist
     ├── KafkaTimeoutError         no answer within the deadline
     │   └── OutcomeUnknownError   … to a request that may have been carried out (EndTxn)
@@ -170,7 +170,7 @@ class ConstraintError(DataError):
 
 @dataclass(eq=False, kw_only=True)
 class DuplicateKeyError(DataError):
-    """Upsert met a key more than once in one batch, and no option tells which row is the last."""
+    """A batch contains a key of an upsert more than once, and no option tells which row is the last."""
 
     table: str
     key_columns: tuple[str, ...]
@@ -199,7 +199,7 @@ class RecordTooLargeError(DataError):
 
     def __str__(self) -> str:
         return (
-            f"the record with key {self.row_key} for {self.topic}-{self.partition} has {self.record_bytes} bytes: "
+            f"the record with key {self.row_key} for {self.topic}-{self.partition} has {self.record_bytes} bytes, but "
             f"{self.limit}; nothing of the batch was written. Raise max.message.bytes of the topic (and "
             "max.request.size in kafka={...}), or make the value smaller"
         )
@@ -226,7 +226,7 @@ class RecordRefusedError(DataError):
             else "Filter"
         )
         return (
-            f"{self.topic}-{self.partition} does not take the record with {self.record}: {self.reason}; nothing of "
+            f"{self.topic}-{self.partition} refuses the record with {self.record}: {self.reason}; nothing of "
             f"the batch was written. {remedy} such rows before the sink, or send them to the dead letters (bad_rows)"
         )
 
@@ -290,7 +290,7 @@ class AuthorizationError(KafkaError):
 
 @dataclass(eq=False, kw_only=True)
 class TlsRefusedError(AuthorizationError):
-    """TLS with a broker cannot be agreed upon, however often it is tried.
+    """TLS with a broker cannot be negotiated; a retry would fail again.
 
     ``name`` is OpenSSL's name for it, ``code`` its X509_V_ERR code or 0.
     """

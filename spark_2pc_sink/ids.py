@@ -51,8 +51,8 @@ class ProducerIdAndEpoch:
             raise ConfigurationError(
                 option="producer id and epoch",
                 value=f"{self.producer_id}:{self.epoch}",
-                rule=f"the producer id is between 0 and {PRODUCER_ID_MAX}, and the epoch between 0 and {EPOCH_LIMIT}",
-                remedy="pass a pair that a Kafka transaction coordinator answered",
+                rule=f"the producer id must be from 0 to {PRODUCER_ID_MAX}, and the epoch from 0 to {EPOCH_LIMIT}",
+                remedy="pass the values returned by a Kafka transaction coordinator",
             )
 
     @property
@@ -98,8 +98,8 @@ class PreparedTxnState:
             raise ConfigurationError(
                 option="prepared transaction state",
                 value=self.text,
-                rule="it is '' or 'producerId:epoch' with two decimal numbers",
-                remedy="pass the text that prepare_transaction() answered, unchanged",
+                rule="must be '' or 'producerId:epoch' with two decimal numbers",
+                remedy="pass the text returned by prepare_transaction(), unchanged",
             )
 
     @classmethod
@@ -170,7 +170,7 @@ class TopicPartition:
 
 @dataclass(frozen=True)
 class BatchRange:
-    """Batches of one query by their ids, as a person names them: ``41..43``, ``41``, or ``none``.
+    """Batches of one query by their ids, written as ``41..43``, ``41``, or ``none``.
 
     Args:
         first: the first id, 0 or more.
@@ -198,8 +198,8 @@ class BatchRange:
             raise ConfigurationError(
                 option="accept_loss",
                 value=given,
-                rule="it names batches by their ids: the first and the last one, one of them, or none",
-                remedy="write '41..43', '41' or 'none', as the refusal says that asks for it",
+                rule="must be the first and the last batch id, one batch id, or none",
+                remedy="write '41..43', '41' or 'none', as shown by the error that asks for it",
             )
         return cls(int(ids[0]), int(ids[1]))
 
@@ -228,7 +228,7 @@ def check_transactional_id(text: str) -> str:
         raise ConfigurationError(
             option="transactional_id",
             value=text,
-            rule=f"it has 1 to {TRANSACTIONAL_ID_CHARACTERS_MAX} printable characters",
+            rule=f"must have 1 to {TRANSACTIONAL_ID_CHARACTERS_MAX} printable characters",
             remedy="give each sink one short name that stays the same across restarts, such as 'orders'",
         )
     return text

@@ -96,9 +96,9 @@ class HttpRequest:
 def refusal(request: HttpRequest, access: MetricsAccess) -> bytes | None:
     """The error response; None if the metrics are to be served."""
     if not access.knows(request.one("host")):
-        return _response("400 Bad Request", _TEXT, b"the Host header is no name of this server: see docs/metrics.md\n")
+        return _response("400 Bad Request", _TEXT, b"the Host header does not name this server: see docs/metrics.md\n")
     if not access.grants(request.one("authorization")):
-        return _response("401 Unauthorized", _TEXT, b"a token is needed\n", "WWW-Authenticate: Bearer")
+        return _response("401 Unauthorized", _TEXT, b"a token is required\n", "WWW-Authenticate: Bearer")
     if request.method != "GET":
         return _response("405 Method Not Allowed", _TEXT, b"GET only\n", "Allow: GET")
     if request.path != "/metrics":
@@ -164,6 +164,6 @@ class MetricsServer:
         try:
             figures = await self._page()
         except Exception:  # noqa: BLE001 - answered, and the next scrape tries again
-            _log.exception("a scrape failed")
-            return _response("500 Internal Server Error", _TEXT, b"the figures could not be made: see the log\n")
+            _log.exception("could not collect the metrics for a scrape")
+            return _response("500 Internal Server Error", _TEXT, b"the metrics could not be collected: see the log\n")
         return _response("200 OK", self._content_type, figures)

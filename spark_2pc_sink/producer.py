@@ -178,7 +178,7 @@ def rule_for(state: WriterState, operation: Operation) -> Rule:
     if rule is None:
         allowed = [known.operation.value for known in RULES if known.state is state]
         raise LocalProtocolError(
-            operation=operation.value, state=state.value, rule=f"only {', '.join(allowed)} can be called now"
+            operation=operation.value, state=state.value, rule=f"only {', '.join(allowed)} may be called now"
         )
     return rule
 
@@ -220,8 +220,8 @@ class TransactionalWriter:
             raise ConfigurationError(
                 option="two_phase_commit",
                 value=two_phase_commit,
-                rule="it excludes transaction.timeout.ms: its transactions never time out (KIP-939)",
-                remedy="leave one of the two out",
+                rule="excludes transaction.timeout.ms: its transactions never time out (KIP-939)",
+                remedy="omit one of the two",
             )
         self._transactional_id = transactional_id
         self._cluster = Cluster(options)
@@ -359,7 +359,7 @@ class TransactionalWriter:
             raise LocalProtocolError(
                 operation=Operation.PREPARE.value,
                 state=self._state.value,
-                rule="without two_phase_commit=True the broker may abort what is prepared (INVALID_TXN_STATE)",
+                rule="without two_phase_commit=True the broker may abort a prepared transaction (INVALID_TXN_STATE)",
             )
         with self._transition(rule):
             if self._session is not None:

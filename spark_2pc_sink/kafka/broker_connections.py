@@ -170,7 +170,7 @@ class BrokerConnections:
         """
         connection = self._connection(node_id)
         if not connection.ready:
-            raise NodeUnavailableError(f"broker {node_id} cannot take a request now")
+            raise NodeUnavailableError(f"broker {node_id} cannot accept a request now")
         sent = connection.send(request)
         self._note_state(node_id, connection)
         return sent
@@ -217,7 +217,7 @@ class BrokerConnections:
                 later[node_id] = begun
             return {node_id: answer() for node_id, answer in later.items()}
         except NodeUnavailableError as error:
-            _log.info("%s; asking again", error)
+            _log.info("%s; retrying", error)
             return None
 
     def most_promising_first(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:
@@ -375,7 +375,7 @@ class BrokerConnections:
     def _disconnect(self, node_id: NodeId) -> None:
         connection = self._connections.pop(node_id, None)
         if connection is not None:
-            connection.close(ConnectionResetError("it is needed no more"))
+            connection.close(ConnectionResetError("no longer needed"))
 
     def _connect(self, node_id: NodeId, deadline: Deadline) -> None:
         connection = self._connection(node_id)

@@ -171,8 +171,8 @@ class Cluster(BrokerConnections):
             secured = "" if self.options.security_protocol == "PLAINTEXT" else " --command-config FILE"
             raise unknown_topic(
                 missing[0],
-                f"it does not exist at {servers}, and topics are never created here; correct the name, or create it: "
-                f"kafka-topics.sh --bootstrap-server {servers} --create --topic {missing[0]}{secured}",
+                f"it does not exist at {servers}, and topics are never created automatically; correct the name, or "
+                f"create it: kafka-topics.sh --bootstrap-server {servers} --create --topic {missing[0]}{secured}",
             )
         return {topic: len(found[topic].partitions) for topic in wanted}
 
@@ -296,7 +296,7 @@ class Cluster(BrokerConnections):
         version = self.version(node_id, Api.METADATA, deadline)
         reply = self.request(node_id, messages.metadata_request(topics, version=version), deadline)
         if not reply.brokers:
-            raise NodeUnavailableError(f"broker {node_id} knows no brokers yet")
+            raise NodeUnavailableError(f"broker {node_id} does not list any brokers yet")
         self._metadata = reply
         self._take_addresses({broker.node_id: (broker.host, broker.port) for broker in reply.brokers})
         self._metadata_until_s = time.monotonic() + self.options.metadata_max_age_ms / 1000

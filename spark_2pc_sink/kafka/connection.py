@@ -102,7 +102,7 @@ def decoded(header: Any, correlation_id: int, frame: bytes) -> KafkaResponse:
         detail = f"an answer of {len(frame)} bytes cannot be decoded: {error!r}"
         raise RemoteProtocolError(peer="a broker", detail=detail) from error
     if found != correlation_id:
-        raise RemoteProtocolError(peer="a broker", detail=f"it answered request {found}, and {correlation_id} was next")
+        raise RemoteProtocolError(peer="a broker", detail=f"it answered request {found} instead of {correlation_id}")
     return value
 
 
@@ -193,7 +193,7 @@ class Connection:
         if self._steps is not None or self.failure is not None:
             return
         if not self._in_flight and now_s - self._used_s >= self._options.connections_max_idle_ms / 1000:
-            self.close(ConnectionResetError("it was not used for connections.max.idle.ms"))
+            self.close(ConnectionResetError("idle for connections.max.idle.ms"))
         elif now_s >= self._login_at_s:
             self._due_s = self._wake_s = now_s + self._options.request_timeout_ms / 1000
             self._steps = self._logging_in_again()
@@ -278,7 +278,7 @@ class Connection:
             addresses = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
         except OSError as error:
             raise ConnectionError(f"DNS lookup of {host}:{port} failed: {error}") from error
-        failed = "it has no address"
+        failed = "the host has no address"
         for left, (family, kind, protocol, _, at) in zip(range(len(addresses), 0, -1), addresses, strict=True):
             self._wake_s = monotonic() + (self._due_s - monotonic()) / left
             self._socket = sock = socket.socket(family, kind, protocol)
@@ -346,7 +346,7 @@ class Connection:
         try:
             yield from self._logging_in()
         except LoginRefusedError as error:
-            raise ConnectionResetError(f"the new login of this connection was refused: {error}") from error
+            raise ConnectionResetError(f"the renewed login of this connection was refused: {error}") from error
 
     def _exchange(self, request: KafkaRequest) -> Generator[int, int, KafkaResponse]:
         sent = self._send(request)
@@ -415,7 +415,7 @@ class Connection:
         while len(received) - position >= LENGTH.size:
             (size,) = LENGTH.unpack_from(received, position)
             if not 0 <= size <= self._options.receive_bytes_max:
-                raise RemoteProtocolError(peer="a broker", detail=f"it sent the length {size} of an answer")
+                raise RemoteProtocolError(peer="a broker", detail=f"it sent an answer with the length {size}")
             start = position + LENGTH.size
             if len(received) - start < size:
                 break

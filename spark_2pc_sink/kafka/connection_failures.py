@@ -83,12 +83,12 @@ class ConnectionFailures:
         if not isinstance(error, LoginRefusedError):
             return None
         if error.code == Code.UNSUPPORTED_SASL_MECHANISM:
-            detail = f"does not know sasl.mechanism={self._options.sasl_mechanism}. Use one that is in "
-            return _login_error(error, f"the {where} {detail}sasl.enabled.mechanisms there, or add this one")
+            detail = f"does not support sasl.mechanism={self._options.sasl_mechanism}. Use one of its "
+            return _login_error(error, f"the {where} {detail}sasl.enabled.mechanisms, or add this one there")
         if error.code != Code.SASL_AUTHENTICATION_FAILED:
             return None
         if self._tokens is not None and self._tokens.refused():
-            return NodeUnavailableError(f"{where} refused a token that was in use: {error}")
+            return NodeUnavailableError(f"{where} refused a token that it had accepted before: {error}")
         return _login_error(error, f"the {where} refused the login of {self._login_name()}: {error}")
 
     def _login_name(self) -> str:
@@ -101,7 +101,7 @@ class ConnectionFailures:
     ) -> Exception | None:
         if isinstance(error, LoginRefusedError) and error.code == Code.ILLEGAL_SASL_STATE:
             without = "SSL" if self._options.security_protocol == "SASL_SSL" else "PLAINTEXT"
-            detail = f"takes no logins at this port. Set security.protocol={without}, or give another port"
+            detail = f"does not accept logins on this port. Set security.protocol={without}, or use another port"
             return _login_error(error, f"the {where} {detail}")
         return self._after_probe(where, probe(*address, tls)) if address is not None and _has_ended(error) else None
 
@@ -117,9 +117,9 @@ class ConnectionFailures:
             api="SaslHandshake",
             code=Code.SASL_AUTHENTICATION_FAILED,
             name=Code.SASL_AUTHENTICATION_FAILED.name,
-            detail=f"the {where} wants a login, by {' or '.join(found.mechanisms)}. Set security.protocol="
-            f"{'SASL_SSL' if options.security_protocol == 'SSL' else 'SASL_PLAINTEXT'}, sasl.mechanism and what that "
-            "needs",
+            detail=f"the {where} requires a login by {' or '.join(found.mechanisms)}. Set security.protocol="
+            f"{'SASL_SSL' if options.security_protocol == 'SSL' else 'SASL_PLAINTEXT'}, sasl.mechanism and the options "
+            "of that mechanism",
         )
 
 

@@ -108,7 +108,7 @@ class CoordinatorCalls:
             version = self._cluster.version(node_id, api, deadline, at_most=version_max)
             return self._cluster.begin(node_id, build(version), deadline)
         except NodeUnavailableError as error:
-            _log.info("%s: %s; sending again", api.name, error)
+            _log.info("%s: %s; retrying", api.name, error)
             return None
 
 

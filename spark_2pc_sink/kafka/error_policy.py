@@ -80,16 +80,16 @@ _REFUSED: Final = frozenset(
     }
 )
 _ACL_REMEDY: Final = (
-    "An ACL is missing: docs/permissions.md lists what a sink needs, and `spark-2pc transactions --help` "
-    "what those commands need"
+    "An ACL is missing: docs/permissions.md lists those of a sink, and `spark-2pc transactions --help` those of its "
+    "commands"
 )
 
 _CLOCK_REMEDY: Final = (
-    "records have the time of the clock of this machine at which their batch began: set the clock, as by NTP; or raise "
-    "message.timestamp.after.max.ms of the topic, or message.timestamp.before.max.ms where a batch takes longer"
+    "records are stamped with this machine's time at the start of their batch: correct the clock, for example by NTP, "
+    "or raise message.timestamp.after.max.ms of the topic, or message.timestamp.before.max.ms if batches take longer"
 )
 _KEY_REMEDY: Final = (
-    "Where the topic is compacted (cleanup.policy) each record needs a key: give one, as by the option key"
+    "If the topic is compacted (cleanup.policy), each record needs a key: set one, for example by the option key"
 )
 
 
@@ -123,7 +123,7 @@ def produce_error(
         return ConfigurationError(
             option="timestamp",
             value=datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="milliseconds"),
-            rule=f"{partition} takes no record of this time: {reason}",
+            rule=f"{partition} must accept records with this time: {reason}",
             remedy=_CLOCK_REMEDY,
         )
     if code == Code.INVALID_RECORD:
@@ -141,9 +141,9 @@ def produce_error(
     return ConfigurationError(
         option="batch.size",
         value=len(batch.payload),
-        rule=f"{partition} does not take a batch of {batch.record_count} records in so many bytes",
+        rule=f"{partition} does not accept a batch of this size ({batch.record_count} records)",
         remedy="set batch.size below max.message.bytes of the topic; with the permission DESCRIBE_CONFIGS on the "
-        "topic that is done without asking",
+        "topic it is limited automatically",
     )
 
 

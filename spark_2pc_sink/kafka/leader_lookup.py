@@ -65,7 +65,7 @@ class LeaderFinder:
         self._refreshes_in_vain += 1
         if self._refreshes_in_vain >= UNKNOWN_TOPIC_REFRESHES_MAX:
             raise unknown_topic(
-                topic, f"there is no partition {index}; add partitions, or create the topic, if it is gone"
+                topic, f"partition {index} does not exist; add partitions, or create the topic if it was deleted"
             )
         return None
 
@@ -108,7 +108,7 @@ def ask_leader(
     raise KafkaTimeoutError(
         operation=f"{api.name} for {partition}",
         deadline_ms=deadline.limit_ms,
-        last_error=reasons.newest or "the time was over before its leader was asked",
+        last_error=reasons.newest or "the deadline passed before its leader was asked",
     )
 
 

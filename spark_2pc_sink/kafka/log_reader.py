@@ -275,7 +275,7 @@ class CommitScan:
         ordered = sorted(set(partitions), key=lambda each: (each not in self._query.after, each))
         for number, partition in enumerate(ordered):
             if self._bytes_left <= 0 or (number and self._deadline.passed):
-                self._unread.append(f"{', '.join(map(str, ordered[number:]))} (too much before it)")
+                self._unread.append(f"{', '.join(map(str, ordered[number:]))} (not reached within the limit)")
                 break
             try:
                 self._read(partition)
@@ -305,7 +305,7 @@ class CommitScan:
             if self._query.matches(batch):
                 self._take(partition, batch, open_)
             if self._bytes_left <= 0:
-                self._unread.append(f"{partition} from offset {batch.last_offset + 1} to {end} (too much)")
+                self._unread.append(f"{partition} from offset {batch.last_offset + 1} to {end} (beyond the limit)")
                 return
 
     def _begin(self, partition: TopicPartition) -> int | None:

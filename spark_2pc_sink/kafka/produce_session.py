@@ -299,7 +299,7 @@ class BatchListSender:
                 return None
             answers = answer_later()
         except NodeUnavailableError as error:
-            _log.info("Produce: %s; sending again", error)
+            _log.info("Produce: %s; retrying", error)
             return None
         offsets: dict[TopicPartition, tuple[int, int]] = {}
         for batch in batches:
@@ -383,12 +383,12 @@ class StickyPartitioner(ArrowPartitioner):
         unknown = sorted(names - set(_ROW_COLUMNS))
         if unknown or "value" not in columns:
             wrong = f"unknown columns {unknown}" if unknown else "no column 'value'"
-            raise _unsendable(wrong, f"the columns are some of {', '.join(_ROW_COLUMNS)}, at least value")
+            raise _unsendable(wrong, f"the columns must be some of {', '.join(_ROW_COLUMNS)}, at least value")
         topic, partition = columns.get("topic"), columns.get("partition")
         if self._topic is None and (topic is None or topic.null_count):
-            raise _unsendable("a row without a topic", "name it in a column 'topic', or give topic= to the writer")
+            raise _unsendable("a row without a topic", "set it in a column 'topic', or pass topic= to the writer")
         if partition is not None and not pa.types.is_integer(partition.type):
-            raise _unsendable(f"column 'partition' of type {partition.type}", "partitions are integers")
+            raise _unsendable(f"column 'partition' of type {partition.type}", "partitions must be integers")
         if topic is not None and self._topic is not None:
             topic = pc.fill_null(topic, self._topic)
         return RecordColumns(topic, partition, columns.get("key"), columns["value"], columns.get("headers"))
@@ -411,7 +411,7 @@ class StickyPartitioner(ArrowPartitioner):
         named = None if columns.partition is None else columns.partition[row].as_py()
         return unknown_topic(
             topic,
-            f"it has {count} partitions, 0 to {count - 1}, and a row names {named}; correct the row, or add partitions",
+            f"it has partitions 0 to {count - 1}, and a row requests {named}; correct the row, or add partitions",
         )
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.wire.framed_request import RecordBytes
 
 
-_LACKS_KEY: Final = "the topic is compacted (cleanup.policy), and takes no record without a key"
+_LACKS_KEY: Final = "the topic is compacted (cleanup.policy) and refuses records without a key"
 #: Longest key or value shown in an error, in characters.
 _CHARACTERS_MAX: Final = 80
 

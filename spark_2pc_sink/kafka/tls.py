@@ -11,7 +11,6 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Final
 
@@ -88,7 +87,7 @@ def _reading(option: str, files: str, what: str) -> Iterator[None]:
         raise ConfigurationError(
             option=option,
             value=files,
-            rule=f"it is a PEM file with {what}, and this process cannot read it: {error}",
+            rule=f"must be a PEM file with {what} that this process can read: {error}",
             remedy="correct the file, on the driver and on executors; ssl.key.password is for an encrypted key",
         ) from error
 
@@ -101,14 +100,8 @@ class TlsFailedError(OSError):
     """
 
     def __init__(self, error: ssl.SSLError | None) -> None:
-        super().__init__("the peer speaks TLS" if error is None else str(error))
+        super().__init__("the peer uses TLS" if error is None else str(error))
         self.error = error
-
-
-@dataclass(frozen=True)
-class _Finding:
-    what: str
-    remedy: str
 
 
 def tls_refusal(failed: TlsFailedError, where: str, options: KafkaOptions) -> TlsRefusedError | None:
@@ -118,91 +111,95 @@ def tls_refusal(failed: TlsFailedError, where: str, options: KafkaOptions) -> Tl
         return protocol_refusal(where, options, peer_has_tls=True)
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
-        finding = _certificate_finding(error, where, options)
+        problem, remedy = _certificate_finding(error, where, options)
         # OpenSSL's client shows what Python does not: the certificates in a failed handshake.
         address = where.rpartition(" ")[2]
-        finding = replace(finding, remedy=f"{finding.remedy}. See it: openssl s_client -showcerts -connect {address}")
+        remedy = f"{remedy}. To see it: openssl s_client -showcerts -connect {address}"
     elif (found := _alert_finding(reason, options)) is not None:
-        finding = found
+        problem, remedy = found
     else:
         return None
     return TlsRefusedError(
         api="TLS",
         code=getattr(error, "verify_code", 0),
         name=reason,
-        detail=f"TLS with the {where} cannot be agreed upon: {finding.what}",
-        remedy=finding.remedy,
+        detail=f"TLS with the {where} cannot be negotiated: {problem}",
+        remedy=remedy,
     )
 
 
 def protocol_refusal(where: str, options: KafkaOptions, *, peer_has_tls: bool) -> TlsRefusedError:
     protocol = options.security_protocol
     other = {"PLAINTEXT": "SSL", "SSL": "PLAINTEXT", "SASL_SSL": "SASL_PLAINTEXT", "SASL_PLAINTEXT": "SASL_SSL"}
-    speaks, sent = ("speaks TLS", "no TLS") if peer_has_tls else ("speaks no TLS", "TLS")
+    uses, selects = ("uses TLS", "without TLS") if peer_has_tls else ("does not use TLS", "with TLS")
     return TlsRefusedError(
         api="TLS",
         code=0,
         name="WRONG_PROTOCOL",
-        detail=f"the {where} {speaks} at this port, and security.protocol={protocol} is {sent}",
-        remedy=f"set security.protocol={other[protocol]}, or give the port of another listener in bootstrap.servers",
+        detail=f"the {where} {uses} on this port, but security.protocol={protocol} is {selects}",
+        remedy=f"set security.protocol={other[protocol]}, or use the port of another listener in bootstrap.servers",
     )
 
 
-def _certificate_finding(error: ssl.SSLCertVerificationError, where: str, options: KafkaOptions) -> _Finding:
+def _certificate_finding(error: ssl.SSLCertVerificationError, where: str, options: KafkaOptions) -> tuple[str, str]:
     code, words = error.verify_code, error.verify_message.rstrip(".")
     if code in _WRONG_NAME:
-        return _Finding(
+        return (
             f"its certificate is for other names ({words})",
-            "connect by a name in the certificate, in bootstrap.servers and in advertised.listeners of the broker, or "
-            "have one made for this name; ssl.endpoint.identification.algorithm=none compares no names",
+            (
+                "use a name in the certificate, in bootstrap.servers and in the broker's advertised.listeners, or "
+                "issue one for this name; ssl.endpoint.identification.algorithm=none disables the check of names"
+            ),
         )
     if code in {_EXPIRED, _NOT_YET_VALID}:
         state = "has expired" if code == _EXPIRED else "is not valid yet"
         now = datetime.fromtimestamp(time.time(), timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return _Finding(
+        return (
             f"its certificate {state}",
-            f"renew the certificate of the broker (ssl.keystore.location there); here it is {now}, so else set the "
-            "clock of this machine",
+            (
+                f"renew the certificate of the broker (ssl.keystore.location there); if this machine's time, {now}, is "
+                "wrong, set its clock"
+            ),
         )
     if code in _NO_AUTHORITY:
         trusted = options.ssl_ca_location
-        ours = "the system's (ssl.ca.location is not set)" if trusted is None else f"in ssl.ca.location={trusted}"
-        return _Finding(
-            f"no certificate {ours} has signed its certificate ({words})",
+        ours = "the system's (ssl.ca.location is not set)" if trusted is None else f"those in ssl.ca.location={trusted}"
+        return (
+            f"its certificate is not signed by any trusted one, which are {ours} ({words})",
             "set ssl.ca.location to a PEM file with the certificate of the issuer",
         )
     if code == _REVOKED:
         listed = f"ssl.crl.location={options.ssl_crl_location}"
-        return _Finding(f"its certificate is revoked in {listed}", "give the broker another certificate")
+        return (f"its certificate is revoked in {listed}", "give the broker another certificate")
     if code in _NO_CRL:
         listed = f"ssl.crl.location={options.ssl_crl_location}"
-        return _Finding(f"{listed} has no valid list of the issuer ({words})", "renew the list, or leave it out")
-    return _Finding(f"its certificate is refused ({words})", f"give the {where} another certificate")
+        return (f"{listed} contains no valid list of the issuer ({words})", "renew the list, or omit the option")
+    return (f"its certificate is refused ({words})", f"give the {where} another certificate")
 
 
-def _alert_finding(reason: str, options: KafkaOptions) -> _Finding | None:
+def _alert_finding(reason: str, options: KafkaOptions) -> tuple[str, str] | None:
     alert = _ALERT.fullmatch(reason)
     said = alert[1] if alert else reason
     certificate = options.ssl_certificate_location
     if certificate is None and said in {*_CLIENT_CERTIFICATE, _EITHER}:
-        other = " (or there is no cipher in common)" if said == _EITHER else ""
-        return _Finding(
-            f"it wants a certificate of the client, and there is none{other}; it answered {said}",
+        other = " (or there is no common cipher)" if said == _EITHER else ""
+        return (
+            f"it requires a client certificate, and none is set{other}; it answered {said}",
             "set ssl.certificate.location to a PEM file with the client's certificate and key",
         )
     if said in _CLIENT_CERTIFICATE:
-        return _Finding(
-            f"it refuses the client's certificate ssl.certificate.location={certificate}; it answered {said}",
-            "have it signed by an authority in ssl.truststore.location of the broker, and look at its dates",
+        return (
+            f"it refused the client's certificate ssl.certificate.location={certificate}; it answered {said}",
+            "check its dates, and that an authority in ssl.truststore.location of the broker has signed it",
         )
     if said in _NOTHING_IN_COMMON or said == _EITHER:
-        return _Finding(
-            f"there is no version or cipher of TLS in common; it says {said}",
-            "allow TLS 1.2 or 1.3 in ssl.enabled.protocols of the broker, and look at its ssl.cipher.suites",
+        return (
+            f"no TLS version or cipher is common to both; it answered {said}",
+            "allow TLS 1.2 or 1.3 in ssl.enabled.protocols of the broker, and check its ssl.cipher.suites",
         )
     if said in _NO_TLS:
-        return _Finding(
-            f"what it answers is no TLS ({said}), and security.protocol={options.security_protocol} wants it",
-            "give the port of a listener with TLS in bootstrap.servers (this one has none), or set security.protocol",
+        return (
+            f"its answer is not TLS ({said}), which security.protocol={options.security_protocol} requires",
+            "use the port of a listener with TLS in bootstrap.servers (this one has none), or set security.protocol",
         )
     return None

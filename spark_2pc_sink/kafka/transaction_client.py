@@ -215,7 +215,7 @@ class TransactionClient:
         if not initialized.producer.exhausted:
             return initialized
         raise kafka_error(
-            "InitProducerId", Code.UNKNOWN_SERVER_ERROR, f"answers {initialized.producer}, whose epochs are used up"
+            "InitProducerId", Code.UNKNOWN_SERVER_ERROR, f"answered {initialized.producer}, whose epochs are exhausted"
         )
 
     def describe(self) -> TransactionDescription:
@@ -241,7 +241,7 @@ class TransactionClient:
             partition, code = self._add(producer, wanted, deadline)
         if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
             raise unknown_topic(
-                partition.topic, f"there is no partition {partition.partition}; create the topic, if it is gone"
+                partition.topic, f"partition {partition.partition} does not exist; create the topic if it was deleted"
             )
         if code != Code.NONE:
             raise kafka_error("AddPartitionsToTxn", code, f"partition {partition}, pair {producer}")

@@ -71,8 +71,8 @@ def _read(config: str) -> dict[str, str]:
         raise ConfigurationError(
             option="sasl.oauthbearer.config",
             value=config,
-            rule="for msk_iam it is region=NAME, and behind that profile=NAME, or role_arn=ARN and session=NAME",
-            remedy="write for example region=eu-west-1",
+            rule="for msk_iam must be region=NAME, followed by profile=NAME or by role_arn=ARN and session=NAME",
+            remedy="write, for example, region=eu-west-1",
         )
     return said
 

@@ -75,11 +75,11 @@ class TokenEndpoint:
         except (requests.RequestException, OSError, AuthlibBaseError, ValueError) as error:
             self._check_trusted(error)
             if not statuses or _is_temporary(statuses[-1]):
-                raise TokenUnavailableError(f"the token endpoint {self._url} cannot be asked: {error}") from error
+                raise TokenUnavailableError(f"the request to the token endpoint {self._url} failed: {error}") from error
             raise self._refused(statuses, str(error)) from error
         value, lasts_s = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(value, str) or not value:
-            raise self._refused(statuses, "the answer has no access_token")
+            raise self._refused(statuses, "the answer contains no access_token")
         expires_at_s = None if lasts_s is None else time.time() + float(lasts_s)
         return Token(value, expires_at_s, self._extensions)
 
@@ -127,7 +127,7 @@ class TokenEndpoint:
             api=f"the token endpoint {self._url}",
             code=status.value,
             name=status.phrase,
-            detail=f"client {self._client_id!r} gets no token: {detail}",
+            detail=f"client {self._client_id!r} was refused a token: {detail}",
         )
 
 

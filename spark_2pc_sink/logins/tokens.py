@@ -126,7 +126,9 @@ class TokenSource:
         except TokenUnavailableError as error:
             if before is None or before.expires_at_s is None or before.expires_at_s <= now_s:
                 raise
-            _log.warning("no new token, and the one before lasts %.0f s more: %s", before.expires_at_s - now_s, error)
+            _log.warning(
+                "could not renew the token; the current one expires in %.0f s: %s", before.expires_at_s - now_s, error
+            )
             return before
         lasts_s = 0.0 if token.expires_at_s is None else token.expires_at_s - now_s
         self._newest, self._renew_at_s, self._given_out = token, now_s + RENEW_AFTER * lasts_s, 0
@@ -136,7 +138,7 @@ class TokenSource:
         token = self._ask()
         if token.expires_at_s is not None and token.expires_at_s <= now_s:
             late_s = now_s - token.expires_at_s
-            raise TokenUnavailableError(f"a token came that expired {late_s:.0f} s ago; are the clocks right?")
+            raise TokenUnavailableError(f"the issued token expired {late_s:.0f} s ago; check the clocks")
         return token
 
 
@@ -236,12 +238,12 @@ def _call(function: Callable[[str], Any], config: str) -> Token:
         raise TokenUnavailableError(f"oauth_cb failed with {type(error).__name__}: {error}") from error
     parts = returned if isinstance(returned, (tuple, list)) else ()
     if not _PARTS_MIN <= len(parts) <= _PARTS_MAX or not isinstance(parts[0], str) or not _TOKEN.fullmatch(parts[0]):
-        raise _returned_wrong("a token of letters, digits and -._~+/= with its expiry behind it")
+        raise _returned_wrong("a token of letters, digits and -._~+/= followed by its expiry")
     if isinstance(parts[1], bool) or not isinstance(parts[1], (int, float)):
-        raise _returned_wrong("an expiry that is a number of seconds since 1970")
+        raise _returned_wrong("an expiry in seconds since 1970")
     extensions = parts[3] if len(parts) == _PARTS_MAX else {}
     if not isinstance(extensions, Mapping):
-        raise _returned_wrong("extensions that are a mapping of texts")
+        raise _returned_wrong("extensions as a mapping of strings")
     texts = {str(name): str(value) for name, value in extensions.items()}
     check_extensions(texts, option="oauth_cb")
     return Token(parts[0], float(parts[1]), texts)
@@ -251,6 +253,6 @@ def _returned_wrong(wanted: str) -> ConfigurationError:
     return ConfigurationError(
         option="oauth_cb",
         value=HIDDEN,
-        rule=f"it returned something else than {wanted}",
-        remedy="return (token, expiry in seconds since 1970), and after these a principal and a mapping of extensions",
+        rule=f"it must return {wanted}",
+        remedy="return (token, expiry in seconds since 1970), optionally followed by a principal and extensions",
     )

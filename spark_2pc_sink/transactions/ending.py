@@ -90,14 +90,14 @@ def why_hanging(found: OpenTransaction, details: TransactionDetails | None) -> s
         return f"no coordinator knows producer id {found.producer_id}"
     owner = f"transactional id {details.transactional_id!r}"
     if details.state not in _STATES_WITH_OPEN_PARTITIONS:
-        return f"{owner} is in state {details.state}, so its coordinator has ended all that it knows of"
+        return f"{owner} is in state {details.state}, so its coordinator has ended every transaction that it knows"
     if found.where not in details.partitions:
         return f"{owner} is in state {details.state}, and its transaction does not include {found.where}"
     # From Prepare on the coordinator shows the epoch of the markers (KIP-890), and these end all older ones.
     if details.state == TransactionState.ONGOING and details.producer_epoch != found.producer_epoch:
         return (
             f"it has epoch {found.producer_epoch}, and the ongoing transaction of {owner} has epoch "
-            f"{details.producer_epoch}: it was left behind by an earlier one"
+            f"{details.producer_epoch}: it belongs to an earlier transaction"
         )
     return None
 
@@ -229,8 +229,7 @@ def force_terminate(queries: TransactionQueries, transactional_id: str) -> Termi
         raise ConfigurationError(
             option="transactional_id",
             value=transactional_id,
-            rule="a coordinator lists it, and lets us see it (DESCRIBE); for an unknown one InitProducerId would "
-            "create it",
+            rule="a coordinator must list it to us (permission DESCRIBE); InitProducerId would create an unknown id",
             remedy="choose one that is listed: spark-2pc transactions … list, with the connection in place of …",
         )
     timeout_ms = DEFAULT_TIMEOUT_MS if before.two_phase_commit else before.timeout_ms
@@ -238,8 +237,8 @@ def force_terminate(queries: TransactionQueries, transactional_id: str) -> Termi
         reply = queries.init_producer_id(transactional_id, timeout_ms=timeout_ms)
     except KafkaTimeoutError as error:
         raise OutcomeUnknownError(
-            operation=f"force-terminate of {transactional_id!r} (it was {before.state}; where the leader of a "
-            "partition refuses its end marker, that state stays until the coordinator's broker restarts)",
+            operation=f"force-terminate of {transactional_id!r} (its state was {before.state}; if a partition's leader "
+            "refuses the end marker, the state stays until the coordinator's broker restarts)",
             deadline_ms=error.deadline_ms,
             last_error=error.last_error,
         ) from error
@@ -265,8 +264,8 @@ def _check_twice(queries: TransactionQueries, target: AbortTarget) -> tuple[Open
         raise AbortRefusedError(
             partition=str(target.partition),
             start_offset=first[0].start_offset,
-            reason="its producer has changed between two looks, so somebody is at work on it",
-            remedies=(remedy("spark-2pc transactions find-hanging", "changes nothing: look again"),),
+            reason="its producer changed between two checks, so another client is using it",
+            remedies=(remedy("spark-2pc transactions find-hanging", "changes nothing: checks again"),),
         )
     return second
 
@@ -283,11 +282,11 @@ def _find(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenTransac
 
 
 def _known(found: OpenTransaction, owner: TransactionDetails) -> AbortRefusedError:
-    who = f"its coordinator knows it, as the current transaction of transactional id {owner.transactional_id!r}"
+    who = f"its coordinator knows it as the current transaction of transactional id {owner.transactional_id!r}"
     return AbortRefusedError(
         partition=str(found.where),
         start_offset=found.start_offset,
-        reason=f"{who}; behind its back, readers would skip records that the producer can still commit",
+        reason=f"{who}; with a marker, readers would skip records that the producer can still commit",
         remedies=end_known(owner, is_sink=None),
         owner=owner,
     )
@@ -305,7 +304,7 @@ def _not_open(queries: TransactionQueries, target: AbortTarget) -> Configuration
     return ConfigurationError(
         option="start_offset" if target.producer is None else "producer",
         value=target.start_offset if target.producer is None else str(target.producer),
-        rule=f"a transaction is open with it in {target.partition}",
+        rule=f"must identify a transaction that is open in {target.partition}",
         remedy=f"open transactions there begin at: {others}" if others else "no transaction is open there",
     )
 
@@ -314,18 +313,16 @@ def _warnings(before: TransactionDetails, timeout_ms: int) -> list[str]:
     warnings = []
     if before.state == TransactionState.ONGOING:
         warnings.append(
-            f"the open transaction of {before.transactional_id!r} was aborted in every partition; if it belongs to a "
-            "sink whose database has decided it, Kafka lacks that batch: recover, or the next start of the job, notes "
-            "it as `owed`, and the job sends it again"
+            f"the open transaction of {before.transactional_id!r} was aborted in every partition; if it belonged to a "
+            "sink whose database has decided it, that batch is missing in Kafka: recover, or the next start of the job "
+            "records it as `owed`, and the job sends it again"
         )
     if before.two_phase_commit:
         warnings.append(
-            f"transactions of {before.transactional_id!r} had no timeout (two-phase commit); the coordinator stores "
-            f"{timeout_ms} ms now, until the owner calls InitProducerId with enable2Pc again"
+            f"transactions of {before.transactional_id!r} had no timeout (two-phase commit); the coordinator now has "
+            f"{timeout_ms} ms, until the owner calls InitProducerId with enable2Pc again"
         )
-    warnings.append(
-        f"the producer that used {before.transactional_id!r} is fenced: its next request fails, and it must start again"
-    )
+    warnings.append(f"the producer that used {before.transactional_id!r} is fenced: its next request fails; restart it")
     return warnings
 
 
@@ -361,5 +358,5 @@ def _note(store: StateStore, transactional_id: str, detail: Mapping[str, str]) -
     try:
         store.note_action(transactional_id, None, FORCE_TERMINATE, detail)
     except StateStoreError as error:
-        return f"the outcome ({detail['outcome']}) could not be noted in the database: {error}"
+        return f"the outcome ({detail['outcome']}) could not be recorded in the database: {error}"
     return ""

@@ -52,19 +52,21 @@ def end_known(owner: TransactionDetails, *, is_sink: bool | None) -> tuple[str, 
         is_sink: whether it belongs to a sink; None if no database was asked.
     """
     if owner.state != TransactionState.ONGOING:
-        wait = f"wait: its markers are on their way ({owner.state}); if that state stays, a leader has refused one"
-        return (f"{wait} (see the log of broker {owner.coordinator}), and a restart of that broker sends them again",)
+        wait = (
+            f"wait: its markers are being written ({owner.state}); if that state stays, a leader has refused one (see"
+        )
+        return (f"{wait} the log of broker {owner.coordinator}), and a restart of that broker sends them again",)
     named = f"--transactional-id {shlex.quote(owner.transactional_id)}"
-    recover = remedy(f"{RECOVER} {named}", f"{'' if is_sink else 'where it is a sink: '}{_AS_DECIDED}")
+    recover = remedy(f"{RECOVER} {named}", f"{'' if is_sink else 'if it is a sink: '}{_AS_DECIDED}")
     terminate = remedy(
         f"{_TOOL} force-terminate {named}",
-        f"where {'the database' if is_sink else 'its owner'} is gone for good: aborts it in every partition, and "
+        f"if {'the database' if is_sink else 'its owner'} is permanently lost: aborts it in every partition, and "
         "fences its producer",
     )
     if owner.two_phase_commit:
-        wait = "let its owner end it, or start that again: with two-phase commit nobody else does"
+        wait = "let its owner end it, or restart the owner: with two-phase commit it does not time out"
         return (wait, terminate) if is_sink is False else (wait, recover, terminate)
-    wait = f"wait: its producer ends it, or the coordinator {owner.timeout_ms} ms after it began"
+    wait = f"wait: its producer ends it, or the coordinator aborts it {owner.timeout_ms} ms after it began"
     return (wait, recover, terminate) if is_sink else (wait, terminate)
 
 
@@ -75,13 +77,13 @@ def end_hanging(found: OpenTransaction, *, sink: str | None) -> tuple[str, ...]:
         sink: the owning sink's transactional id; None if unknown.
     """
     where = f"--topic {shlex.quote(found.topic)} --partition {found.partition} --start-offset {found.start_offset}"
-    change = f"no reader ever sees its records in {found.where}; refused where a coordinator knows it"
+    change = f"readers never see its records in {found.where}; refused if a coordinator knows it"
     abort = remedy(f"{_TOOL} abort {where}", change)
     if sink is None:
         return (abort,)
     named = f"--transactional-id {shlex.quote(sink)}"
-    look = remedy(f"{STATUS} {named}", "changes nothing: whether the database of its sink has decided it")
-    recover = remedy(f"{RECOVER} {named}", f"before any abort: {_AS_DECIDED}, or says why not")
+    look = remedy(f"{STATUS} {named}", "changes nothing: shows whether the database of its sink has decided it")
+    recover = remedy(f"{RECOVER} {named}", f"before any abort: {_AS_DECIDED}, or reports why not")
     return look, recover, abort
 
 
@@ -91,7 +93,7 @@ def end_of_sink(transactional_id: str) -> str:
 
 def after_termination(transactional_id: str) -> str:
     """The check whether force-terminate has removed a batch from Kafka that a database has."""
-    change = "where it is a sink: notes the batch as owed where its database has decided it, for the job to send again"
+    change = "if it is a sink: records the batch as owed if its database has decided it, so that the job sends it again"
     return remedy(f"{RECOVER} --transactional-id {shlex.quote(transactional_id)}", change)
 
 

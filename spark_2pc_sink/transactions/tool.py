@@ -95,7 +95,7 @@ class TransactionTool:
             raise kafka_error(
                 "DescribeTransactions",
                 Code.TRANSACTIONAL_ID_NOT_FOUND,
-                f"its coordinator does not know {transactional_id!r}; Kafka forgets an id that was not used for a week",
+                f"its coordinator does not know {transactional_id!r}; Kafka forgets an id after a week without use",
             )
         return found
 
@@ -157,7 +157,7 @@ class TransactionTool:
             raise ConfigurationError(
                 option="partition",
                 value=partition,
-                rule="it is a partition of one topic",
+                rule="requires a topic",
                 remedy="pass the topic too",
             )
         self._check_broker(broker_id)
@@ -197,7 +197,7 @@ class TransactionTool:
             raise ConfigurationError(
                 option="start_offset",
                 value=start_offset,
-                rule="the transaction is named either by its start offset or by its producer id and epoch",
+                rule="exactly one of start offset and producer must identify the transaction",
                 remedy="pass what find-hanging shows as StartOffset",
             )
         if start_offset is not None:
@@ -237,7 +237,7 @@ class TransactionTool:
         _check_given("transactional_id", transactional_id)
         if database is None:
             if reason is not None:
-                rule, remedy = "it is noted in a database, and none is given", "pass database= too, or leave it out"
+                rule, remedy = "requires a database to record it in", "pass database= too, or omit it"
                 raise ConfigurationError(option="reason", value=reason, rule=rule, remedy=remedy)
             return ending.force_terminate(self._queries, transactional_id)
         options = RecoveryOptions.parse(
@@ -258,7 +258,7 @@ class TransactionTool:
             raise ConfigurationError(
                 option="broker_id",
                 value=broker_id,
-                rule="it is a broker of the cluster that is up",
+                rule="must be a running broker of the cluster",
                 remedy=f"the cluster has the brokers {', '.join(map(str, sorted(known)))}",
             )
 
@@ -270,17 +270,17 @@ def _partition(topic: str, partition: int) -> TopicPartition:
 
 
 def _missing(partition: int, broker_id: int | None) -> str:
-    at = "" if broker_id is None else f" with a copy on broker {broker_id}"
-    return f"there is no partition {partition}{at}"
+    at = "" if broker_id is None else f" with a replica on broker {broker_id}"
+    return f"partition {partition} does not exist{at}"
 
 
 def _check_given(option: str, value: str) -> None:
     if not value:
-        raise ConfigurationError(option=option, value=value, rule="it is not empty", remedy="pass its name")
+        raise ConfigurationError(option=option, value=value, rule="must not be empty", remedy="pass its name")
 
 
 def _check_range(option: str, value: int, largest: int) -> None:
     if not 0 <= value <= largest:
         raise ConfigurationError(
-            option=option, value=value, rule=f"it is between 0 and {largest}", remedy="pass a number in that range"
+            option=option, value=value, rule=f"must be from 0 to {largest}", remedy="pass a number in that range"
         )

@@ -67,7 +67,7 @@ def as_binary(column: ArrowColumn, name: str) -> ArrowColumn:
     raise LocalProtocolError(
         operation=f"encode column {name!r} as bytes",
         state=f"Arrow type {kind}",
-        rule="the column is binary or string: cast it before",
+        rule="the column must be binary or string: cast it first",
     )
 
 
@@ -321,7 +321,7 @@ class Headers:
             raise LocalProtocolError(
                 operation="encode column 'headers'",
                 state=f"Arrow type {lists.type}",
-                rule="headers are list<struct<key: string, value: binary>>",
+                rule="headers must be list<struct<key: string, value: binary>>",
             )
         counts = np.asarray(lists.value_lengths().fill_null(0)).astype(np.int64)
         bounds = offsets_of(counts)
@@ -335,7 +335,7 @@ class Headers:
                 column="headers",
                 row_key=f"number {row} of its Arrow batch" if row_key is None else f"key={row_key[row].as_py()!r}",
                 value="a header without a key",
-                rule="a Kafka record header has a key; only its value may be null",
+                rule="a Kafka record header needs a key; only its value may be null",
             )
         return cls(Varints.of(counts), bounds, Prefixed.of(key, len(key)), Prefixed.of(value, len(value)))
 
@@ -404,7 +404,7 @@ class EncodedRows:
                 raise LocalProtocolError(
                     operation="encode rows as records",
                     state=f"{len(column)} rows of column {name!r}, {count} of column 'value'",
-                    rule="all columns have the same number of rows",
+                    rule="all columns must have the same number of rows",
                 )
         key = None if key is None else as_binary(key, "key")
         keys = Prefixed.of(key, count)

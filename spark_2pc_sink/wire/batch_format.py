@@ -58,7 +58,7 @@ def read_unsigned(data: bytes | memoryview, position: int, *, bytes_max: int = _
         unsigned |= (byte & LOW_BITS) << shift
         if not byte & MORE_FOLLOW:
             return unsigned, position
-    raise IndexError(f"the number before byte {position} has more than {bytes_max} bytes")
+    raise IndexError(f"the number that ends at byte {position} has more than {bytes_max} bytes")
 
 
 #: A batch's memory.
@@ -212,7 +212,7 @@ def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:
         headers_left -= len(record.headers)
         yield record
     if position != len(section):
-        raise broken(header.base_offset, f"{len(section) - position} bytes behind the last record")
+        raise broken(header.base_offset, f"{len(section) - position} bytes after the last record")
 
 
 def end_marker(record: Record | None) -> StoredMarker | None:
@@ -250,14 +250,14 @@ def _read_record(section: bytes, start: int, header: BatchHeader, headers_max: i
     value, position = _read_bytes(section, position)
     header_count, position = read_varint(section, position)
     if header_count > headers_max:
-        raise IndexError(f"it has {header_count} headers; up to {headers_max} more are read of this batch")
+        raise IndexError(f"it has {header_count} headers, more than the {headers_max} left for this batch")
     headers = []
     for _ in range(header_count):
         name, position = _read_bytes(section, position)
         content, position = _read_bytes(section, position)
         headers.append(((name or b"").decode(), content))
     if position != stop:
-        raise IndexError(f"it ends at byte {position}, its length says {stop}")
+        raise IndexError(f"it ends at byte {position}, but by its length at {stop}")
     timestamp_ms = header.max_timestamp_ms if header.log_append_time else header.base_timestamp_ms + timestamp_delta
     return Record(header.base_offset + offset_delta, timestamp_ms, key, value, tuple(headers), header), stop
 

@@ -78,10 +78,10 @@ def _decode(view: memoryview) -> DecodedBatch:
     batch = DecodedBatch._make(read_header(view))
     batch.payload = view[HEADER_BYTES:]
     if batch.magic != MAGIC:
-        raise broken(batch.base_offset, f"it has format v{batch.magic}: this package reads v{MAGIC}")
+        raise broken(batch.base_offset, f"it has format v{batch.magic}; only v{MAGIC} is supported")
     computed = checksum(view)
     if computed != batch.crc:
-        raise broken(batch.base_offset, f"it has CRC {batch.crc:#010x}, its bytes make {computed:#010x}")
+        raise broken(batch.base_offset, f"it has CRC {batch.crc:#010x}, but that of its bytes is {computed:#010x}")
     if batch.compression > COMPRESSION_MAX:
         raise broken(batch.base_offset, f"it has the unknown compression {batch.compression}")
     return batch
@@ -114,7 +114,7 @@ def decompressed_pieces(data: memoryview, compression: Compression, *, bytes_max
 
 def _must_fit(size: int, bytes_max: int) -> None:
     if size > bytes_max:
-        raise ValueError(f"it becomes more than {bytes_max} bytes")
+        raise ValueError(f"it decompresses to more than {bytes_max} bytes")
 
 
 def _pieces_gzip(data: memoryview, _: int) -> Iterator[bytes]:

@@ -94,10 +94,6 @@ class FramedRequest(Generic[_Reply]):
         head = _HEAD.pack(length, self.API_KEY, self.API_VERSION, self.correlation_id, len(client_id))
         return b"".join((head, client_id, _NO_TAGS, *self._body))
 
-    def expect_response(self) -> bool:
-        """Whether the broker sends a response."""
-        return True
-
     @property
     def header(self) -> FramedRequest[_Reply]:
         """Kept by the connection until the response arrives."""
@@ -117,7 +113,7 @@ class FramedRequest(Generic[_Reply]):
             _, position = _read_tags(data, 0)
             return self._read(data, position)
         except (IndexError, struct.error) as error:
-            raise ValueError(f"{self!r} was answered with {len(data)} bytes that end in the middle") from error
+            raise ValueError(f"the answer to {self!r} is incomplete ({len(data)} bytes)") from error
 
 
 class _AnswerHeader:

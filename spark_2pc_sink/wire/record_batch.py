@@ -122,7 +122,7 @@ def encode_sections(rows: EncodedRows, counts: Sequence[int]) -> list[RecordsSec
         raise LocalProtocolError(
             operation="encode rows as one record batch",
             state=f"{len(rows)} rows take {joined_bytes} bytes",
-            rule=f"the length of a batch is an int32: cut the rows to {INT32_BYTES_MAX} bytes or less",
+            rule=f"the length of a batch is an int32: split the rows into at most {INT32_BYTES_MAX} bytes",
         )
     heads = encode_varint_rows([lengths, None, None, deltas, rows.key.lengths], len(rows))
     prefixes = with_header_room(*heads, filled)
@@ -204,11 +204,6 @@ def combine_digests(*digests: int) -> int:
     return reduce(lambda left, right: (left + right) % _MODULUS, digests, EMPTY_DIGEST)
 
 
-def without_digest(digest: int, part: int) -> int:
-    """The digest of the remaining records after removing those of ``part``."""
-    return (digest - part) % _MODULUS
-
-
 def format_digest(digest: int) -> str:
     return f"{digest:0{_HEX_DIGITS}x}"
 
@@ -242,7 +237,7 @@ class Compression(Enum):
             raise ConfigurationError(
                 option="compression.type",
                 value=name,
-                rule=f"it is one of {', '.join(_BY_NAME)}",
+                rule=f"must be one of {', '.join(_BY_NAME)}",
                 remedy="choose one of these; zstd is small and fast",
             )
         return found
@@ -305,7 +300,7 @@ def encode_unassigned_batch(
     """
     if section.record_count == 0:
         raise LocalProtocolError(
-            operation="encode a record batch", state="no records", rule="a batch has at least one record"
+            operation="encode a record batch", state="no records", rule="a batch needs at least one record"
         )
     codec = Compression.named(compression)
     payload = compress(section.buffer, codec, level)
@@ -314,7 +309,7 @@ def encode_unassigned_batch(
         raise LocalProtocolError(
             operation="encode a record batch",
             state=f"{batch_bytes} bytes",
-            rule=f"a batch has at most {INT32_BYTES_MAX} bytes: cut the rows before",
+            rule=f"a batch may have at most {INT32_BYTES_MAX} bytes: split the rows first",
         )
     header = HEADER.pack(
         *BatchHeader(
@@ -350,7 +345,7 @@ def assign_producer(
         raise LocalProtocolError(
             operation="encode a record batch",
             state=f"sequence {base_sequence}",
-            rule=f"a sequence number is from 0 to {SEQUENCE_COUNT - 1}",
+            rule=f"a sequence number must be from 0 to {SEQUENCE_COUNT - 1}",
         )
     view = memoryview(batch).cast("B")
     own = memoryview(bytearray(view)) if view.readonly else view

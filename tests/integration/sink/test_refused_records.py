@@ -21,7 +21,7 @@ __all__ = ["sides"]
 
 TABLE = "CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int, parent int)"
 ROWS = [(1, "good", 1, 1), (2, None, 1, 1), (3, "good" * 500, 1, 1), (4, None, 2, 2), (5, "good", 1, 1)]
-NO_KEY = "the topic is compacted (cleanup.policy), and takes no record without a key"
+NO_KEY = "the topic is compacted (cleanup.policy) and refuses records without a key"
 
 
 def change(sides: Sides, config: Mapping[str, str]) -> None:
@@ -91,6 +91,6 @@ def test_a_time_that_the_topic_does_not_take_fails_the_batch_at_once(
     sides.options["topic"] = topic(partitions=1)
     sides.stream.add(ROWS)
     shift_clock(monkeypatch, 2 * HOUR_NS)
-    with pytest.raises(ConfigurationError, match=r"takes no record of this time: Timestamp .* set the clock"):
+    with pytest.raises(ConfigurationError, match=r"must accept records with this time: Timestamp .* correct the clock"):
         sides.run()
     assert (sides.letters(), sides.ids()) == ({}, [])

@@ -118,7 +118,7 @@ def test_sinks_of_another_cluster_alone_are_nothing_to_worry_about(
 def test_a_row_that_cannot_be_understood_hides_no_other(sinks: Sinks, capsys: pytest.CaptureFixture[str]) -> None:
     """Made by hand, or by a later version. Exit code 1, unless something is in doubt."""
     changes = {
-        "pair": ("prepared_transaction_state = '7'", "'7': it is '' or 'producerId:epoch'"),
+        "pair": ("prepared_transaction_state = '7'", "'7': must be '' or 'producerId:epoch'"),
         "epoch": ("settled = '7:99999'", "'7:99999'"),
         "offsets": ("kafka_offsets = '[1, 2]'", "kafka_offsets [1, 2] must be an object of"),
         "partition": (

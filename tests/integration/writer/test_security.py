@@ -186,19 +186,19 @@ def test_a_java_key_store_is_converted_by_what_the_error_prints(
 def test_what_the_error_prints_shows_the_certificate(kafka: SecureKafka) -> None:
     error = refused(kafka, "EXPIRED")
     assert isinstance(error, TlsRefusedError)
-    [command] = re.findall(r"See it: (openssl .*)$", error.remedy)
+    [command] = re.findall(r"To see it: (openssl .*)$", error.remedy)
     assert "BEGIN CERTIFICATE" in type_in(command)
 
 
 @pytest.mark.parametrize(
     ("listener", "properties", "says"),
     [
-        ("SASL_SSL", {"security_protocol": "PLAINTEXT"}, "speaks TLS.* set security.protocol=SSL"),
-        ("SASL_PLAINTEXT", {"security_protocol": "SASL_SSL", **plain_login()}, "speaks no TLS.*=SASL_PLAINTEXT"),
-        ("PLAINTEXT", {"security_protocol": "SSL"}, "speaks no TLS.* set security.protocol=PLAINTEXT"),
-        ("PLAINTEXT", {"security_protocol": "SASL_PLAINTEXT", **plain_login()}, "no logins.*=PLAINTEXT"),
-        ("SASL_PLAINTEXT", {"security_protocol": "PLAINTEXT"}, "wants a login, by .*PLAIN.*=SASL_PLAINTEXT"),
-        ("SASL_SSL", {"security_protocol": "SSL"}, "wants a login, by .*SCRAM.*=SASL_SSL"),
+        ("SASL_SSL", {"security_protocol": "PLAINTEXT"}, "uses TLS.* set security.protocol=SSL"),
+        ("SASL_PLAINTEXT", {"security_protocol": "SASL_SSL", **plain_login()}, "does not use TLS.*=SASL_PLAINTEXT"),
+        ("PLAINTEXT", {"security_protocol": "SSL"}, "does not use TLS.* set security.protocol=PLAINTEXT"),
+        ("PLAINTEXT", {"security_protocol": "SASL_PLAINTEXT", **plain_login()}, "not accept logins.*=PLAINTEXT"),
+        ("SASL_PLAINTEXT", {"security_protocol": "PLAINTEXT"}, "requires a login by .*PLAIN.*=SASL_PLAINTEXT"),
+        ("SASL_SSL", {"security_protocol": "SSL"}, "requires a login by .*SCRAM.*=SASL_SSL"),
     ],
     ids=["plain to TLS", "TLS to SASL", "TLS to plain", "login to plain", "no login", "no login with TLS"],
 )
@@ -219,7 +219,7 @@ def test_a_refused_login_names_user_and_mechanism(mechanism: str, kafka: SecureK
 def test_a_mechanism_that_the_broker_lacks(kafka: SecureKafka) -> None:
     properties = kafka.properties("SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER")
     options = KafkaOptions.parse({**properties, "oauth_cb": lambda _: ("a.b.c", time.time() + 60)})
-    says = "does not know sasl.mechanism=OAUTHBEARER.* sasl.enabled.mechanisms"
+    says = "does not support sasl.mechanism=OAUTHBEARER.* sasl.enabled.mechanisms"
     with Cluster(options) as cluster, pytest.raises(AuthorizationError, match=says):
         cluster.features()
 

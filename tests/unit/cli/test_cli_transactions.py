@@ -164,7 +164,7 @@ def test_find_hanging_is_exit_code_3_when_something_hangs(tool: FakeTool, capsys
     out, err = capsys.readouterr()
     assert columns(out)[1] == ["t", "1", "7", "2", "-1", "5", "1000", "16", "nobody knows it"]
     command = "spark-2pc transactions abort --bootstrap-server h:1 --topic t --partition 1 --start-offset 5"
-    change = "no reader ever sees its records in t-1; refused where a coordinator knows it"
+    change = "readers never see its records in t-1; refused if a coordinator knows it"
     assert err == f"What to do:\n  {command}  # {change}\n"
 
 
@@ -292,10 +292,8 @@ def test_describe_tells_what_ends_a_transaction_that_never_times_out(
     tool.answers["describe"] = TransactionDetails(3, "a", 7, 2, "Ongoing", TIMEOUT_NEVER_MS, 100, 50, ())
     assert run("describe", *SERVER, "--transactional-id", "a") == 0
     _, wait, recover, terminate = capsys.readouterr().err.splitlines()
-    assert "with two-phase commit nobody else does" in wait
-    assert recover.startswith(
-        "  spark-2pc recover --bootstrap-server h:1 --database URL --transactional-id a  # where it"
-    )
+    assert "with two-phase commit it does not time out" in wait
+    assert recover.startswith("  spark-2pc recover --bootstrap-server h:1 --database URL --transactional-id a  # if it")
     assert terminate.startswith(
         "  spark-2pc transactions force-terminate --bootstrap-server h:1 --transactional-id a  # "
     )

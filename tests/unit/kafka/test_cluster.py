@@ -53,23 +53,10 @@ def refused_port() -> int:
     return port
 
 
-def test_features_come_from_api_versions(cluster: Cluster) -> None:
-    features = cluster.features()
-    assert (features.cluster_id, features.transaction_version) == ("fake-cluster", 2)
-
-
 def test_an_absent_feature_is_level_zero() -> None:
     """KIP-1022: a feature that is not finalized is at level 0."""
     with fake_cluster(transaction_version=None) as fake, Cluster(options_for(fake)) as cluster:
         assert cluster.features().transaction_version == 0
-
-
-def test_features_are_asked_again_when_told_to(fake: FakeCluster, cluster: Cluster) -> None:
-    assert cluster.features().transaction_version == 2
-    fake.transaction_version = 1
-    assert cluster.features().transaction_version == 2
-    cluster.forget_features()
-    assert cluster.features().transaction_version == 1
 
 
 def test_a_refused_connection_names_bootstrap_servers_in_time() -> None:
@@ -338,18 +325,13 @@ def test_no_thread_is_left_behind(fake: FakeCluster) -> None:
     cluster.close()
 
 
-def test_lost_connections_are_no_errors_in_the_log(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """They are retried."""
+def test_lost_connections_are_retried_and_only_in_the_debug_log(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     fake.script(Api.METADATA, hang_up, hang_up)
-    with caplog.at_level(logging.INFO), Cluster(options_for(fake)) as cluster:
-        cluster.partition_counts(["t"])
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
-def test_lost_connections_are_in_the_debug_log(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    fake.script(Api.METADATA, hang_up)
     with caplog.at_level(logging.DEBUG, logger="spark_2pc_sink"), Cluster(options_for(fake)) as cluster:
         cluster.partition_counts(["t"])
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     assert any("socket disconnected" in record.getMessage() for record in caplog.records)
 
 

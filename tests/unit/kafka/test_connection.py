@@ -16,7 +16,7 @@ from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.producer import EndTxnResponse
 
 from spark_2pc_sink.clock import QUIET_S, Deadline
-from spark_2pc_sink.errors import AuthorizationError
+from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.broker_connections import BrokerConnections, LastFailure
 from spark_2pc_sink.kafka.cluster import Cluster
@@ -132,7 +132,7 @@ def test_several_requests_are_on_their_way_and_each_gets_its_answer() -> None:
     [
         (shut_down, "socket disconnected"),
         (shut_down_after_half, "socket disconnected"),
-        (sends(lambda number: ended(number + 7)), "answered request 9, and 2 was next"),
+        (sends(lambda number: ended(number + 7)), "answered request 9 instead of 2"),
         (sends(lambda number: framed(number, b"\xff" * 9)), "cannot be decoded"),
         (sends(lambda _: struct.pack(">i", 2**31 - 1)), "the length 2147483647"),
         (sends(lambda _: struct.pack(">i", -1)), "the length -1"),
@@ -239,23 +239,33 @@ def assert_hidden(secret: str, text: str) -> None:
     assert repr(secret.encode())[2:-1] not in text
 
 
-def test_the_newest_reason_is_told_unless_the_deadline_cut_the_attempt_short() -> None:
-    clock = FakeClock()
-    reasons = LastFailure(Deadline(clock, 1000))
-    reasons.note("refused")
-    reasons.note(OSError("loading"))
-    assert reasons.newest == "loading"
-    clock.sleep(1)
-    reasons.note("not answered in time")
-    assert reasons.newest == "loading"
+def cut_short() -> KafkaTimeoutError:
+    return KafkaTimeoutError(operation="METADATA", deadline_ms=1, last_error="not answered in time")
 
 
-def test_a_first_attempt_that_was_cut_short_is_all_there_is_to_tell() -> None:
-    clock = FakeClock()
-    reasons = LastFailure(Deadline(clock, 1000))
-    clock.sleep(1)
-    reasons.note("not answered in time")
-    assert reasons.newest == "not answered in time"
+@pytest.mark.parametrize(
+    ("failures", "limit_ms", "reported"),
+    [
+        ([NodeUnavailableError("refused"), NodeUnavailableError("loading")], 110, "asking .* 110 ms: loading"),
+        ([NodeUnavailableError("loading"), NodeUnavailableError("cut short")], 70, "asking .* 70 ms: loading"),
+        ([NodeUnavailableError("loading"), cut_short()], 90, "asking .* 90 ms: loading"),
+        ([NodeUnavailableError("not answered")], 30, "asking .* 30 ms: not answered"),
+        ([cut_short()], 90, "METADATA .* not answered in time"),
+        ([], 0, "asking .* 0 ms: no broker has answered yet"),
+    ],
+)
+def test_the_newest_reason_is_reported_unless_the_deadline_cut_the_attempt_short(
+    failures: list[Exception], limit_ms: int, reported: str
+) -> None:
+    clock, waiting = FakeClock(), list(failures)
+
+    def attempt() -> None:
+        clock.now += 0.04
+        raise waiting.pop(0)
+
+    connections = BrokerConnections(options_for("127.0.0.1:1"))
+    with pytest.raises(KafkaTimeoutError, match=reported):
+        connections.until_answered("asking", attempt, Deadline(clock, limit_ms))
 
 
 def test_attempts_that_go_on_for_long_are_in_the_log_with_their_reason(caplog: pytest.LogCaptureFixture) -> None:
@@ -301,7 +311,7 @@ def test_several_brokers_are_asked_at_once(caplog: pytest.LogCaptureFixture) -> 
         assert {partition: end.offset for partition, end in found.items()} == {T0: 0, T1: 3}
         fake.script(Api.LIST_OFFSETS, hang_up)
         assert cluster.request_at_once(asked, cluster.deadline()) is None
-        assert "asking again" in caplog.text
+        assert "retrying" in caplog.text
 
 
 def test_who_is_not_connected_is_not_asked_at_once(fake: FakeCluster, cluster: Cluster) -> None:

@@ -169,7 +169,7 @@ def test_a_log_without_a_leader_is_waited_for(fake: FakeCluster, cluster: Cluste
 
 
 def test_a_time_that_was_over_before_anybody_was_asked_says_so(cluster: Cluster) -> None:
-    with pytest.raises(KafkaTimeoutError, match="the time was over before its leader was asked"):
+    with pytest.raises(KafkaTimeoutError, match="the deadline passed before its leader was asked"):
         end_offset(cluster, T0, OffsetSpec.LATEST, cluster.deadline(0))
 
 
@@ -273,12 +273,10 @@ def test_what_cannot_be_read_is_said(fake: FakeCluster, cluster: Cluster) -> Non
     gone = TopicPartition("gone", 0)
     found = scan(cluster, QUERY, T0, T1, gone)
     assert len(found.transactions) == 1
-    deleted, missing, forbidden = sorted(found.unread, key=lambda text: (text[0] != "t", text))[:1] + sorted(
-        text for text in found.unread if "deleted" not in text
-    )
-    assert deleted == "t-0 from offset 2 to 2 (deleted)"
-    assert "UNKNOWN_TOPIC" in missing or "UNKNOWN_TOPIC" in forbidden
-    assert "TOPIC_AUTHORIZATION_FAILED" in missing + forbidden
+    assert len(found.unread) == 3
+    assert "t-0 from offset 2 to 2 (deleted)" in found.unread
+    for code in ("UNKNOWN_TOPIC", "TOPIC_AUTHORIZATION_FAILED"):
+        assert any(code in text for text in found.unread)
 
 
 def test_the_scan_is_bounded_in_bytes_and_in_time(fake: FakeCluster, cluster: Cluster) -> None:
@@ -288,7 +286,9 @@ def test_the_scan_is_bounded_in_bytes_and_in_time(fake: FakeCluster, cluster: Cl
         data(fake, epoch(4), 10)
     marker(fake, epoch(5), kind=COMMIT)
     found = scan(cluster, bytes_max=1)
-    assert found == FoundCommits((), ("t-0 from offset 3 to 34 (too much)", "t-1 (too much before it)"))
+    assert found == FoundCommits(
+        (), ("t-0 from offset 3 to 34 (beyond the limit)", "t-1 (not reached within the limit)")
+    )
     late = scan(cluster, limit_ms=0)
     assert late.transactions == ()
     assert len(late.unread) == 2

@@ -197,7 +197,7 @@ def test_no_rows_go_nowhere(partitioner: StickyPartitioner) -> None:
 
 @pytest.mark.parametrize("partition", [-1, 4])
 def test_a_partition_that_is_not_there_is_an_error(partitioner: StickyPartitioner, partition: int) -> None:
-    with pytest.raises(UnknownTopicError, match=f"4 partitions, 0 to 3, and a row names {partition}"):
+    with pytest.raises(UnknownTopicError, match=f"partitions 0 to 3, and a row requests {partition}"):
         split_up(partitioner, pa.table({"partition": [partition], "value": ["a"]}))
 
 

@@ -164,13 +164,21 @@ def test_what_may_be_temporary_is_no_refusal(reason: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "certificate", "says"),
     [
-        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", None, "there is none; it answered CERTIFICATE_REQUIRED"),
-        ("SSLV3_ALERT_HANDSHAKE_FAILURE", None, "there is none (or there is no cipher in common)"),
-        ("SSLV3_ALERT_HANDSHAKE_FAILURE", "me.pem", "no version or cipher of TLS in common; it says HANDSHAKE_FAILURE"),
-        ("TLSV1_ALERT_UNKNOWN_CA", "me.pem", "refuses the client's certificate ssl.certificate.location=me.pem"),
-        ("TLSV1_ALERT_PROTOCOL_VERSION", None, "no version or cipher of TLS in common; it says PROTOCOL_VERSION"),
-        ("UNSUPPORTED_PROTOCOL", None, "no version or cipher of TLS in common; it says UNSUPPORTED_PROTOCOL"),
-        ("WRONG_VERSION_NUMBER", None, "what it answers is no TLS (WRONG_VERSION_NUMBER)"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", None, "none is set; it answered CERTIFICATE_REQUIRED"),
+        ("SSLV3_ALERT_HANDSHAKE_FAILURE", None, "none is set (or there is no common cipher)"),
+        (
+            "SSLV3_ALERT_HANDSHAKE_FAILURE",
+            "me.pem",
+            "no TLS version or cipher is common to both; it answered HANDSHAKE_FAILURE",
+        ),
+        ("TLSV1_ALERT_UNKNOWN_CA", "me.pem", "refused the client's certificate ssl.certificate.location=me.pem"),
+        (
+            "TLSV1_ALERT_PROTOCOL_VERSION",
+            None,
+            "no TLS version or cipher is common to both; it answered PROTOCOL_VERSION",
+        ),
+        ("UNSUPPORTED_PROTOCOL", None, "no TLS version or cipher is common to both; it answered UNSUPPORTED_PROTOCOL"),
+        ("WRONG_VERSION_NUMBER", None, "its answer is not TLS (WRONG_VERSION_NUMBER)"),
     ],
 )
 def test_an_alert_and_its_remedy(reason: str, certificate: str | None, says: str) -> None:
@@ -185,7 +193,7 @@ def test_an_alert_and_its_remedy(reason: str, certificate: str | None, says: str
     ("code", "words", "given", "says"),
     [
         (20, "unable to get local issuer certificate", {}, "the system's (ssl.ca.location is not set)"),
-        (19, "self-signed certificate in chain", {"ssl_ca_location": "a.pem"}, "in ssl.ca.location=a.pem has signed"),
+        (19, "self-signed certificate in chain", {"ssl_ca_location": "a.pem"}, "those in ssl.ca.location=a.pem"),
         (62, "Hostname mismatch, certificate is not valid for 'h'.", {}, "for other names (Hostname mismatch"),
         (10, "certificate has expired", {}, "its certificate has expired"),
         (9, "certificate is not yet valid", {}, "its certificate is not valid yet"),

@@ -461,7 +461,7 @@ def test_no_partitions_is_no_request(fake: FakeCluster, client: TransactionClien
 
 @pytest.mark.usefixtures("begun")
 def test_a_partition_that_is_not_there_is_named(fake: FakeCluster, client: TransactionClient) -> None:
-    with pytest.raises(UnknownTopicError, match="'t': there is no partition 9"):
+    with pytest.raises(UnknownTopicError, match="'t': partition 9 does not exist"):
         client.add_partitions(PAIR, [T0, TopicPartition("t", 9)])
     assert fake.added == set()
 

@@ -246,7 +246,7 @@ def test_two_phase_commit_that_is_not_granted_is_an_error(fake: FakeCluster) -> 
 
 def test_two_phase_commit_excludes_a_timeout(fake: FakeCluster) -> None:
     """KIP-939: 'it would be an error to set transaction.timeout.ms when two.phase.commit.enable is set'."""
-    with pytest.raises(ConfigurationError, match=r"two_phase_commit=True: it excludes transaction\.timeout\.ms"):
+    with pytest.raises(ConfigurationError, match=r"two_phase_commit=True: excludes transaction\.timeout\.ms"):
         writer_on(fake, two_phase_commit=True, transaction_timeout_ms=5_000)
     assert fake.received == []
 

@@ -92,7 +92,7 @@ def test_another_configuration_is_refused(config: str) -> None:
     }
     source = token_source(KafkaOptions.parse(options | ({"sasl.oauthbearer.config": config} if config else {})))
     assert source is not None
-    with pytest.raises(ConfigurationError, match="for msk_iam it is region=NAME"):
+    with pytest.raises(ConfigurationError, match="for msk_iam must be region=NAME"):
         source.token()
 
 

@@ -92,7 +92,7 @@ def test_the_old_token_serves_while_no_new_one_can_be_had(caplog: pytest.LogCapt
     issuer.now_s += 90
     with caplog.at_level(logging.WARNING):
         assert source.token().value == "t1"
-    assert "no new token, and the one before lasts 10 s more: no answer" in caplog.text
+    assert "could not renew the token; the current one expires in 10 s: no answer" in caplog.text
     issuer.now_s += 10
     with pytest.raises(TokenUnavailableError, match="no answer"):
         source.token()
@@ -101,7 +101,7 @@ def test_the_old_token_serves_while_no_new_one_can_be_had(caplog: pytest.LogCapt
 
 
 def test_a_token_that_has_expired_already_is_none() -> None:
-    with pytest.raises(TokenUnavailableError, match="expired 5 s ago; are the clocks right"):
+    with pytest.raises(TokenUnavailableError, match="expired 5 s ago; check the clocks"):
         Issuer(-5).source().token()
 
 
@@ -161,9 +161,9 @@ def test_a_token_without_an_expiry_is_asked_for_again_soon() -> None:
         (("", 1.0), "a token of letters"),
         (("two words", 1.0), "a token of letters"),
         ((b"bytes", 1.0), "a token of letters"),
-        (("token", "soon"), "an expiry that is a number"),
-        (("token", True), "an expiry that is a number"),
-        (("token", 1.0, "me", "x=y"), "extensions that are a mapping"),
+        (("token", "soon"), "an expiry in seconds"),
+        (("token", True), "an expiry in seconds"),
+        (("token", 1.0, "me", "x=y"), "extensions as a mapping"),
         (("token", 1.0, "me", {"auth": "x"}), "a SASL extension is a name of letters"),
         (("token", 1.0, "me", {"name": "line\x01"}), "a SASL extension is a name of letters"),
         (("token", 1.0, "me", {}, "more"), "a token of letters"),

@@ -208,4 +208,4 @@ def test_a_scrape_that_fails_says_so_and_no_more(caplog: pytest.LogCaptureFixtur
     with figures(MetricsAccess(), Broken()) as port:
         answer = said(port, asking("/metrics"))
     assert (status(answer), PLACES.search(answer)) == (500, None)
-    assert caplog.messages == ["a scrape failed"]
+    assert caplog.messages == ["could not collect the metrics for a scrape"]

@@ -82,7 +82,7 @@ def test_abort_by_pair(fake: FakeCluster, tool: TransactionTool, given: int, sen
 @pytest.mark.parametrize(
     ("state", "remedy"),
     [
-        ("Ongoing", " --transactional-id 'my id'  # where its owner is gone for good"),
+        ("Ongoing", " --transactional-id 'my id'  # if its owner is permanently lost"),
         ("PrepareCommit", "log of broker 0"),
     ],
 )
@@ -93,7 +93,7 @@ def test_abort_refuses_what_a_coordinator_knows(
     """B17: the producer could still commit what readers have skipped."""
     fake.know(FakeTransaction(7, 2, state=state, partitions=(T1,)), "my id")
     how: dict[str, Any] = {"producer": ProducerIdAndEpoch(7, 2)} if by_pair else {"start_offset": 5}
-    with pytest.raises(AbortRefusedError, match="its coordinator knows it, as the current transaction of") as refused:
+    with pytest.raises(AbortRefusedError, match="its coordinator knows it as the current transaction of") as refused:
         tool.abort("t", 1, **how)
     assert remedy in str(refused.value)
     assert fake.of(Api.WRITE_TXN_MARKERS) == []
@@ -116,7 +116,7 @@ def test_abort_stops_where_the_producer_changes_between_looks(fake: FakeCluster,
         fake.show({T1: [FakeProducer(7, 3, 5)]})
 
     fake.script(Api.LIST_TRANSACTIONS, change(bump))
-    with pytest.raises(AbortRefusedError, match="changed between two looks"):
+    with pytest.raises(AbortRefusedError, match="changed between two checks"):
         tool.abort("t", 1, start_offset=5)
     assert fake.of(Api.WRITE_TXN_MARKERS) == []
 
@@ -134,8 +134,8 @@ def test_abort_of_what_ended_meanwhile_writes_nothing(fake: FakeCluster, tool: T
         ({"start_offset": 6}, r"start_offset=6.*begin at: 5 \(producer 7:2\)"),
         ({"producer": ProducerIdAndEpoch(7, 3)}, r"producer='7:3'.*begin at: 5"),
         ({"start_offset": -1}, "start_offset=-1"),
-        ({}, "either by its start offset or by its producer id"),
-        ({"start_offset": 5, "producer": ProducerIdAndEpoch(7, 2)}, "either by its start offset"),
+        ({}, "exactly one of start offset and producer"),
+        ({"start_offset": 5, "producer": ProducerIdAndEpoch(7, 2)}, "exactly one of start offset"),
         ({"producer": ProducerIdAndEpoch(7, 2), "coordinator_epoch": 2**31}, "coordinator_epoch=2147483648"),
     ],
 )

@@ -1,26 +1,22 @@
-"""Force-terminate with a note, and asking again until time is up. Covers B28, D4."""
+"""Force-terminate recorded in a database. Covers B28, D4."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from jdbc_state import Actor
-from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AuthorizationError,
     ConfigurationError,
-    KafkaTimeoutError,
     OutcomeUnknownError,
     StateStoreError,
 )
-from spark_2pc_sink.kafka.transaction_queries import NotYetError, until_answered
 from spark_2pc_sink.transactions import TransactionTool, tool
 from spark_2pc_sink.wire.api_versions import Api
-from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.memory_store import MemoryStateStore
@@ -136,60 +132,15 @@ def test_a_database_that_is_lost_meanwhile_hides_no_outcome(
         fake.script(Api.INIT_PRODUCER_ID, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
         with pytest.raises(AuthorizationError):
             terminate(fake)
-        assert "the outcome (refused) could not be noted" in caplog.text
+        assert "the outcome (refused) could not be recorded" in caplog.text
     else:
-        assert "the outcome (done) could not be noted" in terminate(fake).warnings[-1]
+        assert "the outcome (done) could not be recorded" in terminate(fake).warnings[-1]
     assert notes.outcomes == ["asked"]
 
 
 def test_a_reason_needs_a_database(fake: FakeCluster) -> None:
     with (
         TransactionTool(kafka=kafka_for(fake)) as made,
-        pytest.raises(ConfigurationError, match="reason='why': it is noted in a database, and none is given"),
+        pytest.raises(ConfigurationError, match="reason='why': requires a database to record it in"),
     ):
         made.force_terminate("my id", reason="why")
-
-
-def answers(clock: FakeClock, *errors: Exception) -> Callable[[], str]:
-    """Each attempt takes 40 ms and fails as told, until none is left to fail with."""
-    waiting = list(errors)
-
-    def attempt() -> str:
-        clock.now += 0.04
-        if waiting:
-            raise waiting.pop(0)
-        return "answer"
-
-    return attempt
-
-
-def cut_short() -> KafkaTimeoutError:
-    return KafkaTimeoutError(operation="METADATA", deadline_ms=1, last_error="has not answered in time")
-
-
-def test_it_asks_until_the_answer_counts() -> None:
-    clock = FakeClock()
-    attempt = answers(clock, NotYetError("loading"), NotYetError("loading"))
-    assert until_answered("asking", attempt, Deadline(clock, 1_000)) == "answer"
-
-
-@pytest.mark.parametrize(
-    ("errors", "reported"),
-    [
-        ([NotYetError("loading"), cut_short()], "loading"),
-        ([NotYetError("loading"), NotYetError("no leader")], "no leader"),
-        ([cut_short(), cut_short()], "has not answered in time"),
-    ],
-    ids=["answered and cut short", "answered twice", "cut short"],
-)
-def test_what_was_answered_is_reported_before_what_was_cut_short(errors: list[Exception], reported: str) -> None:
-    clock = FakeClock()
-    with pytest.raises(KafkaTimeoutError, match=f"asking found no answer within 90 ms: .*{reported}$"):
-        until_answered("asking", answers(clock, *errors), Deadline(clock, 90))
-
-
-def test_without_any_time_nothing_is_asked() -> None:
-    clock = FakeClock()
-    with pytest.raises(KafkaTimeoutError, match="no broker was asked in time"):
-        until_answered("asking", answers(clock), Deadline(clock, 0))
-    assert clock.now == 0

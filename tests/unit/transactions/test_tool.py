@@ -157,7 +157,7 @@ def test_describe_of_an_unknown_id_is_an_error(fake: FakeCluster, tool: Transact
     fake.access = HiddenIds()
     with pytest.raises(AuthorizationError):
         tool.describe("a")
-    with pytest.raises(ConfigurationError, match="it is not empty"):
+    with pytest.raises(ConfigurationError, match="must not be empty"):
         tool.describe("")
 
 
@@ -211,8 +211,8 @@ def test_a_partition_without_leader_is_waited_for(fake: FakeCluster) -> None:
     ("topic", "partition", "broker_id", "error", "text"),
     [
         ("none", 0, None, UnknownTopicError, "topic 'none'"),
-        ("t", 3, None, UnknownTopicError, "no partition 3"),
-        ("t", 0, 1, UnknownTopicError, "no partition 0 with a copy on broker 1"),
+        ("t", 3, None, UnknownTopicError, "partition 3 does not exist"),
+        ("t", 0, 1, UnknownTopicError, "partition 0 does not exist with a replica on broker 1"),
         ("t", 0, 9, ConfigurationError, r"broker_id=9.*brokers 0, 1, 2"),
         ("t", -1, None, ConfigurationError, "partition=-1"),
         ("", 0, None, ConfigurationError, "topic=''"),
@@ -251,7 +251,7 @@ def open_transaction(epoch: int = 3) -> OpenTransaction:
         ({"state": "Dead"}, "is in state Dead"),
         ({"partitions": (T1,)}, "does not include t-0"),
         ({"state": "PrepareCommit", "partitions": ()}, "does not include t-0"),
-        ({"producer_epoch": 4}, "it was left behind by an earlier one"),
+        ({"producer_epoch": 4}, "it belongs to an earlier transaction"),
         ({}, None),
         ({"state": "PrepareCommit", "producer_epoch": 4}, None),
         ({"state": "PrepareAbort", "producer_epoch": 4}, None),
@@ -336,10 +336,10 @@ def test_find_hanging_can_be_narrowed(
 @pytest.mark.parametrize(
     ("where", "error", "text"),
     [
-        ({"partition": 1}, ConfigurationError, "a partition of one topic"),
+        ({"partition": 1}, ConfigurationError, "requires a topic"),
         ({"max_timeout_ms": -1}, ConfigurationError, "max_timeout_ms=-1"),
         ({"broker_id": 9}, ConfigurationError, "broker_id=9"),
-        ({"topic": "t", "partition": 3}, UnknownTopicError, "no partition 3"),
+        ({"topic": "t", "partition": 3}, UnknownTopicError, "partition 3 does not exist"),
         ({"topic": "t", "partition": 0, "broker_id": 1}, UnknownTopicError, "on broker 1"),
         ({"topic": "none"}, UnknownTopicError, "'none'"),
     ],

@@ -206,7 +206,7 @@ def test_of_a_compressed_batch_so_many_headers_are_read_and_no_more(
     if compression == "none":
         assert plain(batch) == some
         return
-    with pytest.raises(RemoteProtocolError, match="it has 2 headers; up to 1 more are read of this batch"):
+    with pytest.raises(RemoteProtocolError, match="it has 2 headers, more than the 1 left for this batch"):
         plain(batch)
 
 
@@ -272,11 +272,11 @@ def test_a_batch_stamped_by_the_broker_has_its_time() -> None:
         (16, b"\x01", "format v1"),
         (21, b"\x00\x17", "unknown compression 7"),
         (57, (2).to_bytes(4, "big"), "the record at byte"),
-        (57, bytes(4), "behind the last record"),
+        (57, bytes(4), "after the last record"),
         (57, b"\xff" * 4, "it has -1 records"),
         (61, b"\x7e", "its length is 63"),
         (61, b"\x00", "its length is 0"),
-        (61, b"\x0e", "its length says"),
+        (61, b"\x0e", "by its length"),
         (64, b"\x80" * 10, "more than 10 bytes"),
         (65, b"\x7e", "63 bytes at"),
         (71, b"\xff", "the record at byte"),

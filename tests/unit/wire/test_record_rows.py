@@ -125,7 +125,7 @@ def test_columns_of_different_length_are_refused(which: str) -> None:
     ids=str,
 )
 def test_headers_of_any_other_type_are_refused(kind: Any) -> None:
-    with pytest.raises(LocalProtocolError, match="headers are list<struct<key: string, value: binary>>"):
+    with pytest.raises(LocalProtocolError, match="headers must be list<struct<key: string, value: binary>>"):
         EncodedRows.of(None, pa.array([b"v"]), pa.array([None], kind))
 
 

@@ -71,19 +71,6 @@ def open_transactions(producers: Mapping[TopicPartition, Sequence[KafkaPart]]) -
     return dict(sorted(found.items(), key=lambda item: item[0].identity))
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The coordinators' view of an open transaction.
-
-    Args:
-        owner: the transactional id with its producer id, None if no coordinator knows the producer id.
-        reason: why no coordinator will end the transaction; None if its coordinator will.
-    """
-
-    owner: TransactionDetails | None
-    reason: str | None
-
-
 def why_hanging(found: OpenTransaction, details: TransactionDetails | None) -> str | None:
     """Why no coordinator will end an open transaction; None if one will."""
     if details is None or details.producer_id != found.producer_id:
@@ -102,16 +89,15 @@ def why_hanging(found: OpenTransaction, details: TransactionDetails | None) -> s
     return None
 
 
-def ask_owners(queries: TransactionQueries, candidates: Sequence[OpenTransaction]) -> dict[OpenTransaction, Verdict]:
+def owners_of(
+    queries: TransactionQueries, candidates: Sequence[OpenTransaction]
+) -> dict[OpenTransaction, TransactionDetails | None]:
+    """The transactional id with each candidate's producer id; None if no coordinator knows the producer id."""
     if not candidates:
         return {}
     owners = queries.owners(sorted({found.producer_id for found in candidates}))
     details = {owner: queries.details(owner) for owner in sorted(set(owners.values()))}
-    judged = {}
-    for found in candidates:
-        owner = details.get(owners.get(found.producer_id, ""))
-        judged[found] = Verdict(owner, why_hanging(found, owner))
-    return judged
+    return {found: details.get(owners.get(found.producer_id, "")) for found in candidates}
 
 
 def find_hanging(
@@ -128,8 +114,8 @@ def find_hanging(
     ]
     now_ms = queries.now_ms()
     seen = open_transactions(queries.producers(searched, broker_id=broker_id))
-    judged = ask_owners(queries, [found for found, last_ms in seen.items() if now_ms - last_ms > max_timeout_ms])
-    suspected = {item: verdict.reason for item, verdict in judged.items() if verdict.reason is not None}
+    owners = owners_of(queries, [found for found, last_ms in seen.items() if now_ms - last_ms > max_timeout_ms])
+    suspected = {found: reason for found, owner in owners.items() if (reason := why_hanging(found, owner)) is not None}
     # A transaction ended between the two checks was not hanging: a hanging one is still open now.
     again = queries.producers({found.where for found in suspected}, broker_id=broker_id)
     still_open = {found.identity for found in open_transactions(again)}
@@ -193,10 +179,12 @@ def abort(queries: TransactionQueries, target: AbortTarget) -> AbortedOpenTransa
                 raise _not_open(queries, target)
             return AbortedOpenTransaction(**vars(sent[0]), marker_written=False, reason=sent[1])
         found, reason = sent = hangs
+        wanted_epoch = found.coordinator_epoch if target.coordinator_epoch is None else target.coordinator_epoch
         code = queries.write_abort_marker(
             target.partition,
             ProducerIdAndEpoch(found.producer_id, found.producer_epoch),
-            coordinator_epoch=_coordinator_epoch(target, found),
+            # Kafka's rule: not below the leader's known one, else it answers TRANSACTION_COORDINATOR_FENCED.
+            coordinator_epoch=max(wanted_epoch, _FIRST_COORDINATOR_EPOCH),
         )
         if code == Code.NONE:
             return AbortedOpenTransaction(**vars(found), marker_written=True, reason=reason)
@@ -275,27 +263,18 @@ def _find(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenTransac
     found = next((item for item in opened if target.matches(item)), None)
     if found is None:
         return None
-    judgement = ask_owners(queries, [found])[found]
-    if judgement.owner is None or judgement.reason is not None:
-        return found, judgement.reason or ""
-    raise _known(found, judgement.owner)
-
-
-def _known(found: OpenTransaction, owner: TransactionDetails) -> AbortRefusedError:
+    owner = owners_of(queries, [found])[found]
+    reason = why_hanging(found, owner)
+    if owner is None or reason is not None:
+        return found, reason or ""
     who = f"its coordinator knows it as the current transaction of transactional id {owner.transactional_id!r}"
-    return AbortRefusedError(
+    raise AbortRefusedError(
         partition=str(found.where),
         start_offset=found.start_offset,
         reason=f"{who}; with a marker, readers would skip records that the producer can still commit",
         remedies=end_known(owner, is_sink=None),
         owner=owner,
     )
-
-
-def _coordinator_epoch(target: AbortTarget, found: OpenTransaction) -> int:
-    """Kafka's rule: not below the leader's known one, else it answers TRANSACTION_COORDINATOR_FENCED."""
-    wanted = found.coordinator_epoch if target.coordinator_epoch is None else target.coordinator_epoch
-    return max(wanted, _FIRST_COORDINATOR_EPOCH)
 
 
 def _not_open(queries: TransactionQueries, target: AbortTarget) -> ConfigurationError:

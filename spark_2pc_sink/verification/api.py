@@ -22,7 +22,7 @@ SHAPE: Final = ("table", "topic", "mode", "keys", "order_by", "late_rows", "reco
 
 
 @checks_keywords
-def verify(  # noqa: D417 - the options are described where they are declared
+def verify(
     *,
     transactional_id: str,
     kafka: Mapping[str, str | int | Callable[[str], Any]],
@@ -96,11 +96,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
 
 @dataclass(frozen=True)
 class Scope:
-    """The batches to compare; with none of the three, all. See `verify`.
-
-    Raises:
-        ConfigurationError: more than one is given, or one is out of bounds.
-    """
+    """The batches to compare; with none of the three, all. See `verify`."""
 
     since: int | None = None
     last: int | None = None
@@ -110,17 +106,16 @@ class Scope:
         given = {name: value for name, value in vars(self).items() if value is not None}
         if len(given) > 1:
             first, second, *_ = given
-            rule, remedy = f"it excludes {second}", f"leave {second} out"
+            rule, remedy = f"cannot be combined with {second}", f"leave {second} out"
             raise ConfigurationError(option=first, value=given[first], rule=rule, remedy=remedy)
         for name, value in given.items():
             least = 1 if name == "last" else 0
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                rule = f"it is a whole number of at least {least}"
+                rule = f"must be a whole number of at least {least}"
                 raise ConfigurationError(option=name, value=value, rule=rule, remedy="correct it")
 
     @property
     def is_all(self) -> bool:
-        """Whether everything is compared."""
         return self == Scope()
 
     def __str__(self) -> str:
@@ -131,18 +126,14 @@ class Scope:
         return "all" if self.batch is None else f"batch {self.batch}"
 
     def of(self, batches: Sequence[int]) -> frozenset[int]:
-        """The batches of the scope in the history, the oldest first.
-
-        Raises:
-            ConfigurationError: it names a batch that the history lacks, so its records cannot be found.
-        """
+        """The batches of the scope in the history, the oldest first; refuses one that the history lacks."""
         if self.is_all:
             return frozenset(batches)
         if not batches or (self.last is None and not {self.batch, self.since} & {*batches}):
-            known = f"has batches {batches[0]} to {batches[-1]}" if batches else "has no batch"
+            known = f"has batches {batches[0]} to {batches[-1]}" if batches else "is empty"
             [(option, value)] = ((name, value) for name, value in vars(self).items() if value is not None)
-            rule = f"the batch is one that the history of the sink still knows, and it {known}"
-            remedy = "name one of those, or leave it out to compare everything"
+            rule = f"must be in the sink's history, which {known}"
+            remedy = f"name a batch in the history, or leave {option} out to compare everything"
             raise ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)
         if self.last is not None:
             return frozenset(batches[-self.last :])
@@ -173,11 +164,6 @@ class VerifyRequest:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> VerifyRequest:
-        """Check the keywords.
-
-        Raises:
-            ConfigurationError: one is wrong, or contradicts another.
-        """
         common = {item.name for item in options_of(CommonOptions)}
         keys, directory = given["keys"], given["write_missing"]
         return cls(

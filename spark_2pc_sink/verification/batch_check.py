@@ -1,9 +1,9 @@
 """Checks by the sink's own connections beforehand: batches that would crash librdkafka, and refused logins.
 
 librdkafka decompresses a batch before its size is known. It has a limit for zstd, snappy and lz4, and none for gzip.
-An lz4 batch that ends within its first block crashes the process, and a gzip batch that is cut off is read forever. So
-the same stretch of each log is first read by the sink's own connections, and decompressed in pieces that are counted
-and discarded: for a million records a tenth of a second, where librdkafka takes more than one.
+An lz4 batch that ends within its first block crashes the process, and a truncated gzip batch is read forever. So the
+same range of each log is first read by the sink's own connections, and decompressed in pieces that are counted and
+discarded: for a million records a tenth of a second, where librdkafka takes more than one.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import Compression
 
 _REMEDY: Final = (
-    "kafka-dump-log.sh shows who wrote it, --since leaves out what is older than a batch of the sink, and "
-    "receive.message.max.bytes is what a batch may become"
+    "kafka-dump-log.sh shows its producer, --since excludes records older than a batch of the sink, and "
+    "receive.message.max.bytes is the limit for a batch"
 )
 _LOGIN_MS_MAX: Final = 3_000
 
 
 @dataclass
 class _Scan:
-    """The walk through one log: its start, current, required and end offsets.
+    """The checked part of one log, from ``begin`` to ``position``, and the offset that must be reached.
 
     ``newest`` has the bytes of the newest batches, as many as are read at once, and their plain size; then the sums.
     """
@@ -41,14 +41,13 @@ class _Scan:
     begin: int
     position: int
     end: int
-    log_end: int
     ahead_bytes: int = 0
     newest: deque[tuple[int, int]] = field(default_factory=deque)
     newest_bytes: int = 0
     newest_plain_bytes: int = 0
 
     def note(self, batch: DecodedBatch, plain_bytes: int, *, together_bytes: int) -> int:
-        """Pass a batch; the plain size of all that are read at once with it, 0 for one alone."""
+        """Note a checked batch; the plain size of all that are read at once with it, 0 for one alone."""
         self.position = batch.last_offset + 1
         self.ahead_bytes += batch.size_bytes if batch.base_offset >= self.end else 0
         self.newest.append((batch.size_bytes, plain_bytes))
@@ -62,7 +61,7 @@ class _Scan:
 
 
 class BatchCheck:
-    """Checks batches before librdkafka reads them, each once.
+    """Checks batches before librdkafka reads them.
 
     Args:
         options: how to reach the brokers. A request may take ``max_block_ms``.
@@ -88,11 +87,9 @@ class BatchCheck:
         return seen is not None and seen.begin <= offset < seen.position
 
     def check(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Check these stretches of logs, as far as they exist, and the batches that already follow them.
+        """Check these offset ranges, as far as they exist, and the batches that already follow them.
 
-        Raises:
-            KafkaError: a batch cannot be decompressed or becomes too large; or the brokers refused.
-            KafkaTimeoutError, UnknownTopicError: the brokers did not answer, or do not know a topic.
+        Raises KafkaError for a batch that cannot be decompressed or becomes too large.
         """
         if not bounds:
             return
@@ -100,12 +97,12 @@ class BatchCheck:
             deadline, answered = cluster.deadline(), False
             starts = end_offsets(cluster, bounds, OffsetSpec.EARLIEST, deadline)
             log_ends = end_offsets(cluster, bounds, OffsetSpec.LATEST, deadline)
-            # Nothing exists before the beginning of a log: that counts as checked.
-            walks = {at: _Scan(start, max(start, starts[at]), end, log_ends[at]) for at, (start, end) in bounds.items()}
+            for at, (start, end) in bounds.items():
+                self._extend(at, start, end, log_start=starts[at])
             deadline = cluster.deadline()
-            while open_ := {at: walk.position for at, walk in walks.items() if not self._is_over(at, walk)}:
+            while open_ := {at: self._seen[at].position for at in bounds if not self._is_done(at, log_ends[at])}:
                 if deadline.passed:
-                    why = f"no record came of {', '.join(map(str, open_))}"
+                    why = f"no record arrived of {', '.join(map(str, open_))}"
                     raise KafkaTimeoutError(operation="Fetch", deadline_ms=deadline.limit_ms, last_error=why)
                 try:
                     found = fetch_logs(cluster, open_, deadline)
@@ -116,27 +113,27 @@ class BatchCheck:
                     continue
                 answered = True
                 for at, data in found.items():
-                    self._check(at, walks[at], data)
-                if any(walks[at].position > position for at, position in open_.items()):
-                    # It gives up only after that time without an answer.
+                    self._check_batches(at, data)
+                if any(self._seen[at].position > position for at, position in open_.items()):
+                    # The time limit is for progress, not for all.
                     deadline, answered = cluster.deadline(), False
                 else:
                     deadline.pause()
 
-    def _is_over(self, partition: TopicPartition, walk: _Scan) -> bool:
-        """Whether a walk is over; stretches checked by an earlier one are skipped, and both are merged."""
+    def _extend(self, partition: TopicPartition, start: int, end: int, *, log_start: int) -> None:
+        """Continue the scan of a partition that has checked ``start``, or begin another."""
         seen = self._seen.get(partition)
-        if seen is not None and seen is not walk and seen.begin <= walk.position <= seen.position:
-            walk.begin, walk.position, walk.newest = min(walk.begin, seen.begin), seen.position, seen.newest
-            walk.newest_bytes, walk.newest_plain_bytes = seen.newest_bytes, seen.newest_plain_bytes
-            if walk.end <= seen.end:
-                walk.ahead_bytes = seen.ahead_bytes
-        over = walk.position >= walk.log_end or (walk.position >= walk.end and walk.ahead_bytes >= self._ahead_bytes)
-        if over:
-            self._seen[partition] = walk
-        return over
+        if seen is None or not seen.begin <= start <= seen.position:
+            # Offsets before the beginning of a log do not exist, and count as checked.
+            self._seen[partition] = _Scan(start, max(start, log_start), end)
+        elif end > seen.end:
+            seen.end, seen.ahead_bytes = end, 0
 
-    def _check(self, partition: TopicPartition, walk: _Scan, data: bytes) -> None:
+    def _is_done(self, partition: TopicPartition, log_end: int) -> bool:
+        scan = self._seen[partition]
+        return scan.position >= log_end or (scan.position >= scan.end and scan.ahead_bytes >= self._ahead_bytes)
+
+    def _check_batches(self, partition: TopicPartition, data: bytes) -> None:
         what = str(partition)
         try:
             for batch in decode_record_batches(data):
@@ -144,7 +141,8 @@ class BatchCheck:
                 codec, plain_bytes = Compression(batch.compression), len(batch.payload)
                 if codec is not Compression.NONE:
                     plain_bytes = sum(map(len, decompressed_pieces(batch.payload, codec, bytes_max=self._bytes_max)))
-                self.dense |= walk.note(batch, plain_bytes, together_bytes=self._together_bytes) > self._bytes_max
+                together = self._seen[partition].note(batch, plain_bytes, together_bytes=self._together_bytes)
+                self.dense |= together > self._bytes_max
                 what = str(partition)
         except RemoteProtocolError as error:
             code = Code.CORRUPT_MESSAGE
@@ -153,13 +151,10 @@ class BatchCheck:
 
 
 def check_login(options: KafkaOptions) -> None:
-    """Return if the brokers accept the login, or do not answer.
+    """Raise AuthorizationError if the brokers refuse the login; return if they accept it, or do not answer.
 
     librdkafka retries with a refused certificate or password until its deadline, and then reports that there was no
     answer.
-
-    Raises:
-        AuthorizationError: the credentials or a certificate were refused, or the security protocol is another one.
     """
     bounded = replace(options, max_block_ms=min(options.max_block_ms, _LOGIN_MS_MAX))
     with Cluster(bounded) as cluster:

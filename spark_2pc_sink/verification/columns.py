@@ -70,8 +70,7 @@ class Column:
         base: ``pg_type.typname`` of the stored type; '' if it is not built in.
         generated: the table computes it.
         filled: the table sets it if a row omits it.
-        loose_collation: as SQL, a collation under which different texts are equal, such as texts that differ in case;
-            '' for none.
+        loose_collation: as SQL, a collation under which different texts are equal; '' for none.
         identity: UPDATE cannot set it (GENERATED ALWAYS AS IDENTITY).
     """
 
@@ -100,11 +99,7 @@ class TableShape:
 
 
 def read_shape(cursor: Cursor, table: str) -> TableShape:
-    """Look up 'table' or 'schema.table', as quoted SQL.
-
-    Raises:
-        ConfigurationError: it does not exist.
-    """
+    """Look up 'table' or 'schema.table', as quoted SQL."""
     cursor.execute(_FIND, (str(TableName.parse(table)),))
     found = cursor.fetchone()
     if found is None:
@@ -124,7 +119,7 @@ _ZONED: Final = re.compile(r"T\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:\d\d")
 
 
 class _Number(str):
-    """A number in the record's spelling."""
+    """A number as the record spells it."""
 
     __slots__ = ()
 
@@ -136,8 +131,7 @@ class FieldFacts:
     Attributes:
         fraction_digits: fractional digits of the second in timestamps; -1 if there are none.
         point: a number has a decimal point or an exponent.
-        text: a value is a text.
-        other: a value is an object or an array.
+        text, other: a value is a text, and an object or an array.
         zoned: such a value contains a timestamp in a time zone other than UTC.
     """
 
@@ -148,7 +142,6 @@ class FieldFacts:
     zoned: bool = False
 
     def note(self, value: object) -> None:
-        """Add one more value; nulls are ignored."""
         if isinstance(value, _Number):
             self.point |= any(mark in value for mark in ".eE")
         elif isinstance(value, (str, dict, list)):
@@ -162,14 +155,13 @@ class FieldFacts:
 
 @dataclass
 class RecordFacts:
-    """Result of a sample: its fields, including those that are always null; counts of JSON objects and other values."""
+    """Fields of a sample, including those that are always null; number of JSON objects, and of other values."""
 
     fields: dict[str, FieldFacts] = field(default_factory=dict)
     records: int = 0
     others: int = 0
 
     def note(self, values: Iterable[bytes | None]) -> None:
-        """Add the values of more records."""
         for found in map(as_object, values):
             self.records += found is not None
             self.others += found is None
@@ -239,18 +231,14 @@ class ComparedColumns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names."""
         return tuple(column.name for column in self.columns)
 
     def named(self, names: Sequence[str]) -> tuple[ComparedColumn, ...]:
-        """The columns with these names, in this order."""
         found = {column.name: column for column in self.columns}
         return tuple(found[name] for name in names)
 
 
 class RecordColumn(NamedTuple):
-    """One column of the table, and the SQL expression over a record that makes it."""
-
     name: str
     expression: str
 
@@ -293,15 +281,13 @@ def compared_columns(
             continue
         compared.append(_collated(rule, column, keys))
         if column.base in _TIMESTAMPS and found.fraction_digits <= _USUAL_DIGITS:
-            why = f"records tell {max(found.fraction_digits, 0)} digits of a second, and so many are compared"
+            why = f"records have {max(found.fraction_digits, 0)} fractional digits of a second, and these are compared"
             left.append(NotChecked(f"finer parts of column {column.name}", why))
     columns = set() if paths is not None else {column.name for column in shape.columns}
     unknown = [name for name in facts.fields if name not in columns | {column.field for column in compared}]
     if unknown:
-        has = (
-            "the table has no column of that name" if paths is None else "no column of the table is made of that alone"
-        )
-        left.append(NotChecked(f"fields {', '.join(unknown)} of the records", has))
+        why = "the table has no column of that name" if paths is None else "no column has the same expression"
+        left.append(NotChecked(f"fields {', '.join(unknown)} of the records", why))
     return ComparedColumns(tuple(compared), tuple(unseen), tuple(left))
 
 
@@ -342,7 +328,7 @@ def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> Co
 
 def _why_unseen(column: Column, path: Sequence[str]) -> str:
     if path and path[0] != column.name:
-        return f"no record has the field {path[0]} that it is made of"
+        return f"no record has the field {path[0]}, from which it is made"
     does = "the table computes it, and " if column.generated else "the table fills it, and " if column.filled else ""
     return f"{does}no record has a field of that name"
 
@@ -352,9 +338,9 @@ def _why_left(column: Column, found: FieldFacts, path: Sequence[str]) -> str:
     if len(path[0].encode()) > IDENTIFIER_BYTES_MAX:
         return f"the name of its field {path[0]} is longer than a name in PostgreSQL ({IDENTIFIER_BYTES_MAX} bytes)"
     if column.base == "_interval":
-        return "to_json writes intervals in a form of its own"
+        return "to_json writes intervals in its own format"
     if column.is_array and (column.base in _OTHER_ELEMENTS or len(path) > 1):
-        return "the elements of such an array are spelt in another way in JSON"
+        return "elements of such an array have another form in JSON"
     if found.other and not column.is_array and column.base not in ("json", "jsonb"):
         return f"records have an object or an array, and the column is {column.type_name}"
     return ""

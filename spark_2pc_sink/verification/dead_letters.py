@@ -32,12 +32,7 @@ _READABLE: Final = text("SELECT to_regclass(:table) IS NOT NULL AND has_table_pr
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """One dead letter on one side.
-
-    Attributes:
-        columns: values of `COMPARED`; without the row if that was omitted as too large for the topic.
-        partition, offset: the record's; None in the table.
-    """
+    """A dead letter on one side; ``columns`` has the values of `COMPARED`, without a row too large for the topic."""
 
     key: DeadLetterKey
     columns: Mapping[str, Any] = field(hash=False)
@@ -51,7 +46,6 @@ class DeadLetter:
         return shown
 
     def difference(self, **told: Any) -> Difference:
-        """A difference in this letter."""
         place = {} if self.partition is None else asdict(self.partition)
         return Difference(key=f"identity={self.key[2]}", batch=self.key[1], offset=self.offset, **place, **told)
 
@@ -71,9 +65,9 @@ def check_dead_letters(
     results = []
     for (topic, table), indexes in places.items():
         if topic in evidence.logs.compacted:
-            why = "log compaction removes letters that later ones supersede"
+            why = "log compaction removes dead letters that later ones supersede"
         elif not _is_readable(evidence, table):
-            why = f"table {table} is not there, or this role may not read it"
+            why = f"table {table} does not exist, or this role cannot read it"
         else:
             letters = _compare(transactional_id, evidence, differences, (topic, table), indexes)
             results.append(DeadLetterResult(topic=topic, table=table, letters=letters))
@@ -100,7 +94,7 @@ def _compare(
         if letter is not None and letter.key[1] == claims[index].batch:
             in_topic.append(letter)
             continue
-        why = "this record is no dead letter of the batch"
+        why = "this record is not a dead letter of the batch"
         differences.add(Difference(kind="stranger", text=why, batch=claims[index].batch, offset=offset, **asdict(at)))
     # The dead letters of the same batches: of the query that owns the row, and of those that letters name.
     own = None if evidence.row is None else evidence.row.query_id
@@ -111,7 +105,7 @@ def _compare(
     deleted = deleted_batches(in_topic, in_table, newest=claims[newest].batch if newest in indexes else None)
     if deleted:
         names = ", ".join(str(batch) for _, batch in deleted)
-        why = "the table has none of them any more: a person may have deleted them"
+        why = "the table has none of them any more; they may have been deleted on purpose"
         differences.skip(f"the dead letters of batch {names}", why)
     with differences.about(table):
         for difference in compared_dead_letters(in_topic, in_table, deleted=frozenset(deleted)):

@@ -47,12 +47,7 @@ _EXISTS: Final = text("SELECT to_regclass(:name) IS NOT NULL")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One transaction that does not see later commits. It changes nothing.
-
-    Attributes:
-        row: the state row; None if there is none.
-        lines: lines of its history, the oldest first.
-    """
+    """One transaction that does not see later commits, with the state row and its history, the oldest line first."""
 
     connection: Connection
     row: StateRow | None
@@ -64,11 +59,10 @@ class Snapshot:
         return cast("DriverConnection", driver_connection(self.connection))
 
     def run(self, statement: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Rows of a statement; empty if it is not a query."""
         return run(self.driver, statement, values)
 
     def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
-        """The same for many rows, which are fetched in portions."""
+        """The rows of a query, fetched in portions."""
         with self.driver.cursor("verify_stream") as cursor:
             cursor.execute(statement)
             yield from cursor
@@ -108,12 +102,9 @@ class Evidence:
     """All evidence except the records and the rows.
 
     Attributes:
-        database: opens more sessions.
         noted: the layouts of all its claims that are still known, the oldest first.
         others: layouts of other sinks in the same state table, by transactional id.
-        claims: claims of all batches in the history.
-        chosen: indexes of those in the scope.
-        logs: the topics, read last.
+        chosen: indexes of the claims in the scope.
         ends: end of the compared records, by partition.
         hidden: indexes of claims that read_committed consumers do not see, and why.
         gone: indexes of claims on an earlier topic of the same name, by topic.
@@ -141,7 +132,6 @@ class Evidence:
 
     @property
     def layout(self) -> SinkLayout | None:
-        """Layout of the sink's newest claim; None if unknown."""
         return self.noted[-1].layout if self.noted else None
 
     @property
@@ -151,12 +141,10 @@ class Evidence:
 
     @property
     def has_several(self) -> bool:
-        """Whether the sink has several outputs, which must be named."""
         return self.layout is not None and bool(self.layout.lanes)
 
     @property
     def up_to(self) -> int | None:
-        """The newest batch that is compared."""
         seen = (self.claims.claims[index] for index in sorted(self.chosen, reverse=True) if index not in self.hidden)
         return next((claim.batch for claim in seen if not claim.unknown), None)
 
@@ -180,12 +168,7 @@ class Evidence:
 
 @contextmanager
 def gathered(request: VerifyRequest) -> Iterator[Evidence]:
-    """Read both sides, and keep the snapshot for the block.
-
-    Raises:
-        ConfigurationError: the scope names a batch that the history lacks.
-        DatabaseUnreachableError, StateStoreError, KafkaError, KafkaTimeoutError: a side cannot be read.
-    """
+    """Read both sides, and keep the snapshot for the block."""
     options = request.options
     settings = StoreSettings(**options.store_settings())
     reader = TopicReader(options.kafka)
@@ -257,7 +240,7 @@ def _hidden(
             continue
         held = _held(claim, logs)
         if claim.in_doubt and row is not None and row.status == OWED:
-            yield index, "Kafka lacks it, and the job sends it again: see spark-2pc status"
+            yield index, "Kafka lacks it, and the job will send it again: see spark-2pc status"
         elif claim.in_doubt:
             left = [
                 (at, offset)
@@ -267,6 +250,6 @@ def _hidden(
             # Perhaps Kafka has completed it, and only the row does not say so yet. If its logs have lost all of it,
             # that is a difference in any case.
             if held or (left and next(reader.pick(left[:1], committed=True), None) is None):
-                yield index, "the database has decided it, and readers of Kafka do not see it yet: see spark-2pc status"
+                yield index, "the database has decided it, but consumers do not see it yet: see spark-2pc status"
         elif held:
-            yield index, f"an open transaction holds back readers of {held[0]} at offset {logs.ends[held[0]]}"
+            yield index, f"an open transaction blocks consumers of {held[0]} at offset {logs.ends[held[0]]}"

@@ -51,7 +51,7 @@ def _plain(expression: str) -> str:
 
 
 def only_column(expression: str | None) -> str | None:
-    """The plain form of a column, if the expression is the column or its text; None for any other expression."""
+    """The plain form of a column, if the expression is the column or its text; else None."""
     cast = _CAST.fullmatch((expression or "").strip())
     inner = (expression or "") if cast is None else cast["path"]
     return None if path_parts(inner) is None else _plain(inner)
@@ -189,11 +189,9 @@ class RecordSources:
         return tuple(found)
 
     def _expression(self, column: str) -> str | None:
-        """The expression of a table's column; None if it is not written."""
         return f"`{column}`" if self.layout.columns is None else self.layout.columns.get(column)
 
     def _part_of(self, column: str) -> str | None:
-        """The part of a record that is a column: 'key' or 'value'; None for none."""
         expression = self._expression(column)
         if expression is None:
             return None
@@ -207,7 +205,7 @@ class RecordKey:
 
     Attributes:
         column: column whose text it is; None for a record without a key.
-        note: a sentence with what a person has to know about it.
+        note: a sentence for the page of the files.
         unknown: why it, or the rest of the record, cannot be made; '' if it can.
     """
 
@@ -220,16 +218,16 @@ def record_key(layout: SinkLayout | None, *, columns: Sequence[str], row_key: Se
     """Find the source of the key in a record that is made from a row, of which the columns ``row_key`` identify one."""
     if layout is None:
         if len(row_key) > 1:
-            return RecordKey(None, unknown=f"which key the columns {', '.join(row_key)} make is not known")
+            return RecordKey(None, unknown=f"it is unknown how the columns {', '.join(row_key)} make the record's key")
         if not row_key:
-            note = "The records have no key, as no column names a row. Make sure that the sink sends none."
+            note = "The records have no key, as no column identifies a row. Make sure that the sink sends none."
             return RecordKey(None, note)
-        note = f"The key of each record is the text of column {row_key[0]}. Make sure that it is what the sink sends."
+        note = f"The key of each record is the text of column {row_key[0]}. Make sure that the sink sends the same."
         return RecordKey(row_key[0], note)
     if layout.key is None and _KEY_COLUMN not in columns:
         return RecordKey(None, "The records have no key, like those of the sink.")
     expression = layout.key or _KEY_COLUMN
     column = only_column(expression)
     if column not in columns:
-        return RecordKey(None, unknown=f"the sink's key is {expression}, which only Spark can make")
+        return RecordKey(None, unknown=f"the sink's key is {expression}, which only Spark can compute")
     return RecordKey(column, f"The key of each record is the text of column {column}, like that of the sink.")

@@ -72,13 +72,11 @@ def record_hash(topic: str, content: bytes) -> int:
 
 
 def digest_of(topic: str, contents: Sequence[bytes]) -> int:
-    """The digest of records of one topic."""
     seed, hashed = _seed(topic), xxhash.xxh3_128_intdigest
     return sum([hashed(content, seed) for content in contents]) % MODULUS
 
 
 def digest_text(digest: int) -> str:
-    """A digest as the state row has it."""
     return f"{digest:032x}"
 
 
@@ -106,15 +104,13 @@ class HistoryBatch:
     """One batch of the history.
 
     Attributes:
-        batch: Spark's batch id.
         decision: number of its history line.
-        digest: digest over its records, as text; '' if a person has accepted any.
+        digest: '' if an operator has accepted any.
         ranges: the first and the last offset in each partition.
-        topic_ids: ids of its topics when it was written.
         decided_at: by the database's clock; None if unknown.
         rows: number of rows it wrote to all tables.
         outputs: number of rows or records of each output, by its text; empty if the history lacks them.
-        in_doubt: the database has decided it, and according to the row, Kafka lacks it.
+        in_doubt: the database has decided it, and according to the state row, Kafka lacks it.
         unknown: why it cannot be compared; '' if it can. Its ranges still explain records.
     """
 
@@ -132,7 +128,6 @@ class HistoryBatch:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics that it wrote to."""
         return frozenset(partition.topic for partition in self.ranges)
 
 
@@ -143,8 +138,7 @@ class TopicLogs:
     Attributes:
         topic_ids: ids of the topics that exist; '' if the brokers have no ids.
         starts: the first retained offset of each partition.
-        ends: one past the last offset visible to read_committed consumers.
-        written: one past the last offset of each log, open transactions included.
+        ends, written: one past the last offset that read_committed consumers see, and one past that of the log.
         compacted: topics whose superseded records the brokers remove.
     """
 
@@ -155,7 +149,7 @@ class TopicLogs:
     compacted: frozenset[str] = frozenset()
 
     def replaced(self, claim: HistoryBatch) -> list[str]:
-        """The claim's topics that no longer exist, or were re-created; only ids can tell."""
+        """The claim's topics that no longer exist, or were created again; only ids tell them apart."""
         return [
             topic
             for topic in sorted(claim.topics)
@@ -168,7 +162,7 @@ class Claims:
     """All batches in the history, the oldest first, each with its last attempt.
 
     Attributes:
-        newest_query: index of the first claim of the query that owns the row: batch ids are its own from there.
+        newest_query: index of the first claim of the query that owns the state row: batch ids are its own from there.
         from_the_start: no batch of the sink is older than these.
         skipped: pairs of successive batches with a gap between them: (3, 5) if 4 is missing.
     """
@@ -180,12 +174,11 @@ class Claims:
 
     @property
     def topics(self) -> frozenset[str]:
-        """All named topics."""
         return frozenset().union(*(claim.topics | claim.topic_ids.keys() for claim in self.claims))
 
     @property
     def batch_ids(self) -> list[int]:
-        """Batches of the query that owns the row."""
+        """Batches of the query that owns the state row."""
         return [claim.batch for claim in self.claims[self.newest_query :] if claim.batch is not None]
 
     def gone_from(self, logs: TopicLogs) -> dict[str, frozenset[int]]:
@@ -245,14 +238,15 @@ def _claim(line: HistoryLine, before: Sequence[HistoryBatch], *, newest: bool, c
         known = {at: last for earlier in before for at, (_, last) in earlier.ranges.items()}
         fresh = {at: (known.get(at, first - 1) + 1, last) for at, (first, last) in claim.ranges.items()}
         fresh = {at: (first, last) for at, (first, last) in fresh.items() if first <= last}
-        return replace(claim, ranges=fresh, unknown="a person went on without it, as the database had lost it")
+        why = "an operator continued without it, because the database had lost it"
+        return replace(claim, ranges=fresh, unknown=why)
     if line.event == ACCEPTED:
-        why = "a person named it when row and history were lost: how many records it has is not known"
+        why = "an operator named it after state row and history were lost, so its number of records is unknown"
         return replace(claim, ranges={at: (first, OPEN_END) for at, (first, _) in claim.ranges.items()}, unknown=why)
     if claim.records and not claim.digest and row.status in (DONE, OWED):
-        return replace(claim, unknown="a person gave up its records in Kafka, or let any replay of it pass")
+        return replace(claim, unknown="an operator gave up its records in Kafka, or accepted any replay of it")
     if claim.records and not claim.ranges:
-        return replace(claim, unknown="the history does not say where its records are")
+        return replace(claim, unknown="the history does not have its offsets")
     return claim
 
 
@@ -281,10 +275,9 @@ class Unclaimed:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive records of one claim, or of none.
+    """Consecutive records of one claim, or of none, from index ``start`` to ``stop`` of the input.
 
     Attributes:
-        start, stop: their indexes in the input.
         claim: index; -1 for none.
         order: index of the claim that they belong to, or follow; -1 for records before the first claim.
     """
@@ -296,10 +289,9 @@ class Stretch:
 
 
 class PartitionClaims:
-    """The ranges of one partition, in the order of offsets.
+    """The ranges of one partition: first and last offset, and index of the claim.
 
-    Args:
-        ranges: first and last offset, and index of the claim; overlapping ones end where the next begins.
+    Overlapping ones end where the next begins.
     """
 
     def __init__(self, ranges: Sequence[tuple[int, int, int]]) -> None:
@@ -348,7 +340,6 @@ class Tally:
         self._nothing = PartitionClaims([])
 
     def of(self, partition: TopicPartition) -> PartitionClaims:
-        """The claims on one partition."""
         return self._partitions.get(partition, self._nothing)
 
     def take(self, partition: TopicPartition, offsets: Sequence[int], contents: Sequence[bytes]) -> None:
@@ -396,10 +387,10 @@ class HistoryCheck:
     def judge(self, tally: Tally) -> tuple[BatchResult, ...]:
         """Compare every batch of the scope with the records read, and report the differences."""
         for before, after in self.known.skipped:
-            text = f"the history goes from batch {before} to batch {after}"
+            text = f"the history skips from batch {before} to batch {after}"
             self.differences.add(Difference(kind="gap", text=text, batch=before + 1))
         if not self.digests:
-            self.differences.skip("digests of batches", "they are of rows too that go to a table and to no topic")
+            self.differences.skip("digests of batches", "they also cover rows that go to a table and to no topic")
         results = tuple(
             self._result(self.known.claims[index], self.hidden.get(index, ""), tally.found[index])
             for index in sorted(self.chosen)
@@ -408,10 +399,10 @@ class HistoryCheck:
             records = counted(left.records, "record")
             if left.after < 0 and not self.known.from_the_start:
                 what = f"{records} of {left.partition} before offset {left.last + 1} against the history"
-                self.differences.skip(what, "it does not reach back so far")
+                self.differences.skip(what, "it does not reach back that far")
                 continue
             where = "before the first batch" if left.after < 0 else f"after batch {self.known.claims[left.after].batch}"
-            text = f"{records} {where} {'is' if left.records == 1 else 'are'} of no batch that the history knows"
+            text = f"{records} {where} {'belongs' if left.records == 1 else 'belong'} to no batch in the history"
             self._report(None, "gap", text, left.partition, (left.first, left.last))
         return results
 
@@ -434,23 +425,23 @@ class HistoryCheck:
         return replace(result, digest_same=digest_same, same=self.differences.counts.total() == before)
 
     def _report_lost(self, claim: HistoryBatch) -> None:
-        """Report what of the batch is gone with its topic or log."""
+        """Report the records of the batch that are gone with its topic or log."""
         replaced = self.logs.replaced(claim)
         for topic in replaced:
             was, now = claim.topic_ids.get(topic, "") or "unknown", self.logs.topic_ids.get(topic)
             place = min(at for at in claim.ranges if at.topic == topic)
             if now is None:
-                text = f"topic {topic} had the id {was} when the batch was written, and it does not exist now"
+                text = f"topic {topic} had the id {was} when the batch was written, and does not exist now"
                 self._report(claim, "topic_deleted", text, place)
             else:
-                text = f"topic {topic} was deleted and made again: its id was {was}, and is {now} now"
+                text = f"topic {topic} was deleted and created again: its id was {was}, and is now {now}"
                 self._report(claim, "topic_remade", text, place)
         for partition, (first, last) in sorted(claim.ranges.items()):
             start, end = self.logs.starts.get(partition), self.logs.written.get(partition)
             if partition.topic in replaced:
                 continue
             if start is None or end is None:
-                text = f"there is no partition {partition} any more"
+                text = f"partition {partition} does not exist any more"
             elif start > first:
                 text = f"the log begins at offset {start}"
             elif end <= last:
@@ -461,12 +452,11 @@ class HistoryCheck:
             self._report(claim, "truncated", text, partition, (first, last))
 
     def _compare(self, claim: HistoryBatch, found: Found, *, digest_same: bool | None) -> None:
-        """Compare count, digest and offsets of a batch with the history."""
         if found.records != claim.records:
-            text = f"the topics hold {counted(found.records, 'record')} in its offsets, and it wrote {claim.records}"
+            text = f"the topics have {counted(found.records, 'record')} in its offsets, but it wrote {claim.records}"
             self._report(claim, "batch_count", text)
         elif digest_same is False:
-            text = f"the digest of its records is {digest_text(found.digest)}, and was {claim.digest}"
+            text = f"the digest of its records is {digest_text(found.digest)}, but was {claim.digest} when written"
             self._report(claim, "digest", text)
         many = found.records - claim.records
         if many > 0 and self.digests:
@@ -474,15 +464,16 @@ class HistoryCheck:
             wanted = (found.digest - int(claim.digest, 16)) % MODULUS
             place = self.locate(claim, wanted) if many == 1 else None
             if place is not None:
-                self._report(claim, "stranger", "this record is not the batch's own", place[0], (place[1], place[1]))
+                at, offset = place
+                self._report(claim, "stranger", "this record does not belong to the batch", at, (offset, offset))
             else:
-                text = f"{many} of the {counted(found.records, 'record')} in its offsets are not its own"
+                text = f"{many} of the {counted(found.records, 'record')} in its offsets do not belong to it"
                 self._report(claim, "stranger", text, min(claim.ranges), claim.ranges[min(claim.ranges)])
         for partition, (first, last) in sorted(claim.ranges.items()):
             seen = found.seen.get(partition)
             if seen != (first, last):
                 there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
-                text = f"the batch had offsets {first} to {last}, of which readers find {there}"
+                text = f"the batch had offsets {first} to {last}, in which readers find {there}"
                 self._report(claim, "offsets", text, partition, (first, last))
 
     def _report(

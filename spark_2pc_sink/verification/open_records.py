@@ -25,7 +25,6 @@ from spark_2pc_sink.verification.verification import compare_tables
 
 
 def run_open(request: VerifyRequest) -> VerifyReport:
-    """Compare only the open transaction, as described in `spark_2pc_sink.verification.api.verify`."""
     begun = time.monotonic()
     differences = Differences(request.differences_max)
     with gathered(request) as evidence:
@@ -52,8 +51,8 @@ def _find(request: VerifyRequest, evidence: Evidence, differences: Differences) 
         client = TransactionClient(cluster, options.transactional_id, options.kafka)
         described = client.describe()
         if described.state != TransactionState.ONGOING:
-            why = f"Kafka has none of this id, it is {described.state}"
-            differences.skip("the open transaction", why, "leave out --open to compare what is committed")
+            why = f"Kafka has none for this id; the state is {described.state}"
+            differences.skip("the open transaction", why, "leave out --open to compare committed records")
             return None
         row = evidence.row
         if row is not None and row.prepared_transaction_state == str(described.producer) and row.kafka_offsets:
@@ -63,8 +62,8 @@ def _find(request: VerifyRequest, evidence: Evidence, differences: Differences) 
         if isinstance(at, str) and at != "no record yet":
             differences.skip(f"records of {partition}", at)
     written = evidence.reader.describe({partition.topic for partition in began}).written
-    why = "from its first record on, those of other producers cannot be told from its own"
-    differences.skip("whose the records are", why)
+    why = "after its first record, they cannot be distinguished from records of other producers"
+    differences.skip("which producer wrote the records", why)
     return {at: (first, written[at] - 1) for at, first in began.items() if isinstance(first, int)}
 
 
@@ -79,7 +78,7 @@ def _compare(
     if letters:
         count, there = count_open_dead_letters(evidence, request.options.transactional_id, letters)
         if there is None:
-            differences.skip("dead letters", "the dead-letter table is not there, or this role may not read it")
+            differences.skip("dead letters", "the dead-letter table does not exist, or this role cannot read it")
         else:
             compared.append((count, there))
     only = replace(
@@ -103,15 +102,15 @@ def _compare(
                 tables.append(
                     table if found is None else replace(table, records=found.records, in_table=found.in_table)
                 )
-        untold = only.claims.topics.difference(*(table.topics for table in tables))
-        if untold and evidence.has_several:
-            differences.skip(f"records of {', '.join(sorted(untold))}", "no table that is compared has their rows")
-    told = defaultdict(list)
+        others = only.claims.topics.difference(*(table.topics for table in tables))
+        if others and evidence.has_several:
+            differences.skip(f"records of {', '.join(sorted(others))}", "no table that is compared has their rows")
+    counts = defaultdict(list)
     for table in tables:
         if table.in_table is not None:
-            told[table.topics].append((table.records, table.in_table))
+            counts[table.topics].append((table.records, table.in_table))
     # For tables with the same topics, the one that lacks most rows counts.
-    compared += [min(each, key=lambda found: found[1] / found[0] if found[0] else 1) for each in told.values()]
+    compared += [min(each, key=lambda found: found[1] / found[0] if found[0] else 1) for each in counts.values()]
     records, written = sum(count for count, _ in compared), sum(last + 1 - first for first, last in ranges.values())
     return OpenTransactionRows(
         state=TransactionState.ONGOING,

@@ -33,7 +33,7 @@ from spark_2pc_sink.verification.statements import Reason, Statements
 PAGE: Final = "APPLY.md"
 #: What a directory of files can restore or show.
 _LACKING: Final = frozenset({"missing_in_kafka", "missing_in_table", "topic_remade", "topic_deleted", "truncated"})
-#: Unexpected or different records: a person has to look at one of them.
+#: Unexpected or different records: a person has to inspect one of them.
 _TO_LOOK_AT: Final = ("stranger", "gap", "twice", "differing")
 
 
@@ -70,7 +70,6 @@ class Commands:
         return self._kafka("kafka-console-producer.sh", "--topic", topic, "--reader-config", reader)
 
     def console_consumer(self, topic: str, partition: int, offset: int) -> str:
-        """Kafka's console consumer, for one record."""
         return self._kafka(
             *("kafka-console-consumer.sh", "--topic", topic, "--partition", str(partition), "--offset", str(offset)),
             *("--max-messages", "1", "--isolation-level", "read_committed"),
@@ -85,23 +84,23 @@ class Commands:
 def next_steps(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
     """The next actions for a person, each with its reason, the safest first; () if both sides are the same."""
     if not report.known:
-        return (f"look whether it is the right database and state table: {commands.status}",)
+        return (f"check that database and state table are the right ones: {commands.status}",)
     if report.verdict == "same":
         return ()
     steps = []
     if "gap" in report.counts:
         # A database state older than Kafka explains all the rest, so it is first.
-        steps.append(f"see whether the database is behind Kafka, as after a restored backup: {commands.status}")
+        steps.append(f"check whether the database is older than Kafka, as after a restored backup: {commands.status}")
     located = [each for each in report.differences if None not in (each.topic, each.partition, each.offset)]
     found = next((each for kind in _TO_LOOK_AT for each in located if each.kind == kind), None)
     if found is not None:
-        look = commands.console_consumer(str(found.topic), int(found.partition or 0), int(found.offset or 0))
-        steps.append(f"look at the record ({found.kind}): {look}")
+        command = commands.console_consumer(str(found.topic), int(found.partition or 0), int(found.offset or 0))
+        steps.append(f"inspect the record ({found.kind}): {command}")
     pages = [path for path in report.written if path.endswith(PAGE)]
-    steps += [f"read {page}, and run the commands in it that put back what should be there" for page in pages]
+    steps += [f"read {page}, and run those of its commands that restore what is missing" for page in pages]
     if not report.written and not _LACKING.isdisjoint(report.counts):
         steps.append(
-            f"write files with what either side lacks, and the commands: {commands.verify} --write-missing DIR"
+            f"write files with what is missing, and commands to restore it: {commands.verify} --write-missing DIR"
         )
     return tuple(steps)
 
@@ -123,19 +122,17 @@ RECORDS: Final[Mapping[Reason, str]] = {
 }
 #: What applies to both files of a reason.
 _REASONS: Final[Mapping[Reason, str]] = {
-    "missing": "One side has what the other lacks",
-    "differing": "Both sides have the key, with other values. Make the table like Kafka, or Kafka like the table, or\n"
-    "neither: not both",
-    "twice": "One side has it once more than the other. To remove what is too much is a third way, which no file here\n"
-    "takes",
+    "missing": "One side lacks what the other has",
+    "differing": "Both sides have the key, with different values. Change the table, or change Kafka, but not both",
+    "twice": "One side has duplicates. The file adds them to the other side; delete them by hand to remove them",
 }
 _PSQL: Final = (
-    "psql does all of it, or nothing. It takes the password from PGPASSWORD or ~/.pgpass. Triggers of the table fire."
+    "psql applies the whole file or nothing. It takes the password from PGPASSWORD or ~/.pgpass. Triggers fire."
 )
 _PRODUCER: Final = (
-    "Each record is sent on its own: readers see some before others. The producer chooses the partition by the key,\n"
-    "as Java's default partitioner does, and the time is that of sending. Headers are not sent: the table does not\n"
-    "tell them. The producer ends with exit code 0 also where a record was refused; it says that on standard error.\n"
+    "Each record is sent separately: consumers see some before others. The producer chooses the partition by the key,\n"
+    "as Java's default partitioner does, and the timestamp is the time of sending. Headers are not sent, as the table\n"
+    "does not contain them. The producer exits with code 0 even if a record was refused; see its standard error.\n"
     "Before Kafka 4.2 its --command-config is called --producer.config."
 )
 #: Escapes of COPY's text format.
@@ -159,19 +156,18 @@ def why_unsendable(key: str | None, value: str) -> str:
     """Why the reader would make a different record from a line; '' if it does not."""
     for what, text in {"the key": key, "the value": value}.items():
         if text == _NULL_MARKER:
-            return f"{what} is the text that stands for a null here"
+            return f"{what} is the text that represents a null here"
         if text is not None and ("\n" in text or "\r" in text):
             return f"{what} has a line break"
-    return "the key has the character that separates it from the value" if key is not None and _SEPARATOR in key else ""
+    return (
+        "the key contains the character that separates it from the value"
+        if key is not None and _SEPARATOR in key
+        else ""
+    )
 
 
 class MissingFiles:
-    """A directory of such files. It is created if it does not exist.
-
-    Raises:
-        ConfigurationError: see `checked_directory`.
-        OSError: it cannot be created.
-    """
+    """A directory of such files, created if it does not exist; see `checked_directory`."""
 
     def __init__(
         self,
@@ -195,7 +191,7 @@ class MissingFiles:
         self._names = ", ".join(map(quote_identifier, self._columns))
         self._key = sql.key
         other = [column.name for column in sql.compared.columns if column.field != column.name]
-        renamed = f"the fields of the record have other names than the columns {', '.join(other)}" if other else ""
+        renamed = f"the record has other field names than the columns {', '.join(other)}" if other else ""
         self._unknown = renamed or record_key.unknown
         self._record_key = record_key
         self._topics = topics
@@ -205,12 +201,7 @@ class MissingFiles:
         self._open = ExitStack()
 
     def add_record(self, reason: Reason, row: Sequence[Any] | None) -> None:
-        """Add a record without a row in the table: the row is written.
-
-        Args:
-            reason: see `Reason`.
-            row: the compared columns as texts in COPY's form; None if the record cannot be a row.
-        """
+        """Write the row of a record, as texts in COPY's form; None for a record that cannot be a row."""
         if row is None:
             self._counts["no rows"] += 1
         elif reason == "differing" and not self._updated:
@@ -221,7 +212,7 @@ class MissingFiles:
             self._write(ROWS[reason], "\t".join(copied))
 
     def add_row(self, reason: Reason, columns: Mapping[str, str | None], value: str) -> None:
-        """Add a row without a record in Kafka, as texts and as JSON: the record is written, with that value."""
+        """Write the record of a row, with the row's JSON as value."""
         key = None if self._record_key.column is None else columns[self._record_key.column]
         why = self._unknown or why_unsendable(key, value)
         if why:
@@ -266,67 +257,61 @@ class MissingFiles:
     def _page(self) -> Iterator[str]:
         parts = list(self._parts())
         if not parts:
-            yield "# What either side lacks\n\nNothing that could be written to a file.\n"
+            yield "# What is missing\n\nNothing could be written to a file.\n"
             return
         directory, verify = self._directory.absolute(), self._commands.verify
-        yield "# What either side lacks\n"
-        yield f"Stop the job before you apply any of this. Run the commands in {directory}.\n"
+        yield "# What is missing\n"
+        yield f"Stop the job before you apply any of these files. Run the commands in {directory}.\n"
         yield from parts
         yield (
-            f"## Afterwards\n\nCompare both sides once more:\n\n    {verify}\n\n"
-            "Records that you have sent are of no batch, and it says so (gap). This compares with the table alone:\n\n"
+            f"## Afterwards\n\nCompare both sides again:\n\n    {verify}\n\n"
+            "Records that you have sent belong to no batch, and are reported (gap). To compare only the table:\n\n"
             f"    {verify} --table-only\n"
         )
 
     def _parts(self) -> Iterator[str]:
         counts = self._counts
         topic = self._topics[0] if len(self._topics) == 1 else "TOPIC"
-        several = (
-            f"The sink has several topics ({', '.join(self._topics)}), and the table does not tell which: put one in"
-        )
-        notes = [self._record_key.note, *([] if len(self._topics) == 1 else [f"{several} the place of TOPIC."])]
+        several = f"The sink has several topics: {', '.join(self._topics)}. Replace TOPIC by the one for these records."
+        notes = [self._record_key.note, *([] if len(self._topics) == 1 else [several])]
         for reason, told in _REASONS.items():
             rows, records = ROWS[reason], RECORDS[reason]
             if rows in counts:
                 how = shlex.join(["-c", f"COPY {self._table} ({self._names}) FROM STDIN"]) + f" < {rows}"
                 command = f"{self._commands.psql} {f'-f {rows}' if reason == 'differing' else how}"
-                title = f"## {rows}: {counted(counts[rows], 'row')} that Kafka has"
+                title = f"## {rows}: {counted(counts[rows], 'row')} as in Kafka"
                 yield f"{title}\n\n{told}.\n\n{_PSQL}\n\n    {command}\n"
             if records in counts:
                 command = f"    {self._commands.console_producer(topic, READER)} < {records}\n"
-                title = f"## {records}: {counted(counts[records], 'record')} that the table has"
+                title = f"## {records}: {counted(counts[records], 'record')} as in the table"
                 yield "\n\n".join([title, f"{told}.", _PRODUCER, *notes, command])
         if UNSENDABLE in counts:
             yield (
                 f"## {UNSENDABLE}: {counted(counts[UNSENDABLE], 'record')} that the console producer cannot send\n\n"
-                "To it a line is a record, bytes are UTF-8, and a key has to be known. Each line of the file has\n"
-                "the row and the reason. Send them by a program of your own.\n"
+                "It reads one record per line, as UTF-8, and needs a known key. Each line of the file has the row and\n"
+                "the reason. Send these records by your own program.\n"
             )
         if "no rows" in counts:
-            title = f"## {counted(counts['no rows'], 'record')} that can be no row of the table"
-            yield f"{title}\n\nThe comparison names the first of them.\n"
+            title = f"## {counted(counts['no rows'], 'record')} that cannot be a row of the table"
+            yield f"{title}\n\nThe report names the first of them.\n"
         if "fixed" in counts:
             yield (
-                f"## {counted(counts['fixed'], 'row')} that no UPDATE can make like Kafka\n\n"
-                "They differ only in columns that PostgreSQL computes or numbers itself. To get the record's row,\n"
-                "delete the row, and run verify with --write-missing again: it writes the row for COPY.\n"
+                f"## {counted(counts['fixed'], 'row')} that an UPDATE cannot change\n\n"
+                "They differ only in columns that PostgreSQL computes or numbers itself. Delete such a row, and run\n"
+                "verify with --write-missing again: it then writes the row for COPY.\n"
             )
 
 
 def checked_directory(directory: Path) -> Path:
-    """The directory, which must not exist yet or must be empty.
-
-    Raises:
-        ConfigurationError: it has files, or is not a directory.
-    """
-    remedy = "name a directory that is not there yet"
+    """The directory, if it does not exist yet or is empty."""
+    remedy = "name a directory that does not exist yet"
     try:
-        rule = "the directory is empty: files of two comparisons must not be taken for one"
+        rule = "must be empty, so that files of two comparisons are not mixed"
         if next(directory.iterdir(), None) is None:
             return directory
     except FileNotFoundError:
         return directory
     except OSError as error:
-        rule = f"it is a directory that can be read: {error.strerror}"
+        rule = f"must be a readable directory: {error.strerror}"
         raise ConfigurationError(option="write_missing", value=str(directory), rule=rule, remedy=remedy) from error
     raise ConfigurationError(option="write_missing", value=str(directory), rule=rule, remedy=remedy)

@@ -36,28 +36,28 @@ DifferenceKind = Literal[
 
 #: What each kind means, for people.
 _HEADLINES: Final[Mapping[str, str]] = {
-    "missing_in_kafka": "rows of the table that Kafka has no record of",
-    "missing_in_table": "records that the table has no row of",
-    "differing": "keys whose row is not what their record says",
-    "twice": "records or rows that one side has too often",
-    "row_count": "tables with another number of rows than their batches wrote",
-    "batch_count": "batches with another number of records than they wrote",
-    "digest": "batches with other records than they wrote",
-    "offsets": "ranges of offsets that do not begin and end with a record",
-    "stranger": "records inside a batch's range that are not of it",
-    "gap": "records, or batches, that the history does not know",
-    "topic_remade": "batches whose topic was deleted and made again",
+    "missing_in_kafka": "rows without a record in Kafka",
+    "missing_in_table": "records without a row in the table",
+    "differing": "rows that differ from the record of their key",
+    "twice": "duplicate records or rows on one side",
+    "row_count": "tables whose number of rows differs from what their batches wrote",
+    "batch_count": "batches whose number of records differs from what they wrote",
+    "digest": "batches whose records differ from what they wrote",
+    "offsets": "offset ranges of batches that do not begin and end with a record",
+    "stranger": "foreign records inside a batch's offset range",
+    "gap": "records that belong to no batch, or batches missing from the history",
+    "topic_remade": "batches whose topic was deleted and created again",
     "topic_deleted": "batches whose topic was deleted",
-    "truncated": "batches of which the log has lost a part",
+    "truncated": "batches whose records the log has lost in part",
 }
 
 #: What the share of an open transaction's records that have rows suggests.
 _ADVICE: Final[Mapping[str, str]] = {
-    "all": "the database has decided it, commit it in Kafka",
-    "none": "the database has not decided it, abort it in Kafka",
+    "all": "the database has decided it; commit it in Kafka",
+    "none": "the database has not decided it; abort it in Kafka",
     "some": "neither commit nor abort makes both sides equal",
-    "no_records": "commit and abort do the same",
-    "unknown": "look at its records and the table",
+    "no_records": "commit and abort have the same effect",
+    "unknown": "compare its records with the table",
 }
 
 #: Reported as not checked if a table was not compared at all.
@@ -69,15 +69,14 @@ class Difference:
     """One difference between the two sides, or between a side and the history. None means "not known".
 
     Attributes:
-        kind: for programs.
-        text: for people: actual and expected state.
+        kind, text: for programs, and for people: actual and expected state.
         table: for a sink with several outputs, the table that was compared.
         key: key of the row or record, such as ``order_id=7``.
         batch: Spark's batch id.
-        topic, partition, offset: the record, or the first of several.
-        last_offset: the last of several records.
+        topic, partition, offset, last_offset: the record, or the first and the last of several.
         side: for ``twice``, the side that has the duplicate.
         record, row: columns of each by name, the record's as the table would show them.
+
     """
 
     kind: DifferenceKind
@@ -106,13 +105,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class NotChecked:
-    """A part that was not compared.
-
-    Attributes:
-        what: the part.
-        why: the reason.
-        remedy: what to do, if the verdict is inconclusive without this part; '' for other parts.
-    """
+    """A part that was not compared; with a ``remedy``, its absence makes the verdict inconclusive."""
 
     what: str
     why: str
@@ -123,24 +116,21 @@ class NotChecked:
 
 
 class Refusal(NamedTuple):
-    """Why a table cannot be compared, and what to do."""
-
     why: str
     remedy: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchResult:
-    """Result for one batch of the history against the topics.
+    """One batch of the history against the topics.
 
     Attributes:
-        batch: Spark's batch id; None if the history has none.
         decision: number of its history line.
-        records: number of records according to the history.
-        found: number of records in its ranges of the topics; None if they were not read.
-        digest_same: whether their digest is the history's; None if it was not compared.
+        records, found: number of records in the history, and in its ranges of the topics; None if they were not read.
+        digest_same: None if the digest was not compared.
         same: everything that was compared agrees with the history.
         checked: False if nothing was compared, see `VerifyReport.not_checked`.
+
     """
 
     batch: int | None
@@ -154,14 +144,7 @@ class BatchResult:
 
 @dataclass(frozen=True, kw_only=True)
 class TableResult:
-    """One table of the sink against the topics with the records of its rows.
-
-    Attributes:
-        table: as the sink spells it.
-        topics: topics whose records were compared with its rows; empty if none describes them.
-        rows: number of rows compared; None if they were not, see `VerifyReport.not_checked`.
-        columns: the columns that were compared, by their names in the table.
-    """
+    """One table against the topics with the records of its rows; ``rows`` is None if they were not compared."""
 
     table: str
     topics: tuple[str, ...] = ()
@@ -171,24 +154,25 @@ class TableResult:
     def __str__(self) -> str:
         if self.rows is None:
             return f"table {self.table}: not compared"
-        return f"table {self.table}: {counted(self.rows, 'row')} with the records of {', '.join(self.topics)}"
+        rows = counted(self.rows, "row")
+        return f"table {self.table}: compared {rows} with the records of topic {', '.join(self.topics)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterResult:
-    """Result for a topic's dead letters against those of the dead-letter table; ``letters`` is the topic's number."""
+    """A topic's dead letters against those of the dead-letter table; ``letters`` is the number in the topic."""
 
     topic: str
     table: str
     letters: int
 
     def __str__(self) -> str:
-        return f"dead letters: {self.letters} of topic {self.topic} with table {self.table}"
+        return f"dead letters: compared {self.letters} of topic {self.topic} with table {self.table}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTable:
-    """One table of the sink against the records of the open transaction: how many have a row, None if not compared."""
+    """One table against the open transaction: how many of its records have a row, None if not compared."""
 
     table: str
     topics: tuple[str, ...] = ()
@@ -199,7 +183,7 @@ class OpenTable:
         if self.in_table is None:
             return f"table {self.table}: not compared"
         records = f"the {counted(self.records, 'record')} of {', '.join(self.topics)}"
-        return f"table {self.table}: rows of {self.in_table} of {records}"
+        return f"table {self.table}: has rows for {self.in_table} of {records}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,12 +191,13 @@ class OpenTransactionRows:
     """The open transaction's records against the table: what a person needs to commit or abort it.
 
     Attributes:
-        state: state of the transaction as Kafka shows it, such as ``Ongoing``.
-        records: number of its records that were compared; if none could be, number of records written.
-        in_table: number of them that have rows in the table; None if that could not be compared. If several tables
-            have rows of a topic's records, the lowest number.
+        state: state of the transaction in Kafka, such as ``Ongoing``.
+        records: number of records that were compared; if none could be, number of records written.
+        in_table: number of them that have rows in the table, None if unknown. If several tables have rows of a topic's
+            records, the lowest number.
         partitions: first and last offset of its records, by 'topic-partition'.
         tables: for a sink with several outputs, one for each table to be compared.
+
     """
 
     state: str
@@ -223,7 +208,6 @@ class OpenTransactionRows:
 
     @property
     def share(self) -> Literal["all", "none", "some", "no_records", "unknown"]:
-        """How many of the records have rows: all speaks for commit, none for abort, some for neither."""
         if not self.records:
             return "no_records"
         if self.in_table is None:
@@ -234,7 +218,7 @@ class OpenTransactionRows:
 
     def __str__(self) -> str:
         found = "an unknown number" if self.in_table is None else str(self.in_table)
-        where = "every table that they are for" if self.tables else "the table"
+        where = "every table that gets them" if self.tables else "the table"
         records = counted(self.records, "record")
         return f"{self.state}, {records}, {found} of them with a row in {where}: {_ADVICE[self.share]}"
 
@@ -283,12 +267,11 @@ class VerifyReport:
 
     @property
     def same(self) -> bool:
-        """True when the verdict is that both sides are the same."""
         return self.verdict == "same"
 
     @property
     def reason(self) -> NotChecked | None:
-        """The first part that makes the verdict inconclusive; None for another verdict, or if no part does."""
+        """The first part that makes the verdict inconclusive; None for another verdict."""
         decisive = (part for part in self.not_checked if part.remedy)
         return next(decisive, None) if self.verdict == "inconclusive" else None
 
@@ -334,7 +317,7 @@ class VerifyReport:
 
 
 class Differences:
-    """Collects the results of the checks: counts them all, and keeps the first ``kept_max`` of each kind and table."""
+    """Collects the results of the checks: counts all, and keeps the first ``kept_max`` of each kind and table."""
 
     def __init__(self, kept_max: int) -> None:
         self.kept_max = kept_max
@@ -346,7 +329,7 @@ class Differences:
 
     @contextmanager
     def about(self, table: str | None) -> Iterator[None]:
-        """Name a table in all that the block finds; None if the sink has only one."""
+        """Name a table in all findings of the block; None if the sink has only one."""
         self._table = table
         try:
             yield
@@ -354,7 +337,6 @@ class Differences:
             self._table = None
 
     def add(self, difference: Difference) -> None:
-        """Count a difference, and keep it while there are few of its kind."""
         if self.wanted(difference.kind):
             self.kept.append(replace(difference, table=self._table))
         self.count(difference.kind, 1)
@@ -370,12 +352,10 @@ class Differences:
             self._counts[self._table, kind] += more
 
     def fields(self) -> dict[str, Any]:
-        """The fields of a report with these results."""
         kept, not_checked = tuple(self.kept), tuple(self.not_checked)
         return {"counts": dict(self.counts), "differences": kept, "not_checked": not_checked}
 
     def skip(self, what: str, why: str, remedy: str = "") -> None:
-        """Note a part that is not compared, once; see `NotChecked`."""
         if self._table is not None:
             what = f"table {self._table}" if what == THE_TABLE else f"{what} (table {self._table})"
         part = NotChecked(what, why, remedy)

@@ -86,11 +86,7 @@ class RecordTexts:
         self.read = read
 
     def make(self, at: TopicPartition, message: Message) -> bytes:
-        """The text of one record, with the parts that are named in an expression.
-
-        Raises:
-            NotRowsError: it is a tombstone without a known row.
-        """
+        """The text of one record. Raises NotRowsError for a tombstone without a known row."""
         key, value = message.key(), message.value()
         if self.plain:
             made = self.read(at.topic, value)
@@ -121,11 +117,7 @@ def without_nul(json_text: bytes) -> bytes:
 
 
 def literal(texts: Iterable[bytes], connection: DriverConnection) -> str:
-    """JSON texts as the SQL literal of an array, see `without_nul`.
-
-    Raises:
-        UnicodeDecodeError: a text is not valid.
-    """
+    """JSON texts as the SQL literal of an array, see `without_nul`. UnicodeDecodeError if a text is not valid."""
     quoted = QuotedString(without_nul(b"[" + b",".join(texts) + b"]").decode())
     quoted.prepare(connection)
     return quoted.getquoted().decode()
@@ -159,7 +151,6 @@ def utf8_client(connection: DriverConnection) -> str:
 
 
 def run(connection: DriverConnection, statement: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-    """Rows of a statement; empty if it is not a query."""
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         return cursor.fetchall() if cursor.description is not None else []
@@ -171,12 +162,12 @@ def cancel(connection: DriverConnection) -> None:
         try:
             connection.cancel()
         except psycopg2.OperationalError as error:
-            _log.info("a session of verify has ended with the database: %s", error)
+            _log.info("a statement of verify was not cancelled, as its session has ended: %s", error)
 
 
 @contextmanager
 def cancelled_on_error(connections: Iterable[DriverConnection]) -> Iterator[None]:
-    """Neither an error in the block nor Ctrl-C waits for the statements that threads run in the database."""
+    """Errors in the block, and Ctrl-C, do not wait for the statements that threads run in the database."""
     try:
         yield
     except BaseException:
@@ -205,16 +196,10 @@ class StagingSession:
             self.sql = replace(sql, order_by=f'({sql.order_by}) COLLATE "C"')
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
-        """Rows of a statement; empty if it is not a query."""
         return run(self.connection, statement)
 
     def take(self, chunk: Chunk) -> None:
-        """Stage records; those that are not rows are staged as such.
-
-        Raises:
-            NotRowsError: most of them are not rows.
-            NewFieldsError: they have fields that are columns and are not compared yet.
-        """
+        """Stage records; those that are not rows are staged as such. See NotRowsError and NewFieldsError."""
         if self._unseen:
             texts = chunk[0]
             joined = b"".join(texts)
@@ -236,7 +221,7 @@ class StagingSession:
                 self._staged += len(texts)
                 cursor.execute("RELEASE SAVEPOINT chunk")
                 return
-            reason, spelled = "a value is several JSON objects, with commas between them", texts
+            reason, spelled = "a value contains several JSON objects, separated by commas", texts
         except (psycopg2.DataError, UnicodeDecodeError) as error:
             reason, spelled = str(error).splitlines()[0], texts
             if isinstance(error, psycopg2.errors.UntranslatableCharacter):
@@ -293,7 +278,6 @@ class Staging:
             self._put()
 
     def finish(self) -> None:
-        """Stage the rest, and wait for all chunks."""
         self._put()
         while self._waiting:
             self._waiting.pop(0).result()
@@ -319,12 +303,10 @@ def _refused(sql: Statements, error: psycopg2.Error) -> ConfigurationError | Sta
         return ConfigurationError(
             option="record_columns" if sql.compared.given else "order_by",
             value=", ".join(sql.compared.given.values()) or sql.order_by,
-            rule=f"PostgreSQL takes its expressions, and here it says: {text}",
-            remedy='they see value, value_text, value_bytes, key, key_bytes, headers, topic, partition and "offset" of '
-            "a record; order_by sees the columns that are compared",
+            rule=f"must be SQL expressions that PostgreSQL accepts; it reported: {text}",
+            remedy='use value, value_text, value_bytes, key, key_bytes, headers, topic, partition and "offset" of a '
+            "record; in order_by, the columns that are compared",
         )
     if denied:
-        text += (
-            "; verify compares in temporary tables, so have the owner of the database grant this role TEMPORARY on it"
-        )
+        text += "; verify compares in temporary tables: ask the database's owner to grant this role TEMPORARY on it"
     return StateStoreError(operation="verify", detail=text, sqlstate=error.pgcode or "", retriable=False)

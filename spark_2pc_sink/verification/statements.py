@@ -75,8 +75,6 @@ class Statements:
     """SQL statements of one comparison. Parameters that are records, places and offsets are SQL literals.
 
     Attributes:
-        table: the target.
-        compared: its compared columns.
         key: the columns that identify a row; () if there are none.
         mode: append: all records count; upsert: the last one of each key; insert_ignore: the first one.
         order_by: SQL over compared columns whose greatest value wins among records of one key; None for none.
@@ -156,7 +154,6 @@ class Statements:
         )
 
     def of_batch(self, order: int) -> str:
-        """A condition on staged records: they are of the claim with this index."""
         return f"place / {len(self.partitions)} = {order + 1}"
 
     def fingerprints(self, *, staged: bool) -> str:
@@ -165,7 +162,6 @@ class Statements:
         return f"SELECT {self._bucket} AS b, count(*), sum(h)::text FROM {of} GROUP BY 1"
 
     def in_buckets(self, buckets: Sequence[int]) -> str:
-        """A condition on hashes."""
         if 2 * len(buckets) > BUCKETS:
             return "true"
         return f"{self._bucket} = ANY ('{{{','.join(map(str, buckets))}}}'::bigint[])"
@@ -177,7 +173,6 @@ class Statements:
         return f"{same} IN (SELECT {same} FROM pg_temp.verify_records)"
 
     def make_rows(self, condition: str) -> str:
-        """The hashes of the table's rows, and the location of each row."""
         hashed = self._hashed_table(", tableoid AS part, ctid AS at")
         return _made("verify_rows", f"SELECT h, k, part, at FROM ({hashed}) AS t WHERE {condition}")
 
@@ -202,7 +197,6 @@ class Statements:
         return f"DELETE FROM pg_temp.verify_records AS r USING ({rows}) AS t WHERE t.k = r.k AND ({newer})"
 
     def make_unmatched(self) -> str:
-        """Records without a row, rows without a record, and pairs of both that have one key, each with its reason."""
         return _made("verify_unmatched", _UNMATCHED.format(keyed="true" if self.key else "false"))
 
     def compare_pair(self, records: str, row: str) -> str:

@@ -76,8 +76,7 @@ class ComparedTable:
     """Result of a comparison.
 
     Attributes:
-        rows: number of the table's rows compared.
-        columns: columns compared.
+        rows, columns: number of the table's rows, and the columns, that were compared.
         written: files with the records or rows that either side lacks.
         records: if not all rows were compared, number of records compared; with upserts, the last of each key.
         in_table: number of these that have a row.
@@ -120,10 +119,10 @@ class TableComparison:
         self.table: str = self._target.table or ""
 
     def run(self, tally: Tally) -> ComparedTable | None:
-        """Compare, count the records, and report differences; None if that is not possible, which is reported."""
+        """Compare, count the records, and report differences, or why that is not possible (None)."""
         refusal = Refusal(self._pair.why, NO_TOPIC) if self._pair.why else None
         if refusal is None and not self.table:
-            refusal = Refusal("the sink has noted none", "pass --table TABLE (table)")
+            refusal = Refusal("the sink has not noted a table", "pass --table TABLE (table)")
         if refusal is None and self._evidence.is_open and not self._hidden:
             return ComparedTable(0, ())
         shape = self._shape() if refusal is None else None
@@ -147,7 +146,7 @@ class TableComparison:
                 # Again, with these fields too.
                 facts.note(error.values)
             except NotRowsError as error:
-                why = f"most records cannot become rows of it: {error}"
+                why = f"most records cannot be read as its rows: {error}"
                 self._differences.skip(THE_TABLE, why, RECORD_COLUMNS_REMEDY)
                 return None
             else:
@@ -165,7 +164,7 @@ class TableComparison:
             self._differences.skip(THE_TABLE, error.rule, error.remedy)
             return None
         if role := shape.hidden_from:
-            why = f"the table's policies apply to role {role}: it needs BYPASSRLS, or be another one, to see all rows"
+            why = f"the table's policies apply to role {role}; a role with BYPASSRLS sees all rows"
             self._differences.skip("rows that row-level security hides", why)
         return shape
 
@@ -203,16 +202,16 @@ class TableComparison:
             return False
         reasons = list(self._why_partial())
         for why in reasons:
-            self._differences.skip("rows that no record is of", why)
+            self._differences.skip("rows without a record", why)
         return not reasons
 
     def _why_partial(self) -> Iterator[str]:
         evidence, pair = self._evidence, self._pair
         claims = evidence.claims.claims
-        untold = [claims[index].batch for index in pair.claims_without_topic]
-        if untold or (pair.before is None and not evidence.claims.from_the_start):
-            batches = f"batch {untold[0]} to {untold[-1]}" if untold else "batches that the history has forgotten"
-            yield f"no topic had the rows of {batches}: the sink had other outputs, or tables of other names, then"
+        lacking = [claims[index].batch for index in pair.claims_without_topic]
+        if lacking or (pair.before is None and not evidence.claims.from_the_start):
+            batches = f"batch {lacking[0]} to {lacking[-1]}" if lacking else "batches that are no longer in the history"
+            yield f"no topic had the rows of {batches}, when the sink had other outputs, or tables of other names"
         if others := other_writers(evidence, self.table):
             changed = ", and may have changed rows of this one" if self._keyed else ""
             yield f"sink {', '.join(others)} writes the table too{changed}"
@@ -220,7 +219,7 @@ class TableComparison:
             firsts = [claim.ranges[at][0] for claim in claims if at in claim.ranges]
             # If a claim shows the loss, that is a difference.
             if start and at.topic in self.topics and not any(first < start for first in firsts):
-                yield f"the log of {at} begins at offset {start}, and what was before is not known"
+                yield f"the log of {at} begins at offset {start}, and earlier records are unknown"
                 break
         packed = self.topics & evidence.logs.compacted
         if packed and self._target.mode != "upsert":
@@ -322,7 +321,7 @@ class TableComparison:
         run(sql.make_rows(of_rows))
         if sql.order_first and partly:
             ((late,),) = run(f"WITH late AS ({sql.drop_late_records()} RETURNING 1) SELECT count(*) FROM late")
-            self._skip_some(late, "came late: the table keeps a newer row of their key")
+            self._skip_some(late, "are late: the table keeps a newer row of their key")
         if sql.has_tombstones:
             run(sql.drop_obeyed_tombstones())
         run(sql.make_unmatched())
@@ -334,18 +333,16 @@ class TableComparison:
             self._differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
 
     def _write(self, unmatched: Unmatched, shape: TableShape) -> tuple[str, ...]:
-        """Write the differences to files if requested; their paths."""
         if self._directory is None:
             return ()
         if formats_of(self._pair.layout):
-            why = "no file can put records with a schema back; a restart of the job with accept_replay can"
+            why = "records with a schema cannot be restored from a file; restart the job with accept_replay instead"
             self._differences.skip("files with what either side lacks", why)
             return ()
         return unmatched.write(self._directory, shape, self._pair.layout, sorted(self.topics))
 
 
 def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:
-    """Sum over several sessions."""
     counts: Counter[int] = Counter()
     totals: Counter[int] = Counter()
     for bucket, count, total in (answer for part in parts for answer in part):

@@ -34,7 +34,7 @@ _OF_RECORDS: Final = (
     *("upsert_superseded", "tombstone_when", "records"),
 )
 #: Remedy if no known topic describes a table's rows.
-NO_TOPIC: Final = "name a topic that has its records, with --table TABLE --topic TOPIC"
+NO_TOPIC: Final = "name a topic that has its records: --table TABLE --topic TOPIC"
 #: Prefix in the text of an output that is a table; its name follows.
 _ROWS: Final = "Rows("
 _ROW_COUNT: Final = "the number of its rows"
@@ -53,7 +53,7 @@ class TablePair:
     """A table, and the topics that describe its rows.
 
     Attributes:
-        layout: layout of the table's lane, with the records that describe its rows; without records if none do. None
+        layout: layout of the table's lane, with the records that describe its rows, or without records if none do. None
             if the sink has noted nothing.
         why: why no topic describes its rows; '' if one does.
         topics: by index of a claim, the topics that describe its rows: empty if it did not write the table, and None
@@ -70,12 +70,10 @@ class TablePair:
 
     @property
     def table(self) -> str:
-        """In the sink's spelling."""
         return "" if self.layout is None else self.layout.table or ""
 
     @property
     def all_topics(self) -> frozenset[str]:
-        """Topics of all batches."""
         return frozenset[str]().union(*(found for found in (self.before, *self.topics) if found))
 
     @property
@@ -100,7 +98,7 @@ def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | No
             best = max(told, key=_rank(lane)) if told else SinkLayout(topic=topic)
             only = frozenset({topic})
             return TablePair(_joined(lane, best), "", (only,) * len(claims.claims), only, unordered=best is not lane)
-        now = _told(lane, newest, by_rows)
+        now = _pair_in_layout(lane, newest, by_rows)
         if now.before is None:
             return now
         topics = [*(_earlier(lane, each.layout, newest, by_rows) for each in noted[:-1]), now.before]
@@ -111,7 +109,7 @@ def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | No
 
 
 def expected_refusals(layout: SinkLayout) -> dict[str, Refusal]:
-    """The tables of a sink whose comparison would be inconclusive, as far as its options tell, and why."""
+    """The tables of a sink whose comparison would be inconclusive, as far as its options show, and why."""
     found = {}
     for pair in table_pairs((NotedLayout(datetime.now(timezone.utc), layout),), Claims()):
         target = GivenTarget().completed(pair.layout, unordered=pair.unordered)
@@ -122,7 +120,6 @@ def expected_refusals(layout: SinkLayout) -> dict[str, Refusal]:
 
 
 def dead_letter_topics(noted: Sequence[NotedLayout]) -> frozenset[str]:
-    """The topics that layouts name for dead letters."""
     return frozenset(each.layout.dead_letter_topic for each in noted if each.layout.dead_letter_topic is not None)
 
 
@@ -145,14 +142,14 @@ def _earlier(
     """The topics that describe the table in an earlier layout; empty if the layout lacks it."""
     for each in layout.each:
         if each.table and same_table(each.table, str(lane.table)):
-            return _told(each, layout, by_rows).before
+            return _pair_in_layout(each, layout, by_rows).before
     # A table that the sink no longer writes may be this one before a rename: its topics then have the rows.
     now = [each.table for each in newest.each if each.table]
     before = [each.table for each in layout.each if each.table]
     return frozenset() if all(any(same_table(old, new) for new in now) for old in before) else None
 
 
-def _told(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> TablePair:
+def _pair_in_layout(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> TablePair:
     """The table of a lane with the topics that describe most of its rows while the sink has this layout."""
     others = [each for each in layout.each if each.records]
     same = [each for each in others if (each.rows, each.where) == (lane.rows, lane.where)]
@@ -162,14 +159,14 @@ def _told(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> Tabl
     whole = [each for each in fit if each.tombstone_when in (None, lane.delete_when)]
     if not same:
         of_lane = " and ".join(f"{name}={value!r}" for name in ("rows", "where") if (value := getattr(lane, name)))
-        why = f"no topic has the records of its rows: none has {of_lane or 'all rows of the batch'}"
+        why = f"no topic has the records of its rows ({of_lane or 'all rows of the batch'})"
     elif len(others) > 1 and (None in names or by_rows):
-        why = "rows name their topics, so no topic says of which output a record is"
+        why = "rows name their topics, so a topic does not show which output a record is of"
     elif not fit:
-        why = f"several outputs write topic {same[0].topic}, and no record says of which it is"
+        why = f"several outputs write topic {same[0].topic}, and records do not show which output they are of"
     elif not whole:
-        has = f"tombstone_when={fit[0].tombstone_when!r}, and the table delete_when={lane.delete_when!r}"
-        why = f"topic {fit[0].topic} has {has}: a tombstone tells nothing of a row that is kept"
+        has = f"tombstone_when={fit[0].tombstone_when!r}, but the table has delete_when={lane.delete_when!r}"
+        why = f"topic {fit[0].topic} has {has}, and a tombstone does not describe a row that is kept"
     else:
         best = max(whole, key=_rank(lane))
         own = frozenset() if best.topic is None else frozenset({best.topic})
@@ -191,15 +188,10 @@ def _joined(lane: SinkLayout, records: SinkLayout) -> SinkLayout:
 
 
 def chosen_pairs(request: VerifyRequest, evidence: Evidence) -> tuple[TablePair, ...]:
-    """The tables to compare; all topics of a sink with one table have the records of its rows.
-
-    Raises:
-        ConfigurationError: a table, topic or setting for a table is not one of the sink's, or does not belong to
-            exactly one table.
-    """
+    """The tables to compare; all topics of a sink with one table have the records of its rows."""
     topic, layout, claims = request.topic, evidence.layout, evidence.claims
     if topic is not None and topic not in evidence.logs.topic_ids and topic not in claims.topics:
-        rule = "it is a topic that the sink writes, and there is none of this name"
+        rule = "must be a topic that the sink writes"
         remedy = f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}"
         raise ConfigurationError(option="topic", value=topic, rule=rule, remedy=remedy)
     of_rows = (claims.topics | evidence.logs.topic_ids.keys()) - evidence.dead_letter_topics
@@ -216,23 +208,19 @@ def chosen_pairs(request: VerifyRequest, evidence: Evidence) -> tuple[TablePair,
         return (chosen_pair(pairs, request.target.table),)
     for name, value in request.shape.items() if len(pairs) > 1 else ():
         if value and name != "table":
-            rule, remedy = "the sink has several tables, and it is about one of them", "pass table (--table) too"
+            rule, remedy = "applies to one table, and the sink has several", "pass table (--table) too"
             raise ConfigurationError(option=name, value=value, rule=rule, remedy=remedy)
     return pairs
 
 
 def chosen_pair(pairs: Sequence[TablePair], table: str) -> TablePair:
-    """The pair of a table that the user has named.
-
-    Raises:
-        ConfigurationError: the sink does not write it.
-    """
+    """The pair of a table that the user has named."""
     for pair in pairs:
         if same_table(pair.table, table):
             return pair
     tables = ", ".join(pair.table for pair in pairs) or "none"
-    rule = f"it is one of the tables of a sink with several outputs, and they are: {tables}"
-    remedy = "name one of these, or leave it out to compare all"
+    rule = f"must be one of the sink's tables: {tables}"
+    remedy = "name one of these, or leave table out to compare all"
     raise ConfigurationError(option="table", value=table, rule=rule, remedy=remedy)
 
 
@@ -256,17 +244,17 @@ def count_rows(pair: TablePair, evidence: Evidence, request: VerifyRequest, diff
     """Compare the number of a table's rows with that of its batches; report it if neither describes the other."""
     mode = "append" if pair.layout is None else pair.layout.mode
     claims = evidence.claims.claims
-    hindrances = {
-        "the history is left out": request.table_only,
-        f"with mode={mode!r} a batch may write rows that are there": mode != "append",
-        "nothing in a row tells its batch": not request.scope.is_all,
+    obstacles = {
+        "the history was not requested": request.table_only,
+        f"with mode={mode!r} a batch may write rows that already exist": mode != "append",
+        "a row does not contain its batch": not request.scope.is_all,
         "the history does not reach back to the first batch": not evidence.claims.from_the_start,
-        "the history does not tell of each batch how many rows it wrote to each table": any(
+        "the history does not have the number of rows per table for each batch": any(
             claim.unknown or _rows_of(claim, pair.table) is None for claim in claims
         ),
         "another sink writes the table too": bool(other_writers(evidence, pair.table)),
     }
-    if why := next((why for why, holds in hindrances.items() if holds), ""):
+    if why := next((why for why, holds in obstacles.items() if holds), ""):
         differences.skip(_ROW_COUNT, why)
         return
     try:

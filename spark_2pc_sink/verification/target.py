@@ -37,25 +37,21 @@ class NotRowsError(Exception):
 
 
 def parse_record_columns(text: str | None) -> tuple[RecordColumn, ...]:
-    """Split ``column = expression, …`` at the commas outside of parentheses and quotes.
-
-    Raises:
-        ConfigurationError: a part is not ``column = expression``, or a column occurs twice.
-    """
+    """Split ``column = expression, …`` at the commas outside of parentheses and quotes."""
     if text is None:
         return ()
     outside = [(found.start(), found["character"]) for found in _TOKEN.finditer(text) if found["character"]]
     parts = None if any(character in "'\"" for _, character in outside) else split_list(text, outside)
     if parts is None:
-        raise _refused(text, "every quote and every parenthesis is closed")
+        raise _refused(text, "every quote and parenthesis must be closed")
     columns = []
     for part in parts:
         name, equals, expression = part.partition("=")
         if not equals or not expression.strip() or expression.lstrip().startswith("="):
-            raise _refused(text, "its parts have the form column = SQL expression, with commas between")
+            raise _refused(text, "must be parts of the form column = SQL expression, separated by commas")
         columns.append(RecordColumn(parse_identifier(name.strip(), option="record_columns"), expression.strip()))
     if len({column.name for column in columns}) < len(columns):
-        raise _refused(text, "each column occurs once")
+        raise _refused(text, "each column must occur once")
     return tuple(columns)
 
 
@@ -80,7 +76,6 @@ class Tombstones:
 
     @classmethod
     def of(cls, layout: SinkLayout | None, keys: Sequence[str]) -> Tombstones:
-        """Layout and settings of a sink; the layout is None if it has noted none."""
         column = keys[0] if len(keys) == 1 else None
         if column is not None and layout is not None and layout.key is not None:
             written = (layout.columns or {}).get(column, column).strip()
@@ -91,19 +86,15 @@ class Tombstones:
         return cls(tuple(keys), column)
 
     def text(self, key: bytes | None) -> bytes:
-        """The JSON text that represents a tombstone.
-
-        Raises:
-            NotRowsError: its key does not tell which row it deletes.
-        """
+        """The JSON text that represents a tombstone. Raises NotRowsError if its key does not identify a row."""
         fields = as_object(key)
         if fields is not None and all(name in fields for name in self.keys):
             named = {name: fields[name] for name in self.keys}
         elif key is not None and self.column is not None:
             named = {self.column: key.decode(errors="replace")}
         else:
-            message = f"the key {key!r} of a tombstone does not tell {', '.join(self.keys)}; pass record_columns, with "
-            raise NotRowsError(message + "expressions over key for these columns")
+            message = f"the key {key!r} of a tombstone does not contain {', '.join(self.keys)}; "
+            raise NotRowsError(message + "pass record_columns with expressions over key for these columns")
         return json.dumps({**named, MARK: True}).encode()
 
 
@@ -112,7 +103,6 @@ class Target:
     """What the sink writes, and how.
 
     Attributes:
-        table: 'table' or 'schema.table'; None if unknown.
         keys: the columns that identify a row; () if none were given.
         order_by: SQL over columns whose greatest value wins; None for none.
         record_columns: expressions, if the value of a record is not the row.
@@ -121,7 +111,7 @@ class Target:
         unchanged: columns that the last record of a row may omit (``unchanged_when``).
         noted: key and order columns that the sink has noted and the caller has not named.
         sources: the part of a record that a column is made from; None if its fields have the names of the columns.
-        unforeseen: why records do not tell which rows the table has; None if they do.
+        refusal: why records do not describe the rows of the table; None if they do.
     """
 
     table: str | None = None
@@ -140,16 +130,16 @@ class Target:
     def __post_init__(self) -> None:
         if self.mode != "append" and not self.keys:
             rule, remedy = (
-                f"with mode={self.mode!r} they are the sink's upsert_keys",
-                "pass keys=['order_id'], --keys order_id",
+                f"required with mode={self.mode!r}",
+                "pass the sink's upsert_keys: keys=['order_id'], --keys order_id",
             )
             raise ConfigurationError(option="keys", value=None, rule=rule, remedy=remedy)
         if self.order_by is not None and self.mode != "upsert":
-            rule, remedy = "it has a meaning with mode='upsert' only", "pass mode='upsert', or leave it out"
+            rule, remedy = "requires mode='upsert'", "pass mode='upsert', or leave it out"
             raise ConfigurationError(option="order_by", value=self.order_by, rule=rule, remedy=remedy)
 
     def lacking_columns(self, compared: Sequence[str] | None = None) -> Refusal | None:
-        """Why records lack a noted column of key or order; None if they have it, or that is not known yet.
+        """Refuse if records lack a noted column of key or order; None if they have it, or that is not known yet.
 
         ``compared`` are the columns that are compared; None before there is a record.
         """
@@ -159,22 +149,18 @@ class Target:
         else:
             lacking = [name for name in self.noted if name not in compared]
         names = ", ".join(lacking)
-        why = f"no part of the records tells {names}, by which rows are known or ordered"
+        why = f"records do not contain {names}, by which rows are identified or ordered"
         return Refusal(why, f"write {names} into the record's value, or pass --record-columns") if lacking else None
 
     def key_of(self, shape: TableShape, compared: Sequence[str]) -> tuple[str, ...]:
-        """The columns that identify a row, among those that are compared.
-
-        Raises:
-            ConfigurationError: a given one is not among them.
-        """
+        """The columns that identify a row, among those that are compared."""
         for name in self.keys:
             if name not in compared:
                 raise ConfigurationError(
                     option="keys",
                     value=list(self.keys),
-                    rule=f"records tell every one of them, and {name!r} is not among what can be compared",
-                    remedy=f"the columns are {', '.join(compared) or 'none'}; else pass record_columns",
+                    rule=f"must be columns that can be compared, and {name!r} is not",
+                    remedy=f"choose from {', '.join(compared) or 'none'}, or pass record_columns",
                 )
         return self.keys or next((key for key in shape.unique_keys if set(key) <= set(compared)), ())
 
@@ -183,7 +169,7 @@ class Target:
         why = dict.fromkeys(self.unchanged, "with unchanged_when the last record of a row may lack its value")
         if self.update_columns is not None:
             others = (name for name in compared.names if name not in {*self.keys, *self.update_columns})
-            why |= dict.fromkeys(others, "update_columns leaves it as it was when the row was new")
+            why |= dict.fromkeys(others, "update_columns keeps the value that the row was inserted with")
         left = tuple(NotChecked(f"column {name}", why[name]) for name in compared.names if name in why)
         columns = tuple(column for column in compared.columns if column.name not in why)
         return replace(compared, columns=columns, not_checked=(*compared.not_checked, *left))
@@ -201,7 +187,7 @@ class GivenTarget:
     record_columns: tuple[RecordColumn, ...] = ()
 
     def completed(self, layout: SinkLayout | None, *, unordered: bool = False) -> Target:
-        """Fill missing settings with those that the sink has noted, if it has.
+        """Fill missing settings with those that the sink has noted.
 
         ``unordered``: records of one key have no order within a batch.
         """
@@ -226,24 +212,24 @@ class GivenTarget:
             unchanged=tuple(noted.unchanged_when or ()) if upsert else (),
             noted=(*noted_keys, *([] if order is None else [order])),
             sources=None if layout is None else RecordSources(layout),
-            refusal=_unforeseen(noted, order_lost=unordered and self.order_by is None),
+            refusal=_refusal(noted, order_lost=unordered and self.order_by is None),
         )
 
 
-def _unforeseen(layout: SinkLayout, *, order_lost: bool) -> Refusal | None:
+def _refusal(layout: SinkLayout, *, order_lost: bool) -> Refusal | None:
     if layout.upsert_where is not None:
         return Refusal(
-            "upsert_where decides by the row in the table, and no record tells what it has decided",
-            "where a condition on an order will do, use upsert_order_by with upsert_late_rows='keep_newer' instead",
+            "upsert_where depends on the row in the table, and records do not show its outcome",
+            "if an order is enough, use upsert_order_by with upsert_late_rows='keep_newer' instead",
         )
     if layout.delete_when is not None and layout.tombstone_when is None:
-        why = "rows were deleted without tombstones, and no record tells which"
+        why = "rows were deleted without tombstones, and records do not show which"
         return Refusal(why, "pass tombstones=True to the sink")
     order = layout.upsert_order_by
     if order_lost and order is not None and (layout.mode == "insert_ignore" or path_parts(order) is None):
         return Refusal(
-            f"{order} decides among rows of one key in a batch, and no record tells it",
-            f"write {order} to the table and into the record's value, each as a field of its own",
+            f"{order} decides among rows of one key in a batch, and records do not contain it",
+            f"write {order} to a column of the table and to a field of the record's value",
         )
     return None
 
@@ -267,9 +253,6 @@ def planned(
     """Plan a comparison, or say why nothing can be compared.
 
     ``whole``: every row must have a record. Otherwise only records are searched for among the rows.
-
-    Raises:
-        ConfigurationError: a key is not among the columns that are compared.
     """
     if target.refusal is not None:
         return target.refusal
@@ -286,7 +269,7 @@ def planned(
         facts = RecordFacts({column.name: FieldFacts() for column in shape.columns})
     paths = None if sources is None else sources.paths
     keys = () if target.mode == "append" else target.keys
-    by_user = {} if target.record_columns else {"lacking": "no part of the records is made of what it is made of"}
+    by_user = {} if target.record_columns else {"lacking": "no part of the records has the same expression"}
     compared = target.updated_only(compared_columns(shape, facts, given, paths=paths, keys=keys, **by_user))
     if not target.record_columns:
         if not compared.names:

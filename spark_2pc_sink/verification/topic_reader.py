@@ -37,7 +37,6 @@ _log = logging.getLogger(__name__)
 
 
 def _codes(*names: str) -> frozenset[int]:
-    """Codes of librdkafka by name; those of local errors begin with an underscore."""
     return frozenset(getattr(LibraryError, name) for name in names)
 
 
@@ -71,13 +70,16 @@ _FETCH_BYTES: Final = 512 * 1024
 #: The same for all partitions of a broker. librdkafka needs this much extra room in the largest answer.
 _FETCH_ALL_BYTES: Final = 4 * _FETCH_BYTES
 _ANSWER_MORE_BYTES: Final = 512
-#: The same for a partition with large batches: the first batch is sent whole (KIP-74), and no other.
+#: The same for a partition with large batches: only the first batch is sent, and as a whole (KIP-74).
 _FETCH_ONE_BATCH: Final = 1
 #: What librdkafka may read past the requested end before it is stopped: twice its buffer.
 _AHEAD_BYTES: Final = 2 * QUEUED_KBYTES_MAX * 1024
 _QUEUE_BACKOFF_MS: Final = 10
 _MESSAGES_MAX: Final = 10_000
-_POLL_S: Final = 0.2
+#: How long a broker delays the answer at the end of a log.
+_FETCH_WAIT_MS: Final = 10
+#: How long a request for messages waits for more of them, or for a leader.
+_POLL_S: Final = 0.02
 #: Up to this distance the reader reads on to the next record; beyond it, it seeks.
 _LEAP: Final = 1_000
 #: How many single records are looked up at once.
@@ -91,11 +93,7 @@ _LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class TopicReader:
-    """Describes topics and reads records.
-
-    Args:
-        options: how to reach the brokers. ``max_block_ms`` limits a request, and the time without data.
-    """
+    """Describes topics and reads records. ``max_block_ms`` limits a request, and the time without data."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
@@ -111,12 +109,7 @@ class TopicReader:
     # --- topics ----------------------------------------------------------------------------------------------------
 
     def cluster_id(self) -> str:
-        """The id of the cluster; the first request to the brokers.
-
-        Raises:
-            AuthorizationError: they refuse the login.
-            KafkaError, KafkaTimeoutError: they refused, or did not answer.
-        """
+        """The id of the cluster, by the first request to the brokers; AuthorizationError if they refuse the login."""
         with self._translated("DescribeCluster"):
             asked = self._admin.describe_cluster(request_timeout=self._timeout_s)
             if not wait([asked], timeout=_LOGIN_S).done:
@@ -175,16 +168,11 @@ class TopicReader:
     # --- records ---------------------------------------------------------------------------------------------------
 
     def read(self, bounds: Ranges, *, committed: bool = True) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
-        """Records from the first offset of each partition up to the second, without it.
+        """Records from the first offset of each partition up to the second, without it; portions of one partition each.
 
         Without ``committed``, also those of open and aborted transactions. Such a reader must be able to reach the end.
 
-        Yields:
-            records of one partition, at least one, in offset order.
-
-        Raises:
-            KafkaError, KafkaTimeoutError: the brokers refused, or no data arrived for ``max_block_ms``; or a batch
-                would crash librdkafka.
+        Raises KafkaError if a batch would crash librdkafka, KafkaTimeoutError if no data arrived for ``max_block_ms``.
         """
         wanted = {at: bound for at, bound in bounds.items() if bound[1] > bound[0]}
         self._batch_check.check(wanted)
@@ -238,7 +226,7 @@ class TopicReader:
             elif time.monotonic() - heard_at > self._timeout_s:
                 left = ", ".join(str(TopicPartition(*at)) for at in sorted(ends))
                 raise KafkaTimeoutError(
-                    operation="Fetch", deadline_ms=self._deadline_ms, last_error=f"no record came of {left}"
+                    operation="Fetch", deadline_ms=self._deadline_ms, last_error=f"no record arrived of {left}"
                 )
             for _, together in groupby(messages, place_of):
                 run = list(together)
@@ -273,7 +261,7 @@ class TopicReader:
 
     @contextmanager
     def _translated(self, operation: str) -> Iterator[None]:
-        """Convert errors of librdkafka that leave the block to errors of this package."""
+        """Convert errors of librdkafka to errors of this package."""
         try:
             yield
         except KafkaException as error:
@@ -291,7 +279,7 @@ def headers_of(message: Message) -> Headers | None:
 
 
 def _close_together(wanted: Iterable[tuple[TopicPartition, int]]) -> Iterator[tuple[TopicPartition, list[int]]]:
-    """Offsets of one partition that are read in one go."""
+    """Group offsets of one partition that are near each other, to be read at once."""
     for at, records in groupby(wanted, lambda each: each[0]):
         offsets: list[int] = []
         for _, offset in records:
@@ -303,13 +291,10 @@ def _close_together(wanted: Iterable[tuple[TopicPartition, int]]) -> Iterator[tu
 
 
 def _must_ascend(messages: Sequence[Message], place: tuple[str, int]) -> None:
-    """Check that the records of a log have distinct offsets.
+    """Check that the records of a log have distinct ascending offsets.
 
-    librdkafka reads records from a batch until its data ends, whatever count its header has. A batch of a few
+    librdkafka reads records from a batch until its data ends, regardless of the count in its header. A batch of a few
     kilobytes can thus become millions of records at one offset, which no producer has written.
-
-    Raises:
-        KafkaError: some have the same offset, or go backwards.
     """
     first, last = (messages[at].offset() or 0 if messages else 0 for at in (0, -1))
     if messages and last - first < len(messages) - 1:
@@ -317,8 +302,8 @@ def _must_ascend(messages: Sequence[Message], place: tuple[str, int]) -> None:
             api="Fetch",
             code=Code.CORRUPT_MESSAGE,
             name=Code.CORRUPT_MESSAGE.name,
-            detail=f"{len(messages)} records of {'-'.join(map(str, place))} have offsets {first} to {last}: a batch "
-            "there has other records than its header says; look at the batch with kafka-dump-log.sh",
+            detail=f"{len(messages)} records of {'-'.join(map(str, place))} have offsets {first} to {last}: the "
+            "records of a batch contradict its header; inspect the batch with kafka-dump-log.sh",
         )
 
 
@@ -336,7 +321,6 @@ def _shown_id(topic_id: Any) -> str:
 
 
 def as_error(operation: str, error: LibraryError, *, deadline_ms: int) -> KafkaError | KafkaTimeoutError:
-    """An error of librdkafka as one of this package."""
     code, text = error.code(), error.str()
     if code in _NO_ANSWER:
         return KafkaTimeoutError(operation=operation, deadline_ms=deadline_ms, last_error=f"{error.name()}: {text}")
@@ -361,7 +345,7 @@ def _reading(*, committed: bool, batch_bytes_max: int, dense: bool) -> dict[str,
         "fetch.max.bytes": _FETCH_ALL_BYTES,
         # It also limits the decompressed size of a batch with zstd, snappy or lz4 in librdkafka.
         "receive.message.max.bytes": batch_bytes_max,
-        "fetch.wait.max.ms": 100,
+        "fetch.wait.max.ms": _FETCH_WAIT_MS,
     }
 
 
@@ -369,9 +353,6 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
     """librdkafka's configuration to reach the same brokers with the same login.
 
     Tokens are from the sink's source, and not from librdkafka's own client of a token endpoint.
-
-    Raises:
-        ConfigurationError: tokens are needed, and the library is too old for them; or Kerberos, and it lacks it.
     """
     if options.sasl_mechanism == "GSSAPI":
         _check_kerberos()
@@ -382,7 +363,7 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
         raise ConfigurationError(
             option="sasl.mechanism",
             value="OAUTHBEARER",
-            rule=f"topics are read by confluent-kafka, here {installed}, and only 2.13 gets tokens without help",
+            rule=f"topics are read by confluent-kafka; version {installed} is installed, and tokens require 2.13",
             remedy="pip install 'confluent-kafka>=2.13'",
         )
     settings: dict[str, Any] = {name: getattr(options, name.replace(".", "_")) for name in _SAME_SETTINGS} | {
@@ -400,7 +381,7 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
 
 
 def _check_kerberos() -> None:
-    """Ask the library for its build features, which it reports only to a client."""
+    """Refuse a library without Kerberos, which it reports only to a client."""
     try:
         AdminClient({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"})
     except KafkaException as error:
@@ -408,7 +389,7 @@ def _check_kerberos() -> None:
             option="sasl.mechanism",
             value="GSSAPI",
             rule=f"topics are read by confluent-kafka {version('confluent-kafka')}, whose librdkafka {libversion()[0]} "
-            "was built without Kerberos, as in its wheels",
-            remedy="give verify a --command-config with another login of the same brokers, or build librdkafka with "
+            "was built without Kerberos, like that of its wheels",
+            remedy="run verify with a --command-config that has another login, or build librdkafka with "
             "libsasl2 and confluent-kafka from source (pip install --no-binary confluent-kafka)",
         ) from error

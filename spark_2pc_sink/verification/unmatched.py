@@ -73,7 +73,6 @@ class Unmatched:
     def write(
         self, directory: Path, shape: TableShape, layout: SinkLayout | None, topics: Sequence[str]
     ) -> tuple[str, ...]:
-        """Write all of them to files in a directory; their paths."""
         key = record_key(layout, columns=self._sql.compared.names, row_key=self._sql.key)
         commands = Commands.of(self._request.options, self._request.shape)
         files = MissingFiles(directory, shape=shape, sql=self._sql, record_key=key, topics=topics, commands=commands)
@@ -121,7 +120,7 @@ class Unmatched:
         for at, message in self._messages(places):
             offset, key, row = message.offset() or 0, message.key(), None
             shown = as_object(self._texts.read(at.topic, message.value())) if self._texts.plain else None
-            text = "the table has no row of this record"
+            text = "the table has no row for this record"
             named = self._key_of_record(shown) if shown is not None else None
             if kind == "twice":
                 text = "Kafka has this record more often than the table has its row"
@@ -129,7 +128,7 @@ class Unmatched:
                 row = self._row(*pairs[at, offset])
                 text, named = self._difference(at, message, *pairs[at, offset]), self._key(row) or named
             elif shown is None and self._texts.plain:
-                text = "this record is no JSON object, and the table has no row of it"
+                text = "this record is not a JSON object, and the table has no row for it"
             claim = self._tally.of(at).claim_at(offset)
             yield Difference(
                 kind=kind,
@@ -148,8 +147,8 @@ class Unmatched:
         return ", ".join(f"{name}={row.get(name)}" for name in self._sql.key) or None
 
     def _key_of_record(self, record: Mapping[str, Any]) -> str | None:
-        told = {column.name: record.get(column.field) for column in self._sql.compared.named(self._sql.key)}
-        return None if any(isinstance(value, dict) for value in told.values()) else self._key(told)
+        found = {column.name: record.get(column.field) for column in self._sql.compared.named(self._sql.key)}
+        return None if any(isinstance(value, dict) for value in found.values()) else self._key(found)
 
     def _row(self, part: int, at: str) -> Mapping[str, Any]:
         ((found, *_),) = self._snapshot.run(self._sql.rows_at(f"VALUES ({part}::oid, '{at}'::tid)"))
@@ -159,14 +158,14 @@ class Unmatched:
     def _difference(self, at: TopicPartition, message: Message, part: int, row_at: str) -> str:
         """The differences between a record and the row of its key, in their compared form."""
         if message.value() is None and self._sql.has_tombstones:
-            return "this record is a tombstone, and the table has a row of its key"
-        row = f"tableoid = {part} AND ctid = '{row_at}'"
-        found = self._answer_about(at, message, lambda record: self._sql.compare_pair(record, row)) or ()
+            return "this record is a tombstone, and the table has a row with its key"
+        place = f"tableoid = {part} AND ctid = '{row_at}'"
+        found = self._answer_about(at, message, lambda record: self._sql.compare_pair(record, place)) or ()
         columns = zip(self._sql.compared.names, found[::3], found[1::3], found[2::3], strict=False)
-        told = [
-            f"{name} is {kafka} in Kafka and {there} in the table" for name, differs, kafka, there in columns if differs
+        texts = [
+            f"{name} is {kafka} in Kafka and {row} in the table" for name, differs, kafka, row in columns if differs
         ]
-        return ", ".join(told) or "the row is not what this record says"
+        return ", ".join(texts) or "the row differs from this record"
 
     def _answer_about(
         self, at: TopicPartition, message: Message, statement: Callable[[str], str]

@@ -45,8 +45,7 @@ def formats_of(layout: SinkLayout | None) -> dict[str | None, str]:
 
 
 def registry_refusal(formats: Mapping[str | None, str]) -> Refusal:
-    """Why records are not compared with the table if no registry is given."""
-    why = f"values are {' and '.join(sorted(set(formats.values())))}, and their schemas are not known"
+    why = f"values are {' and '.join(sorted(set(formats.values())))}, and their schemas are unknown"
     return Refusal(why, "pass --schema-registry URL (schema_registry)")
 
 
@@ -70,7 +69,6 @@ def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | No
 
 
 def unchanged(topic: str, value: bytes | None) -> bytes | None:
-    """The value, which is JSON."""
     del topic
     return value
 
@@ -147,7 +145,7 @@ def _message_class(text: str, indexes: tuple[int, ...]) -> Any:
 
 
 def _message_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
-    """Where the message is in its file, and where its bytes begin (Confluent, "Wire format")."""
+    """The message's indexes in its file, and where its bytes begin (Confluent, "Wire format")."""
     count, position = _zigzag(body, 0)
     indexes = []
     for _ in range(count):
@@ -157,7 +155,6 @@ def _message_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _zigzag(body: bytes, position: int) -> tuple[int, int]:
-    """A varint, and where it ends."""
     number = shift = 0
     for byte in body[position:]:
         number |= (byte & 0x7F) << shift

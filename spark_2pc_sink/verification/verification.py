@@ -21,7 +21,6 @@ from spark_2pc_sink.verification.topic_reader import headers_of
 
 
 def run(request: VerifyRequest) -> VerifyReport:
-    """Compare both sides as described in `spark_2pc_sink.verification.api.verify`."""
     begun = time.monotonic()
     with gathered(request) as evidence:
         if evidence.row is None:
@@ -62,7 +61,6 @@ class _Verification:
     written: tuple[str, ...] = ()
 
     def run(self) -> VerifyReport:
-        """Read, compare, and report the findings."""
         evidence, request, differences = self.evidence, self.request, self.differences
         tally = Tally(evidence.claims.claims, evidence.gone)
         try:
@@ -74,12 +72,12 @@ class _Verification:
                 read_all(evidence.reader, left, tally, request.progress, None)
             self.records = tally.records
             if request.table_only:
-                differences.skip("the history", "only the table was asked for")
+                differences.skip("the history", "only the table was requested")
             else:
                 self._check_history(tally)
         except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
             # Findings until then are valid, the rest is unknown.
-            differences.skip("the rest", str(error), "settle that, and call verify again")
+            differences.skip("the rest", str(error), "solve that, and run verify again")
             return self._report(unsure=True)
         return self._report(unsure=self._is_unsure())
 
@@ -139,17 +137,17 @@ class _Verification:
         if len(compared) < len(self.tables):
             return True
         named = self.evidence.has_several and self.request.target.table is not None
-        lonely = self.evidence.claims.topics - {topic for table in compared for topic in table.topics}
-        lonely -= {letters.topic for letters in self.letters}
-        # Parts that a person has named are compared. A topic without a table is covered by the history.
-        return not named and bool(lonely or not compared) and not self._history_tells(lonely)
+        without_table = self.evidence.claims.topics - {topic for table in compared for topic in table.topics}
+        without_table -= {letters.topic for letters in self.letters}
+        # Parts that the user has named are compared. A topic without a table is covered by the history.
+        return not named and bool(without_table or not compared) and not self._history_covers(without_table)
 
-    def _history_tells(self, topics: Collection[str]) -> bool:
-        """Whether the history has the contents of the topics' records, and not only their number."""
+    def _history_covers(self, topics: Collection[str]) -> bool:
+        """Whether the history has digests of all of the topics' records, and not only their number."""
         known = self.evidence.claims.from_the_start or not self.request.scope.is_all
-        told = known and bool(self.batches) and all(each.digest_same for each in self.batches)
-        if not told and topics:
-            why = "no table has their rows, and the history does not tell all of them by a digest"
-            what = f"what the records of {', '.join(sorted(topics))} say"
-            self.differences.skip(what, why, "compare the newest batches, which the history tells: --last N")
-        return told
+        covered = known and bool(self.batches) and all(each.digest_same for each in self.batches)
+        if not covered and topics:
+            why = "no table has their rows, and the history does not have a digest of all of them"
+            what = f"the contents of the records of {', '.join(sorted(topics))}"
+            self.differences.skip(what, why, "compare the newest batches, whose digests the history has: --last N")
+        return covered

@@ -90,7 +90,7 @@ def test_people_get_a_bar_on_a_terminal_and_the_next_command(appended: WrittenPa
     assert done.returncode == 3
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"{appended.transactional_id}: both sides are DIFFERENT")
-    assert lines[-1].startswith("  next: write files with what either side lacks")
+    assert lines[-1].startswith("  next: write files with what is missing")
     assert "reading records:" in shown
     password = appended.database.partition("@")[0].rpartition(":")[2]
     assert password not in done.stdout + shown

@@ -165,10 +165,10 @@ def test_the_verdict_comes_first_then_each_kind_then_the_gaps_then_what_to_do(
     lines = capsys.readouterr().out.splitlines()
     assert lines[:7] == [
         "orders: both sides are DIFFERENT (compared 40 records with 40 rows, 1 batch (all up to batch 1))",
-        "  missing_in_table (3): records that the table has no row of",
+        "  missing_in_table (3): records without a row in the table",
         "    - id=7, batch 1, t-2 at offset 9: no row",
         "    … and 2 more",
-        "  stranger (1): records inside a batch's range that are not of it",
+        "  stranger (1): foreign records inside a batch's offset range",
         "    - t-0 at offset 4 to 5: of another producer",
         "  not checked: the headers: the table has none",
     ]
@@ -208,10 +208,10 @@ def test_each_table_of_an_open_transaction_has_its_line(run: Run, capsys: pytest
     run.answer = replace(SAME, verdict="different", open_transaction=opened)
     cli.main(["verify", *SIDES, "--open"])
     assert (
-        "  open transaction: Ongoing, 60 records, 20 of them with a row in every table that they are for: neither "
+        "  open transaction: Ongoing, 60 records, 20 of them with a row in every table that gets them: neither "
         "commit nor abort makes both sides equal\n"
-        "    - table orders: rows of 20 of the 20 records of o\n"
-        "    - table lines: rows of 0 of the 40 records of l\n"
+        "    - table orders: has rows for 20 of the 20 records of o\n"
+        "    - table lines: has rows for 0 of the 40 records of l\n"
         "    - table names: not compared\n"
     ) in capsys.readouterr().out
 

@@ -243,7 +243,7 @@ def test_a_difference_that_nobody_has_accepted_is_left_to_a_person(
     seen: Picture, answers: tuple[str, ...], ending: RunbookEnd
 ) -> None:
     sides = FakeSides(seen, picture())
-    sides.compared = Compared("different", "2 rows of the table that Kafka has no record of")
+    sides.compared = Compared("different", "2 rows without a record in Kafka")
     walk = Walk(sides, *answers)
     assert walk.ending is ending
     assert walk.noted("verified")[0]["verdict"] == "different"
@@ -329,7 +329,7 @@ def test_a_database_without_any_sink_is_not_called_well(there: tuple[Picture, ..
 def test_what_is_accepted_for_one_sink_is_not_for_the_next() -> None:
     well, other = picture(), replace(in_doubt(), transactional_id="other")
     sides = FakeSides((owed(), other), well, replace(well, transactional_id="other"))
-    sides.compared = Compared("different", "2 rows of the table that Kafka has no record of")
+    sides.compared = Compared("different", "2 rows without a record in Kafka")
     walk = Walk(sides, "drop", "given up", "yes", "settle", "yes", transactional_id=None)
     assert [bool(verified["accepted"]) for verified in walk.noted("verified")] == [True, False]
     assert walk.ending is RunbookEnd.LEFT

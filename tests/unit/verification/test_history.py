@@ -120,7 +120,7 @@ def test_a_batch_that_the_history_skips_is_named_and_one_that_was_given_up_is_no
     passed = line(2, 3, 0, 50, event=PASSED, digest="", row_count=0)
     found = read(line(1, 0, 0, 9), passed, line(3, 4, 60, 61))
     assert (found.skipped, dict(found.claims[1].ranges)) == ((), {PLACE: (10, 50)})
-    assert "went on without it" in found.claims[1].unknown
+    assert "continued without it" in found.claims[1].unknown
 
 
 def test_batches_of_another_query_count_from_the_start_again() -> None:
@@ -140,7 +140,7 @@ def test_a_batch_without_records_claims_nothing() -> None:
         (line(1, 5, 3, 3, event=ACCEPTED, digest=""), "row and history were lost", {PLACE: (3, OPEN_END)}),
         (line(1, 5, digest=""), "gave up its records", {PLACE: (0, 0)}),
         (line(1, 5, cluster_id="other"), "another Kafka cluster, other", {}),
-        (line(1, 5, kafka_offsets={}), "does not say where", {}),
+        (line(1, 5, kafka_offsets={}), "does not have its offsets", {}),
     ],
     ids=["accepted", "given up", "other cluster", "no offsets"],
 )
@@ -259,14 +259,14 @@ def test_a_batch_that_is_there_as_it_was_written_is_the_same() -> None:
     [
         ((10, 12), {}, ["batch_count"], ""),
         (ALL, {"contents": [*CONTENTS[:2], b"else"]}, ["digest"], "the digest of its records is"),
-        ((11, 12), {"claim": TWO}, ["offsets"], "of which readers find records from offset 11 to 12"),
-        (ALL, {"claim": replace(BATCH, records=2)}, ["batch_count", "stranger"], "not the batch's own"),
+        ((11, 12), {"claim": TWO}, ["offsets"], "in which readers find records from offset 11 to 12"),
+        (ALL, {"claim": replace(BATCH, records=2)}, ["batch_count", "stranger"], "does not belong to the batch"),
         (ALL, {"claim": replace(BATCH, records=1)}, ["batch_count", "stranger"], "2 of the 3 records"),
         ((), {"logs": TopicLogs()}, ["topic_deleted"], "does not exist now"),
-        ((), {"logs": replace(LOGS, topic_ids={TOPIC: "B"})}, ["topic_remade"], "its id was A, and is B now"),
+        ((), {"logs": replace(LOGS, topic_ids={TOPIC: "B"})}, ["topic_remade"], "its id was A, and is now B"),
         ((), {"logs": replace(LOGS, starts={PLACE: 11})}, ["truncated"], "begins at offset 11"),
         ((), {"logs": replace(LOGS, written={PLACE: 12})}, ["truncated"], "ends at offset 12"),
-        ((), {"logs": replace(LOGS, starts={})}, ["truncated"], "no partition orders-0"),
+        ((), {"logs": replace(LOGS, starts={})}, ["truncated"], "partition orders-0 does not exist"),
         # A topic without an id is taken for the same.
         (ALL, {"logs": replace(LOGS, topic_ids={TOPIC: ""})}, [], ""),
     ],
@@ -281,7 +281,7 @@ def test_what_differs_is_named(offsets: tuple[int, ...], how: dict[str, Any], ki
     assert result.same is (not kinds)
     assert told in "".join(each.text for each in differences.kept[-1:])
     assert {each.batch for each in differences.kept} <= {5}
-    if told == "not the batch's own":
+    if told == "does not belong to the batch":
         assert (differences.kept[1].offset, differences.kept[1].last_offset) == (11, 11)
 
 

@@ -123,7 +123,7 @@ def closed(files: MissingFiles, folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("old", "told"), [("folder/old", "the directory is empty"), ("folder", "it is a directory that can be read")]
+    ("old", "told"), [("folder/old", "must be empty"), ("folder", "must be a readable directory")]
 )
 def test_a_directory_that_is_not_empty_or_a_file_is_refused(tmp_path: Path, old: str, told: str) -> None:
     (tmp_path / old).parent.mkdir(exist_ok=True)
@@ -169,9 +169,9 @@ def test_records_are_written_as_the_console_producer_reads_them(tmp_path: Path) 
         (None, "", ""),
         ("k", "two\nlines", "the value has a line break"),
         ("a\rb", "v", "the key has a line break"),
-        ("a\x1fb", "v", "the key has the character that separates"),
-        ("\x1anull", "v", "the key is the text that stands for a null"),
-        ("k", "\x1anull", "the value is the text that stands for a null"),
+        ("a\x1fb", "v", "the key contains the character that separates"),
+        ("\x1anull", "v", "the key is the text that represents a null"),
+        ("k", "\x1anull", "the value is the text that represents a null"),
     ],
 )
 def test_what_no_line_can_say_has_its_reason(key: str | None, value: str, reason: str) -> None:
@@ -210,7 +210,7 @@ def test_columns_that_postgresql_computes_or_numbers_are_not_set(tmp_path: Path)
     assert 'SET ("a b") = ROW (found."a b")\n' in written[ROWS["differing"]]
     alone = files_in(tmp_path / "alone", columns=[COLUMNS[0], *made])
     alone.add_record("differing", ("2", "7", "8"))
-    assert "## 1 row that no UPDATE can make like Kafka" in closed(alone, tmp_path / "alone")[PAGE]
+    assert "## 1 row that an UPDATE cannot change" in closed(alone, tmp_path / "alone")[PAGE]
 
 
 def test_a_key_of_several_columns_is_left_to_a_program(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_key_of_several_columns_is_left_to_a_program(tmp_path: Path) -> None:
     files.add_row("missing", row, '{"id": 1, "a b": "x"}')
     written = closed(files, tmp_path)
     assert written.keys() == {UNSENDABLE, PAGE}
-    reason = "which key the columns id, a b make is not known"
+    reason = "it is unknown how the columns id, a b make the record's key"
     assert json.loads(written[UNSENDABLE]) == {"row": row, "value": '{"id": 1, "a b": "x"}', "reason": reason}
 
 
@@ -229,11 +229,11 @@ def test_without_a_key_the_records_have_none_and_the_page_says_so(tmp_path: Path
     written = closed(files, tmp_path)
     assert written[RECORDS["twice"]] == "\x1anull\x1f{}\n"
     assert "The records have no key" in written[PAGE]
-    assert "put one in the place of TOPIC" in written[PAGE]
+    assert "Replace TOPIC by the one" in written[PAGE]
 
 
 @pytest.mark.parametrize(
-    ("some", "told"), [(True, "1 record that can be no row of the table"), (False, "Nothing that could be written")]
+    ("some", "told"), [(True, "1 record that cannot be a row of the table"), (False, "Nothing could be written")]
 )
 def test_a_record_that_can_be_no_row_is_counted_and_nothing_missing_is_said(
     tmp_path: Path, some: bool, told: str

@@ -28,7 +28,7 @@ def test_a_scope_names_batches(scope: Scope, batches: set[int], text: str) -> No
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"since": 3, "batch": 4}, "it excludes batch"),
+        ({"since": 3, "batch": 4}, "cannot be combined with batch"),
         ({"last": 0}, "at least 1"),
         ({"since": -1}, "at least 0"),
         ({"batch": True}, "whole number"),
@@ -42,9 +42,9 @@ def test_a_scope_that_is_none_is_refused(given: dict[str, int], told: str) -> No
 @pytest.mark.parametrize(
     ("scope", "known", "told"),
     [
-        (Scope(since=2), KNOWN, "it has batches 3 to 6"),
-        (Scope(batch=7), KNOWN, "it has batches 3 to 6"),
-        (Scope(last=1), [], "it has no batch"),
+        (Scope(since=2), KNOWN, "has batches 3 to 6"),
+        (Scope(batch=7), KNOWN, "has batches 3 to 6"),
+        (Scope(last=1), [], "is empty"),
     ],
 )
 def test_a_batch_that_the_history_does_not_know_is_refused(scope: Scope, known: list[int], told: str) -> None:

@@ -49,7 +49,7 @@ def test_a_record_without_a_value_is_a_tombstone_where_the_last_of_a_key_counts(
     gone = Sent(None, b"7")
     assert made(gone, tombstones=Tombstones(("id",), "id")) == {"id": "7", MARK: True}
     assert made(gone, "value", "key", tombstones=Tombstones(("id",))) == {"key": "7", "value": None, MARK: True}
-    with pytest.raises(NotRowsError, match="does not tell id"):
+    with pytest.raises(NotRowsError, match="does not contain id"):
         made(gone, tombstones=Tombstones(("id",)))
 
 

@@ -94,7 +94,7 @@ def test_a_tombstone_tells_nothing_of_a_row_that_the_table_keeps() -> None:
     deleting = Records("o", key="id", tombstone_when="gone")
     upsert = Rows("t", mode="upsert", keys=["id"], order_by="at", delete_when="gone")
     kept = pair_of(deleting, Rows("t", columns={"id": "id"}))
-    assert "tombstone_when='gone', and the table delete_when=None" in kept.why
+    assert "tombstone_when='gone', but the table has delete_when=None" in kept.why
     assert pair_of(deleting, upsert).all_topics == {"o"}
     assert "delete_when='old'" in pair_of(deleting, replace(upsert, delete_when="old")).why
     assert pair_of(deleting, Records("p"), Rows("t", columns={"id": "id"})).all_topics == {"p"}
@@ -123,7 +123,7 @@ def test_a_person_names_table_and_topic() -> None:
     pairs = table_pairs(layouts, claims, topic="o")
     assert [each.all_topics for each in pairs] == [{"o"}, {"o"}]
     assert chosen_pair(pairs, "public.u").table == "u"
-    with pytest.raises(ConfigurationError, match="they are: t, u"):
+    with pytest.raises(ConfigurationError, match="tables: t, u"):
         chosen_pair(pairs, "v")
     assert not same_table("a.t", "b.t")
 
@@ -155,10 +155,10 @@ def test_records_in_no_order_are_ordered_by_the_column_of_the_table() -> None:
         ((Rows("t"),), "no topic has the records of its rows"),
         (
             (Records("o"), Rows("t", mode="upsert", keys=["id"], upsert_where="t.a < EXCLUDED.a")),
-            "upsert_where decides",
+            "upsert_where depends",
         ),
         ((Records("o"), Rows("t", mode="upsert", keys=["id"], delete_when="gone")), "without tombstones"),
-        ((Records("o", value="to_json(struct(a))"), Rows("t", mode="upsert", keys=["id"])), "the records tells id,"),
+        ((Records("o", value="to_json(struct(a))"), Rows("t", mode="upsert", keys=["id"])), "records do not contain id,"),
     ],
 )
 def test_what_a_comparison_cannot_tell_is_foreseen(outputs: tuple[Records | Rows, ...], why: str | None) -> None:

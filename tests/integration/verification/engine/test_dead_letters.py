@@ -112,7 +112,7 @@ def test_letters_without_their_table_are_not_checked(letters: WrittenOutputs) ->
     letters.sides.sql("DROP TABLE letters")
     report = letters.verify()
     assert (report.differences, report.letters) == ((), ())
-    assert any("is not there, or this role may not read it" in part.why for part in report.not_checked)
+    assert any("does not exist, or this role cannot read it" in part.why for part in report.not_checked)
 
 
 def test_the_letters_of_an_open_transaction_are_looked_for_in_the_table(letters: WrittenOutputs) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from spark_2pc_sink.plural import counted
 
@@ -115,7 +115,10 @@ class NotChecked:
         return f"{self.what}: {self.why}"
 
 
-class Refusal(NamedTuple):
+@dataclass
+class NotComparableError(Exception):
+    """A table cannot be compared with records, or a record cannot be a row of it; and what to do."""
+
     why: str
     remedy: str
 

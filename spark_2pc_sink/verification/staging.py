@@ -24,8 +24,9 @@ from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.columns import as_object
 from spark_2pc_sink.verification.history import Stretch
+from spark_2pc_sink.verification.report import NotComparableError
 from spark_2pc_sink.verification.statements import MARK, RECORD_PARTS, Statements
-from spark_2pc_sink.verification.target import NotRowsError, Tombstones
+from spark_2pc_sink.verification.target import RECORD_COLUMNS_REMEDY, Tombstones
 from spark_2pc_sink.verification.topic_reader import headers_of
 from spark_2pc_sink.verification.values import ValueReader, unchanged
 
@@ -86,7 +87,7 @@ class RecordTexts:
         self.read = read
 
     def make(self, at: TopicPartition, message: Message) -> bytes:
-        """The text of one record. Raises NotRowsError for a tombstone without a known row."""
+        """The text of one record. Raises NotComparableError for a tombstone without a known row."""
         key, value = message.key(), message.value()
         if self.plain:
             made = self.read(at.topic, value)
@@ -199,7 +200,7 @@ class StagingSession:
         return run(self.connection, statement)
 
     def take(self, chunk: Chunk) -> None:
-        """Stage records; those that are not rows are staged as such. See NotRowsError and NewFieldsError."""
+        """Stage records; those that are not rows are staged as such."""
         if self._unseen:
             texts = chunk[0]
             joined = b"".join(texts)
@@ -239,7 +240,7 @@ class StagingSession:
         self._staged += 1
         self._unreadable += 1
         if self._unreadable > UNREADABLE_MAX and 2 * self._unreadable > self._staged:
-            raise NotRowsError(self._reason)
+            raise NotComparableError(f"most records cannot be read as its rows: {self._reason}", RECORD_COLUMNS_REMEDY)
 
 
 class Staging:

@@ -23,14 +23,14 @@ from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.columns import RecordFacts, TableShape, read_shape
 from spark_2pc_sink.verification.evidence import Evidence
 from spark_2pc_sink.verification.history import Ranges, Stretch, Tally, content_of
-from spark_2pc_sink.verification.report import THE_TABLE, Differences, Refusal
+from spark_2pc_sink.verification.report import THE_TABLE, Differences, NotComparableError
 from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging, cancelled_on_error
 from spark_2pc_sink.verification.statements import Statements
 from spark_2pc_sink.verification.table_pairs import NO_TOPIC, TablePair, other_writers
-from spark_2pc_sink.verification.target import RECORD_COLUMNS_REMEDY, NotRowsError, Target, planned
+from spark_2pc_sink.verification.target import Target, planned
 from spark_2pc_sink.verification.topic_reader import TopicReader, offsets_of
 from spark_2pc_sink.verification.unmatched import Unmatched
-from spark_2pc_sink.verification.values import ValueReader, formats_of, registry_refusal, value_reader
+from spark_2pc_sink.verification.values import ValueReader, formats_of, registry_error, value_reader
 
 #: Number of hashes and their sum, for each bucket.
 Fingerprints: TypeAlias = Mapping[int, tuple[int, int]]
@@ -120,63 +120,53 @@ class TableComparison:
 
     def run(self, tally: Tally) -> ComparedTable | None:
         """Compare, count the records, and report differences, or why that is not possible (None)."""
-        refusal = Refusal(self._pair.why, NO_TOPIC) if self._pair.why else None
-        if refusal is None and not self.table:
-            refusal = Refusal("the sink has not noted a table", "pass --table TABLE (table)")
-        if refusal is None and self._evidence.is_open and not self._hidden:
-            return ComparedTable(0, ())
-        shape = self._shape() if refusal is None else None
-        if shape is not None and (refusal := self._why_unreadable()) is None:
-            return self._compare_all(shape, self._sample(), tally)
-        if refusal is not None:
-            self._differences.skip(THE_TABLE, *refusal)
-        return None
+        try:
+            return self._run(tally)
+        except NotComparableError as error:
+            self._differences.skip(THE_TABLE, error.why, error.remedy)
+            return None
 
-    def _compare_all(self, shape: TableShape, facts: RecordFacts, tally: Tally) -> ComparedTable | None:
-        whole = self._is_whole()
+    def _run(self, tally: Tally) -> ComparedTable:
+        if self._pair.why:
+            raise NotComparableError(self._pair.why, NO_TOPIC)
+        if not self.table:
+            raise NotComparableError("the sink has not noted a table", "pass --table TABLE (table)")
+        if self._evidence.is_open and not self._hidden:
+            return ComparedTable(0, ())
+        shape = self._shape()
+        if not self._bounds and not self._hidden:
+            raise NotComparableError(
+                "no topic of its rows exists, or was written to in these batches",
+                "compare more batches, or name the topic that has its records: --topic TOPIC",
+            )
+        if formats_of(self._pair.layout) and self._request.registry is None:
+            raise registry_error(formats_of(self._pair.layout))
+        facts, whole = self._sample(), self._is_whole()
         partitions = sorted(at for at in {*self._evidence.ends, *self._hidden} if at.topic in self.topics)
         while True:
             sql = planned(self._target, shape, facts, partitions, whole=whole)
-            if isinstance(sql, Refusal):
-                self._differences.skip(THE_TABLE, *sql)
-                return None
             try:
                 found = self._stage_and_compare(shape, sql, tally, whole=whole)
             except NewFieldsError as error:
                 # Again, with these fields too.
                 facts.note(error.values)
-            except NotRowsError as error:
-                why = f"most records cannot be read as its rows: {error}"
-                self._differences.skip(THE_TABLE, why, RECORD_COLUMNS_REMEDY)
-                return None
-            else:
-                for part in sql.compared.not_checked:
-                    self._differences.skip(part.what, part.why)
-                return found
+                continue
+            for part in sql.compared.not_checked:
+                self._differences.skip(part.what, part.why)
+            return found
 
-    def _shape(self) -> TableShape | None:
+    def _shape(self) -> TableShape:
         try:
             with self._snapshot.driver.cursor() as cursor:
                 shape = read_shape(cursor, self.table)
         except ConfigurationError as error:
             if not self._evidence.has_several or self._request.target.table is not None:
                 raise
-            self._differences.skip(THE_TABLE, error.rule, error.remedy)
-            return None
+            raise NotComparableError(error.rule, error.remedy) from error
         if role := shape.hidden_from:
             why = f"the table's policies apply to role {role}; a role with BYPASSRLS sees all rows"
             self._differences.skip("rows that row-level security hides", why)
         return shape
-
-    def _why_unreadable(self) -> Refusal | None:
-        """Why no record can be read as a row; None if that is not known yet."""
-        if not self._bounds and not self._hidden:
-            return Refusal(
-                "no topic of its rows exists, or was written to in these batches",
-                "compare more batches, or name the topic that has its records: --topic TOPIC",
-            )
-        formats = formats_of(self._pair.layout)
-        return registry_refusal(formats) if formats and self._request.registry is None else None
 
     def _sample(self) -> RecordFacts:
         """The facts of the records, or if consumers see none, of the hidden ones."""

@@ -21,7 +21,7 @@ from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.columns import read_shape
 from spark_2pc_sink.verification.expressions import RecordSources
 from spark_2pc_sink.verification.history import Claims, HistoryBatch
-from spark_2pc_sink.verification.report import Difference, Differences, Refusal
+from spark_2pc_sink.verification.report import Difference, Differences, NotComparableError
 from spark_2pc_sink.verification.target import GivenTarget
 
 if TYPE_CHECKING:
@@ -108,12 +108,12 @@ def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | No
     return tuple(pair(lane) for lane in newest.each if lane.table is not None)
 
 
-def expected_refusals(layout: SinkLayout) -> dict[str, Refusal]:
+def expected_refusals(layout: SinkLayout) -> dict[str, NotComparableError]:
     """The tables of a sink whose comparison would be inconclusive, as far as its options show, and why."""
     found = {}
     for pair in table_pairs((NotedLayout(datetime.now(timezone.utc), layout),), Claims()):
         target = GivenTarget().completed(pair.layout, unordered=pair.unordered)
-        refusal = Refusal(pair.why, NO_TOPIC) if pair.why else target.refusal or target.lacking_columns()
+        refusal = NotComparableError(pair.why, NO_TOPIC) if pair.why else target.refusal or target.lacking_columns()
         if refusal is not None:
             found[pair.table] = refusal
     return found

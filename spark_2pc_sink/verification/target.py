@@ -22,7 +22,7 @@ from spark_2pc_sink.verification.columns import (
     compared_columns,
 )
 from spark_2pc_sink.verification.expressions import RecordSources, path_parts, split_list
-from spark_2pc_sink.verification.report import NotChecked, Refusal
+from spark_2pc_sink.verification.report import NotChecked, NotComparableError
 from spark_2pc_sink.verification.statements import MARK, Mode, Statements
 
 LateRows = Literal["replace", "keep_newer"]
@@ -30,10 +30,6 @@ LateRows = Literal["replace", "keep_newer"]
 RECORD_COLUMNS_REMEDY: Final = "pass --record-columns (record_columns), which says how a record becomes a row"
 #: A literal or a quoted name of PostgreSQL, in which a doubled quote ends the text and starts it again; or a character.
 _TOKEN: Final = re.compile(r"""'[^']*'|"[^"]*"|(?P<character>.)""", re.DOTALL)
-
-
-class NotRowsError(Exception):
-    """Records are not rows, or do not tell which row they belong to; the text has the reason."""
 
 
 def parse_record_columns(text: str | None) -> tuple[RecordColumn, ...]:
@@ -86,15 +82,15 @@ class Tombstones:
         return cls(tuple(keys), column)
 
     def text(self, key: bytes | None) -> bytes:
-        """The JSON text that represents a tombstone. Raises NotRowsError if its key does not identify a row."""
+        """The JSON text that represents a tombstone. Raises NotComparableError if its key does not identify a row."""
         fields = as_object(key)
         if fields is not None and all(name in fields for name in self.keys):
             named = {name: fields[name] for name in self.keys}
         elif key is not None and self.column is not None:
             named = {self.column: key.decode(errors="replace")}
         else:
-            message = f"the key {key!r} of a tombstone does not contain {', '.join(self.keys)}; "
-            raise NotRowsError(message + "pass record_columns with expressions over key for these columns")
+            why = f"the key {key!r} of a tombstone does not contain {', '.join(self.keys)}"
+            raise NotComparableError(why, "pass record_columns with expressions over key for these columns")
         return json.dumps({**named, MARK: True}).encode()
 
 
@@ -125,7 +121,7 @@ class Target:
     unchanged: tuple[str, ...] = ()
     noted: tuple[str, ...] = ()
     sources: RecordSources | None = None
-    refusal: Refusal | None = None
+    refusal: NotComparableError | None = None
 
     def __post_init__(self) -> None:
         if self.mode != "append" and not self.keys:
@@ -138,7 +134,7 @@ class Target:
             rule, remedy = "requires mode='upsert'", "pass mode='upsert', or leave it out"
             raise ConfigurationError(option="order_by", value=self.order_by, rule=rule, remedy=remedy)
 
-    def lacking_columns(self, compared: Sequence[str] | None = None) -> Refusal | None:
+    def lacking_columns(self, compared: Sequence[str] | None = None) -> NotComparableError | None:
         """Refuse if records lack a noted column of key or order; None if they have it, or that is not known yet.
 
         ``compared`` are the columns that are compared; None before there is a record.
@@ -150,7 +146,11 @@ class Target:
             lacking = [name for name in self.noted if name not in compared]
         names = ", ".join(lacking)
         why = f"records do not contain {names}, by which rows are identified or ordered"
-        return Refusal(why, f"write {names} into the record's value, or pass --record-columns") if lacking else None
+        return (
+            NotComparableError(why, f"write {names} into the record's value, or pass --record-columns")
+            if lacking
+            else None
+        )
 
     def key_of(self, shape: TableShape, compared: Sequence[str]) -> tuple[str, ...]:
         """The columns that identify a row, among those that are compared."""
@@ -216,18 +216,18 @@ class GivenTarget:
         )
 
 
-def _refusal(layout: SinkLayout, *, order_lost: bool) -> Refusal | None:
+def _refusal(layout: SinkLayout, *, order_lost: bool) -> NotComparableError | None:
     if layout.upsert_where is not None:
-        return Refusal(
+        return NotComparableError(
             "upsert_where depends on the row in the table, and records do not show its outcome",
             "if an order is enough, use upsert_order_by with upsert_late_rows='keep_newer' instead",
         )
     if layout.delete_when is not None and layout.tombstone_when is None:
         why = "rows were deleted without tombstones, and records do not show which"
-        return Refusal(why, "pass tombstones=True to the sink")
+        return NotComparableError(why, "pass tombstones=True to the sink")
     order = layout.upsert_order_by
     if order_lost and order is not None and (layout.mode == "insert_ignore" or path_parts(order) is None):
-        return Refusal(
+        return NotComparableError(
             f"{order} decides among rows of one key in a batch, and records do not contain it",
             f"write {order} to a column of the table and to a field of the record's value",
         )
@@ -249,21 +249,21 @@ def _order_by(layout: SinkLayout, *, unordered: bool) -> str | None:
 
 def planned(
     target: Target, shape: TableShape, facts: RecordFacts, partitions: Sequence[TopicPartition], *, whole: bool
-) -> Statements | Refusal:
-    """Plan a comparison, or say why nothing can be compared.
+) -> Statements:
+    """Plan a comparison; raise NotComparableError if nothing can be compared.
 
     ``whole``: every row must have a record. Otherwise only records are searched for among the rows.
     """
     if target.refusal is not None:
-        return target.refusal
+        raise target.refusal
     if target.mode == "insert_ignore" and not whole:
         why = "with mode='insert_ignore' the first record of a key counts, so only all batches can be compared"
-        return Refusal(why, "leave out --since, --last and --batch")
+        raise NotComparableError(why, "leave out --since, --last and --batch")
     given, sources = target.record_columns, target.sources
     if not given and facts.others and not facts.records:
         given = () if sources is None else sources.alone(shape)
         if not given:
-            return Refusal("the values of the records are not JSON objects", RECORD_COLUMNS_REMEDY)
+            raise NotComparableError("the values of the records are not JSON objects", RECORD_COLUMNS_REMEDY)
     if not facts.records and not facts.others:
         # Without any record every row is unexpected.
         facts = RecordFacts({column.name: FieldFacts() for column in shape.columns})
@@ -274,10 +274,9 @@ def planned(
     if not target.record_columns:
         if not compared.names:
             fields = ", ".join(facts.fields) or "none"
-            return Refusal(f"no column can be compared: the records have the fields {fields}", RECORD_COLUMNS_REMEDY)
-        lacking_columns = target.lacking_columns(compared.names)
-        if lacking_columns is not None:
-            return lacking_columns
+            raise NotComparableError(f"no column can be compared with the fields {fields}", RECORD_COLUMNS_REMEDY)
+        if (lacking := target.lacking_columns(compared.names)) is not None:
+            raise lacking
     return Statements(
         table=shape.table,
         compared=compared,

@@ -26,7 +26,7 @@ from spark_2pc_sink.errors import SchemaRegistryError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
-from spark_2pc_sink.verification.report import Refusal
+from spark_2pc_sink.verification.report import NotComparableError
 
 #: Converts the value of a topic's record to JSON.
 ValueReader: TypeAlias = Callable[[str, bytes | None], bytes | None]
@@ -44,9 +44,9 @@ def formats_of(layout: SinkLayout | None) -> dict[str | None, str]:
     return {lane.topic: lane.value_format for lane in lanes if lane.records and lane.value_format != "json"}
 
 
-def registry_refusal(formats: Mapping[str | None, str]) -> Refusal:
+def registry_error(formats: Mapping[str | None, str]) -> NotComparableError:
     why = f"values are {' and '.join(sorted(set(formats.values())))}, and their schemas are unknown"
-    return Refusal(why, "pass --schema-registry URL (schema_registry)")
+    return NotComparableError(why, "pass --schema-registry URL (schema_registry)")
 
 
 def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | None) -> ValueReader:

@@ -122,9 +122,7 @@ def closed(files: MissingFiles, folder: Path) -> dict[str, str]:
     return {name: (folder / name).read_text() for name in written}
 
 
-@pytest.mark.parametrize(
-    ("old", "told"), [("folder/old", "must be empty"), ("folder", "must be a readable directory")]
-)
+@pytest.mark.parametrize(("old", "told"), [("folder/old", "must be empty"), ("folder", "must be a readable directory")])
 def test_a_directory_that_is_not_empty_or_a_file_is_refused(tmp_path: Path, old: str, told: str) -> None:
     (tmp_path / old).parent.mkdir(exist_ok=True)
     (tmp_path / old).touch()

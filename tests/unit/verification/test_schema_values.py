@@ -18,7 +18,7 @@ from spark_2pc_sink.errors import SchemaRegistryError
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
-from spark_2pc_sink.verification.values import ValueReader, formats_of, registry_refusal, unchanged, value_reader
+from spark_2pc_sink.verification.values import ValueReader, formats_of, registry_error, unchanged, value_reader
 
 OPTIONS = SchemaRegistryOptions.parse({"url": "mock://values"})
 AVRO: dict[str, Any] = {
@@ -137,4 +137,4 @@ def test_without_formats_values_are_json() -> None:
     layout = SinkLayout(lanes=(SinkLayout(topic="a", value_format="avro"), SinkLayout(topic="b")))
     assert formats_of(layout) == {"a": "avro"}
     assert value_reader(layout, None)("a", b"x") == b"x"
-    assert "values are avro" in registry_refusal(formats_of(layout)).why
+    assert "values are avro" in registry_error(formats_of(layout)).why

@@ -11,9 +11,10 @@ import pytest
 from psycopg2 import OperationalError
 
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.verification.report import NotComparableError
 from spark_2pc_sink.verification.staging import RecordTexts, cancel, spelled_in, without_nul
 from spark_2pc_sink.verification.statements import MARK
-from spark_2pc_sink.verification.target import NotRowsError, Tombstones
+from spark_2pc_sink.verification.target import Tombstones
 
 
 @dataclass
@@ -49,7 +50,7 @@ def test_a_record_without_a_value_is_a_tombstone_where_the_last_of_a_key_counts(
     gone = Sent(None, b"7")
     assert made(gone, tombstones=Tombstones(("id",), "id")) == {"id": "7", MARK: True}
     assert made(gone, "value", "key", tombstones=Tombstones(("id",))) == {"key": "7", "value": None, MARK: True}
-    with pytest.raises(NotRowsError, match="does not contain id"):
+    with pytest.raises(NotComparableError, match="does not contain id"):
         made(gone, tombstones=Tombstones(("id",)))
 
 

@@ -158,7 +158,10 @@ def test_records_in_no_order_are_ordered_by_the_column_of_the_table() -> None:
             "upsert_where depends",
         ),
         ((Records("o"), Rows("t", mode="upsert", keys=["id"], delete_when="gone")), "without tombstones"),
-        ((Records("o", value="to_json(struct(a))"), Rows("t", mode="upsert", keys=["id"])), "records do not contain id,"),
+        (
+            (Records("o", value="to_json(struct(a))"), Rows("t", mode="upsert", keys=["id"])),
+            "do not contain id,",
+        ),
     ],
 )
 def test_what_a_comparison_cannot_tell_is_foreseen(outputs: tuple[Records | Rows, ...], why: str | None) -> None:

@@ -19,10 +19,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, LocalProtocolError
+from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError
 from spark_2pc_sink.service.enlisted import ASYNC_DRIVERS, Enlisted, enlist
-from spark_2pc_sink.service.service_base import ServiceBase
-from spark_2pc_sink.service.transaction import Phase, ServiceTransaction
+from spark_2pc_sink.service.service import ServiceBase
+from spark_2pc_sink.service.transaction import ServiceTransaction
 
 if TYPE_CHECKING:
     from spark_2pc_sink.service.commitment import Commitment
@@ -87,27 +87,25 @@ class AsyncDualWrite(ServiceBase):
         """
         if not self._service.started:
             await self.start()
-        block = self._blocks.enter()
+        transaction = self._blocks.enter()
         try:
             # Its session belongs to the calling task, and the end of a block runs in a separate task.
             session = session() if isinstance(session, async_scoped_session) else session
             connection = await _connection_of(session)
             enlisted = enlist(_under(connection), ASYNC_DRIVERS)
-            transaction = ServiceTransaction()
             try:
                 yield transaction
                 transaction.check_runner("commit")
-                transaction.move_to(Phase.COMMITTING)
+                transaction.phase = "committing"
                 await self._commit(session, connection, enlisted, transaction)
             except BaseException:
                 enlisted.ends_now()
                 await _roll_back(session)
                 raise
             finally:
-                transaction.move_to(Phase.ENDED)
                 enlisted.release()
         finally:
-            self._blocks.leave(block)
+            self._blocks.leave(transaction)
 
     # --- parts ---------------------------------------------------------------------------------------------------
 
@@ -152,7 +150,7 @@ class AsyncDualWrite(ServiceBase):
             raise KafkaTimeoutError(
                 operation="waiting for a transactional id",
                 deadline_ms=limit_ms,
-                last_error=f"all {self._service.options.ids} are in use; raise ids where that is usual",
+                last_error=f"all {self._service.options.ids} are in use; raise ids if that is usual",
             ) from error
         try:
             yield
@@ -180,19 +178,14 @@ class AsyncDualWrite(ServiceBase):
             await _roll_back(session)
             if not enlisted.committed or not await self._blocking(commitment.commit_failed):
                 raise
-            _log.warning("COMMIT raised %r, and was carried out: both sides have the transaction", error)
+            _log.warning("COMMIT raised %r, but was carried out; both sides have the transaction", error)
             return True
         commitment.committed()
         return False
 
     async def _send_commit(self, session: AsyncWritable, enlisted: Enlisted) -> None:
         await asyncio.wait_for(session.commit(), self._service.options.commit_timeout_ms / 1000)
-        if not enlisted.committed:
-            raise LocalProtocolError(
-                operation="commit",
-                state="the session sent no COMMIT",
-                rule="the session has begun its transaction itself, and not joined one of somebody else's",
-            )
+        enlisted.check_committed()
 
     async def _blocking(self, call: Callable[[], _T]) -> _T:
         """Run a blocking wait for Kafka or the state store in a thread; it is not interrupted."""
@@ -200,11 +193,7 @@ class AsyncDualWrite(ServiceBase):
 
 
 async def _connection_of(session: object) -> AsyncConnection:
-    """The connection of a session, now in a transaction.
-
-    Raises:
-        ConfigurationError: it is not an asynchronous session.
-    """
+    """The connection of a session, now in a transaction."""
     if isinstance(session, AsyncConnection):
         return session
     if isinstance(session, AsyncSession):
@@ -213,11 +202,7 @@ async def _connection_of(session: object) -> AsyncConnection:
 
 
 def _under(connection: AsyncConnection) -> Connection:
-    """SQLAlchemy's own connection under an asynchronous one.
-
-    Raises:
-        ConfigurationError: it is not open.
-    """
+    """SQLAlchemy's own connection under an asynchronous one."""
     if connection.sync_connection is None:
         raise _refused(connection)
     return connection.sync_connection
@@ -227,8 +212,8 @@ def _refused(session: object) -> ConfigurationError:
     return ConfigurationError(
         option="session",
         value=type(session).__name__,
-        rule="it is an AsyncSession, or an AsyncConnection that is open",
-        remedy="pass the session that has the rows; a Session goes to DualWrite",
+        rule="must be an AsyncSession, or an open AsyncConnection",
+        remedy="pass the session that has the rows; for a Session use DualWrite",
     )
 
 

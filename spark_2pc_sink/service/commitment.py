@@ -27,12 +27,7 @@ Encode = Callable[["Sequence[OutgoingRecord]"], "EncodedRecords"]
 
 
 class Commitment:
-    """One transaction in progress. Call `end` in every case.
-
-    Args:
-        pool: lends the id.
-        encode: makes record batches.
-    """
+    """One transaction in progress. Call `end` in every case."""
 
     def __init__(self, pool: IdPool, encode: Encode) -> None:
         self._pool = pool
@@ -41,13 +36,10 @@ class Commitment:
         self._sent: SentRecords | None = None
 
     def send(self, records: Sequence[OutgoingRecord]) -> None:
-        """Take an id, send everything, and wait for the acknowledgements. Blocks.
+        """Take an id, send everything, and wait for the acknowledgements. Blocks; after an error nothing is decided.
 
         An id at an epoch that Kafka no longer accepts, as it has expired or a recovery was run, is recovered and
-        retried once: nothing is decided yet. So is one whose previous transaction Kafka has not committed yet.
-
-        Raises:
-            Everything that `IdPool.acquire`, `IdWriter.recover` and `IdWriter.send` raise; nothing is decided.
+        retried once. So is one whose previous transaction Kafka has not committed yet.
         """
         encoded = self._encode(records)
         writer = self._writer = self._pool.acquire()
@@ -57,16 +49,12 @@ class Commitment:
         try:
             self._sent = writer.send(encoded)
         except (FencedError, AbortableError) as error:
-            _log.warning("%s: %s; taking the id over again", writer.transactional_id, error)
+            _log.warning("%s: %s; recovering the id", writer.transactional_id, error)
             writer.recover()
             self._sent = writer.send(encoded)
 
     def decide(self, connection: Connection) -> None:
-        """Write the state row, the last statement before COMMIT.
-
-        Raises:
-            Everything that `IdWriter.decide` raises; the transaction must be rolled back.
-        """
+        """Write the state row, the last statement before COMMIT. After an error the transaction must be rolled back."""
         writer, sent = self._parts()
         writer.decide(connection, sent)
 
@@ -78,23 +66,14 @@ class Commitment:
     def commit_failed(self) -> bool:
         """Find out whether a COMMIT that raised was carried out, and complete it in Kafka. Blocks.
 
-        Returns:
-            False if it was not: nothing is on either side.
-
-        Raises:
-            InDoubtError: it could not be found out in time.
-            HaltError: a person has to decide.
+        Returns False if it was not: nothing is on either side. Raises InDoubtError if that is still unknown after the
+        time limit.
         """
         writer, sent = self._parts()
         return writer.settle(sent.producer)
 
     def complete(self) -> None:
-        """Commit in Kafka, and give the id back. Blocks.
-
-        Raises:
-            InDoubtError: decided, and Kafka did not commit in time; the id's next recovery completes it.
-            HaltError: a person has to decide.
-        """
+        """Commit in Kafka, and give the id back. Blocks. After InDoubtError the id's next recovery completes it."""
         writer, sent = self._parts()
         try:
             with self._decided():
@@ -105,11 +84,7 @@ class Commitment:
     def begin_completion(self) -> bool:
         """Send the commit to Kafka without waiting, and give the id back: its next holder reads the answer.
 
-        Returns:
-            False if it could not be sent at once: call `complete` or `complete_in_background`.
-
-        Raises:
-            InDoubtError: decided, and another step failed; the keeper of the ids settles it.
+        Returns False if it could not be sent at once: call `complete` or `complete_in_background`.
         """
         writer, sent = self._parts()
         begun = True
@@ -126,7 +101,7 @@ class Commitment:
         try:
             self.complete()
         except DualWriteError:
-            _log.exception("a decided transaction is not complete in Kafka yet")
+            _log.exception("could not complete a decided transaction in Kafka yet")
 
     @contextmanager
     def _decided(self) -> Iterator[None]:
@@ -148,7 +123,6 @@ class Commitment:
             self._pool.release(writer)
 
     def _parts(self) -> tuple[IdWriter, SentRecords]:
-        if self._writer is None or self._sent is None:
-            message = "records are sent before anything else"
-            raise AssertionError(message)
+        assert self._writer is not None
+        assert self._sent is not None
         return self._writer, self._sent

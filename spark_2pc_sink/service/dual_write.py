@@ -13,10 +13,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from jdbc_state.sink_log import sink_log
 from jdbc_state.watchdog import Watchdog
-from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.service.enlisted import SYNC_DRIVERS, Enlisted, enlist
-from spark_2pc_sink.service.service_base import ServiceBase
-from spark_2pc_sink.service.transaction import Phase, ServiceTransaction
+from spark_2pc_sink.service.service import ServiceBase
+from spark_2pc_sink.service.transaction import ServiceTransaction
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
@@ -98,24 +98,22 @@ class DualWrite(ServiceBase):
                 the block may be repeated.
         """
         self._service.start()
-        block = self._blocks.enter()
+        transaction = self._blocks.enter()
         try:
             enlisted = enlist(_connection_of(session), SYNC_DRIVERS)
-            transaction = ServiceTransaction()
             try:
                 yield transaction
                 transaction.check_runner("commit")
-                transaction.move_to(Phase.COMMITTING)
+                transaction.phase = "committing"
                 self._commit(session, enlisted, transaction)
             except BaseException:
                 enlisted.ends_now()
                 _roll_back(session)
                 raise
             finally:
-                transaction.move_to(Phase.ENDED)
                 enlisted.release()
         finally:
-            self._blocks.leave(block)
+            self._blocks.leave(transaction)
 
     # --- parts ---------------------------------------------------------------------------------------------------
 
@@ -152,7 +150,7 @@ class DualWrite(ServiceBase):
             _roll_back(session)
             if not enlisted.committed or not commitment.commit_failed():
                 raise
-            _log.warning("COMMIT raised %r, and was carried out: both sides have the transaction", error)
+            _log.warning("COMMIT raised %r, but was carried out; both sides have the transaction", error)
             return True
         commitment.committed()
         return False
@@ -160,20 +158,11 @@ class DualWrite(ServiceBase):
     def _send_commit(self, session: Writable, enlisted: Enlisted) -> None:
         with Watchdog(enlisted.driver, self._service.options.commit_timeout_ms):
             session.commit()
-        if not enlisted.committed:
-            raise LocalProtocolError(
-                operation="commit",
-                state="the session sent no COMMIT",
-                rule="the session has begun its transaction itself, and not joined one of somebody else's",
-            )
+        enlisted.check_committed()
 
 
 def _connection_of(session: object) -> Connection:
-    """The connection of a session, now in a transaction.
-
-    Raises:
-        ConfigurationError: it is not a session.
-    """
+    """The connection of a session, now in a transaction."""
     if isinstance(session, Connection):
         return session
     connect = getattr(session, "connection", None)
@@ -181,14 +170,14 @@ def _connection_of(session: object) -> Connection:
         raise ConfigurationError(
             option="session",
             value=type(session).__name__,
-            rule="it is a Session, a scoped_session or a Connection of SQLAlchemy's",
-            remedy="pass the session that has the rows; an AsyncSession goes to AsyncDualWrite",
+            rule="must be a Session, a scoped_session or a Connection of SQLAlchemy",
+            remedy="pass the session that has the rows; for an AsyncSession use AsyncDualWrite",
         )
     if getattr(session, "twophase", False):
         raise ConfigurationError(
             option="session",
             value="twophase=True",
-            rule="its COMMIT is the decision: PREPARE TRANSACTION has none",
+            rule="must be a session with one-phase commit, as its COMMIT is the decision",
             remedy="leave twophase=True out",
         )
     connection = connect()
@@ -196,7 +185,7 @@ def _connection_of(session: object) -> Connection:
         raise ConfigurationError(
             option="session",
             value=type(session).__name__,
-            rule="it is not asynchronous",
+            rule="must not be asynchronous",
             remedy="pass an AsyncSession to AsyncDualWrite",
         )
     return connection

@@ -18,13 +18,15 @@ from jdbc_state.connections import driver_connection
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine, ExceptionContext, RootTransaction
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, Engine, RootTransaction
 
 #: Drivers whose COMMIT can be cut off through their socket.
 SYNC_DRIVERS: Final = ("psycopg2", "psycopg")
 ASYNC_DRIVERS: Final = ("asyncpg", "psycopg", "psycopg_async")
 _OPERATION: Final = "transaction"
-_RULE: Final = "the block of a dual write ends the transaction itself: leave commit() and rollback() out of it"
+_RULE: Final = "the block of a dual write ends the transaction itself: do not call commit() or rollback() in it"
 _KEY: Final = "spark_2pc_sink.enlisted"
 #: By the identity of the connection, which the value keeps alive until `Enlisted.release`.
 _joined: Final[dict[int, Enlisted]] = {}
@@ -33,12 +35,7 @@ _watching: Final = threading.Lock()
 
 
 class Enlisted:
-    """One transaction of a connection, from the beginning of a block to its end. Made by `enlist`.
-
-    Args:
-        connection: in the transaction.
-        root: the transaction.
-    """
+    """One transaction of a connection, from the beginning of a block to its end. Made by `enlist`."""
 
     def __init__(self, connection: Connection, root: RootTransaction) -> None:
         self.connection = connection
@@ -56,18 +53,22 @@ class Enlisted:
 
     @property
     def driver(self) -> Any:
-        """The driver's connection."""
         return driver_connection(self.connection)
 
     def check(self) -> None:
-        """Refuse to decide in a transaction other than the one that the block has joined.
-
-        Raises:
-            LocalProtocolError: the transaction has ended inside the block.
-        """
+        """Refuse to decide in a transaction other than the one that the block has joined."""
         if self._rolled_back or self.connection.closed or self.connection.get_transaction() is not self._root:
-            rule = f"{_RULE}. A flush that fails rolls back too: let its error out, or flush in begin_nested()"
+            rule = f"{_RULE}. A failed flush also rolls back: let its error propagate, or flush in begin_nested()"
             raise LocalProtocolError(operation=_OPERATION, state="its database transaction has ended", rule=rule)
+
+    def check_committed(self) -> None:
+        """Refuse a session whose commit has not committed the transaction."""
+        if not self.committed:
+            raise LocalProtocolError(
+                operation="commit",
+                state="the session did not send COMMIT",
+                rule="the session must begin its transaction itself, and not join an outer one",
+            )
 
     def ends_now(self) -> None:
         """From now on COMMIT and ROLLBACK are issued by the dual write."""
@@ -79,12 +80,10 @@ class Enlisted:
         self._unmark()
 
     def on_commit(self) -> None:
-        """Called before COMMIT is sent.
+        """Called before COMMIT is sent: refuse a caller other than the dual write.
 
-        Raises:
-            LocalProtocolError: the caller is not the dual write.
-            sqlalchemy.exc.DBAPIError: a statement has failed, and its error was hidden from the block, for example by a
-                listener of the session.
+        It also raises the error of PostgreSQL if a statement has failed and its error was hidden from the block, for
+        example by a listener of the session.
         """
         if not self._ours:
             raise LocalProtocolError(operation="commit", state="inside the block of a dual write", rule=_RULE)
@@ -96,12 +95,10 @@ class Enlisted:
         self._unmark()
 
     def on_rollback(self) -> None:
-        """ROLLBACK is about to be sent."""
         self._rolled_back = True
         self._unmark()
 
     def on_error(self) -> None:
-        """A statement has failed."""
         self._failed = True
 
     def _unmark(self) -> None:
@@ -113,65 +110,46 @@ def _watch(engine: Engine) -> None:
     """Listen to every COMMIT, ROLLBACK and error of an engine, from now on."""
     with _watching:
         if engine not in _watched:
-            event.listen(engine, "commit", _on_commit)
-            event.listen(engine, "rollback", _on_rollback)
-            event.listen(engine, "handle_error", _on_error)
+            event.listen(engine, "commit", lambda connection: _tell(connection, Enlisted.on_commit))
+            event.listen(engine, "rollback", lambda connection: _tell(connection, Enlisted.on_rollback))
+            event.listen(engine, "handle_error", lambda context: _tell(context.connection, Enlisted.on_error))
             _watched.add(engine)
 
 
-def _on_commit(connection: Connection) -> None:
+def _tell(connection: Connection | None, event_of: Callable[[Enlisted], None]) -> None:
     joined = _joined.get(id(connection))
     if joined is not None:
-        joined.on_commit()
-
-
-def _on_rollback(connection: Connection) -> None:
-    joined = _joined.get(id(connection))
-    if joined is not None:
-        joined.on_rollback()
-
-
-def _on_error(context: ExceptionContext) -> None:
-    joined = None if context.connection is None else _joined.get(id(context.connection))
-    if joined is not None:
-        joined.on_error()
+        event_of(joined)
 
 
 def enlist(connection: Connection, drivers: tuple[str, ...]) -> Enlisted:
-    """Join the transaction that a connection is in, or begin one.
-
-    Args:
-        connection: the caller's.
-        drivers: accepted drivers.
-
-    Raises:
-        ConfigurationError: the connection is not PostgreSQL's by one of these drivers, or commits each statement.
-        LocalProtocolError: it is in a savepoint, or another dual write has joined it.
-    """
+    """Join the transaction that a connection is in, or begin one."""
     dialect = connection.dialect
     if dialect.name != "postgresql" or dialect.driver not in drivers:
         raise ConfigurationError(
             option="session",
             value=f"{dialect.name}+{dialect.driver}",
-            rule="its database is that of the state row, a PostgreSQL",
+            rule="must use the PostgreSQL database of the state row",
             remedy=f"use an engine with one of these drivers: {', '.join(drivers)}",
         )
     if getattr(connection.connection.dbapi_connection, "autocommit", False):
         raise ConfigurationError(
             option="session",
             value="AUTOCOMMIT",
-            rule="its rows and the decision are one transaction",
+            rule="must not commit each statement, as its rows and the decision are one transaction",
             remedy="leave isolation_level='AUTOCOMMIT' out for this engine or connection",
         )
     if connection.info.get(_KEY):
         raise LocalProtocolError(
-            operation=_OPERATION, state="another dual write has joined this session", rule="transactions are not nested"
+            operation=_OPERATION,
+            state="another dual write has joined this session",
+            rule="transactions cannot be nested",
         )
     if connection.in_nested_transaction():
         raise LocalProtocolError(
             operation=_OPERATION,
             state="the session is in a savepoint",
-            rule="the block begins outside of begin_nested(); savepoints inside the block are fine",
+            rule="open the block outside of begin_nested(); savepoints inside the block are allowed",
         )
     root = connection.get_transaction() or connection.begin()
     return Enlisted(connection, root)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jdbc_state.sink_log import sink_log
@@ -39,70 +38,38 @@ NOTE_INTERVAL_S: Final = 1.0
 SURVEY_INTERVAL_S: Final = 30.0
 
 
-class WatchedStore(Protocol):
-    """The operations of a state store that the pool needs."""
-
-    def survey(self) -> Survey:
-        """Every row, without a claim, and whether the driver of each is alive."""
-
-
 class IdHandle(Protocol):
-    """One id with its connections.
-
-    Attributes:
-        writer: its writer.
-    """
+    """One id with its connections."""
 
     writer: IdWriter
 
     def release(self) -> None:
         """Settle the id for its next holder, and release it."""
 
-    def close(self) -> None:
-        """Close its connections."""
-
-
-@dataclass(frozen=True)
-class _Found:
-    """An id that no living process holds.
-
-    Attributes:
-        transactional_id: the id.
-        row: its state row; None for an id that was never used.
-    """
-
-    transactional_id: str
-    row: StateRow | None
+    def close(self) -> None: ...
 
 
 class IdPool:
-    """Holds the ids of this process, and lends them.
-
-    Args:
-        options: the service's options.
-        store: the state rows.
-        make_line: connects one id; does no I/O.
-        clock: measures.
-    """
+    """Holds the ids of this process, and lends them; ``connect`` makes the connections of one id, and does no I/O."""
 
     def __init__(
         self,
         options: ServiceOptions,
         *,
-        store: WatchedStore,
-        make_line: Callable[[str], IdHandle],
+        survey: Callable[[], Survey],
+        connect: Callable[[str], IdHandle],
         clock: Clock,
     ) -> None:
         self._options = options
-        self._store = store
-        self._make_line = make_line
+        self._read_survey = survey
+        self._connect = connect
         self._clock = clock
         self._log = sink_log(__name__, options.transactional_id)
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
         # The keeper waits here: otherwise every returned id would wake it.
         self._to_settle = threading.Condition(lock)
-        self._lines: dict[str, IdHandle] = {}
+        self._held: dict[str, IdHandle] = {}
         self._free: deque[IdWriter] = deque()
         self._unsettled: deque[IdWriter] = deque()
         self._lent = 0
@@ -114,32 +81,28 @@ class IdPool:
 
     @property
     def size(self) -> int:
-        """How many ids this process holds."""
         with self._changed:
-            return len(self._lines)
+            return len(self._held)
 
     # --- lifetime ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Take ids, settle those left by dead processes, and start the keeper.
 
-        Raises:
-            ConfigurationError: other processes hold every id.
-            HaltError: a person has to decide about an id that this process would take.
-            Everything else that `IdWriter.recover` raises.
+        Raises ConfigurationError if other processes hold every id.
         """
-        self._take(self._store.survey(), first=True)
-        if not self._lines:
+        self._take(self._read_survey(), first=True)
+        if not self._held:
             raise ConfigurationError(
                 option="ids_max",
                 value=self._options.ids_max,
                 rule=f"every transactional id of {self._options.transactional_id!r} is held by another process",
                 remedy="raise ids_max, or lower ids of all processes",
             )
-        if len(self._lines) < self._options.ids:
+        if len(self._held) < self._options.ids:
             self._log.warning(
-                "%d of %d transactional ids: other processes hold the rest; raise ids_max=%d",
-                len(self._lines),
+                "took only %d of %d transactional ids, as other processes hold the rest; raise ids_max=%d",
+                len(self._held),
                 self._options.ids,
                 self._options.ids_max,
             )
@@ -147,11 +110,7 @@ class IdPool:
         self._keeper.start()
 
     def close(self, *, limit_s: float) -> None:
-        """Write the pending notes, and close every connection, once all ids are returned.
-
-        Args:
-            limit_s: how long to wait for ids that are lent; those still lent after that are closed too.
-        """
+        """Write the pending notes, and close every connection, after waiting ``limit_s`` for ids that are lent."""
         with self._changed:
             self._open = False
             self._changed.notify_all()
@@ -160,40 +119,37 @@ class IdPool:
         if self._keeper is not None:
             self._keeper.join(limit_s)
         with self._changed:
-            lines, self._lines = list(self._lines.values()), {}
+            handles, self._held = list(self._held.values()), {}
             self._free.clear()
             self._unsettled.clear()
-        for line in lines:
-            was_settled = not line.writer.unsettled
-            self._note(line.writer)
-            if was_settled and line.writer.unsettled:
+        for handle in handles:
+            was_settled = not handle.writer.unsettled
+            self._note(handle.writer)
+            if was_settled and handle.writer.unsettled:
                 # Kafka has not completed its last transaction, and the id is not looked at again before the next start.
-                self._recovered(line.writer)
-            line.close()
+                self._recovered(handle.writer)
+            handle.close()
 
     # --- lending -------------------------------------------------------------------------------------------------
 
     def acquire(self) -> IdWriter:
-        """Lend the id that was free for longest; the caller must call `release`.
-
-        Raises:
-            KafkaTimeoutError: no id became free within ``wait_for_id_ms``.
-            LocalProtocolError: the pool is closed.
-        """
+        """Lend the id that was free for longest, until `release`; KafkaTimeoutError after ``wait_for_id_ms``."""
         limit_ms = self._options.wait_for_id_ms
         with self._changed:
             self._changed.wait_for(lambda: self._free or not self._open, limit_ms / 1000)
             if not self._open:
-                raise LocalProtocolError(operation="transaction", state="closed", rule="close() comes last")
+                raise LocalProtocolError(
+                    operation="transaction", state="closed", rule="no transaction can begin after close()"
+                )
             if not self._free:
-                unsettled = len(self._lines) - self._lent
-                halted = f", {self._halted} wait for a person (spark-2pc status)" if self._halted else ""
+                unsettled = len(self._held) - self._lent
+                halted = f", {self._halted} need an operator (spark-2pc status)" if self._halted else ""
                 raise KafkaTimeoutError(
-                    operation=f"waiting for one of {len(self._lines)} transactional ids of "
+                    operation=f"waiting for one of {len(self._held)} transactional ids of "
                     f"{self._options.transactional_id!r}",
                     deadline_ms=limit_ms,
                     last_error=f"{self._lent} are in use, {unsettled} have to be settled first{halted}; raise "
-                    "ids where that is usual",
+                    "ids if that is usual",
                 )
             self._lent += 1
             return self._free.popleft()
@@ -237,20 +193,20 @@ class IdPool:
         try:
             writer.recover()
         except SupersededError as error:
-            self._log.warning("%s is another process's now: %s", writer.transactional_id, error)
+            self._log.warning("another process has taken %s: %s", writer.transactional_id, error)
             self._drop(writer)
             return True
         except HaltError as error:
             # It is left for the operator, and for the start of the next process, which reports the same.
-            self._log.error("%s is not used any more: %s", writer.transactional_id, error)
+            self._log.error("stopped using %s: %s", writer.transactional_id, error)
             self._halted += 1
             self._drop(writer)
             return True
         except DualWriteError as error:
-            self._log.warning("%s is not settled yet: %s", writer.transactional_id, error)
+            self._log.warning("could not settle %s yet: %s", writer.transactional_id, error)
             return False
         except Exception:  # noqa: BLE001 - only the keeper settles ids, so it must continue
-            self._log.exception("%s is not settled yet", writer.transactional_id)
+            self._log.exception("could not settle %s yet", writer.transactional_id)
             return False
         with self._changed:
             self._put(writer)
@@ -258,9 +214,9 @@ class IdPool:
 
     def _drop(self, writer: IdWriter) -> None:
         with self._changed:
-            line = self._lines.pop(writer.transactional_id, None)
-        if line is not None:
-            line.close()
+            handle = self._held.pop(writer.transactional_id, None)
+        if handle is not None:
+            handle.close()
 
     def _note_idle(self) -> None:
         """Write the note that the next decision would write, if no decision has followed for a while."""
@@ -277,18 +233,18 @@ class IdPool:
         try:
             writer.note()
         except DualWriteError as error:
-            self._log.warning("%s: a commit in Kafka was not noted: %s", writer.transactional_id, error)
+            self._log.warning("%s: could not note a commit in Kafka: %s", writer.transactional_id, error)
         except Exception:  # noqa: BLE001 - as in `_recovered`, which has it next
-            self._log.exception("%s: a commit in Kafka was not noted", writer.transactional_id)
+            self._log.exception("%s: could not note a commit in Kafka", writer.transactional_id)
             writer.unsettled = True
 
     def _survey(self) -> None:
         try:
-            survey = self._store.survey()
+            survey = self._read_survey()
             self._touch(survey)
             self._take(survey, first=False)
         except DualWriteError as error:
-            self._log.warning("looking for ids of dead processes: %s", error)
+            self._log.warning("could not search for ids of dead processes: %s", error)
 
     def _touch(self, survey: Survey) -> None:
         """Renew the claim of ids unused for a while, if only the age of the row shows that this process lives."""
@@ -309,27 +265,23 @@ class IdPool:
     def _take(self, survey: Survey, *, first: bool) -> None:
         """Take the wanted number of ids: those left by dead processes before new ones."""
         found = list(self._found(survey))
-        used, new = [each for each in found if each.row is not None], [each for each in found if each.row is None]
-        for each in used:
+        # Ids that were used come first.
+        for transactional_id, row in sorted(found, key=lambda each: each[1] is None):
             if self.size < self._options.ids:
-                self._hold(each, first=first)
-            else:
-                self._settle_for_others(each)
-        for each in new:
-            if self.size >= self._options.ids:
-                return
-            self._hold(each, first=first)
+                self._hold(transactional_id, row, first=first)
+            elif row is not None and row.run_id is not None:
+                self._settle_for_others(transactional_id, row)
 
-    def _found(self, survey: Survey) -> Iterator[_Found]:
-        """The ids that no living process holds."""
+    def _found(self, survey: Survey) -> Iterator[tuple[str, StateRow | None]]:
+        """The ids that no living process holds, with the state rows of those that were used."""
         rows = {row.transactional_id: row for row in (*survey.lost, *survey.rows)}
         unreadable = {each.transactional_id for each in survey.unreadable}
         for number in range(self._options.ids_max):
             transactional_id = self._options.id_of(number)
             row = rows.get(transactional_id)
-            taken = transactional_id in self._lines or transactional_id in unreadable
+            taken = transactional_id in self._held or transactional_id in unreadable
             if not taken and (row is None or not self._is_held(row, survey)):
-                yield _Found(transactional_id, row)
+                yield transactional_id, row
 
     def _is_held(self, row: StateRow, survey: Survey) -> bool:
         driver = survey.drivers.get(row.transactional_id)
@@ -337,40 +289,37 @@ class IdPool:
             return False
         return row.age_s < self._options.takeover_grace_s if driver.alive is None else driver.alive
 
-    def _hold(self, found: _Found, *, first: bool) -> None:
-        """Take one id, unless another process was faster.
-
-        Raises:
-            Everything that `IdWriter.recover` raises, if the process is starting.
-        """
-        line = self._make_line(found.transactional_id)
+    def _hold(self, transactional_id: str, row: StateRow | None, *, first: bool) -> None:
+        """Take one id, unless another process was faster."""
+        handle = self._connect(transactional_id)
         try:
-            line.writer.recover(expected=found.row)
+            handle.writer.recover(expected=row)
         except SupersededError:
-            line.close()
+            handle.close()
             return
         except DualWriteError:
-            line.close()
+            handle.close()
             if first:
                 raise
-            self._log.exception("%s could not be taken", found.transactional_id)
+            self._log.exception("could not take %s", transactional_id)
             return
         with self._changed:
-            self._lines[found.transactional_id] = line
-            self._put(line.writer)
+            self._held[transactional_id] = handle
+            self._put(handle.writer)
 
-    def _settle_for_others(self, found: _Found) -> None:
+    def _settle_for_others(self, transactional_id: str, row: StateRow) -> None:
         """Settle an id of a dead process that this process does not need, and release it."""
-        row = found.row
-        if row is None or row.run_id is None:
-            return
-        line = self._make_line(found.transactional_id)
+        handle = self._connect(transactional_id)
         try:
-            line.writer.recover(expected=row)
-            line.release()
+            handle.writer.recover(expected=row)
+            handle.release()
         except SupersededError:
             return
         except (HaltError, ClaimRefusedError) as error:
-            self._log.error("%s: %s", found.transactional_id, error)
+            self._log.error("could not settle %s: %s", transactional_id, error)
         finally:
-            line.close()
+            handle.close()
+
+
+def closed_error() -> LocalProtocolError:
+    return LocalProtocolError(operation="transaction", state="closed", rule="no transaction can begin after close()")

@@ -50,10 +50,9 @@ SETTLE_ATTEMPTS_MAX: Final = 3
 
 
 class DecidingStore(KeepingStore, Protocol):
-    """The operations of a state store that a service needs; `jdbc_state.SqlStateStore` is the real one."""
+    """What a service needs of `jdbc_state.SqlStateStore`."""
 
-    def check_generation(self, transactional_id: str, generation: int) -> StateRow:
-        """The row, while ``generation`` is the newest claim."""
+    def check_generation(self, transactional_id: str, generation: int) -> StateRow: ...
 
     def decide_within(
         self,
@@ -64,15 +63,13 @@ class DecidingStore(KeepingStore, Protocol):
         *,
         settled: str | None = None,
         kept: KeptRecords | None = None,
-    ) -> None:
-        """Write the state row in the caller's transaction."""
+    ) -> None: ...
 
 
 class EndingKafka(KafkaSide, Protocol):
-    """The operations of Kafka that a service needs; `TransactionClient` is the real one."""
+    """What a service needs of `TransactionClient`."""
 
-    def begin_end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnLater | None:
-        """Send EndTxn now; the returned object reads the answer later."""
+    def begin_end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnLater | None: ...
 
 
 @dataclass(frozen=True)
@@ -86,13 +83,7 @@ class SentRecords:
 
 @dataclass(frozen=True)
 class OwnedId:
-    """A transactional id of this process.
-
-    Attributes:
-        owner: written to the state row in place of a query id.
-        run_id: id of this process.
-        settle_deadline_ms: longest time to complete a decided transaction before InDoubtError is raised.
-    """
+    """A transactional id of this process; ``owner`` is written to the state row in place of a query id."""
 
     transactional_id: str
     owner: str
@@ -101,11 +92,7 @@ class OwnedId:
 
 
 class IdWriter:
-    """Takes the transactions of one transactional id through the recipe. Not thread-safe.
-
-    Attributes:
-        unsettled: True if only `recover` may be called.
-    """
+    """Takes transactions of one transactional id through the recipe. If ``unsettled``, only `recover` may be called."""
 
     def __init__(
         self,
@@ -146,14 +133,8 @@ class IdWriter:
     def recover(self, *, expected: StateRow | None = None) -> None:
         """Claim the row, settle the previous transaction, and resend the records that Kafka lacks.
 
-        Args:
-            expected: the row as just read, with no live driver: the claim is refused if the row has been claimed since.
-                None for a row that does not exist, and for this writer's own claim.
-
-        Raises:
-            SupersededError: another process has the id.
-            HaltError: a person has to decide.
-            Everything else: raised by `Recovery.run` and `resend`.
+        ``expected`` is the row as just read, with no live driver: the claim is refused if the row has been claimed
+        since. It is None for a row that does not exist, and for this writer's own claim.
         """
         self.unsettled = True
         # Otherwise the logs would be needed to tell how the previous decision has ended.
@@ -176,12 +157,7 @@ class IdWriter:
     def settle(self, prepared: ProducerIdAndEpoch) -> bool:
         """Find out whether the database has decided a transaction, and complete it in Kafka.
 
-        Returns:
-            False if the database has not decided it: neither side has any of it.
-
-        Raises:
-            HaltError: a person has to decide.
-            InDoubtError: the outcome is still unknown, or Kafka did not commit, within the deadline.
+        Returns False if the database has not decided it: neither side has any of it.
         """
         error: DualWriteError | None = None
         before = self._claimed()
@@ -196,7 +172,7 @@ class IdWriter:
                 raise self._in_doubt(prepared, superseded) from superseded
             except DualWriteError as again:
                 error = again
-                self._log.warning("transaction %s is not settled yet: %s", prepared, again)
+                self._log.warning("could not settle transaction %s yet: %s", prepared, again)
             else:
                 return self._is_decided(prepared, before)
             if deadline.passed:
@@ -212,11 +188,7 @@ class IdWriter:
     # --- the recipe ----------------------------------------------------------------------------------------------
 
     def send(self, records: EncodedRecords) -> SentRecords:
-        """Begin a Kafka transaction, and send; all records are acknowledged when this returns.
-
-        Raises:
-            Everything that `BatchListSender.send` raises: nothing was decided, and the writer is unsettled.
-        """
+        """Begin a Kafka transaction, and send; all records are acknowledged when this returns."""
         self._check_settled("send")
         self.unsettled = True
         with log_for_sink(self.transactional_id):
@@ -225,12 +197,7 @@ class IdWriter:
         return SentRecords(producer, records, acknowledged)
 
     def decide(self, connection: Connection, sent: SentRecords) -> None:
-        """Write the state row in the caller's transaction, as its last statement; COMMIT decides.
-
-        Raises:
-            SupersededError, HaltError: this claim is no longer valid; the transaction must be rolled back.
-            Everything else: raised by the connection.
-        """
+        """Write the state row in the caller's transaction, as its last statement; COMMIT decides."""
         row = self._claimed()
         batch_id = _next_batch_id(row)
         decision = Decision(
@@ -258,7 +225,6 @@ class IdWriter:
             raise
 
     def decided(self, sent: SentRecords) -> None:
-        """COMMIT was carried out."""
         row = self._claimed()
         self._row = replace(
             row,
@@ -268,32 +234,23 @@ class IdWriter:
         )
 
     def complete(self, sent: SentRecords) -> None:
-        """Commit the decided transaction in Kafka.
-
-        Raises:
-            InDoubtError: Kafka did not commit within the deadline; the id's next recovery continues from there.
-            HaltError: a person has to decide.
-        """
+        """Commit the decided transaction in Kafka; after InDoubtError the id's next recovery continues from there."""
         try:
             with log_for_sink(self.transactional_id):
                 answer = self._kafka.end(sent.producer, commit=True)
         except DualWriteError as error:
-            self._log.warning("EndTxn(commit) of %s: %s; looking at both sides", sent.producer, error)
+            self._log.warning("EndTxn(commit) of %s failed: %s; checking both sides", sent.producer, error)
             answer = None
         if not self._has_followed(sent.producer, answer):
             self.settle(sent.producer)
 
     def begin_completion(self, sent: SentRecords) -> bool:
-        """Send the commit to Kafka without waiting; `end_completion` reads the answer.
-
-        Returns:
-            False if it could not be sent at once: call `complete`.
-        """
+        """Send the commit to Kafka; `end_completion` reads the answer. False if it could not be sent at once."""
         with log_for_sink(self.transactional_id):
             try:
                 ending = self._kafka.begin_end(sent.producer, commit=True)
             except DualWriteError as error:
-                self._log.warning("EndTxn(commit) of %s was not sent: %s; sending again", sent.producer, error)
+                self._log.warning("could not send EndTxn(commit) of %s: %s; sending again", sent.producer, error)
                 return False
         if ending is None:
             return False
@@ -314,18 +271,13 @@ class IdWriter:
             try:
                 answer = ending()
             except DualWriteError as error:
-                self._log.warning("EndTxn(commit) of %s: %s; looking at both sides", producer, error)
+                self._log.warning("EndTxn(commit) of %s failed: %s; checking both sides", producer, error)
                 return
         if not self._has_followed(producer, answer) and answer is None:
-            self._log.warning("EndTxn(commit) of %s: no answer; looking at both sides", producer)
+            self._log.warning("EndTxn(commit) of %s got no answer; checking both sides", producer)
 
     def note(self) -> None:
-        """Note in the row that Kafka has committed; does nothing if the row says so already, or Kafka has not.
-
-        Raises:
-            SupersededError, HaltError: this claim is no longer valid.
-            StateStoreError: the database failed; the row may be out of date.
-        """
+        """Note in the row that Kafka has committed; does nothing if the row says so already, or Kafka has not."""
         self.end_completion()
         if self._unnoted is None:
             return
@@ -344,7 +296,7 @@ class IdWriter:
         if answer is None:
             return False
         if answer.code != Code.NONE:
-            self._log.warning("EndTxn(commit) of %s: %s; looking at both sides", producer, answer)
+            self._log.warning("EndTxn(commit) of %s failed: %s; checking both sides", producer, answer)
             return False
         self._unnoted, self._unnoted_since_s = str(answer.producer or producer), self._clock.now_s()
         self._producer = answer.producer
@@ -359,7 +311,7 @@ class IdWriter:
         try:
             self.note()
         except DualWriteError as error:
-            self._log.warning("the commit in Kafka was not noted: %s", error)
+            self._log.warning("could not note the commit in Kafka: %s", error)
 
     @property
     def _never_times_out(self) -> bool:
@@ -381,13 +333,11 @@ class IdWriter:
 
     def _check_settled(self, operation: str) -> None:
         if self.unsettled:
-            raise LocalProtocolError(
-                operation=operation, state="unsettled", rule="recover() comes first, and after everything that failed"
-            )
+            raise LocalProtocolError(operation=operation, state="unsettled", rule="call recover() first")
 
     def _claimed(self) -> StateRow:
         if self._row is None:
-            raise LocalProtocolError(operation="use of the id", state="not claimed", rule="recover() comes first")
+            raise LocalProtocolError(operation="use of the id", state="not claimed", rule="call recover() first")
         return self._row
 
     def _in_doubt(self, prepared: ProducerIdAndEpoch, error: DualWriteError | None) -> InDoubtError:

@@ -19,20 +19,13 @@ Content: TypeAlias = bytes | str | None
 #: A header's name and value.
 Header: TypeAlias = tuple[str, Content]
 
-_HEADERS: Final = "headers are a list of names and values, each a pair"
+_HEADERS: Final = "must be a list of (name, value) pairs"
 _PAIR: Final = 2
 
 
 @dataclass(frozen=True)
 class OutgoingRecord:
-    """One record that a block has sent.
-
-    Attributes:
-        topic: destination topic.
-        key: as bytes.
-        partition: chosen by the caller; None if it depends on the key, or is free.
-        content: key, value and headers in the record format.
-    """
+    """One record that a block has sent; without a ``partition``, the key or `encode` chooses one."""
 
     topic: str
     key: bytes | None
@@ -43,17 +36,13 @@ class OutgoingRecord:
     def of(
         cls, topic: str, key: Content, value: Content, *, headers: Sequence[Header] = (), partition: int | None = None
     ) -> OutgoingRecord:
-        """A record from a caller's arguments.
-
-        Raises:
-            ConfigurationError: an argument is not valid in a record. Nothing was sent.
-        """
+        """A record from a caller's arguments, which are checked."""
         check_topic(topic)
         if topic is None:
-            raise _refused("topic", topic, "it is the name of a topic", "pass it as the first argument")
+            raise _refused("topic", topic, "must be the name of a topic", "pass it as the first argument")
         number: object = partition
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-            raise _refused("partition", number, "it is a number from 0, or None", "leave it out: the key chooses")
+            raise _refused("partition", number, "must be None or a number from 0", "leave it out to let the key choose")
         encoded = _bytes("key", key)
         listed = [(_name(name), _bytes("headers", content)) for name, content in map(_pair, _listed(headers))]
         return cls(topic, encoded, partition, record_content(encoded, _bytes("value", value), listed))
@@ -61,13 +50,7 @@ class OutgoingRecord:
 
 @dataclass(frozen=True)
 class EncodedRecords:
-    """The records of a block as batches.
-
-    Attributes:
-        batches: the batches of each partition in the order of their records.
-        record_count: number of all records.
-        digest: digest of all records, as text.
-    """
+    """The records of a block as batches, those of each partition in the order of their records."""
 
     batches: tuple[PlacedBatch, ...]
     record_count: int
@@ -84,16 +67,7 @@ def encode(
 ) -> EncodedRecords:
     """Distribute records over partitions as Java's producer does, and encode them.
 
-    Args:
-        records: in the order in which they were sent; at least one.
-        options: compression, and the size of a batch.
-        partition_count: number of partitions of a topic.
-        free: a number that differs between transactions: it chooses the partition of records that have neither a
-            partition nor a key.
-        timestamp_ms: timestamp of the records, milliseconds since 1970.
-
-    Raises:
-        ConfigurationError: a record names a partition that its topic does not have.
+    ``free`` differs between transactions: it chooses the partition of records that have neither a partition nor a key.
     """
     contents: dict[TopicPartition, list[bytes]] = {}
     for record in records:
@@ -118,8 +92,8 @@ def _partition_of(record: OutgoingRecord, count: int, free: int) -> int:
     if record.partition is None:
         return free % count if record.key is None else partition_for_key(record.key, count)
     if record.partition >= count:
-        rule = f"topic {record.topic!r} has {count} partitions, from 0"
-        raise _refused("partition", record.partition, rule, "leave it out: the key chooses")
+        rule = f"topic {record.topic!r} has {count} partitions, numbered from 0"
+        raise _refused("partition", record.partition, rule, "leave it out to let the key choose")
     return record.partition
 
 
@@ -128,14 +102,14 @@ def _bytes(what: str, given: object) -> bytes | None:
         return given
     if isinstance(given, str):
         return given.encode()
-    raise _refused(what, type(given).__name__, "it is bytes, text (sent as UTF-8) or None", "encode it before")
+    raise _refused(what, type(given).__name__, "must be bytes, text (sent as UTF-8) or None", "encode it first")
 
 
 def _listed(given: object) -> list[object]:
     """Refuse a mapping: its names would be unpacked, and a name of two letters would become a name and a value."""
     if isinstance(given, Iterable) and not isinstance(given, Mapping | str | bytes):
         return list(given)
-    raise _refused("headers", type(given).__name__, _HEADERS, "pass list(headers.items()) of a mapping")
+    raise _refused("headers", type(given).__name__, _HEADERS, "pass list(headers.items())")
 
 
 def _pair(given: object) -> tuple[object, object]:
@@ -146,7 +120,7 @@ def _pair(given: object) -> tuple[object, object]:
 
 def _name(given: object) -> str:
     if not isinstance(given, str):
-        raise _refused("headers", type(given).__name__, "a header has a name, which is text", "name it")
+        raise _refused("headers", type(given).__name__, "the name of a header must be text", "convert it")
     return given
 
 

@@ -1,13 +1,15 @@
-"""One process of a service: its connections to both sides, its transactional ids, and other shared state."""
+"""One process of a service: its connections to both sides and its transactional ids; base of the public classes."""
 
 from __future__ import annotations
 
 import os
 import threading
 import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
 from jdbc_state.sink_log import sink_log
@@ -16,17 +18,20 @@ from spark_2pc_sink.errors import KafkaTimeoutError, LocalProtocolError
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import BatchListSender
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
+from spark_2pc_sink.options import ServiceOptions, checks_keywords
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_pool import IdPool
 from spark_2pc_sink.service.id_writer import IdWriter, OwnedId
 from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord, encode
+from spark_2pc_sink.service.transaction import OpenBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.options import ServiceOptions
+
+_log = sink_log(__name__)
 
 #: Distinguishes actions of a service from those of a person with a command.
 _PROGRAM: Final = "service"
@@ -42,13 +47,6 @@ class ConnectedId:
 
     The ids do not share a connection: a broker processes a connection's requests one at a time, and a Produce request
     in a transaction takes some milliseconds.
-
-    Args:
-        options: the service's options.
-        transactional_id: the id.
-        store: the state rows.
-        run_id: id of this process.
-        clock: measures and waits.
     """
 
     def __init__(
@@ -75,17 +73,11 @@ class ConnectedId:
         self._recovery.run(query_id=None, run_id=None)
 
     def close(self) -> None:
-        """Close the connections."""
         self._cluster.close()
 
 
 class TopicSizes:
-    """Numbers of partitions of topics, refreshed after ``metadata.max.age.ms``. Thread-safe.
-
-    Args:
-        cluster: connections, not shared.
-        clock: measures.
-    """
+    """Numbers of partitions of topics, refreshed after ``metadata.max.age.ms``. Thread-safe; owns its connections."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -95,11 +87,6 @@ class TopicSizes:
         self._unanswered: tuple[KafkaTimeoutError, float] | None = None
 
     def count(self, topic: str) -> int:
-        """Partitions of one topic.
-
-        Raises:
-            UnknownTopicError, AuthorizationError, KafkaTimeoutError: see `Cluster.partition_counts`.
-        """
         now_s = self._clock.now_s()
         known = self._fresh(topic, now_s)
         if known is not None:
@@ -125,17 +112,12 @@ class TopicSizes:
         return known[0] if known is not None and now_s < known[1] else None
 
     def close(self) -> None:
-        """Close the connections."""
         with self._lock:
             self._cluster.close()
 
 
 class Service:
-    """Everything that the transactions of one process share. Thread-safe.
-
-    Args:
-        options: the service's options.
-    """
+    """Everything that the transactions of one process share. Thread-safe."""
 
     def __init__(self, options: ServiceOptions) -> None:
         self.options = options
@@ -151,15 +133,12 @@ class Service:
 
     @property
     def started(self) -> bool:
-        """Whether transactions can begin in this process."""
         return self._process == os.getpid() and not self._closed
 
     def start(self) -> None:
         """Take transactional ids, and settle those left by dead processes. Calling it again changes nothing.
 
-        Raises:
-            LocalProtocolError: it is closed, or was started in the process from which this one was forked.
-            Everything that `IdPool.start` raises.
+        Raises LocalProtocolError if it is closed, or was started in the process from which this one was forked.
         """
         if self.started:
             return
@@ -167,11 +146,13 @@ class Service:
             raise LocalProtocolError(
                 operation="transaction",
                 state="started before a fork",
-                rule="connections are not shared by processes: make a DualWrite in each, after the fork",
+                rule="processes must not share connections: make a DualWrite in each, after the fork",
             )
         with self._lock:
             if self._closed:
-                raise LocalProtocolError(operation="transaction", state="closed", rule="close() comes last")
+                raise LocalProtocolError(
+                    operation="transaction", state="closed", rule="no transaction can begin after close()"
+                )
             if self._process is None:
                 self._begin()
 
@@ -194,14 +175,11 @@ class Service:
             self._store.close()
 
     def commitment(self) -> Commitment:
-        """One transaction in progress.
-
-        Raises:
-            LocalProtocolError: the service is closed.
-        """
         pool = self._pool
         if pool is None:
-            raise LocalProtocolError(operation="transaction", state="closed", rule="close() comes last")
+            raise LocalProtocolError(
+                operation="transaction", state="closed", rule="no transaction can begin after close()"
+            )
         return Commitment(pool, self._encode)
 
     @property
@@ -223,8 +201,8 @@ class Service:
         self._topics = TopicSizes(Cluster(options.kafka), self._clock)
         pool = IdPool(
             options,
-            store=store,
-            make_line=lambda transactional_id: ConnectedId(options, transactional_id, store, run_id, self._clock),
+            survey=store.survey,
+            connect=lambda transactional_id: ConnectedId(options, transactional_id, store, run_id, self._clock),
             clock=self._clock,
         )
         try:
@@ -235,12 +213,10 @@ class Service:
             store.close()
             raise
         self._pool, self._process = pool, os.getpid()
-        self._log.info("%d transactional ids, run %s", pool.size, run_id)
+        self._log.info("took %d transactional ids, run %s", pool.size, run_id)
 
     def _encode(self, records: Sequence[OutgoingRecord]) -> EncodedRecords:
-        if self._topics is None:
-            message = "a started service knows its topics"
-            raise AssertionError(message)
+        assert self._topics is not None
         return encode(
             records,
             self.options.kafka,
@@ -248,3 +224,77 @@ class Service:
             free=next(self._numbers),
             timestamp_ms=now_ms(),
         )
+
+
+class ServiceBase:
+    """The options of a service, and its one process. Constructing it does no I/O.
+
+    Args:
+        transactional_id: the name of the service.
+        kafka: Kafka client properties.
+        database: SQLAlchemy URL, dialect postgresql, driver psycopg2: for the state rows. Their passwords may come from
+            `database_password` or `password_command`; those of the session are configured in its engine.
+
+    The other options are described in docs/reference/options.md.
+
+    Raises:
+        ConfigurationError: an option is unknown, missing or wrong.
+    """
+
+    @checks_keywords
+    def __init__(
+        self,
+        *,
+        transactional_id: str,
+        kafka: Mapping[str, str | int | Callable[[str], Any]],
+        database: str,
+        ids: int = 8,
+        ids_max: int = 64,
+        wait_for_id_ms: int = 10_000,
+        kafka_commit: Literal["before_return", "in_background"] = "before_return",
+        takeover_grace_s: int = 60,
+        database_password: Callable[[], str] | None = None,
+        password_command: str | None = None,
+        require_tls: bool = False,
+        accept_database: str | None = None,
+        state_schema: str = "public",
+        state_table: str = "kafka_transaction_state",
+        history_table: str | None = None,
+        history_batches: int = 0,
+        connect_timeout_s: int = 10,
+        connect_deadline_ms: int = 30_000,
+        claim_lock_timeout_ms: int = 2_000,
+        claim_deadline_ms: int = 30_000,
+        lock_timeout_ms: int = 30_000,
+        statement_timeout_ms: int = 600_000,
+        idle_in_transaction_timeout_ms: int = 60_000,
+        commit_timeout_ms: int = 60_000,
+        settle_deadline_ms: int = 120_000,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name != "self"}
+        self._service = Service(ServiceOptions.parse(**given))
+        self._blocks = OpenBlocks()
+        # One more than there are ids, so that the holder of an id never waits for a thread. They are started on demand.
+        self._threads = ThreadPoolExecutor(self._service.options.ids + 1, "spark_2pc_sink service")
+
+    def _complete_in_background(self, commitment: Commitment) -> None:
+        """Commit the decided transaction in Kafka without waiting; a thread does it if that takes several requests.
+
+        At most ``ids`` of these run at once: an id is not used again before its answer has arrived.
+        """
+        if commitment.begin_completion():
+            return
+        try:
+            done = self._threads.submit(commitment.complete_in_background)
+        except RuntimeError:
+            # The main thread has ended while this one still runs: Python starts no more threads for it.
+            commitment.complete_in_background()
+            return
+        done.add_done_callback(_log_failure)
+
+
+def _log_failure(done: Future[None]) -> None:
+    """Log an error that was neither awaited nor explained: the keeper of the ids settles the transaction."""
+    error = done.exception()
+    if error is not None:
+        _log.error("could not complete a decided transaction in Kafka yet: %r", error, exc_info=error)

@@ -209,7 +209,7 @@ def _read(*more: str) -> list[Field[Any]]:
 #: Each public call: its function, the line after which its options are written, and these.
 _CALLS: Final[Mapping[str, Sequence[tuple[str, str, Callable[[], list[Field[Any]]]]]]] = {
     "spark_2pc_sink/sink/sink.py": [("__init__", "*,", lambda: options_of(SinkOptions))],
-    "spark_2pc_sink/service/service_base.py": [
+    "spark_2pc_sink/service/service.py": [
         ("__init__", "*,", lambda: [item for item in options_of(ServiceOptions) if setting_of(item).group != CONTINUE])
     ],
     "spark_2pc_sink/recovery/api.py": [

@@ -163,11 +163,11 @@ async def test_uses_that_would_break_the_decision_are_refused(
         with pytest.raises(LocalProtocolError, match="ends the transaction itself"):
             await end_early(dual)
         async with AsyncSession(engine) as session, dual.transaction(session) as tx, AsyncSession(engine) as other:
-            with pytest.raises(LocalProtocolError, match="not nested"):
+            with pytest.raises(LocalProtocolError, match="cannot be nested"):
                 await enter(dual, other)
             with pytest.raises(LocalProtocolError, match="another thread or task"):
                 await asyncio.create_task(_send(tx, orders))
-        with Session(table) as session_of_threads, pytest.raises(ConfigurationError, match="goes to DualWrite"):
+        with Session(table) as session_of_threads, pytest.raises(ConfigurationError, match="use DualWrite"):
             await enter(dual, session_of_threads)
     with pytest.raises(LocalProtocolError, match="close"):
         async with AsyncSession(engine) as session:

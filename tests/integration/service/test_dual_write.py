@@ -116,11 +116,11 @@ def test_uses_that_would_break_the_decision_are_refused(
         with pytest.raises(LocalProtocolError):
             end_early(end)
     with Session(engine) as session, dual.transaction(session) as ended, Session(engine) as other:
-        with pytest.raises(LocalProtocolError, match="not nested"):
+        with pytest.raises(LocalProtocolError, match="cannot be nested"):
             enter(other)
         with ThreadPoolExecutor(1) as thread, pytest.raises(LocalProtocolError, match="another thread"):
             thread.submit(ended.send, orders, "k", "v").result()
-        with ThreadPoolExecutor(1) as thread, pytest.raises(LocalProtocolError, match="not nested"):
+        with ThreadPoolExecutor(1) as thread, pytest.raises(LocalProtocolError, match="cannot be nested"):
             thread.submit(enter, session).result()
     with pytest.raises(LocalProtocolError, match="inside the block"):
         ended.send(orders, "late", "late")

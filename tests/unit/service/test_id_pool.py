@@ -120,7 +120,7 @@ def pool(lines: Lines, **options: Any) -> Iterator[IdPool]:
         database="postgresql://unused/none",
         **given,
     )
-    made = IdPool(parsed, store=lines, make_line=lines.make, clock=SystemClock())
+    made = IdPool(parsed, survey=lines.survey, connect=lines.make, clock=SystemClock())
     try:
         made.start()
         yield made
@@ -196,13 +196,13 @@ def test_a_defect_does_not_end_the_keeper(monkeypatch: pytest.MonkeyPatch, caplo
         failing = lines.writers["shop-0"]
         monkeypatch.setattr(failing, "note", lambda: (_ for _ in ()).throw(defect))
         failing.unnoted_s = 1.0
-        wait_until(lambda: "was not noted" in caplog.text, deadline_s=10, what="the note has failed")
+        wait_until(lambda: "could not note" in caplog.text, deadline_s=10, what="the note has failed")
         failing.unnoted_s = None
         wait_until(lambda: len(failing.claims) > 1, deadline_s=10, what="it is settled")
         writer = cast("FakeWriter", ids.acquire())
         writer.unsettled, writer.fails = True, [defect]
         ids.release(cast("IdWriter", writer))
-        wait_until(lambda: "is not settled yet" in caplog.text, deadline_s=10, what="the recovery has failed")
+        wait_until(lambda: "could not settle" in caplog.text, deadline_s=10, what="the recovery has failed")
         wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], deadline_s=10, what="it is lent again")
 
 
@@ -275,7 +275,7 @@ def test_who_waits_is_told_of_ids_that_have_halted() -> None:
         ids.release(cast("IdWriter", writer))
         wait_until(lambda: ids.size == 1, deadline_s=10, what="it is dropped")
         ids.acquire()
-        with pytest.raises(KafkaTimeoutError, match=r"1 are in use, .*, 1 wait for a person \(spark-2pc status\)"):
+        with pytest.raises(KafkaTimeoutError, match=r"1 are in use, .*, 1 need an operator \(spark-2pc status\)"):
             ids.acquire()
 
 

@@ -71,16 +71,16 @@ def test_processes_that_are_forked_from_the_maker_are_runs_of_their_own(monkeypa
     class StartedPool(Pool):
         size = 1
 
-        def __init__(self, *_: Any, make_line: Any, **__: Any) -> None:
-            self._make_line = make_line
+        def __init__(self, *_: Any, connect: Any, **__: Any) -> None:
+            self._connect = connect
 
         def start(self) -> None:
-            self._make_line("shop-0")
+            self._connect("shop-0")
 
     def line(_options: Any, _transactional_id: str, _store: Any, run_id: str, _clock: Any) -> None:
         runs.append(run_id)
 
-    monkeypatch.setattr(module, "SqlStateStore", lambda *_, **__: None)
+    monkeypatch.setattr(module, "SqlStateStore", lambda *_, **__: SimpleNamespace(survey=None))
     monkeypatch.setattr(module, "IdPool", StartedPool)
     monkeypatch.setattr(module, "ConnectedId", line)
     made_before_the_fork = Service(OPTIONS)

@@ -42,14 +42,7 @@ class AvroEncoder(Protocol):
     """Encodes the columns of one schema. Can be pickled."""
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """The pieces of each row's encoding.
-
-        Args:
-            column: the values; without nulls, except for `Optional` and `Required`.
-
-        Raises:
-            NotEncodableError: the schema cannot represent a value.
-        """
+        """The pieces of each row's encoding. The column has no nulls, except for `Optional` and `Required`."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,6 @@ class AvroInteger:
     """An int or a long; also dates and timestamps in microseconds."""
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `AvroEncoder`."""
         return [varint_rows(Varints.of(integers(column)))]
 
 
@@ -68,7 +60,6 @@ class Fixed:
     kind: str
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `AvroEncoder`."""
         if pa.types.is_boolean(column.type):
             return [fixed_rows(integers(column).astype(np.uint8))]
         return [fixed_rows(floats(column, self.kind))]
@@ -82,7 +73,6 @@ class AvroBytes:
     text: bool
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `AvroEncoder`."""
         content = text_bytes(column, self.path) if self.text else column.cast(pa.large_binary())
         return [varint_rows(Varints.of(binary_layout(content).lengths)), content]
 
@@ -92,7 +82,6 @@ class Decimal:
     """A decimal in bytes: two's complement, big-endian, of minimal length."""
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `AvroEncoder`."""
         matrix = decimal_bytes(column)
         negative = matrix[:, :1] >> 7
         spare = np.logical_and.accumulate(matrix[:, :-1] == negative * 0xFF, axis=1)
@@ -110,7 +99,6 @@ class Optional:
     null_first: bool = True
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `AvroEncoder`."""
         null, value = (encode_varint(number) for number in ((0, 1) if self.null_first else (1, 0)))
         values, there = without_nulls(column)
         if there is None:
@@ -121,13 +109,10 @@ class Optional:
 
 @dataclass(frozen=True)
 class Required:
-    """A type without null."""
-
     path: str
     of: AvroEncoder
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `AvroEncoder`."""
         check_full(column, self.path, "give it a value by coalesce(…), or make the field a union with null")
         return self.of.pieces(column)
 
@@ -139,7 +124,6 @@ class Absent:
     content: bytes
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `AvroEncoder`."""
         del column
         return [self.content]
 
@@ -151,7 +135,6 @@ class AvroRecord:
     fields: tuple[tuple[str | None, AvroEncoder], ...]
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `AvroEncoder`."""
         return [
             piece
             for name, encoder in self.fields
@@ -161,12 +144,9 @@ class AvroRecord:
 
 @dataclass(frozen=True)
 class Array:
-    """An array."""
-
     items: AvroEncoder
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `AvroEncoder`."""
         values, counts = elements(column)
         return _block(self.items.pieces(values), counts)
 
@@ -179,7 +159,6 @@ class AvroMap:
     values: AvroEncoder
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `AvroEncoder`."""
         keys, values, counts = entries(column)
         return _block([*self.keys.pieces(keys), *self.values.pieces(values)], counts)
 

@@ -23,7 +23,7 @@ from spark_2pc_sink.serialisation.avro_encoder import (
     Optional,
     Required,
 )
-from spark_2pc_sink.serialisation.refusals import NoSchemaError
+from spark_2pc_sink.serialisation.columns import NoSchemaError
 from spark_2pc_sink.wire.batch_format import encode_varint
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -45,20 +45,10 @@ TYPES: Final[Mapping[str, tuple[tuple[str, str | None], ...]]] = {
     "TimestampNTZType": (("long", "local-timestamp-micros"),),
 }
 _NUMPY: Final = {"boolean": "u1", "float": "<f4", "double": "<f8"}
-_TEXT_KEYS: Final = "keys of an Avro map are strings"
 
 
 def derived_schema(kind: DataType, name: str, *, nullable: bool = False) -> Any:
-    """The schema of a type, as a JSON value.
-
-    Args:
-        kind: a Spark type.
-        name: name of the record, with its namespace before the last point.
-        nullable: nulls are allowed.
-
-    Raises:
-        NoSchemaError: Avro cannot represent a type, or does not allow a name.
-    """
+    """The schema of a type, as a JSON value; a record has the namespace before the last point of the name."""
     schema = _derived(kind, name, "")
     return ["null", schema] if nullable else schema
 
@@ -97,11 +87,7 @@ def _or_null(kind: DataType, name: str, path: str, *, nullable: bool) -> Any:
 
 
 def parsed_schema(text: str) -> Any:
-    """A schema with all its names resolved.
-
-    Raises:
-        NoSchemaError: it is invalid.
-    """
+    """A schema with all its names resolved."""
     with extra("avro"):
         from fastavro.schema import SchemaParseException, UnknownType, expand_schema  # noqa: PLC0415 - an extra
     try:
@@ -116,16 +102,7 @@ def record_name(schema: Any) -> str | None:
 
 
 def avro_encoder(kind: DataType, schema: Any, path: str = "") -> AvroEncoder:
-    """The encoder of values of a Spark type for a schema.
-
-    Args:
-        kind: type of the column.
-        schema: result of `parsed_schema` or `derived_schema`.
-        path: path of the field.
-
-    Raises:
-        NoSchemaError: the schema cannot represent some values of the type.
-    """
+    """The encoder of a Spark type for a schema from `parsed_schema`; refuses one that cannot represent some values."""
     if isinstance(schema, list):
         return _of_union(kind, schema, path)
     return Required(path, _of_type(kind, schema, path))
@@ -134,7 +111,7 @@ def avro_encoder(kind: DataType, schema: Any, path: str = "") -> AvroEncoder:
 def _of_union(kind: DataType, schema: list[Any], path: str) -> AvroEncoder:
     others = [branch for branch in schema if not _is_null(branch)]
     if len(others) != 1 or len(schema) != 2:  # noqa: PLR2004 - null and one type
-        raise NoSchemaError(path, "it is a union, and only one of null and one type is written", "choose one type")
+        raise NoSchemaError(path, "it is a union other than of null and one type", "choose one type")
     return Optional(_of_type(kind, others[0], path), null_first=_is_null(schema[0]))
 
 
@@ -172,11 +149,11 @@ def _of_record(kind: StructType, schema: Mapping[str, Any], path: str) -> AvroRe
             fields.append((None, Absent(encode_varint([_is_null(branch) for branch in union].index(True)))))
         else:
             remedy = "add it to the value, or make it a union with null"
-            raise NoSchemaError(inner, "the schema asks for it, and the value has no such field", remedy)
+            raise NoSchemaError(inner, "the schema requires it, but the value has no such field", remedy)
     if columns:
         left = next(iter(columns))
         remedy = "add it to the schema, or leave it out of the value"
-        raise NoSchemaError(_joined(path, left), "the value has it, and the schema has no such field", remedy)
+        raise NoSchemaError(_joined(path, left), "the value has this field, but the schema does not", remedy)
     return AvroRecord(tuple(fields))
 
 
@@ -203,7 +180,7 @@ def _types_of(kind: DataType, path: str) -> tuple[tuple[str, str | None], ...]:
 
 def _check_keys(kind: MapType, path: str) -> None:
     if not isinstance(kind.keyType, StringType):
-        raise NoSchemaError(path, f"{_TEXT_KEYS}, and these are {kind.keyType.simpleString()}")
+        raise NoSchemaError(path, f"keys of an Avro map must be strings, not {kind.keyType.simpleString()}")
 
 
 def _is_null(schema: Any) -> bool:

@@ -19,16 +19,21 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.outputs import Format, Part
 from spark_2pc_sink.serialisation.avro_schema import TYPES as AVRO_TYPES
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema, record_name
-from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, message_indexes, protobuf_encoder
-from spark_2pc_sink.serialisation.protobuf_text import TYPES as PROTOBUF_TYPES
-from spark_2pc_sink.serialisation.protobuf_text import derived_text, is_key
-from spark_2pc_sink.serialisation.refusals import NoSchemaError
+from spark_2pc_sink.serialisation.columns import NoSchemaError
+from spark_2pc_sink.serialisation.protobuf_schema import TYPES as PROTOBUF_TYPES
+from spark_2pc_sink.serialisation.protobuf_schema import (
+    compiled_message,
+    derived_text,
+    is_key,
+    message_indexes,
+    protobuf_encoder,
+)
 from spark_2pc_sink.serialisation.registry import Registry
 from spark_2pc_sink.serialisation.serialiser import Serialiser, header
 
 #: The name of a derived record or message.
 _NAMES = {"key": "Key", "value": "Value"}
-_ADVICE = "Avro and Protobuf describe structs: pass {part}='struct(…)'"
+_ADVICE = "Avro and Protobuf schemas describe structs: pass {part}='struct(…)'"
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,6 @@ class SchemaRequest:
     """The user's options for the schema of a key or a value.
 
     Attributes:
-        part: key or value.
-        format: format of its bytes.
         topic: topic of the records; None if rows name their topics.
         strategy: naming strategy of the subject.
         expression: SQL of the key or the value.
@@ -55,21 +58,14 @@ class SchemaRequest:
 
     @property
     def derived_name(self) -> str:
-        """The name of a derived record or message."""
         return self.name or _NAMES[self.part]
 
 
 def bind(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
-    """Find or register the schema, and create its serialiser.
+    """Find or register the schema of a key's or a value's type, and create its serialiser.
 
-    Args:
-        request: the user's request.
-        kind: type of the key or the value.
-        registry: provides the id.
-
-    Raises:
-        ConfigurationError: there is no schema for the type, it does not match the type, or the registry refuses it.
-        SchemaRegistryError: the registry did not answer.
+    Raises ConfigurationError if there is no schema for the type, it does not match the type, or the registry refuses
+    it; SchemaRegistryError if the registry did not answer.
     """
     try:
         return _bound(request, kind, registry)
@@ -107,11 +103,11 @@ def _schema_id(request: SchemaRequest, subject: str, text: str, registry: Regist
     if found is not None:
         return found
     if not registry.may_register:
-        rule = f"subject {subject!r} does not have this schema, and nothing is registered: {text}"
+        rule = f"subject {subject!r} does not have this schema, and auto.register.schemas is False: {text}"
         raise NoSchemaError("", rule, "register it, or set auto.register.schemas to True")
     if request.part == "key" and registry.latest(subject) is not None:
         # The id is part of the key's bytes, by which records of one key share a partition and are compacted.
-        rule = f"the keys of subject {subject!r} have another schema: equal keys would no longer be the same bytes"
+        rule = f"the keys of subject {subject!r} have another schema, so equal keys would have different bytes"
         raise NoSchemaError("", rule, "keep the key's expression as it was, or write to another topic")
     return registry.register(subject, text, request.format)
 
@@ -171,13 +167,7 @@ def _derived(request: SchemaRequest, kind: DataType) -> str:
 
 @dataclass(frozen=True)
 class _Described:
-    """A parsed schema, and the encoder of the type for it.
-
-    Attributes:
-        name: name of its record or message; None for a type without a name.
-        encoder: encoder of the type.
-        indexes: message indexes of Protobuf's header.
-    """
+    """A parsed schema with the name of its record or message, if any, its encoder, and Protobuf's message indexes."""
 
     name: str | None
     encoder: Any

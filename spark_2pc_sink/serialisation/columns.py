@@ -1,7 +1,8 @@
-"""Columns without nulls, decomposed for the encoders of both formats."""
+"""Columns without nulls, decomposed for the encoders of both formats; and what these refuse."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -9,11 +10,44 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_2pc_sink.serialisation.refusals import NotEncodableError
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn, BoolArray, Int64Array
 
 #: Bytes of a decimal in Arrow, little-endian.
 DECIMAL_BYTES: Final = 16
+
+
+@dataclass
+class NotEncodableError(Exception):
+    """A value that the schema cannot represent.
+
+    Attributes:
+        path: path of the field, with points between names.
+        rule: requirement of the schema or its format.
+        row: number of the row in its column; -1 if unknown.
+    """
+
+    path: str
+    rule: str
+    remedy: str
+    row: int = -1
+
+
+@dataclass
+class NoSchemaError(Exception):
+    """A type that the format or the given schema cannot represent.
+
+    Attributes:
+        path: path of the field, with points between names; '' for the whole.
+        remedy: '' if a cast to a type that the format has is enough.
+    """
+
+    path: str
+    rule: str
+    remedy: str = ""
+
+    @property
+    def sentence(self) -> str:
+        return f"field {self.path!r}: {self.rule}" if self.path else self.rule
 
 
 def without_nulls(column: ArrowColumn) -> tuple[ArrowColumn, BoolArray | None]:
@@ -24,13 +58,9 @@ def without_nulls(column: ArrowColumn) -> tuple[ArrowColumn, BoolArray | None]:
 
 
 def check_full(column: ArrowColumn, path: str, remedy: str) -> None:
-    """Refuse a null.
-
-    Raises:
-        NotEncodableError: there is one.
-    """
+    """Refuse a null."""
     if column.null_count:
-        raise NotEncodableError(path, "the schema allows no null there", remedy)
+        raise NotEncodableError(path, "the schema does not allow null", remedy)
 
 
 def integers(column: ArrowColumn) -> Int64Array:
@@ -44,11 +74,7 @@ def integers(column: ArrowColumn) -> Int64Array:
 
 
 def text_bytes(column: ArrowColumn, path: str) -> ArrowColumn:
-    """The bytes of texts.
-
-    Raises:
-        NotEncodableError: one is not UTF-8, which Spark does not check, and readers refuse.
-    """
+    """The bytes of texts; refuses one that is not UTF-8, which Spark does not check, and readers would refuse."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -86,11 +112,6 @@ def entries(column: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn, Int64Array]:
 
 
 def floats(column: ArrowColumn, kind: str) -> npt.NDArray[Any]:
-    """The numbers of a column of floats or doubles.
-
-    Args:
-        column: a column of either.
-        kind: NumPy's name of the result type.
-    """
+    """The numbers of a column of floats or doubles; ``kind`` is NumPy's name of the result type."""
     numbers: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False).astype(kind)
     return numbers

@@ -35,21 +35,13 @@ _PLAIN_SCALE_MAX: Final = 6
 
 
 class ProtobufEncoder(Protocol):
-    """Encodes the columns of one kind of field. Can be pickled."""
+    """Encodes the columns of one kind of field, without nulls. Can be pickled."""
 
     @property
-    def wire_type(self) -> int:
-        """Wire type of the field's tag."""
+    def wire_type(self) -> int: ...
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """The pieces of each value after its tag.
-
-        Args:
-            column: the values, without nulls.
-
-        Raises:
-            NotEncodableError: the schema cannot represent a value.
-        """
+        """The pieces of each value after its tag."""
 
     def nonzero(self, column: ArrowColumn) -> BoolArray:
         """Whether each value differs from the default of its kind, which a field without presence omits."""
@@ -62,11 +54,9 @@ class Integer:
     wire_type: int = VARINT
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `ProtobufEncoder`."""
         return [_varints(integers(column))]
 
     def nonzero(self, column: ArrowColumn) -> BoolArray:
-        """See `ProtobufEncoder`."""
         there: BoolArray = integers(column) != 0
         return there
 
@@ -79,15 +69,13 @@ class Floating:
 
     @property
     def wire_type(self) -> int:
-        """See `ProtobufEncoder`."""
         return FIXED32 if self.kind == "<f4" else FIXED64
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `ProtobufEncoder`."""
         return [fixed_rows(floats(column, self.kind))]
 
     def nonzero(self, column: ArrowColumn) -> BoolArray:
-        """See `ProtobufEncoder`; -0.0 is not the default."""
+        # -0.0 is not the default.
         numbers = floats(column, self.kind)
         there: BoolArray = (numbers != 0) | np.signbit(numbers)
         return there
@@ -102,11 +90,9 @@ class Bytes:
     wire_type: int = LENGTH
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `ProtobufEncoder`."""
         return _prefixed(text_bytes(column, self.path) if self.text else column.cast(pa.large_binary()))
 
     def nonzero(self, column: ArrowColumn) -> BoolArray:
-        """See `ProtobufEncoder`."""
         there: BoolArray = binary_layout(column.cast(pa.large_binary())).lengths > 0
         return there
 
@@ -118,7 +104,6 @@ class _NeverDefault:
     wire_type: int = LENGTH
 
     def nonzero(self, column: ArrowColumn) -> BoolArray:
-        """See `ProtobufEncoder`."""
         return np.ones(len(column), bool)
 
 
@@ -127,7 +112,6 @@ class DecimalText(_NeverDefault):
     """A decimal as a string, without an exponent."""
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `ProtobufEncoder`."""
         if column.type.scale <= _PLAIN_SCALE_MAX:
             return _prefixed(column.cast(pa.large_string()).cast(pa.large_binary()))
         texts = [format(value, "f").encode() for value in column.to_pylist()]
@@ -139,7 +123,6 @@ class Timestamp(_NeverDefault):
     """A ``google.protobuf.Timestamp``: seconds, and nanoseconds after them."""
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `ProtobufEncoder`."""
         seconds, rest = np.divmod(integers(column), _MICROSECONDS_PER_S)
         return _of_numbers(seconds, rest * _NANOSECONDS_PER_MICROSECOND)
 
@@ -149,7 +132,6 @@ class Date(_NeverDefault):
     """A ``google.type.Date``: year, month, day."""
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `ProtobufEncoder`."""
         return _of_numbers(*(part(column).to_numpy(zero_copy_only=False) for part in (pc.year, pc.month, pc.day)))
 
 
@@ -160,12 +142,10 @@ class Message(_NeverDefault):
     fields: tuple[tuple[str, Field], ...] = ()
 
     def body(self, column: ArrowColumn) -> ArrowColumn:
-        """The messages themselves."""
         pieces = [piece for name, field in self.fields for piece in field.pieces(column.field(name))]
         return joined_rows(pieces, len(column))
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `ProtobufEncoder`."""
         return _prefixed(self.body(column))
 
 
@@ -173,14 +153,7 @@ class Field(Protocol):
     """One field of a message. Can be pickled."""
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """The pieces of each row's field, tags included.
-
-        Args:
-            column: the values; a null omits the field, if the field can represent that.
-
-        Raises:
-            NotEncodableError: the schema cannot represent a value.
-        """
+        """The pieces of each row's field, tags included; a null omits the field, if the field can represent that."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +166,6 @@ class Single:
     presence: bool = True
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `Field`."""
         if self.presence:
             there = None if column.null_count == 0 else np.asarray(column.is_valid())
         else:
@@ -214,10 +186,9 @@ class Repeated:
     packed: bool
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `Field`."""
-        check_full(column, self.path, f"Protobuf does not tell it from an empty array: coalesce({self.path}, array())")
+        check_full(column, self.path, f"it would be an empty array in Protobuf: coalesce({self.path}, array())")
         values, counts = elements(column)
-        check_full(values, f"{self.path}[]", f"leave nulls out: filter({self.path}, x -> x IS NOT NULL)")
+        check_full(values, f"{self.path}[]", f"remove nulls: filter({self.path}, x -> x IS NOT NULL)")
         if not self.packed:
             items = joined_rows([tag(self.number, self.of.wire_type), *self.of.pieces(values)], len(values))
             return [grouped_rows(items, counts)]
@@ -237,10 +208,9 @@ class Map:
     values: ProtobufEncoder
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """See `Field`."""
-        check_full(column, self.path, f"Protobuf does not tell it from an empty map: coalesce({self.path}, map())")
+        check_full(column, self.path, f"it would be an empty map in Protobuf: coalesce({self.path}, map())")
         keys, values, counts = entries(column)
-        check_full(values, f"{self.path}[]", f"leave nulls out: map_filter({self.path}, (k, v) -> v IS NOT NULL)")
+        check_full(values, f"{self.path}[]", f"remove nulls: map_filter({self.path}, (k, v) -> v IS NOT NULL)")
         parts = [tag(1, self.keys.wire_type), *self.keys.pieces(keys)]
         parts += [tag(2, self.values.wire_type), *self.values.pieces(values)]
         items = joined_rows([tag(self.number, LENGTH), *_prefixed(joined_rows(parts, len(keys)))], len(keys))
@@ -248,7 +218,6 @@ class Map:
 
 
 def tag(number: int, wire_type: int) -> bytes:
-    """The tag before a field's value."""
     written: bytes = _varints(np.array([number << _TAG_BITS | wire_type], np.int64))[0].as_py()
     return written
 

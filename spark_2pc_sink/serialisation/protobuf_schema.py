@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
 from spark_2pc_sink.extras import extra
+from spark_2pc_sink.serialisation.columns import NoSchemaError
 from spark_2pc_sink.serialisation.protobuf_encoder import (
     Bytes,
     Date,
@@ -26,27 +28,118 @@ from spark_2pc_sink.serialisation.protobuf_encoder import (
     Single,
     Timestamp,
 )
-from spark_2pc_sink.serialisation.protobuf_text import DATE, TIMESTAMP, check_keys, types_of
-from spark_2pc_sink.serialisation.refusals import NoSchemaError
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+TIMESTAMP: Final = "google.protobuf.Timestamp"
+DATE: Final = "google.type.Date"
+_IMPORTS: Final[Mapping[str, str]] = {TIMESTAMP: "google/protobuf/timestamp.proto", DATE: "google/type/date.proto"}
+#: The Protobuf types that hold all values of a Spark type, that of a derived schema first.
+TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "BooleanType": ("bool",),
+    "ByteType": ("int32", "int64"),
+    "ShortType": ("int32", "int64"),
+    "IntegerType": ("int32", "int64"),
+    "LongType": ("int64",),
+    "FloatType": ("float", "double"),
+    "DoubleType": ("double",),
+    "StringType": ("string",),
+    "VarcharType": ("string",),
+    "CharType": ("string",),
+    "BinaryType": ("bytes",),
+    "DecimalType": ("string",),
+    "DateType": (DATE,),
+    "TimestampType": (TIMESTAMP,),
+}
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEYS: Final = frozenset({"bool", "int32", "int64", "string"})
+_INDENT: Final = "  "
 #: The compiler takes milliseconds, or some seconds on an overloaded machine.
 _COMPILE_S_MAX: Final = 60
 _FILE: Final = "schema.proto"
 
 
+# --- the schema of a Spark type: proto3, ``optional`` fields, numbered in the order of the columns -------------------
+
+
+def derived_text(kind: StructType, name: str) -> str:
+    """The .proto text of a struct; its message has the package before the last point of the name."""
+    package, _, message = name.rpartition(".")
+    imported: set[str] = set()
+    body = _message(kind, message, "", "", imported)
+    lines = ['syntax = "proto3";', *([f"package {package};"] if package else [])]
+    lines += [f'import "{_IMPORTS[used]}";' for used in sorted(imported)]
+    return "\n".join([*lines, *body, ""])
+
+
+def _message(kind: StructType, name: str, path: str, indent: str, imported: set[str]) -> list[str]:
+    taken = {each.name for each in kind.fields}
+    inner: list[str] = []
+    fields: list[str] = []
+    for number, each in enumerate(kind.fields, 1):
+        place = f"{path}.{each.name}" if path else each.name
+        if not _NAME.fullmatch(each.name):
+            raise NoSchemaError(place, "Protobuf allows letters, digits and _ in a name")
+        single, form = _single_type(each.dataType, place)
+        if isinstance(single, StructType):
+            declared = _message_name(each.name, taken)
+            taken.add(declared)
+            inner += _message(single, declared, place, indent + _INDENT, imported)
+        else:
+            declared = types_of(single, place)[0]
+            imported |= {declared} & _IMPORTS.keys()
+        fields.append(f"{indent}{_INDENT}{form.format(declared)} {each.name} = {number};")
+    return [f"{indent}message {name} {{", *inner, *fields, f"{indent}}}"]
+
+
+def _single_type(kind: DataType, path: str) -> tuple[DataType, str]:
+    """The type of a field's values, and how the field declares it."""
+    single, form, call = kind, "optional {}", ""
+    if isinstance(kind, ArrayType):
+        single, form, call = kind.elementType, "repeated {}", f"transform({path}, x -> struct(x AS items))"
+    elif isinstance(kind, MapType):
+        check_keys(kind, path)
+        single, form = kind.valueType, f"map<{types_of(kind.keyType, path)[0]}, {{}}>"
+        call = f"transform_values({path}, (k, x) -> struct(x AS items))"
+    if call and isinstance(single, (ArrayType, MapType)):
+        rule = "Protobuf has no array or map directly in an array or a map"
+        raise NoSchemaError(path, rule, f"put the inner one into a struct: {call}")
+    return single, form
+
+
+def _message_name(name: str, taken: set[str]) -> str:
+    """``line_items`` becomes ``LineItems``, with _ appended if a field or a message has that name."""
+    found = "".join(part[:1].upper() + part[1:] for part in name.split("_")) or "Message"
+    while found in taken:
+        found += "_"
+    return found
+
+
+def types_of(kind: DataType, path: str) -> tuple[str, ...]:
+    """The Protobuf types that hold all values of a Spark type without fields."""
+    allowed = TYPES.get(type(kind).__name__)
+    if allowed is None:
+        raise NoSchemaError(path, f"Protobuf has no type for {kind.simpleString()}")
+    return allowed
+
+
+def check_keys(kind: MapType, path: str) -> None:
+    """Refuse keys that are not allowed in a Protobuf map."""
+    if not is_key(kind.keyType):
+        rule = f"keys of a Protobuf map must be texts, booleans or whole numbers, not {kind.keyType.simpleString()}"
+        raise NoSchemaError(path, rule)
+
+
+def is_key(kind: DataType) -> bool:
+    return bool(_KEYS & set(TYPES.get(type(kind).__name__, ()))) and not isinstance(kind, DecimalType)
+
+
+# --- a schema as text -------------------------------------------------------------------------------------------------
+
+
 def compiled_message(text: str, name: str | None = None) -> Descriptor:
-    """Compile a message of a .proto text.
-
-    Args:
-        text: proto2 or proto3; it may import only Google's well-known types.
-        name: full name of the message; None for the first.
-
-    Raises:
-        NoSchemaError: the compiler refuses the text, or there is no such message.
-    """
+    """Compile the first message of a .proto text, or the one with this full name."""
     with extra("protobuf"):
         from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415 - an extra
 
@@ -90,16 +183,7 @@ def message_indexes(message: Descriptor) -> tuple[int, ...]:
 
 
 def protobuf_encoder(kind: StructType, message: Descriptor, path: str = "") -> Message:
-    """The encoder of a struct as a message.
-
-    Args:
-        kind: type of the column.
-        message: message of the schema.
-        path: path of the field.
-
-    Raises:
-        NoSchemaError: the message cannot represent some values of the type.
-    """
+    """The encoder of a struct as a message; refuses a message that cannot represent some values of the type."""
     columns = {each.name: each.dataType for each in kind.fields}
     fields: list[tuple[str, Field]] = []
     for described in sorted(message.fields, key=lambda each: each.number):
@@ -111,7 +195,7 @@ def protobuf_encoder(kind: StructType, message: Descriptor, path: str = "") -> M
         left = next(iter(columns))
         remedy = "add it to the schema, or leave it out of the value"
         where = f"{path}.{left}" if path else left
-        raise NoSchemaError(where, "the value has it, and the message has no such field", remedy)
+        raise NoSchemaError(where, "the value has this field, but the message does not", remedy)
     return Message(fields=tuple(fields))
 
 
@@ -161,7 +245,6 @@ def _encoder(kind: str, declared: str, path: str) -> ProtobufEncoder:
 
 
 def _type_name(described: FieldDescriptor) -> str:
-    """The type's name in a .proto text."""
     if described.message_type is not None:
         return str(described.message_type.full_name)
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto  # noqa: PLC0415 - an extra

@@ -24,13 +24,7 @@ _SCHEMA_REFUSED: Final = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY, 
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema stored in the registry.
-
-    Attributes:
-        schema_id: id that every record contains.
-        text: text of the schema.
-        format: format of the schema.
-    """
+    """A schema stored in the registry; every record contains its id."""
 
     schema_id: int
     text: str
@@ -38,12 +32,7 @@ class RegisteredSchema:
 
 
 class Registry:
-    """One registry. Every call is bounded by the properties ``timeout`` (seconds) and ``max.retries``.
-
-    Args:
-        options: connection options.
-        schema_format: format whose extra contains the client.
-    """
+    """One registry. Every call is bounded by the properties ``timeout`` (seconds) and ``max.retries``."""
 
     def __init__(self, options: SchemaRegistryOptions, schema_format: Format) -> None:
         self._options = options
@@ -55,38 +44,27 @@ class Registry:
 
     @property
     def uses_latest(self) -> bool:
-        """True if the newest schema of a subject is the one to write."""
         return self._options.latest
 
     @property
     def may_register(self) -> bool:
-        """True if schemas that a subject lacks may be registered."""
         return self._options.register
 
     def latest(self, subject: str) -> RegisteredSchema | None:
-        """The newest schema of a subject; None if there is none.
-
-        Raises:
-            SchemaRegistryError: the registry did not answer.
-            ConfigurationError: it refused.
-        """
+        """The newest schema of a subject; None if there is none."""
         with self._asking(f"reading the newest schema of subject {subject!r}"):
             found = self._if_found(lambda: self._client.get_latest_version(subject))
         if found is None:
             return None
         if found.schema.references:
             rule = f"the newest schema of subject {subject!r} refers to other subjects, which is not supported"
-            raise _refused(rule, "register a schema that stands on its own")
+            raise _refused(rule, "register a schema without references")
         return RegisteredSchema(
             found.schema_id, found.schema.schema_str, str(found.schema.schema_type or "AVRO").lower()
         )
 
     def find(self, subject: str, text: str, schema_format: str) -> int | None:
-        """The id of a schema; None if the subject does not have it.
-
-        Raises:
-            SchemaRegistryError, ConfigurationError: see `latest`.
-        """
+        """The id of a schema; None if the subject does not have it."""
         schema = self._schema(text, schema_format)
         with self._asking(f"looking for the schema in subject {subject!r}"):
             found = self._if_found(
@@ -95,12 +73,7 @@ class Registry:
         return None if found is None else int(found.schema_id)
 
     def register(self, subject: str, text: str, schema_format: str) -> int:
-        """Register a schema with a subject, and return its id.
-
-        Raises:
-            ConfigurationError: the registry refuses it, by the subject's compatibility rules or as an invalid schema.
-            SchemaRegistryError: see `latest`.
-        """
+        """Register a schema with a subject, and return its id."""
         schema = self._schema(text, schema_format)
         with self._asking(f"registering the schema in subject {subject!r}"):
             return int(self._client.register_schema(subject, schema, normalize_schemas=self._options.normalize))
@@ -128,10 +101,10 @@ class Registry:
                 rule = f"the schema registry at {where} refuses this login: {error.error_message}"
                 raise _refused(rule, "correct basic.auth.user.info or the bearer.auth… properties") from error
             if status in _SCHEMA_REFUSED:
-                rule = f"{operation}: the registry at {where} refuses it: {error.error_message}"
+                rule = f"the registry at {where} refused {operation}: {error.error_message}"
                 remedy = (
-                    "keep to the subject's rules of compatibility (add fields that may be null, at the end), or change "
-                    "these rules in the registry"
+                    "follow the subject's compatibility rules (add nullable fields at the end), or change them in the "
+                    "registry"
                 )
                 raise _refused(rule, remedy) from error
             raise SchemaRegistryError(url=where, operation=operation, detail=str(error)) from error

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_2pc_sink.serialisation.avro_encoder import AvroEncoder
-from spark_2pc_sink.serialisation.columns import without_nulls
+from spark_2pc_sink.serialisation.columns import NotEncodableError, without_nulls
 from spark_2pc_sink.serialisation.protobuf_encoder import Message
-from spark_2pc_sink.serialisation.refusals import NotEncodableError
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 from spark_2pc_sink.wire.batch_format import encode_varint
 from spark_2pc_sink.wire.row_bytes import Piece, joined_rows, spread_rows
@@ -27,22 +26,13 @@ _MAGIC = 0
 
 @dataclass(frozen=True)
 class Serialiser:
-    """Encodes the keys or the values of a batch. Can be pickled; does not need a library of the format.
-
-    Attributes:
-        header: prefix of each encoding.
-        encoder: encoder of the schema.
-    """
+    """Encodes the keys or the values of a batch, each after the header. Can be pickled."""
 
     header: bytes
     encoder: AvroEncoder | Message
 
     def encode(self, column: ArrowColumn) -> ArrowColumn:
-        """The bytes of each row, as a large_binary array; null if the column is null.
-
-        Raises:
-            NotEncodableError: the schema cannot represent a value; contains the row's number.
-        """
+        """The bytes of each row, as a large_binary array; null if the column is null."""
         try:
             return self._encoded(column)
         except NotEncodableError as error:
@@ -73,12 +63,7 @@ class Serialiser:
 
 
 def header(schema_id: int, indexes: Sequence[int] | None = None) -> bytes:
-    """The prefix of each encoding.
-
-    Args:
-        schema_id: id in the registry.
-        indexes: for Protobuf, the message's indexes in its file; None for Avro.
-    """
+    """The prefix of each encoding; ``indexes`` are Protobuf's, None for Avro."""
     begun = struct.pack(">bI", _MAGIC, schema_id)
     if indexes is None:
         return begun

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, DataType, DecimalType, LongType, MapType, StringType, StructType
 
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema
-from spark_2pc_sink.serialisation.refusals import NotEncodableError
+from spark_2pc_sink.serialisation.columns import NotEncodableError
 from spark_2pc_sink.wire.row_bytes import joined_rows
 from tests.unit.serialisation.types import column, scalars, structs, values_of
 
@@ -111,7 +111,7 @@ def test_a_null_without_a_place_is_refused_by_its_path() -> None:
     encoder = avro_encoder(kind, parsed_schema(text))
     with pytest.raises(NotEncodableError) as refused:
         encoder.pieces(column(kind, [{"place": {"street": None}}]))
-    assert (refused.value.path, refused.value.rule) == ("place.street", "the schema allows no null there")
+    assert (refused.value.path, refused.value.rule) == ("place.street", "the schema does not allow null")
 
 
 def test_text_that_is_none_is_refused() -> None:

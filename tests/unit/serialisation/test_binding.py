@@ -17,7 +17,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 from spark_2pc_sink.errors import ConfigurationError, SchemaRegistryError
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.serialisation.binding import SchemaRequest, bind
-from spark_2pc_sink.serialisation.refusals import NotEncodableError
+from spark_2pc_sink.serialisation.columns import NotEncodableError
 from spark_2pc_sink.serialisation.registry import Registry
 from spark_2pc_sink.serialisation.serialiser import header
 
@@ -76,7 +76,7 @@ def test_a_key_keeps_its_schema(memory: SchemaRegistryClient) -> None:
     """Its id is a part of the key's bytes, by which Kafka chooses partitions and compacts."""
     first = bind(KEY, LongType(), registry())
     assert bind(KEY, LongType(), registry()).header == first.header
-    with pytest.raises(ConfigurationError, match="equal keys would no longer be the same bytes"):
+    with pytest.raises(ConfigurationError, match="equal keys would have different bytes"):
         bind(KEY, StringType(), registry())
     assert memory.get_versions("orders-key") == [1]
 
@@ -93,7 +93,7 @@ def test_the_newest_schema_is_used_where_asked(memory: SchemaRegistryClient) -> 
 
 
 def test_nothing_is_registered_where_that_is_not_allowed(memory: SchemaRegistryClient) -> None:
-    with pytest.raises(ConfigurationError, match="nothing is registered"):
+    with pytest.raises(ConfigurationError, match="auto.register.schemas is False"):
         bind(VALUE, ORDER, registry(auto_register_schemas="false"))
     assert memory.get_subjects() == []
 
@@ -127,7 +127,7 @@ def _raises(status: int) -> Callable[..., Any]:
     ("status", "error", "text"),
     [
         (401, ConfigurationError, "refuses this login"),
-        (409, ConfigurationError, "refuses it: said"),
+        (409, ConfigurationError, "refused .*: said"),
         (500, SchemaRegistryError, "mock://binding failed at looking for the schema"),
     ],
 )

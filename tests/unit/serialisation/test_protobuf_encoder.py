@@ -29,9 +29,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, protobuf_encoder
-from spark_2pc_sink.serialisation.protobuf_text import derived_text
-from spark_2pc_sink.serialisation.refusals import NotEncodableError
+from spark_2pc_sink.serialisation.columns import NotEncodableError
+from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, protobuf_encoder
 from tests.unit.serialisation.types import column, values_of
 
 IMPLICIT = """syntax = "proto3";
@@ -218,5 +217,5 @@ def test_a_null_that_protobuf_would_lose_is_refused(kind: DataType, row: dict[st
 
 def test_a_null_of_a_field_without_presence_is_refused() -> None:
     kind = StructType().add("f0", "long")
-    with pytest.raises(NotEncodableError, match="no null"):
+    with pytest.raises(NotEncodableError, match="not allow null"):
         protobuf_encoder(kind, compiled(IMPLICIT)).body(column(kind, [{"f0": None}]))

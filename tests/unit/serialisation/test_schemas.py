@@ -19,9 +19,13 @@ from pyspark.sql.types import (
 )
 
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema
-from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, message_indexes, protobuf_encoder
-from spark_2pc_sink.serialisation.protobuf_text import derived_text
-from spark_2pc_sink.serialisation.refusals import NoSchemaError
+from spark_2pc_sink.serialisation.columns import NoSchemaError
+from spark_2pc_sink.serialisation.protobuf_schema import (
+    compiled_message,
+    derived_text,
+    message_indexes,
+    protobuf_encoder,
+)
 from tests.unit.serialisation.types import column
 
 ORDER = (
@@ -86,7 +90,7 @@ def test_the_protobuf_schema_of_a_type() -> None:
     [
         (struct("order id", LongType()), "order id", "letters, digits and _"),
         (struct("f", DayTimeIntervalType()), "f", "no type for interval"),
-        (struct("f", struct("g", MapType(LongType(), LongType()))), "f.g", "keys of an Avro map are strings"),
+        (struct("f", struct("g", MapType(LongType(), LongType()))), "f.g", "keys of an Avro map must be strings"),
     ],
     ids=["name", "type", "keys"],
 )
@@ -119,7 +123,7 @@ def test_what_protobuf_has_no_place_for(kind: StructType, path: str, rule: str) 
     [
         (LongType(), record("string"), "it is bigint, and string in the schema"),
         (LongType(), record({"type": "long", "logicalType": "timestamp-micros"}), r"and long \(timestamp-micros\)"),
-        (LongType(), record(["null", "long", "string"]), "only one of null and one type"),
+        (LongType(), record(["null", "long", "string"]), "a union other than of null and one type"),
         (LongType(), record({"type": "array", "items": "long"}), "it is bigint, and array"),
         (
             DecimalType(10, 2),
@@ -139,9 +143,9 @@ def test_an_avro_schema_that_does_not_fit_the_value(kind: DataType, schema: Any,
 def test_fields_that_only_one_side_has() -> None:
     """Those that may be null are left out by the value; all others are refused."""
     kind = struct("g", LongType())
-    with pytest.raises(NoSchemaError, match="the schema asks for it"):
+    with pytest.raises(NoSchemaError, match="the schema requires it"):
         avro_encoder(kind, record("long"))
-    with pytest.raises(NoSchemaError, match="the value has it") as refused:
+    with pytest.raises(NoSchemaError, match="the value has this field") as refused:
         avro_encoder(kind, record(["string", "null"]))
     assert refused.value.path == "g"
     both = parsed_schema(
@@ -192,7 +196,7 @@ def test_a_message_of_several_is_named() -> None:
         (struct("id", struct("f", LongType())), "and int64 in the schema"),
         (struct("odd", LongType()), "it is bigint, and sint64 in the schema"),
         (struct("a", StringType()), "one of several in a oneof"),
-        (struct("other", LongType()), "the message has no such field"),
+        (struct("other", LongType()), "but the message does not"),
     ],
     ids=["type", "repeated", "map", "message", "struct", "encoding", "oneof", "missing"],
 )

@@ -93,7 +93,7 @@ def test_the_newest_schema_is_used_where_asked(memory: SchemaRegistryClient) -> 
 
 
 def test_nothing_is_registered_where_that_is_not_allowed(memory: SchemaRegistryClient) -> None:
-    with pytest.raises(ConfigurationError, match="auto.register.schemas is False"):
+    with pytest.raises(ConfigurationError, match=r"auto\.register\.schemas is False"):
         bind(VALUE, ORDER, registry(auto_register_schemas="false"))
     assert memory.get_subjects() == []
 

@@ -51,7 +51,7 @@ export SPARK_2PC_REGISTRY_HOME := $(CURDIR)/$(SCHEMA_REGISTRY)
 # They reach every branch of the pure packages (pyproject.toml), or `make coverage` fails.
 # What the coordinator answers is said once, by the rows of its conformance.
 PURE_TESTS := $(addprefix tests/unit/,choices jdbc_state recipe reference wire test_errors.py) tests/integration/state \
-    tests/conformance/test_coordinator_rows.py tests/conformance/test_upstream_rows.py
+    $(addprefix tests/conformance/test_,access_rows.py coordinator_rows.py upstream_rows.py)
 # These need no server. The file with the longest tests comes first: at the end no process waits for the other.
 FAST_TESTS := tests/test_architecture.py tests/test_faults_table.py tests/unit
 

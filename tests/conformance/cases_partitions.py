@@ -159,13 +159,25 @@ def _partitions() -> list[Case]:
     """What is asked for, rather than by whom."""
     ongoing = Given(state="ONGOING")
     return [
+        *(
+            case(
+                f"2.2/unknown-partition-v{version}",
+                (
+                    add(CURRENT.at(7), SHARED[1], NO_TOPIC, version=version),
+                    {"shared1": Code.OPERATION_NOT_ATTEMPTED, NO_TOPIC: Code.UNKNOWN_TOPIC_OR_PARTITION},
+                ),
+                (describe(), "Ongoing CURRENT 7 [shared0]"),
+                given=ongoing,
+                levels=ALL_LEVELS,
+            )
+            for version in (3, 4, 5)
+        ),
         case(
-            "2.2/unknown-partition",
+            "2.2/unknown-partition-verify",
             (
-                add(CURRENT.at(7), SHARED[1], NO_TOPIC),
-                {"shared1": Code.OPERATION_NOT_ATTEMPTED, NO_TOPIC: Code.UNKNOWN_TOPIC_OR_PARTITION},
+                verify(CURRENT.at(7), SHARED[0], NO_TOPIC),
+                {"shared0": Code.OPERATION_NOT_ATTEMPTED, NO_TOPIC: Code.UNKNOWN_TOPIC_OR_PARTITION},
             ),
-            (describe(), "Ongoing CURRENT 7 [shared0]"),
             given=ongoing,
             levels=ALL_LEVELS,
         ),

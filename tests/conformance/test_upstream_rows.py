@@ -219,26 +219,34 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for name, form in FORMS.items()
         for each in form.cases
     ]
-    metafunc.parametrize(("subject", "case"), chosen, indirect=["subject"], scope="module")
+    metafunc.parametrize(("subject", "case"), chosen, indirect=["subject"])
+
+
+def _start(kind: str, form: Form) -> Subject:
+    if kind == "machine":
+        return MachineSubject(form.level, **form.settings)
+    properties = {**PROPERTIES, **PRIVILEGED, **form.properties}
+    server = ReferenceCoordinator(transaction_version=form.level, keep_prepared=form.keeps, properties=properties)
+    cases = [Case(each.name, each.steps, each.given, (form.level,)) for each in form.cases]
+    return WireSubject(server.__enter__(), form.level, cases)
 
 
 @pytest.fixture(scope="module")
-def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+def started() -> Iterator[dict[tuple[str, str], Subject]]:
+    """The subjects that run: one server for all cases of a form, in whatever order they come."""
+    subjects: dict[tuple[str, str], Subject] = {}
+    yield subjects
+    for each in subjects.values():
+        each.close()
+
+
+@pytest.fixture
+def subject(request: pytest.FixtureRequest, started: dict[tuple[str, str], Subject]) -> Subject:
     """Who is asked, with the settings of a form."""
     kind, name = request.param
-    form = FORMS[name]
-    made: Subject
-    if kind == "machine":
-        made = MachineSubject(form.level, **form.settings)
-    else:
-        properties = {**PROPERTIES, **PRIVILEGED, **form.properties}
-        server = ReferenceCoordinator(
-            transaction_version=form.level, keep_prepared=form.keeps, properties=properties
-        ).__enter__()
-        cases = [Case(each.name, each.steps, each.given, (form.level,)) for each in form.cases]
-        made = WireSubject(server, form.level, cases)
-    yield made
-    made.close()
+    if request.param not in started:
+        started[kind, name] = _start(kind, FORMS[name])
+    return started[kind, name]
 
 
 def test_row(subject: Subject, case: Case) -> None:

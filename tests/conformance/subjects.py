@@ -235,14 +235,10 @@ def _now_ms() -> int:
 
 # --- which case is asked of whom ------------------------------------------------------------------------------------
 
-#: Who is asked, and the marks that tell what it needs.
-SUBJECTS = {"machine": (), "reference": (), "kafka": ("kafka", "java")}
-#: Those that are servers, as parameters.
-WIRE_SUBJECTS = [
-    pytest.param(subject, marks=[getattr(pytest.mark, mark) for mark in marks])
-    for subject, marks in SUBJECTS.items()
-    if subject != "machine"
-]
+SUBJECTS = ("machine", "reference", "kafka")
+_KAFKA = [pytest.mark.kafka, pytest.mark.java]
+#: Those that are servers, as parameters. What Kafka answers is written down, and no change here changes it.
+WIRE_SUBJECTS = ["reference", pytest.param("kafka", marks=[*_KAFKA, pytest.mark.slow])]
 
 _STUCK = "transaction.version 0: Kafka fails half-way and leaves the id pending until it is loaded again"
 #: Where a subject answers otherwise than Kafka on purpose, by subject, transaction.version and case.
@@ -253,10 +249,7 @@ DEPARTURES = {
 
 
 def _marks(subject: str, level: int, case: Case) -> list[pytest.MarkDecorator]:
-    marks = [getattr(pytest.mark, mark) for mark in SUBJECTS[subject]]
-    if subject == "kafka":
-        # The answers are written down, and no change here changes what Kafka says.
-        marks.append(pytest.mark.thorough if level == 1 else pytest.mark.slow)
+    marks = [*_KAFKA, pytest.mark.thorough if level == 1 else pytest.mark.slow] if subject == "kafka" else []
     departure = DEPARTURES.get((subject, level, case.name))
     return marks if departure is None else [*marks, pytest.mark.xfail(strict=True, reason=departure)]
 

@@ -14,6 +14,7 @@ from tests.conformance.cases import produce
 from tests.conformance.operations import Init, ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import KAFKA_PROPERTIES, READY_DEADLINE_S, find_coordinators, make_topics
+from tests.conformance.subjects import WIRE_SUBJECTS
 from tests.conftest import or_skip
 from tests.harness.providers import BrokerRequest, Provider
 
@@ -24,9 +25,7 @@ _BROKER: Final = 4
 _VERIFYING: Final = 11
 
 
-@pytest.fixture(
-    params=["reference", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.slow])]
-)
+@pytest.fixture(params=WIRE_SUBJECTS)
 def server(request: pytest.FixtureRequest, provider: Provider) -> Iterator[Any]:
     if request.param == "reference":
         started: Any = ReferenceCoordinator(keep_prepared=False).__enter__()

@@ -17,6 +17,7 @@ from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.conformance.operations import End, Init, Pair, ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import KAFKA_PROPERTIES, find_coordinators, make_topics
+from tests.conformance.subjects import WIRE_SUBJECTS
 from tests.conftest import or_skip
 from tests.harness.providers import BrokerRequest, Provider
 
@@ -96,10 +97,7 @@ class Asked:
         return {each.group_id: (each.error_code, each.error_message) for each in answered.results}
 
 
-@pytest.fixture(
-    scope="module",
-    params=["reference", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.slow])],
-)
+@pytest.fixture(scope="module", params=WIRE_SUBJECTS)
 def asked(request: pytest.FixtureRequest, provider: Provider) -> Iterator[Asked]:
     if request.param == "reference":
         server: Any = ReferenceCoordinator(keep_prepared=False).__enter__()

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from spark_2pc_sink.codes import Code
-from tests.conformance.batches import batch
 from tests.conformance.cases import (
     ALL_LEVELS,
     COMPACTED,
@@ -37,6 +36,7 @@ from tests.conformance.cases import (
 )
 from tests.conformance.leader_operations import DeleteRecords, Write
 from tests.conformance.operations import NO_PAIR
+from tests.unit.reference.batches import client_batch
 
 #: Versions of Produce by what they make the leader do: add, verify, verify for old clients.
 ADDING, VERIFYING, OLD = 12, 11, 9
@@ -135,8 +135,8 @@ def _front_door() -> list[Case]:
 def _front_door_of_plain_batches() -> list[Case]:
     """3.1 without transactions, and with more than one producer."""
     one: dict[str, Any] = {"partition": HERE[0], "pair": NEW.at(0), "sequence": 0}
-    two = batch([b"x"], now_ms=0, producer=(5, 0), sequence=0) + batch([b"x"], now_ms=0, producer=(5, 0), sequence=1)
-    plain = batch([b"x"], now_ms=0)
+    two = b"".join(client_batch([b"x"], timestamps_ms=0, producer=(5, 0), sequence=each) for each in (0, 1))
+    plain = client_batch([b"x"], timestamps_ms=0)
     return [
         case(
             "3.1/control-batch-after-the-coordinator",
@@ -198,8 +198,8 @@ def _front_door_of_plain_batches() -> list[Case]:
 
 def _front_door_of_compacted_topics() -> list[Case]:
     """3.1 where every record needs a key, and where no clock may be far ahead."""
-    plain = batch([b"x"], now_ms=0)
-    late = [batch([b"x"] * count, now_ms=1 << 50) for count in (1, 2)]
+    plain = client_batch([b"x"], timestamps_ms=0)
+    late = [client_batch([b"x"] * count, timestamps_ms=1 << 50) for count in (1, 2)]
     return [
         case(
             "3.1/compacted-without-a-key",

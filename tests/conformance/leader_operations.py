@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,8 +11,8 @@ from kafka.protocol.admin import DeleteRecordsRequest, DescribeProducersRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
 from kafka.protocol.producer import ProduceRequest, WriteTxnMarkersRequest
 
-from tests.conformance.batches import batch, read_batches
 from tests.conformance.operations import NO_PAIR, CoordinatorEpoch, Offset, Pair, Partition, ProducerId, by_topic
+from tests.unit.reference.batches import client_batch, read_back
 
 _FETCH_VERSION: Final = 12
 _FETCH_WAIT_MS: Final = 0
@@ -41,9 +42,9 @@ class Write:
         """The bytes to send."""
         if self.records is not None:
             return self.records
-        made = batch(
+        made = client_batch(
             [self.value] * self.count,
-            now_ms=now_ms,
+            timestamps_ms=now_ms,
             producer=self.pair,
             sequence=self.sequence,
             transactional=self.transactional,
@@ -235,7 +236,7 @@ class Fetch:
         found = response.responses[0].partitions[0]
         if found.error_code:
             return (found.error_code,)
-        batches = read_batches(bytes(found.records or b""))
+        batches = read_back(bytes(found.records or b""))
         last = batches[-1].last_offset if batches else -1
         aborted = found.aborted_transactions
         return (
@@ -249,20 +250,25 @@ class Fetch:
                 for each in aborted
                 if each.first_offset <= last
             ],
-            [
-                (
-                    self._offset(each.base_offset),
-                    self._offset(each.last_offset),
-                    ProducerId(each.producer_id),
-                    each.producer_epoch,
-                    each.sequence,
-                    each.transactional,
-                    each.marker,
-                    CoordinatorEpoch(each.coordinator_epoch),
-                    each.values,
-                )
-                for each in batches
-            ],
+            [self._shown(each) for each in batches],
+        )
+
+    def _shown(self, batch: Any) -> tuple[Any, ...]:
+        records = list(batch)
+        marker, coordinator_epoch = "", -1
+        if batch.is_control_batch:
+            marker = "ABORT" if records[0].abort else "COMMIT"
+            (_, coordinator_epoch) = struct.unpack(">hi", records[0].value)
+        return (
+            self._offset(batch.base_offset),
+            self._offset(batch.last_offset),
+            ProducerId(batch.producer_id),
+            batch.producer_epoch,
+            batch.base_sequence,
+            batch.is_transactional,
+            marker,
+            CoordinatorEpoch(coordinator_epoch),
+            () if marker else tuple(each.value for each in records),
         )
 
     def _offset(self, value: int) -> Offset:

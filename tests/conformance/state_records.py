@@ -6,9 +6,9 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.conformance.batches import Reader, read_records
 from tests.conformance.leader_operations import Fetch
 from tests.conformance.operations import Partition, ProducerId
+from tests.unit.reference.batches import seen
 
 TRANSACTION_LOG: Final[Partition] = ("__transaction_state", 0)
 _STATES: Final = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
@@ -37,13 +37,47 @@ class StateRecords:
         if found.error_code:
             return found.error_code
         key = struct.pack(">hh", 0, len(self.tid)) + self.tid.encode()
-        return [_decoded(value) for each, value in read_records(bytes(found.records or b"")) if each == key]
+        return [_decoded(each.value) for each in seen(bytes(found.records or b"")) if each.key == key]
+
+
+class _Reader:
+    """Reads fields of a message one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def fields(self, form: str) -> tuple[Any, ...]:
+        """The next fields of fixed size, as `struct` has them."""
+        return struct.unpack(form, self.take(struct.calcsize(form)))
+
+    def take(self, count: int) -> bytes:
+        """The next bytes."""
+        found = self._data[self._at : self._at + count]
+        assert len(found) == count
+        self._at += count
+        return found
+
+    def unsigned(self) -> int:
+        """The next unsigned varint."""
+        found = shift = 0
+        while True:
+            (byte,) = self.take(1)
+            found |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return found
+
+    @property
+    def at_end(self) -> bool:
+        """True when everything has been read."""
+        return self._at == len(self._data)
 
 
 def _decoded(data: bytes | None) -> Any:
     if data is None:
         return None
-    reader = Reader(data)
+    reader = _Reader(data)
     version, producer, epoch, timeout_ms, state = reader.fields(">hqhib")
     compact = version >= 1
     partitions = _partitions(reader, compact=compact)
@@ -58,7 +92,7 @@ def _decoded(data: bytes | None) -> Any:
     return version, _STATES[state], ProducerId(producer), epoch, timeout_ms, start_ms >= 0, partitions, tags
 
 
-def _partitions(reader: Reader, *, compact: bool) -> list[Partition] | None:
+def _partitions(reader: _Reader, *, compact: bool) -> list[Partition] | None:
     count = reader.unsigned() - 1 if compact else reader.fields(">i")[0]
     if count < 0:
         return None

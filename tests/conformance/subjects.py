@@ -15,12 +15,12 @@ from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionL
 from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
 from spark_2pc_sink.testing import wait_until
 from tests.conformance.answers import Names, brief, walk
-from tests.conformance.batches import batch
 from tests.conformance.cases import ALL_LEVELS, BROKEN_EPOCH, HERE, STUCK, Case, Given, Step
 from tests.conformance.leader_operations import Marker, Markers, Produce, Write
 from tests.conformance.operations import Describe, Operation, Partition, ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import coordinator_epoch, find_coordinators, make_topics
+from tests.unit.reference.batches import client_batch
 
 #: Intervals short enough that nobody waits; nothing else than the cases meant runs into them.
 PROPERTIES: Final = {
@@ -211,7 +211,7 @@ class WireSubject:
                 value=TransactionLogValue.of(known, version=version),
                 version=version,
             )
-            data = batch([record.value_bytes], keys=[record.key_bytes], now_ms=now_ms)
+            data = client_batch([record.value_bytes], keys=[record.key_bytes], timestamps_ms=now_ms)
             write = Write(partition=_TRANSACTION_LOG, records=data, transactional=False)
             request = Produce(tid=None, writes=(write,), now_ms=now_ms, version=9)
             code = ask(client, request)[_TRANSACTION_LOG][0]

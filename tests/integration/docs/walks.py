@@ -32,9 +32,9 @@ from spark_2pc_sink.cli import main as spark_2pc
 from spark_2pc_sink.reference.broker import Broker
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.testing import PostgresServer, ReferenceCoordinator
-from tests.conformance.batches import batch
 from tests.conformance.raw_client import RawClient
 from tests.harness.call_trace import ROOT, CallTrace, Lane
+from tests.unit.reference.batches import client_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -277,9 +277,9 @@ def _produced(client: RawClient, trace: CallTrace, thread: int, transactional_id
     )
     pair = client.call(request, 4)
     assert pair.error_code == 0, pair
-    records = batch(
+    records = client_batch(
         [b"value"],
-        now_ms=time.time_ns() // 1_000_000,
+        timestamps_ms=time.time_ns() // 1_000_000,
         producer=(pair.producer_id, pair.producer_epoch),
         sequence=0,
         transactional=True,

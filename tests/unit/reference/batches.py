@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import google_crc32c
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
@@ -13,20 +14,28 @@ from spark_2pc_sink.reference.log.log_values import Appended
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import Guard, NeedsCoordinator
 from spark_2pc_sink.reference.storage.batches import inspect
+from spark_2pc_sink.wire.batch_format import CONTROL_BIT
 
 NOW_MS = 1_700_000_000_000
 
 
 def client_batch(
-    values: Sequence[bytes] = (b"value",),
+    values: Sequence[bytes | None] = (b"value",),
     *,
+    keys: Sequence[bytes | None] = (),
     producer: tuple[int, int] = (-1, -1),
     sequence: int = -1,
     transactional: bool = False,
-    timestamps_ms: Sequence[int] | None = None,
+    control: bool = False,
+    timestamps_ms: int | Sequence[int] = NOW_MS,
     compression: int = 0,
 ) -> bytes:
-    """One batch with the values as its records."""
+    """One batch with the values as its records, without keys unless they are given.
+
+    Args:
+        control: the header says that it is an end marker.
+        timestamps_ms: of each record, or of all.
+    """
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=compression,
@@ -36,10 +45,19 @@ def client_batch(
         base_sequence=sequence,
         batch_size=1 << 24,
     )
-    for delta, value in enumerate(values):
-        timestamp_ms = NOW_MS if timestamps_ms is None else timestamps_ms[delta]
-        builder.append(delta, timestamp_ms, None, value, [])
-    return bytes(builder.build())
+    times = [timestamps_ms] * len(values) if isinstance(timestamps_ms, int) else timestamps_ms
+    for delta, record in enumerate(zip(times, keys or [None] * len(values), values, strict=True)):
+        builder.append(delta, *record, [])
+    built = bytes(builder.build())
+    return with_attributes(built, CONTROL_BIT) if control else built
+
+
+def with_attributes(batch: bytes, bits: int) -> bytes:
+    """The batch with more bits in its header's attributes, and a checksum that fits."""
+    changed = bytearray(batch)
+    changed[22] |= bits
+    changed[17:21] = google_crc32c.value(bytes(changed[21:])).to_bytes(4, "big")
+    return bytes(changed)
 
 
 @dataclass(frozen=True)

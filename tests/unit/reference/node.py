@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-import google_crc32c
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.producer import (
     AddPartitionsToTxnRequest,
@@ -23,7 +22,6 @@ from kafka.protocol.producer import (
     ProduceRequest,
     ProduceResponse,
 )
-from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
@@ -42,6 +40,7 @@ from spark_2pc_sink.reference.storage.files import MemoryFile
 from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService
 from spark_2pc_sink.reference.transactions.verification import Verification
+from tests.unit.reference.batches import client_batch, with_attributes
 from tests.unit.reference.waiting import DEADLINE_S, until
 
 TID = "orders"
@@ -419,40 +418,16 @@ def batch(
     timestamp_ms: int = START_MS,
     codec: int = 0,
 ) -> bytes:
-    """A record batch as kafka-python builds it: transactional where it has a pair."""
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=int(pair[0] >= 0 if transactional is None else transactional),
-        producer_id=pair[0],
-        producer_epoch=pair[1],
-        base_sequence=sequence,
-        batch_size=1 << 20,
+    """A client's record batch: transactional where it has a pair. Only its header names ``codec``."""
+    made = client_batch(
+        values,
+        keys=[b"k"] * len(values),
+        producer=pair,
+        sequence=sequence,
+        transactional=pair[0] >= 0 if transactional is None else transactional,
+        timestamps_ms=timestamp_ms,
     )
-    for offset, value in enumerate(values):
-        builder.append(offset, timestamp_ms, b"k", value, [])
-    built = bytearray(builder.build())
-    if codec:
-        # Only the header says so: the server stores records without looking into them.
-        built[22] |= codec
-        built[17:21] = google_crc32c.value(bytes(built[21:])).to_bytes(4, "big")
-    return bytes(built)
-
-
-def batch_of_times(*timestamps_ms: int) -> bytes:
-    """A plain batch of records with these timestamps."""
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=0,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        batch_size=1 << 20,
-    )
-    for offset, timestamp_ms in enumerate(timestamps_ms):
-        builder.append(offset, timestamp_ms, None, b"v", [])
-    return bytes(builder.build())
+    return with_attributes(made, codec)
 
 
 def committed(partition: Any) -> list[bytes]:

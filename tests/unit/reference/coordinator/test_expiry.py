@@ -6,8 +6,8 @@ import pytest
 
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
-from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, ExpireTransactionalId
-from spark_2pc_sink.reference.coordinator.states import STATES_BY_LABEL, StateId
+from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, Event, ExpireTransactionalId
+from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
 
 from .driver import TID, Driver, metadata
 
@@ -16,14 +16,37 @@ TIMEOUT = AbortTimedOut(transactional_id=TID, producer_id=42)
 EXPIRY = ExpireTransactionalId(transactional_id=TID)
 
 
-@pytest.mark.parametrize(("elapsed_ms", "due"), [(59_999, False), (60_000, False), (60_001, True)])
-def test_a_transaction_times_out_after_its_timeout(elapsed_ms: int, due: bool) -> None:
-    """Ongoing, no pending, start + timeout < now."""
-    driver = Driver.of(metadata(StateId.ONGOING))
-    driver.now_ms += elapsed_ms
-    assert due_timeouts(driver.state, driver.now_ms) == ((TIMEOUT,) if due else ())
-    driver.run(TIMEOUT)
-    assert (driver.get().state is StateId.COMPLETE_ABORT) is due
+@pytest.mark.parametrize(
+    ("known", "event", "age_ms", "due"),
+    [
+        (metadata(StateId.ONGOING), TIMEOUT, 60_000, False),
+        (metadata(StateId.ONGOING), TIMEOUT, 60_001, True),
+        (metadata(StateId.ONGOING, pending=StateId.PREPARE_COMMIT), TIMEOUT, WEEK_MS, False),
+        (metadata(StateId.ONGOING, (43, 0)), TIMEOUT, WEEK_MS, False),
+        (metadata(StateId.EMPTY), EXPIRY, WEEK_MS - 1, False),
+        (metadata(StateId.EMPTY), EXPIRY, WEEK_MS, True),
+        (metadata(StateId.COMPLETE_COMMIT), EXPIRY, WEEK_MS, True),
+        (metadata(StateId.COMPLETE_ABORT), EXPIRY, WEEK_MS - 1, False),
+        (metadata(StateId.COMPLETE_ABORT), EXPIRY, WEEK_MS, True),
+        (metadata(StateId.ONGOING), EXPIRY, 2 * WEEK_MS, False),
+        (metadata(StateId.PREPARE_ABORT), EXPIRY, 2 * WEEK_MS, False),
+        (metadata(StateId.EMPTY, pending=StateId.ONGOING), EXPIRY, 2 * WEEK_MS, False),
+    ],
+)
+def test_what_is_due(known: TransactionMetadata, event: Event, age_ms: int, due: bool) -> None:
+    """Ongoing: start + timeout < now. At rest: lastUpdate <= now - transactional.id.expiration.ms."""
+    driver = Driver.of(known)
+    driver.now_ms += age_ms
+    found = (*due_timeouts(driver.state, driver.now_ms), *due_expirations(driver.state, driver.now_ms))
+    assert (event in found) is due
+    if not due:
+        driver.refused(event)
+        return
+    driver.run(event)
+    if event is EXPIRY:
+        assert (driver.state.get(TID), driver.log[-1].value) == (None, None)
+    else:
+        assert driver.get().state is StateId.COMPLETE_ABORT
 
 
 def test_a_participant_in_two_phase_commit_never_times_out() -> None:
@@ -34,46 +57,6 @@ def test_a_participant_in_two_phase_commit_never_times_out() -> None:
     driver.refused(TIMEOUT)
 
 
-@pytest.mark.parametrize(
-    "known",
-    [
-        metadata(StateId.ONGOING, pending=StateId.PREPARE_COMMIT),
-        metadata(StateId.ONGOING, (43, 0)),
-    ],
-    ids=["being ended", "another producer id"],
-)
-def test_a_transaction_that_moved_on_is_left_alone(known: object) -> None:
-    driver = Driver.of(known)  # type: ignore[arg-type]
-    driver.now_ms += WEEK_MS
-    driver.refused(TIMEOUT)
-    Driver.of().refused(TIMEOUT)
-
-
-@pytest.mark.parametrize("label", ["Empty", "CompleteCommit", "CompleteAbort"])
-@pytest.mark.parametrize(("elapsed_ms", "due"), [(WEEK_MS - 1, False), (WEEK_MS, True)])
-def test_an_unused_id_expires(label: str, elapsed_ms: int, due: bool) -> None:
-    """Ids in Empty/CompleteX with lastUpdate <= now - transactional.id.expiration.ms get a tombstone and vanish."""
-    driver = Driver.of(metadata(STATES_BY_LABEL[label]))
-    driver.now_ms += elapsed_ms
-    assert due_expirations(driver.state, driver.now_ms) == ((EXPIRY,) if due else ())
-    plan = driver.plan(EXPIRY)
-    assert [record.value for record in plan.records] == ([None] if due else [])
-    assert (driver.get().pending is StateId.DEAD) is due
-    driver.finish(plan)
-    assert (driver.state.get(TID) is None) is due
-
-
-@pytest.mark.parametrize(
-    "known",
-    [
-        metadata(StateId.ONGOING),
-        metadata(StateId.PREPARE_ABORT),
-        metadata(StateId.EMPTY, pending=StateId.ONGOING),
-    ],
-    ids=["Ongoing", "PrepareAbort", "pending"],
-)
-def test_an_id_in_use_does_not_expire(known: object) -> None:
-    driver = Driver.of(known)  # type: ignore[arg-type]
-    driver.now_ms += 2 * WEEK_MS
-    assert due_expirations(driver.state, driver.now_ms) == ()
-    driver.refused(EXPIRY)
+@pytest.mark.parametrize("event", [TIMEOUT, EXPIRY])
+def test_an_id_that_is_gone_is_left_alone(event: Event) -> None:
+    Driver.of().refused(event)

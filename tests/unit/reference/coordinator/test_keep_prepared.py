@@ -1,7 +1,7 @@
-"""InitProducerId(keepPreparedTxn), trace by trace, and where apache/kafka pull request 21735 departs from KIP-939.
+"""InitProducerId(keepPreparedTxn): who may ask, whose timeout counts, and the scenarios of both pull requests.
 
-The traces are the reference vectors A to I: a kept transaction, crash loops, one and two epoch overflows,
-force-terminate, timeout, nothing ongoing, and a crash between decision and completion. B3, B11, B12, B28.
+Scenarios are crash loops and one and two epoch overflows. KIP-939 lets NextProducerEpoch reach MAX, and the client
+commit with it; in apache/kafka#21735 one more keep rotates instead, so that no client sees MAX. B3, B11, B12, B28.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
-from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock
+from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.coordinator.end_txn import due_timeouts
 from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, InitProducerId
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
-    AllocateProducerIdBlock,
     EndTxnReply,
     InitProducerIdReply,
     SendMarkers,
@@ -30,74 +29,16 @@ from spark_2pc_sink.reference.coordinator.states import Pair, StateId, Transacti
 
 from .driver import KEEPING, KEEPING_UNCHANGED, RELEASED, T0, T1, TID, Driver, end, metadata
 
-O = StateId.ONGOING  # noqa: E741 - the letter of the traces
-
 
 def ongoing(pair: tuple[int, int], client: tuple[int, int] | None = None, **changes: object) -> Driver:
     """An Ongoing transaction, kept if a client pair is given; new producer ids are 73 and up."""
     kept = {} if client is None else {"next_producer_id": client[0], "next_producer_epoch": client[1]}
-    known = metadata(O, pair, **kept, **({"timeout_ms": TIMEOUT_NEVER_MS} | changes))
+    known = metadata(StateId.ONGOING, pair, **kept, **({"timeout_ms": TIMEOUT_NEVER_MS} | changes))
     return Driver.of(known, settings=KEEPING, block=ProducerIdBlock(73, 20))
 
 
 def keep(driver: Driver, **fields: Any) -> InitProducerIdReply:
     return driver.init(keep_prepared=True, **fields)
-
-
-def kept(pair: tuple[int, int], transaction: tuple[int, int]) -> InitProducerIdReply:
-    return InitProducerIdReply(0, Pair(*pair), Pair(*transaction))
-
-
-def done(pair: tuple[int, int]) -> EndTxnReply:
-    return EndTxnReply(0, Pair(*pair))
-
-
-FENCED = EndTxnReply(Code.PRODUCER_FENCED)
-
-
-@pytest.mark.parametrize("commit", [True, False])
-def test_trace_a_keep_and_end(commit: bool) -> None:
-    """(42,100) keep -> (42,101); end(42,101): markers (42,101), Complete (42,102); late end(42,100) -> 90."""
-    driver = ongoing((42, 100))
-    assert keep(driver) == kept((42, 101), (42, 100))
-    assert driver.refused(end((42, 100), commit=commit)) == FENCED
-    assert driver.do(end((42, 101), commit=commit)) == done((42, 102))
-    (markers,) = driver.drain()
-    assert (markers.producer_id, markers.producer_epoch, markers.transaction_version) == (42, 101, 2)
-    assert driver.get().pair == (42, 102)
-    assert driver.refused(end((42, 101), commit=commit)) == done((42, 102))
-    assert driver.refused(end((42, 100), commit=commit)) == FENCED
-    assert driver.add((42, 102)) == {0}
-
-
-def test_trace_d_departs_from_the_kip_no_client_gets_32767() -> None:
-    """KIP-939 lets NextProducerEpoch reach MAX and the client commit with it; here one more keep rotates instead.
-
-    That would defeat the retry test, which looks for 32766, and break 'clients never see MAX'.
-    """
-    driver = ongoing((42, 32766), (72, 32766))
-    assert keep(driver) == kept((73, 0), (42, 32766))
-
-
-def test_trace_i_a_crash_between_decision_and_completion() -> None:
-    """Reload must restore NP, NE, PP from the tags and resend markers (42, 32767)."""
-    driver = ongoing((42, 32766), (73, 32766))
-    driver.do(end((73, 32766)))
-    driver.effects.clear()
-    reloaded = driver.crashed()
-    (markers,) = reloaded.drain()
-    assert (markers.producer_id, markers.producer_epoch, markers.coordinator_epoch) == (42, 32767, 1)
-    assert (reloaded.get().pair, reloaded.get().previous_producer_id) == ((73, 0), 73)
-    assert reloaded.refused(end((73, 32766))) == done((73, 0))
-
-
-def test_a_crash_after_keep_loses_neither_pair() -> None:
-    driver = ongoing((42, 100))
-    keep(driver)
-    reloaded = driver.crashed()
-    assert (reloaded.get().pair, reloaded.get().client_pair) == ((42, 100), (42, 101))
-    assert keep(reloaded) == kept((42, 102), (42, 100))
-    assert reloaded.end((42, 102)) == done((42, 103))
 
 
 class TestWhoMayAsk:
@@ -115,16 +56,10 @@ class TestWhoMayAsk:
 
     def test_the_latest_pair_may_keep_again_or_abort(self) -> None:
         driver = ongoing((42, 32766), (73, 4))
-        assert keep(driver, producer_id=73, producer_epoch=4) == kept((73, 5), (42, 32766))
+        reply = keep(driver, producer_id=73, producer_epoch=4)
+        assert (reply.pair, reply.ongoing) == ((73, 5), (42, 32766))
         assert driver.init(producer_id=73, producer_epoch=5).code == Code.CONCURRENT_TRANSACTIONS
         assert driver.get().pair == (73, 6)
-
-    def test_rotation_waits_for_a_producer_id(self) -> None:
-        driver = Driver.of(metadata(O, (42, 32766)), settings=KEEPING, block=NO_BLOCK)
-        before = driver.state
-        plan = driver.plan(InitProducerId(transactional_id=TID, keep_prepared=True))
-        assert driver.finish(plan) == InitProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS)
-        assert (plan.effects, driver.state) == ((AllocateProducerIdBlock(),), before)
 
 
 class TestWhoseTimeout:

@@ -20,13 +20,11 @@ from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     EndTxnReply,
     InitProducerIdReply,
-    SendMarkers,
-    StepNext,
     change,
 )
 from spark_2pc_sink.reference.coordinator.states import NO_PAIR, StateId
 
-from .driver import RELEASED, START_MS, T0, T1, TID, Driver, answered, end, metadata
+from .driver import START_MS, T0, TID, Driver, end, metadata
 
 ADD = AddPartitionsToTxn(transactional_id=TID, producer_id=42, producer_epoch=5, partitions=(T0,))
 #: A change from each kind of request: event, state before, what it is pending as.
@@ -130,52 +128,3 @@ def test_a_transition_that_the_table_does_not_have_is_a_bug() -> None:
 
 def test_every_event_has_a_handler() -> None:
     assert set(HANDLERS) == set(events.Event.__args__)
-
-
-def test_records_go_to_the_partition_of_the_id_with_the_bytes_of_the_new_state() -> None:
-    driver = Driver.of(metadata(StateId.EMPTY))
-    (record,) = driver.plan(ADD).records
-    assert (record.partition, record.transactional_id) == (driver.state.partition_of(TID), TID)
-    assert record.value is not None
-    assert record.value.partitions == frozenset({T0})
-    assert record.value_bytes is not None
-    assert record.key_bytes.endswith(TID.encode())
-
-
-@pytest.mark.parametrize("commit", [True, False])
-def test_a_decided_transaction_is_driven_to_its_end_with_a_second_marker_everywhere(commit: bool) -> None:
-    """Any Prepare* is immediately re-driven; marker progress is memory-only, so every partition gets a second one."""
-    driver = Driver.of(metadata(StateId.ONGOING, partitions=frozenset({T0, T1})))
-    driver.do(end((42, 5), commit=commit))
-    (effect,) = driver.effects
-    assert isinstance(effect, SendMarkers)
-    driver.effects.clear()
-    driver.do(answered(effect, {T0: 0}))
-    reloaded = driver.crashed()
-    assert list(reloaded.effects) == [replace(effect, coordinator_epoch=1)]
-    assert reloaded.end((42, 5), commit=commit).code == Code.CONCURRENT_TRANSACTIONS
-    reloaded.drain()
-    assert reloaded.end((42, 5), commit=commit).pair == (42, 6)
-
-
-def test_a_decision_without_partitions_is_completed_at_once() -> None:
-    driver = Driver.of(metadata(StateId.EMPTY))
-    driver.do(end((42, 5), commit=False))
-    driver.effects.clear()
-    reloaded = driver.crashed()
-    assert [type(effect) for effect in reloaded.effects] == [StepNext]
-    reloaded.drain()
-    assert reloaded.get().pair == (42, 6)
-
-
-@pytest.mark.parametrize("level", [0, 1])
-def test_logs_of_older_feature_levels_are_read(level: int) -> None:
-    """TV0: log value version 0, no tags; TV1: version 1."""
-    driver = Driver.of(settings=replace(RELEASED, transaction_version=level))
-    pair = driver.init().pair
-    driver.add(pair, T0, version=3)
-    driver.end(pair, version=4)
-    assert {record.version for record in driver.log} == {level}
-    reloaded = driver.crashed()
-    assert (reloaded.get().state, reloaded.get().pair) == (StateId.COMPLETE_COMMIT, pair)
-    assert reloaded.get().previous_producer_id == (-1 if level == 0 else pair.producer_id)

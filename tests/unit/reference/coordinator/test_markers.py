@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.events import CompleteTransaction, MarkersAnswered
 from spark_2pc_sink.reference.coordinator.plans import EndTxnReply, SendMarkers, StepNext
 from spark_2pc_sink.reference.coordinator.states import Marking, StateId
 
-from .driver import T0, T1, T2, TID, Driver, answered, end, metadata
+from .driver import T0, T1, T2, Driver, answered, end, metadata
 
 ALL = frozenset({T0, T1, T2})
 
@@ -100,13 +99,6 @@ def test_answers_to_other_markers_are_ignored(changes: dict[str, object]) -> Non
     driver.refused(replace(answered(effect, dict.fromkeys(ALL, 0)), **changes))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("label", ["EMPTY", "ONGOING", "COMPLETE_COMMIT"])
-def test_answers_after_the_end_are_ignored(label: str) -> None:
-    driver = Driver.of(metadata(StateId[label], (42, 6)))
-    event = MarkersAnswered(transactional_id=TID, producer_id=42, producer_epoch=6, results={T0: 0})
-    driver.refused(event)
-
-
 def test_the_last_answer_twice_closes_the_transaction_once() -> None:
     """B5: a late second completion must not undo what the next transaction did."""
     driver, effect = decided()
@@ -117,13 +109,6 @@ def test_the_last_answer_twice_closes_the_transaction_once() -> None:
     assert driver.add((42, 6)) == {0}
     driver.refused(event)
     assert driver.get().state is StateId.ONGOING
-
-
-def test_completion_is_refused_while_markers_are_owed() -> None:
-    driver, effect = decided()
-    event = CompleteTransaction(transactional_id=TID, producer_id=42, producer_epoch=6)
-    driver.refused(event)
-    assert effect.producer_epoch == 6
 
 
 def test_the_closing_record_is_tried_again_while_the_log_is_away() -> None:

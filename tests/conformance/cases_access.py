@@ -70,6 +70,9 @@ class AccessCase:
     steps: tuple[Exchange, ...]
     before: tuple[Exchange, ...] = ()
 
+    def __str__(self) -> str:
+        return self.name
+
 
 def _case(name: str, rights: tuple[Right, ...], *steps: Exchange, before: tuple[Exchange, ...] = ()) -> AccessCase:
     return AccessCase(name, rights, steps, before)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, BrokerProperties
 from spark_2pc_sink.reference.coordinator import events
+from spark_2pc_sink.reference.coordinator.add_partitions import batch_allowed
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock, Settings
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 from spark_2pc_sink.reference.coordinator.plans import (
     AddOffsetsReply,
     AddPartitionsReply,
@@ -21,9 +25,12 @@ from spark_2pc_sink.reference.coordinator.plans import (
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
+from spark_2pc_sink.reference.metadata.acls import Acl, AclStore, access_by_acls
 from tests.conformance.answers import Names, brief
-from tests.conformance.cases import NO_TOPIC, Case, Step
+from tests.conformance.cases import NO_TOPIC, Case
+from tests.conformance.cases_access import MINE, YOURS, AccessCase
 from tests.conformance.operations import (
+    BATCHED_ADD_VERSION,
     BUMPING_END_VERSION,
     NO_PAIR,
     Add,
@@ -37,10 +44,12 @@ from tests.conformance.operations import (
 )
 from tests.conformance.subjects import check, given_ids, metadata_of
 from tests.unit.reference.coordinator.driver import START_MS, Driver
+from tests.unit.reference.metadata.test_acls import Rows
 
 _TOPICS: Final = {"@here": ("here", 0), "@shared": ("shared", 0), "@stuck": ("stuck", 0)}
 #: How long a step waits that waits for something to happen by itself.
 _PAUSE_MS: Final = 1000
+_LITERAL, _ALLOW = 3, 3
 _NOW_MS: Final = START_MS + 1_000_000_000_000
 
 
@@ -48,40 +57,74 @@ class MachineSubject:
     """The coordinator without anything round it; each case has one of its own."""
 
     def __init__(self, level: int, **settings: Any) -> None:
-        self._level = level
-        self._settings = Settings(
-            transaction_version=level, two_phase_commit_enable=True, offsets_partition_count=1, **settings
-        )
+        given = {"two_phase_commit_enable": True, "offsets_partition_count": 1, **settings}
+        self._settings = Settings(transaction_version=level, **given)
 
     def run(self, case: Case) -> None:
         """Carry out the steps of a case."""
         names = Names("case-", _TOPICS, given_ids(0))
-        driver = Driver.of(settings=self._settings, block=ProducerIdBlock(0, 1000))
+        driver = self._driver()
         if case.given is not None:
-            driver = _loaded(driver, metadata_of(case.given, "case-T", names, level=self._level, now_ms=_NOW_MS))
-        driver.now_ms = _NOW_MS
+            known = metadata_of(
+                case.given, "case-T", names, level=self._settings.transaction_version, now_ms=driver.now_ms
+            )
+            driver = _loaded(driver, known)
         if case.given is not None and case.given.stuck:
             driver.effects.clear()
         for index, step in enumerate(case.steps):
-            check(step, case, index, self._answer(driver, step, names))
+            if step.until:
+                _pass_time(driver)
+            check(step, case, index, _answer(driver, step.operation, names))
+
+    def run_as_user(self, case: AccessCase) -> None:
+        """Carry out what the administrator does, then what the user asks."""
+        names = Names("case-", {MINE[0]: ("mine", 0), YOURS[0]: ("yours", 0)}, {})
+        driver = self._driver()
+        rights = [
+            Acl(
+                resource=kind,
+                pattern=_LITERAL,
+                name=names.topics[name][0] if name in names.topics else name.replace("@", names.mark),
+                principal="User:user",
+                host="*",
+                operation=operation,
+                permission=_ALLOW,
+            )
+            for kind, name, operation in (right.value for right in case.rights)
+        ]
+        secured = BrokerProperties.from_mapping({"authorizer.class.name": STANDARD_AUTHORIZER})
+        user = access_by_acls(secured, AclStore(Rows(*rights)))("User:user", "127.0.0.1")
+        for access, steps in ((FULL_ACCESS, case.before), (user, case.steps)):
+            for operation, expected in steps:
+                assert _answer(driver, operation, names, access) == expected, f"{case.name}: {operation}"
+
+    def ask(self, operation: Operation) -> Any:
+        """What a new coordinator answers to one request."""
+        return _answer(self._driver(), operation, Names("case-", _TOPICS, {}))
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _answer(self, driver: Driver, step: Step, names: Names) -> Any:
-        if step.until:
-            driver.now_ms += _PAUSE_MS
-            late: list[events.Event] = [*due_timeouts(driver.state, driver.now_ms)]
-            late += due_expirations(driver.state, driver.now_ms)
-            for due in late:
-                driver.run(due)
-        filled = names.fill(step.operation)
-        reply = driver.run(_EVENTS[type(filled)](filled))
-        assert reply is not None
-        return brief(step.operation, names.name(_result(filled, reply)))
+    def _driver(self) -> Driver:
+        driver = Driver.of(settings=self._settings, block=ProducerIdBlock(0, 1000))
+        driver.now_ms = _NOW_MS
+        return driver
 
-    def __repr__(self) -> str:
-        return f"machine at {self._level}"
+
+def _pass_time(driver: Driver) -> None:
+    driver.now_ms += _PAUSE_MS
+    late: list[events.Event] = [*due_timeouts(driver.state, driver.now_ms)]
+    for due in (*late, *due_expirations(driver.state, driver.now_ms)):
+        driver.run(due)
+
+
+def _answer(driver: Driver, operation: Operation, names: Names, access: Access = FULL_ACCESS) -> Any:
+    filled = names.fill(operation)
+    if isinstance(filled, Add) and filled.version >= BATCHED_ADD_VERSION and (code := batch_allowed(access)):
+        return code
+    reply = driver.run(replace(EVENTS[type(filled)](filled), access=access))  # type: ignore[arg-type]
+    assert reply is not None
+    return brief(operation, names.name(_result(filled, reply)))
 
 
 def _loaded(driver: Driver, known: TransactionMetadata) -> Driver:
@@ -151,7 +194,8 @@ def _describe(request: Describe) -> events.Event:
     return events.DescribeTransactions(transactional_ids=(request.tid,))
 
 
-_EVENTS: Final[Mapping[type, Callable[[Any], events.Event]]] = {
+#: The requests that the pure coordinator knows.
+EVENTS: Final[Mapping[type, Callable[[Any], events.Event]]] = {
     Init: _init,
     Add: _add,
     AddOffsets: _add_offsets,

@@ -69,7 +69,10 @@ def may(*acls: Acl, operation: AclOperation = AclOperation.READ) -> bool:
 
 def test_without_an_authorizer_everything_is_allowed() -> None:
     store = AclStore(Rows(acl(permission=DENY)))
-    assert access_by_acls(BrokerProperties(), store)("User:alice", "h") is FULL_ACCESS
+    alice = access_by_acls(BrokerProperties(), store)("User:alice", "h")
+    assert alice is FULL_ACCESS
+    assert alice.allows(AclOperation.READ, Resource.TOPIC, "t")
+    assert alice.allows_any(AclOperation.READ, Resource.TOPIC)
 
 
 @pytest.mark.parametrize(

@@ -158,26 +158,13 @@ def _others() -> list[Case]:
 def _partitions() -> list[Case]:
     """What is asked for, rather than by whom."""
     ongoing = Given(state="ONGOING")
+    asked = (CURRENT.at(7), SHARED[1], NO_TOPIC)
+    absent = {"shared1": Code.OPERATION_NOT_ATTEMPTED, NO_TOPIC: Code.UNKNOWN_TOPIC_OR_PARTITION}
     return [
-        *(
-            case(
-                f"2.2/unknown-partition-v{version}",
-                (
-                    add(CURRENT.at(7), SHARED[1], NO_TOPIC, version=version),
-                    {"shared1": Code.OPERATION_NOT_ATTEMPTED, NO_TOPIC: Code.UNKNOWN_TOPIC_OR_PARTITION},
-                ),
-                (describe(), "Ongoing CURRENT 7 [shared0]"),
-                given=ongoing,
-                levels=ALL_LEVELS,
-            )
-            for version in (3, 4, 5)
-        ),
         case(
-            "2.2/unknown-partition-verify",
-            (
-                verify(CURRENT.at(7), SHARED[0], NO_TOPIC),
-                {"shared0": Code.OPERATION_NOT_ATTEMPTED, NO_TOPIC: Code.UNKNOWN_TOPIC_OR_PARTITION},
-            ),
+            "2.2/unknown-partition",
+            *((request, absent) for request in (*(add(*asked, version=each) for each in (3, 4, 5)), verify(*asked))),
+            (describe(), "Ongoing CURRENT 7 [shared0]"),
             given=ongoing,
             levels=ALL_LEVELS,
         ),

@@ -40,7 +40,7 @@ Fact = Literal[
 class OperatorDecision(Enum):
     """A person's decision on a batch that the database has and Kafka may lack."""
 
-    ACCEPT_REPLAY = "send to Kafka what Spark replays, whatever its digest"
+    ACCEPT_REPLAY = "send Spark's replay to Kafka with any digest"
     DROP = "leave Kafka without the batch"
 
 
@@ -50,8 +50,8 @@ class Act(Enum):
     RECOVER = "the runbook calls recover"
     COMPARE = "the runbook calls verify"
     ABORT_HANGING = "the runbook aborts the transactions that hang"
-    RECHECK = "the runbook waits a moment and looks again"
-    BY_HAND = "you, outside of this command"
+    RECHECK = "the runbook waits a moment and checks again"
+    BY_HAND = "you, outside this command"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +203,7 @@ def state_command(step: Literal["make", "migrate"], names: Mapping[str, str]) ->
     role = names["role"]
     if step == "make":
         command = " ".join(["spark-2pc state ddl", *flags, f"--role {shlex.quote(role)}"])
-        change = "prints the statements, for a role that may create tables; they make the tables, and grant"
+        change = "prints the statements for a role that may create tables; they create the tables, and grant"
         return remedy(command, f"changes nothing: {change} {role} what a driver needs")
     url = f"postgresql://{urllib.parse.quote(role, safe='')}@{names['where']}"
     command = " ".join([f"spark-2pc state migrate --database {shlex.quote(url)}", *flags])

@@ -60,24 +60,24 @@ COMPARE: Final = Choice(name="compare", title="compare topic and table before an
 _COMPARE_BATCH: Final = replace(COMPARE, options={"batch": BATCH})
 _SKIPPED: Final = Input(
     "accept_loss",
-    "Which batches are left out? As FIRST..LAST or N; the error of the job names them",
+    "Which batches are skipped? FIRST..LAST or N; the error of the job names them",
     placeholder=SOME_BATCHES,
     kind="batches",
 )
 _PASS_OVER: Final = Choice(
     name="pass_over",
-    title="go on without the batches, by one start of the sink",
-    kafka="the next batch is written; what came before stays as it is",
-    database="the next batch is written; the state row passes over the named batches",
+    title="continue without the batches, by one start of the sink",
+    kafka="the next batch is written; earlier batches stay as they are",
+    database="the next batch is written; the state row skips the named batches",
     options={"adopt": True},
     inputs=(_SKIPPED,),
-    accepts="what one side has of these batches and the other lacks stays so",
+    accepts="if only one side has some of these batches, this stays so",
     on_sink=True,
 )
 _ACCEPT_LOSS: Final = Choice(
     name="accept_loss",
-    title="go on without the batches that the database lacks (--accept-loss none if another application used this id: "
-    "give that one another id first)",
+    title="continue without the batches that the database lacks (--accept-loss none if another application used this "
+    "id: give that application another id first)",
     kafka="the id gets a new epoch; the records of the batches stay, and are not sent again",
     database="the state row has the last of the batches as done; put their rows back by hand, or give them up",
     act=Act.RECOVER,
@@ -85,7 +85,7 @@ _ACCEPT_LOSS: Final = Choice(
     inputs=(
         Input(
             "accept_loss",
-            "Which batches does the database lack? As FIRST..LAST, N, or none (another application used the id)",
+            "Which batches does the database lack? FIRST..LAST, N, or none (another application used the id)",
             placeholder=SOME_BATCHES,
             kind="batches",
         ),
@@ -94,7 +94,7 @@ _ACCEPT_LOSS: Final = Choice(
 )
 _WRITE_AGAIN: Final = Choice(
     name="write_again",
-    title="the restart was meant: empty both sides, and write everything that the source has again",
+    title="the restart was intended: empty both sides, and write everything from the source again",
     kafka="batches are written from 0 on",
     database="the state row belongs to the new query; batches are written from 0 on",
     options={"adopt": True},
@@ -105,45 +105,46 @@ _WRITE_AGAIN: Final = Choice(
 _OLD_JOB: Final = Choice(
     name="old_job",
     title="start the job as it was before its change (of topic, key, value, headers, dead_letter_topic, the query, or "
-    "a setting that to_json follows: spark.sql.session.timeZone, spark.sql.jsonGenerator.ignoreNullFields or "
+    "a setting that to_json depends on: spark.sql.session.timeZone, spark.sql.jsonGenerator.ignoreNullFields or "
     "spark.sql.legacy.timeParserPolicy), until the batch is written",
     kafka="the batch is sent as it was, if Kafka lacks it",
     steps=(
         (
-            "undo the change (to_json follows spark.sql.session.timeZone, spark.sql.jsonGenerator.ignoreNullFields and "
-            "spark.sql.legacy.timeParserPolicy)"
+            "undo the change (to_json depends on spark.sql.session.timeZone, spark.sql.jsonGenerator.ignoreNullFields "
+            "and spark.sql.legacy.timeParserPolicy)"
         ),
         "start the job",
-        "then start the new one",
+        "then start the changed job",
     ),
 )
 _CHANGE_BACK: Final = Choice(
     name="change_back",
-    title="change transactional_id, state_schema, state_table or database back, if one is another than in the last run",
-    steps=("compare them with those of the last run", "start the job with those"),
+    title="change transactional_id, state_schema, state_table or database back, if one differs from the last run",
+    steps=("compare them with the last run", "start the job with the earlier values"),
 )
-_EITHER: Final = restoring("restore the checkpoint, or the database, that belongs to the other one")
+_EITHER: Final = restoring("restore the checkpoint or the database, so that both belong together")
 
 
 HALTS: Final[dict[HaltCause, Entry]] = {
     HaltCause.OTHER_CLUSTER: Entry(
         title="the state row belongs to another Kafka cluster",
-        meaning="The cluster was replaced, or the address is that of another cluster. Each has batches of its own.",
+        meaning="The cluster was replaced, or the address is that of another cluster. Each cluster has its own "
+        "batches.",
         choices=(
             OWN_CLUSTER,
             Choice(
                 name="set_by_hand",
-                title="if that cluster is gone for good: see whether the topic here has the batch's records, and set "
-                "the row's status in the database to 'done' if it has them or is to go without, to 'owed' if they are "
-                "to be sent; then adopt the row",
+                title="if that cluster is gone for good: check whether the topic here has the batch's records, and set "
+                "the row's status in the database to 'done' if it has them or may lack them, to 'owed' if they must be "
+                "sent; then adopt the row",
                 needs="decided",
             ),
             ADOPT,
         ),
         says="belongs to Kafka cluster",
         name_it=True,
-        advice="If the old cluster is there, use it: recover there first. If it was replaced, and its topics were "
-        "copied, let the row belong to the new one.",
+        advice="If the old cluster still exists, use it: recover there first. If it was replaced, and its topics were "
+        "copied, assign the row to the new one.",
         walk=(("adopt", "the cluster was replaced, and the topic copied"),),
     ),
     HaltCause.ID_IN_USE: Entry(
@@ -158,12 +159,12 @@ HALTS: Final[dict[HaltCause, Entry]] = {
             _CHANGE_BACK,
             restoring("restore the state row, or its history, from a backup"),
             replace(
-                _PASS_OVER, title="the sink has run, and 0..LAST are the batches of its checkpoint: go on after them"
+                _PASS_OVER, title="the sink has run, and 0..LAST are the batches of its checkpoint: continue after them"
             ),
             replace(
                 ADOPT,
-                title="take the id over: it is this sink's, and the sink begins with its first batch. Asks how an "
-                "open transaction ends",
+                title="take the id over: it belongs to this sink, which begins with its first batch. Asks how an open "
+                "transaction ends",
                 kafka="the id gets a new epoch, which fences any other user of it",
                 database="a new state row without a batch",
                 accepts="what either side has under this id stays as it is",
@@ -171,12 +172,12 @@ HALTS: Final[dict[HaltCause, Entry]] = {
             ),
         ),
         says="the state row is new, but Kafka has transactions of this id",
-        advice="If the row was lost, the checkpoint still says which batches were written: its newest file in "
-        "`commits/` is the last. Both sides have them, so the sink passes them over.",
+        advice="If the row was lost, the checkpoint still shows which batches were written: its newest file in "
+        "`commits/` is the last. Both sides have them, so the sink skips them.",
         walk=(("pass_over", "row and history were deleted, both sides have these batches"),),
     ),
     HaltCause.OPEN_TRANSACTION: Entry(
-        title="Kafka has a transaction open that no state row names",
+        title="Kafka has an open transaction that no state row names",
         meaning="The state row and its history are lost. Its rows may be in the table, or not.",
         choices=(
             restoring("restore the state row or its history", "restore it from a backup that is newer than the batch"),
@@ -204,7 +205,7 @@ HALTS: Final[dict[HaltCause, Entry]] = {
                 name="abort",
                 title="the table has NONE of the rows of its records: abort it",
                 kafka="the open transaction is aborted: no reader ever gets its records",
-                database="a state row without a batch; the next start asks for the batches before",
+                database="a state row without a batch; the next start asks for the earlier batches",
                 act=Act.RECOVER,
                 options={"adopt": True, "open_transaction": "abort"},
                 accepts="if the table has the rows, they are in the table alone",
@@ -221,9 +222,9 @@ HALTS: Final[dict[HaltCause, Entry]] = {
         ),
         says="neither a state row nor its history says whether",
         name_it=True,
-        advice="Restore the row, if you can. Else `compare` reads the records of the open transaction, and looks for "
-        "their rows. All are there: `commit`, with the newest batch in the checkpoint's `offsets/` that is not in its "
-        "`commits/`. None is there: `abort`.",
+        advice="Restore the row, if you can. Otherwise `compare` reads the records of the open transaction, and looks "
+        "for their rows. If all are there: `commit`, with the newest batch in the checkpoint's `offsets/` that is not "
+        "in its `commits/`. If none is there: `abort`.",
         walk=(("compare", ""), ("commit", "the comparison found its rows in the table")),
     ),
     HaltCause.DATABASE_BEHIND: Entry(
@@ -235,21 +236,21 @@ HALTS: Final[dict[HaltCause, Entry]] = {
             _ACCEPT_LOSS,
         ),
         says="the database is behind Kafka",
-        advice="Restore the newest state, if there is a newer one: then nothing is lost. Else `compare` names the rows "
-        "that the table lacks, and `spark-2pc verify --write-missing DIR` writes them in a form that the table takes. "
-        "`accept_loss` goes on without them, or after you have put them back.",
+        advice="Restore the newest state, if there is a newer one: then nothing is lost. Otherwise `compare` names the "
+        "rows that the table lacks, and `spark-2pc verify --write-missing DIR` writes them in a form that the table "
+        "accepts. `accept_loss` continues without them, or after you have put them back.",
         walk=(("accept_loss", "there is no newer backup"),),
     ),
     HaltCause.COMMITS_LOST: Entry(
         title="the database has lost commits of the running driver",
-        meaning="A failover took back what the database had confirmed. The next start finds out whether batches are "
-        "missing.",
+        meaning="A failover undid commits that the database had confirmed. The next start finds out whether batches "
+        "are missing.",
         choices=(
             restoring("promote the standby that has the commits, if there is one, or restore the newest backup"),
             COMPARE,
             Choice(
                 name="start_job",
-                title="start the job: it looks whether a batch is missing, and halts with database_behind if one is",
+                title="start the job: it checks whether a batch is missing, and halts with database_behind if one is",
                 kafka="nothing, unless both sides agree: then the next batch",
                 database="a new claim; the next batch, if both sides agree",
                 steps=("start the job", f"if it halts: {CALL_AGAIN}"),
@@ -258,12 +259,12 @@ HALTS: Final[dict[HaltCause, Entry]] = {
         ),
         says="the database has lost commits",
         job_only=True,
-        advice="If batches are missing, both sides show it after the failover, and the runbook says "
+        advice="If batches are missing, both sides show it after the failover, and the runbook shows "
         "[database_behind](#database_behind).",
         walk=(("accept_loss", "the old primary is gone for good"),),
     ),
     HaltCause.OUTCOME_LOST: Entry(
-        title="it is not known how a decided transaction ended",
+        title="it is unknown how a decided transaction ended",
         meaning="The table has the batch. The coordinator has forgotten its transaction, and no log of its topics "
         "shows how it ended.",
         choices=(
@@ -279,8 +280,8 @@ HALTS: Final[dict[HaltCause, Entry]] = {
             DROP,
         ),
         says="no partition tells how",
-        advice="If a partition cannot be read, make it readable. Else `compare`: if the topic lacks the batch, send it "
-        "again; if it has it, `drop` counts it as done.",
+        advice="If a partition cannot be read, make it readable. Otherwise `compare`: if the topic lacks the batch, "
+        "send it again; if it has it, `drop` counts it as done.",
         walk=(("accept_replay", "the topic lacks the batch"), ("start_job", "")),
     ),
     HaltCause.TOPIC_REMADE: Entry(
@@ -291,20 +292,20 @@ HALTS: Final[dict[HaltCause, Entry]] = {
             _COMPARE_BATCH,
             replace(
                 ACCEPT_REPLAY,
-                title="send batch {batch} again as Spark replays it (create a topic that is gone first)",
+                title="send batch {batch} again as Spark replays it (first create a topic that is gone)",
                 accepts="a topic that still has the batch gets it twice, and the replay may differ from the rows in "
                 "the table",
             ),
             DROP,
         ),
         says="Kafka has lost records of it",
-        advice="Create a topic that is gone, then send the batch again. A batch that was done before is not affected: "
-        "readers had it.",
+        advice="Create a topic that is gone, then send the batch again. Earlier batches are not affected: readers had "
+        "them.",
         walk=(("accept_replay", "the topic was created again and is empty"), ("start_job", "")),
     ),
     HaltCause.NOT_THE_FIRST_BATCH: Entry(
         title="the first batch received is not batch 0",
-        meaning="The checkpoint has batches of which the state row knows nothing: an option was changed, or the row is "
+        meaning="The checkpoint has batches that the state row does not know: an option was changed, or the row is "
         "lost.",
         choices=(_CHANGE_BACK, _EITHER, COMPARE, _PASS_OVER),
         says="the state row knows none of the batches before it",
@@ -314,14 +315,15 @@ HALTS: Final[dict[HaltCause, Entry]] = {
         walk=(("change_back", ""),),
     ),
     HaltCause.GAP: Entry(
-        title="checkpoint and state row are of different ages",
-        meaning="The batch received is neither the one of the state row nor the next: one of the two was restored.",
+        title="checkpoint and state row have different ages",
+        meaning="The batch received is neither that of the state row nor the next one: checkpoint or row was restored.",
         choices=(
             restoring("restore the newer of the two: the state row if the batch is too new, the checkpoint if too old"),
             COMPARE,
             replace(
                 NEW_CHECKPOINT,
-                title="the checkpoint is older and cannot be restored: use a new one, after what both sides have",
+                title="the checkpoint is older and cannot be restored: use a new one that begins after the batches of "
+                "both sides",
                 unless="row older",
             ),
             replace(_PASS_OVER, unless="checkpoint older"),
@@ -329,7 +331,7 @@ HALTS: Final[dict[HaltCause, Entry]] = {
         says="it is neither its replay nor the next",
         job_only=True,
         advice="Restore the newer of the two. If the row is older and cannot be restored, `compare`, put back what the "
-        "table lacks, and pass the batches over.",
+        "table lacks, and skip the batches.",
         walk=(("pass_over", "neither side has these batches, and they are not needed"),),
     ),
     HaltCause.BATCHES_RESTARTED: Entry(
@@ -345,7 +347,7 @@ HALTS: Final[dict[HaltCause, Entry]] = {
         walk=(("write_again", "the pipeline was refreshed, and both sides are empty"),),
     ),
     HaltCause.OTHER_BATCH_OWED: Entry(
-        title="another batch was received than the one that Kafka is owed",
+        title="the batch received is not the one that Kafka is owed",
         meaning="The checkpoint is not the one whose batch Kafka has aborted.",
         choices=(restoring("use the checkpoint whose batch Kafka is owed", "start the job with that checkpoint"), DROP),
         says="while Kafka is still owed",
@@ -357,7 +359,7 @@ HALTS: Final[dict[HaltCause, Entry]] = {
     ),
     HaltCause.RESEND_DIFFERS: Entry(
         title="the replay of the owed batch has other rows",
-        meaning="The table has the batch as it was. The source or the job gives other rows for it now.",
+        meaning="The table has the batch with its earlier rows. The source or the job now gives other rows for it.",
         choices=(
             replace(_OLD_JOB, unless="service"),
             replace(_COMPARE_BATCH, needs="service"),
@@ -367,13 +369,13 @@ HALTS: Final[dict[HaltCause, Entry]] = {
         says="the replay of the owed batch is not the batch that the database has",
         job_only=True,
         about_owed=True,
-        advice="If the job was changed, start the old one until the batch is written. Else send what there is now, and "
+        advice="If the job was changed, start the old one until the batch is written. Otherwise send the new rows, and "
         "correct the table.",
         walk=(("accept_replay", "the source was corrected, the table follows"), ("start_job", "")),
     ),
     HaltCause.REPLAY_DIFFERS: Entry(
         title="a batch was received again, with other rows",
-        meaning="Both sides have a batch of this id. The one received now is different: the job, the source or the "
+        meaning="Both sides have a batch with this id. The one received now is different: the job, the source or the "
         "checkpoint has changed.",
         choices=(
             Choice(
@@ -385,11 +387,11 @@ HALTS: Final[dict[HaltCause, Entry]] = {
             replace(_EITHER, unless="called twice"),
             Choice(
                 name="two_sinks",
-                title="for two parts of one stream use two sinks, each with a transactional_id of its own",
+                title="for two parts of one stream use two sinks, each with its own transactional_id",
             ),
             Choice(
                 name="keep",
-                title="keep what both sides have, and leave out what was received now, by one start of the sink",
+                title="keep what both sides have, and skip what was received now, by one start of the sink",
                 options={"accept_replay": BATCH},
                 accepts="rows that are only in the replay are on neither side",
                 on_sink=True,
@@ -400,12 +402,12 @@ HALTS: Final[dict[HaltCause, Entry]] = {
         ),
         says="both sides have a batch of this id, and it is not the one that came now",
         job_only=True,
-        advice="Start the old job until the batch is written, or restore the checkpoint. If both sides are to stay as "
-        "they are, leave out what was received now.",
+        advice="Start the old job until the batch is written, or restore the checkpoint. If both sides must stay as "
+        "they are, skip what was received now.",
         walk=(("keep", "both sides have the batch as it was first"),),
     ),
     HaltCause.NOT_HANDED_OVER: Entry(
-        title="the job left a batch out",
+        title="the job skipped a batch",
         meaning="The function of the job did not call the sink for a batch that may have had rows. "
         "Neither side has it.",
         choices=(
@@ -418,8 +420,8 @@ HALTS: Final[dict[HaltCause, Entry]] = {
         ),
         says="your function did not call the sink for batch",
         job_only=True,
-        advice="Correct the function: it calls the sink for every batch, also for one without rows, and lets its "
-        "errors end the query. If the batch may stay left out:",
+        advice="Correct the function: it must call the sink for every batch, also for one without rows, and let its "
+        "errors end the query. If the batch may stay skipped:",
         walk=(("pass_over", "the batch held test rows"),),
     ),
 }

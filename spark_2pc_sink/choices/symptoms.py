@@ -36,12 +36,10 @@ NEW_NAME: Final = "use a new checkpoint, and a new query_name if the sink has on
 
 # --- choices that several problems have ------------------------------------------------------------------------------
 
-_LOOK_AGAIN: Final = Choice(
-    name="again", title="look again in a moment: a running batch ends by itself", act=Act.RECHECK
-)
+_RECHECK: Final = Choice(name="again", title="check again in a moment: a running batch ends by itself", act=Act.RECHECK)
 _START: Final = Choice(
     name="start_job",
-    title="start the job as it was: it does what is left to do",
+    title="start the job unchanged: it completes what is left",
     kafka="the records of the owed batch are sent again",
     database="the state row says done",
     steps=("start the job with the same checkpoint, database and options",),
@@ -57,7 +55,7 @@ _SETTLE: Final = Choice(
 ACCEPT_REPLAY: Final = Choice(
     name="accept_replay",
     title="send batch {batch} again as Spark replays it: the topic lacks it",
-    kafka="the next start of the job sends the batch as it is then",
+    kafka="the next start of the job sends the replay of the batch",
     database="the state row says owed, and accepts any replay of this batch",
     act=Act.RECOVER,
     options={"batch": BATCH, "decision": OperatorDecision.ACCEPT_REPLAY},
@@ -65,7 +63,7 @@ ACCEPT_REPLAY: Final = Choice(
 )
 DROP: Final = Choice(
     name="drop",
-    title="count batch {batch} as done: the topic has it, or is to go without it",
+    title="count batch {batch} as done: the topic has it, or may lack it",
     kafka="nothing is sent",
     database="the state row says done; the rows of the batch stay in the table",
     act=Act.RECOVER,
@@ -74,11 +72,11 @@ DROP: Final = Choice(
 )
 NEW_CHECKPOINT: Final = Choice(
     name="new_checkpoint",
-    title="keep what both sides have, and go on after it in a new checkpoint",
+    title="keep what both sides have, and continue after it with a new checkpoint",
     database="the state row belongs to the new query",
     options={"adopt": True},
-    steps=("let the source begin after what both sides have (startingOffsets)", NEW_NAME),
-    accepts="what the source has before that place is not written again",
+    steps=("start the source after what both sides have (startingOffsets)", NEW_NAME),
+    accepts="earlier data of the source is not written again",
     on_sink=True,
 )
 OWN_CLUSTER: Final = Choice(
@@ -88,12 +86,12 @@ OWN_CLUSTER: Final = Choice(
 )
 ADOPT: Final = Choice(
     name="adopt",
-    title="let the state row belong to this cluster from now on",
-    kafka="the id gets a new epoch here; what the old cluster holds open stays open there",
+    title="assign the state row to this cluster",
+    kafka="the id gets a new epoch here; an open transaction in the old cluster stays open",
     database="the state row names this cluster; its last batch stays as it is",
     act=Act.RECOVER,
     options={"adopt": True},
-    accepts="this cluster has batches of the old one only as far as they were copied",
+    accepts="this cluster has batches of the old one only if they were copied",
     unless="decided",
 )
 
@@ -106,13 +104,13 @@ def restoring(title: str, *steps: str) -> Choice:
 def _out_of_reach(side: str, meaning: str, check: str, advice: str) -> Entry:
     repair = Choice(
         name="repair",
-        title=f"make {side} reachable again; the other side is left alone until then",
+        title=f"make {side} reachable again; the other side is not changed until then",
         steps=(check, CALL_AGAIN),
     )
     return Entry(
-        title=f"{side} is out of reach",
+        title=f"{side} cannot be reached",
         meaning=meaning,
-        choices=(repair, replace(_LOOK_AGAIN, title="look again in a moment")),
+        choices=(repair, replace(_RECHECK, title="check again in a moment")),
         advice=advice,
         walk=(("repair", ""),),
     )
@@ -127,39 +125,39 @@ SYMPTOMS: Final[dict[Symptom, Entry]] = {
         advice="The runbook says so and ends. If the job has stopped nevertheless, call it with the line of the job's "
         "error: `--cause 'LINE'` finds the section for it. If it has compared topic and table, and they differ, "
         "[`spark-2pc verify`](docs/verify.md) names each difference, and with `--write-missing DIR` writes what "
-        "either side lacks in a form that it takes.",
+        "either side lacks in a form that it accepts.",
     ),
     Symptom.DRIVER_ALIVE: Entry(
-        title="in doubt, and the driver lives or may live",
-        meaning="A batch is running. A live driver ends it by itself, so this is no incident unless it lasts.",
+        title="in doubt, and the driver is or may be running",
+        meaning="A batch is in progress. A running driver ends it by itself, so this is an incident only if it lasts.",
         choices=(
-            replace(_LOOK_AGAIN, title="wait, and look again in a moment: the driver ends its batch by itself"),
+            replace(_RECHECK, title="wait, and check again in a moment: the driver ends its batch by itself"),
             Choice(
                 name="stop_job",
-                title="stop the job first, if it makes no progress, and look again",
-                steps=("stop the job by its scheduler", CALL_AGAIN),
+                title="stop the job first, if it makes no progress, and check again",
+                steps=("stop the job with its scheduler", CALL_AGAIN),
             ),
             replace(
                 _SETTLE,
                 name="take_over",
                 title="stop the driver from here and settle the batch (in Python take_over=True)",
-                database="{database}; the driver can decide nothing any more, and its job ends with SupersededError",
+                database="{database}; the driver can no longer decide, and its job ends with SupersededError",
                 options={"take_over": True},
                 automatic=False,
             ),
         ),
-        advice="Look a few times. If the same batch stays, the job's log says what it waits for; stop the job by its "
-        "scheduler, and call the runbook again. `take_over` stops the driver from here.",
+        advice="Check a few times. If the same batch stays, the job's log shows what it waits for; stop the job with "
+        "its scheduler, and call the runbook again. `take_over` stops the driver from here.",
         walk=(("again", ""), ("stop", "")),
     ),
     Symptom.IN_DOUBT: Entry(
-        title="in doubt, and no driver is there",
-        meaning="A driver has died in the middle of a batch. The state row says how the batch ends, so this has a safe "
-        "automatic answer.",
+        title="in doubt, and no driver is running",
+        meaning="A driver died during a batch. The state row says how the batch ends, so there is a safe automatic "
+        "answer.",
         choices=(
             Choice(
                 name="start_job",
-                title="start the job: it ends the batch in the same way before its first one",
+                title="start the job: it ends the batch in the same way before its next one",
                 kafka="{kafka}",
                 database="{database}",
                 steps=("start the job",),
@@ -179,12 +177,12 @@ SYMPTOMS: Final[dict[Symptom, Entry]] = {
         meaning="The table has the rows of the batch, and Kafka has aborted its records. The job sends them again when "
         "it starts.",
         choices=(_START, ACCEPT_REPLAY, DROP),
-        advice="Start the job. `accept_replay` is for a source that gives other rows now, `drop` for a job that will "
+        advice="Start the job. `accept_replay` is for a source that now gives other rows, `drop` for a job that will "
         "never start again.",
         walk=(("start_job", ""),),
     ),
     Symptom.LOST_ROW: Entry(
-        title="the state row is lost, its history is there",
+        title="the state row is lost, its history exists",
         meaning="The state row was deleted. Its history says what it contained, so it can be restored.",
         choices=(replace(_SETTLE, name="rebuild", title="restore the state row and end what it names"),),
         walk=(("rebuild", ""),),
@@ -195,7 +193,7 @@ SYMPTOMS: Final[dict[Symptom, Entry]] = {
         choices=(
             Choice(
                 name="other_place",
-                title="look where the job has its state row",
+                title="use the place of the job's state row",
                 steps=(f"compare {PLACES} with those of the job",),
             ),
             Choice(
@@ -212,27 +210,27 @@ SYMPTOMS: Final[dict[Symptom, Entry]] = {
     ),
     Symptom.ELSEWHERE: Entry(
         title="the sink belongs to another Kafka cluster",
-        meaning="Its state row names another cluster than the one that was asked. This cluster knows nothing about it.",
+        meaning="Its state row names another cluster than this one, which knows nothing about the sink.",
         choices=(OWN_CLUSTER, ADOPT),
-        advice="Call the runbook with the address of that cluster. If this one has taken its place, go to "
+        advice="Call the runbook with the address of that cluster. If this one has replaced it, go to "
         "[other_cluster](#other_cluster).",
     ),
     Symptom.KAFKA_OUT_OF_REACH: _out_of_reach(
         "Kafka",
         "Kafka did not answer, or refused. A batch that the database has decided stays in doubt until it answers.",
-        "look at the brokers, the network, --bootstrap-server and the login in --command-config",
-        "The job continues by itself when Kafka is back. No decision is needed: look at brokers, network, address and "
+        "check the brokers, the network, --bootstrap-server and the login in --command-config",
+        "The job continues by itself when Kafka is back. No decision is needed: check brokers, network, address and "
         "login.",
     ),
     Symptom.DATABASE_OUT_OF_REACH: _out_of_reach(
         "the database",
-        "The database did not answer, or refused. Without its state rows it is not known how a batch ends.",
-        "look at the server, the network, --database and PGPASSWORD or ~/.pgpass",
+        "The database did not answer, or refused. Without its state rows it is unknown how a batch ends.",
+        "check the server, the network, --database and PGPASSWORD or ~/.pgpass",
         "Bring it back first, in its newest state. A backup that is older than the last batch leads to "
         "[database_behind](#database_behind).",
     ),
     Symptom.UNREADABLE: Entry(
-        title="a side shows something that this version does not understand",
+        title="one side has data that this version cannot read",
         meaning="A newer version has written the state row, or it was changed by hand. Other sinks are not affected.",
         choices=(
             Choice(
@@ -245,16 +243,16 @@ SYMPTOMS: Final[dict[Symptom, Entry]] = {
                 "take the row from a backup, or delete it: it is restored from its history",
             ),
         ),
-        advice="Use the version that the job uses; it says what it sees.",
+        advice="Use the version that the job uses: it can read the data.",
     ),
     Symptom.HANGING_TRANSACTION: Entry(
         title="a transaction hangs in a topic",
-        meaning="Another producer has left a transaction open that no coordinator will end. Readers of committed "
-        "records wait for it.",
+        meaning="Another producer has left a transaction open that no coordinator will end. read_committed consumers "
+        "are blocked by it.",
         choices=(
             Choice(
                 name="owner",
-                title="leave it: its owner is known and ends it",
+                title="do nothing: its owner is known and ends it",
                 steps=("find the application by its producer id in its log", "restart it: it ends what it left open"),
             ),
             Choice(
@@ -268,9 +266,9 @@ SYMPTOMS: Final[dict[Symptom, Entry]] = {
         walk=(("abort", ""),),
     ),
     Symptom.READERS_BLOCKED: Entry(
-        title="readers wait for a transaction of another producer",
-        meaning="The sink is well. Another transactional id has a transaction open in its topic, and its coordinator "
-        "knows it.",
+        title="readers are blocked by a transaction of another producer",
+        meaning="The sink is healthy. Another transactional id has an open transaction in its topic, and its "
+        "coordinator knows it.",
         choices=(
             Choice(
                 name="owner",
@@ -278,14 +276,14 @@ SYMPTOMS: Final[dict[Symptom, Entry]] = {
                 kafka="the owner commits or aborts its transaction",
                 steps=(
                     "restart the application that owns the id",
-                    "if the id is that of a sink: spark-2pc runbook --transactional-id with that id",
+                    "if the id belongs to a sink: spark-2pc runbook --transactional-id with that id",
                 ),
             ),
-            _LOOK_AGAIN,
+            _RECHECK,
             Choice(
                 name="force_terminate",
                 title="have its coordinator abort it, if the owner is gone for good",
-                kafka="all that the id has open is aborted, and its producer fenced",
+                kafka="the open transaction of the id is aborted, and its producer fenced",
                 steps=(f"{FORCE_TERMINATE} --transactional-id {{owner}}",),
             ),
         ),
@@ -300,15 +298,15 @@ SYMPTOMS: Final[dict[Symptom, Entry]] = {
         choices=(
             Choice(
                 name="own_id",
-                title="give each sink a transactional_id of its own, or use the old checkpoint",
+                title="give each sink its own transactional_id, or use the old checkpoint",
                 steps=("set transactional_id, or restore the checkpoint", "start the job"),
             ),
             replace(
                 NEW_CHECKPOINT,
                 name="adopt",
-                title="let this query take the other one's place for good: a new checkpoint reads its source from "
-                "where startingOffsets or the like says, and what was written before is written again, to both sides. "
-                "Begin after it, or empty topic and table first",
+                title="replace the other query by this one for good: a new checkpoint reads its source from "
+                "startingOffsets or a similar option, and writes earlier data to both sides again. Begin after it, or "
+                "empty topic and table first",
                 steps=(),
             ),
         ),
@@ -327,5 +325,5 @@ EFFECTS: Final[dict[str, tuple[str, str]]] = {
     "abort": ("the open transaction is aborted: no reader has seen its records", "a new claim of the state row"),
     "note_done": (UNCHANGED, "the state row says done, as Kafka has committed the batch"),
     "note_owed": (UNCHANGED, "the state row says owed, as Kafka has aborted the batch: the job sends it again"),
-    "wait": ("the end in progress is waited for", "the state row says how it ended"),
+    "wait": ("recovery waits for the end in progress", "the state row says how it ended"),
 }

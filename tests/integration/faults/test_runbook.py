@@ -175,7 +175,7 @@ def test_the_cluster_is_gone_with_a_decided_batch(
     job.kill_at("step:DECIDE", batch=BATCH)
     kafka_without_2pc.create_topic(job.topic, partitions=3)
     moved = job.on(kafka_without_2pc)
-    refused(moved, "ClaimRefusedError", "'owed' if they are to be sent", adopt=True)
+    refused(moved, "ClaimRefusedError", "'owed' if they must be sent", adopt=True)
     job.sql("UPDATE kafka_transaction_state SET status = 'owed'")
     code, text = run(moved, "recover", "--take-over", "--adopt")
     assert code == exits.EXIT_IN_DOUBT, text

@@ -92,7 +92,7 @@ def test_what_can_be_done_where_nobody_has_to_decide() -> None:
     assert first.startswith("start the job")
     assert second.startswith("spark-2pc recover --transactional-id orders --bootstrap-server unused:9092 ")
     wait, stop, take_over = with_choices(replace(found, driver=LIVES), options).remedies
-    assert wait.startswith("wait, and look again")
+    assert wait.startswith("wait, and check again")
     assert stop.startswith("stop the job first")
     assert " --take-over  # stop the driver from here" in take_over
     settled = replace(found, settled=True)

@@ -107,7 +107,7 @@ def test_a_first_batch_that_differs_may_be_of_a_full_refresh(job: Job, batch_id:
     refreshed.driver.recover()
     with halts(HaltCause.REPLAY_DIFFERS) as halted:
         refreshed.driver.write(batch_id, refreshed.work(digest="e" * 32))
-    assert ("write everything that the source has again" in str(halted.value)) is told
+    assert ("write everything from the source again" in str(halted.value)) is told
 
 
 def test_a_checkpoint_that_was_set_back_is_refused_with_adopt_too(job: Job) -> None:

@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
 from typing import Any, Final
 
 from jdbc_state.sink_log import log_for_sink
@@ -243,9 +242,7 @@ class TransactionalWriter:
     def __enter__(self) -> TransactionalWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

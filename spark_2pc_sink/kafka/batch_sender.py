@@ -109,15 +109,6 @@ class PartitionQueue:
         """The first pushed batch that is unacknowledged."""
         return min((*self._waiting[:1], *self._in_flight, *self._returned), key=_ordinal, default=None)
 
-    def is_overdue(self, now_s: float) -> bool:
-        oldest = self.oldest()
-        return oldest is not None and now_s > oldest.deadline_s
-
-    def waits_for(self) -> str:
-        """The state of the oldest batch, for errors."""
-        oldest = self.oldest()
-        return "sent, but not answered" if oldest is not None and oldest.sends else "not sent yet"
-
     def peek(self, now_s: float) -> Batch | None:
         """The batch to send next; None if there is none, or it must not be sent yet."""
         if self._returned:
@@ -132,8 +123,6 @@ class PartitionQueue:
 
     def sent(self, batch: Batch) -> None:
         """Note that ``batch``, just peeked, was handed to a connection."""
-        if not self._waiting or self._waiting[0] is not batch:
-            raise AssertionError("only the first waiting batch is sent")
         self._waiting.pop(0)
         batch.sends += 1
         bisect.insort(self._in_flight, batch, key=_ordinal)
@@ -155,7 +144,8 @@ class PartitionQueue:
 
     def note_error(self, error: str, now_s: float) -> None:
         """Record a failed attempt; one cut short by the deadline does not replace an earlier error."""
-        if self.last_error is None or not self.is_overdue(now_s):
+        oldest = self.oldest()
+        if self.last_error is None or oldest is None or now_s <= oldest.deadline_s:
             self.last_error = error
 
     def back_off(self, now_s: float, *, first_s: float, max_s: float) -> None:
@@ -278,7 +268,11 @@ class BatchSender:
         # One request per broker and round. Bounded: each round sends a batch, and max_in_flight bounds those.
         while sum(self._send(node_id, batches) for node_id, batches in self._groups().items()):
             pass
-        self._cluster.poll(self._until_next_resend(wait_s), until=self._has_answers)
+        if wait_s > 0:
+            now_s = self._now_s()
+            resends = (queue.resend_at_s - now_s for queue in self._active.values())
+            wait_s = min([wait_s, *(pause_s for pause_s in resends if pause_s > 0)])
+        self._cluster.poll(wait_s, until=lambda: any(request.sent.is_done for request in self._requests))
         self._take_answers()
 
     def clear(self) -> None:
@@ -347,23 +341,16 @@ class BatchSender:
         self._requests.append(_Request(node_id, sent, batches))
         return True
 
-    def _until_next_resend(self, wait_s: float) -> float:
-        now_s = self._now_s()
-        resends = (queue.resend_at_s - now_s for queue in self._active.values())
-        return min([wait_s, *(pause_s for pause_s in resends if pause_s > 0)]) if wait_s > 0 else 0.0
-
     def _check_deadlines(self) -> None:
         now_s = self._now_s()
         for queue in self._active.values():
-            if queue.is_overdue(now_s):
+            oldest = queue.oldest()
+            if oldest is not None and now_s > oldest.deadline_s:
                 raise KafkaTimeoutError(
                     operation=f"produce to {queue.partition}",
                     deadline_ms=self._options.delivery_timeout_ms,
-                    last_error=queue.last_error or queue.waits_for(),
+                    last_error=queue.last_error or ("sent, but not answered" if oldest.sends else "not sent yet"),
                 )
-
-    def _has_answers(self) -> bool:
-        return any(request.sent.is_done for request in self._requests)
 
     # --- answers -------------------------------------------------------------------------------------------------
 

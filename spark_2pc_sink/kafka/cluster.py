@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final
 
 from jdbc_state.sink_log import sink_log
@@ -81,9 +80,7 @@ class Cluster(BrokerConnections):
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def features(self, *, age_ms_max: int | None = None) -> BrokerFeatures:

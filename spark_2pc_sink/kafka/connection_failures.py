@@ -70,14 +70,12 @@ class ConnectionFailures:
         if isinstance(error, (KafkaError, ConfigurationError)):
             return error  # from the token source, or a broker that is too old
         where = _named(node_id, address)
-        refused = self._tls_refusal(where, error) or self._login_refusal(where, error)
+        failed = next((each for each in causes(error) if isinstance(each, TlsFailedError)), None)
+        refused: Exception | None = None if failed is None else tls_refusal(failed, where, self._options)
+        refused = refused or self._login_refusal(where, error)
         if refused is None and node_id not in self.answered:
             refused = self._protocol_refusal(where, address, error, tls)
         return refused or NodeUnavailableError(f"{where}: {error}")
-
-    def _tls_refusal(self, where: str, error: BaseException) -> Exception | None:
-        failed = next((each for each in causes(error) if isinstance(each, TlsFailedError)), None)
-        return None if failed is None else tls_refusal(failed, where, self._options)
 
     def _login_refusal(self, where: str, error: BaseException) -> Exception | None:
         if not isinstance(error, LoginRefusedError):
@@ -89,12 +87,9 @@ class ConnectionFailures:
             return None
         if self._tokens is not None and self._tokens.refused():
             return NodeUnavailableError(f"{where} refused a token that it had accepted before: {error}")
-        return _login_error(error, f"the {where} refused the login of {self._login_name()}: {error}")
-
-    def _login_name(self) -> str:
-        options = self._options
-        user = options.sasl_username or options.oauth_client_id
-        return f"{'its principal' if user is None else f'user {user!r}'} with {options.sasl_mechanism}"
+        user = self._options.sasl_username or self._options.oauth_client_id
+        who = f"{'its principal' if user is None else f'user {user!r}'} with {self._options.sasl_mechanism}"
+        return _login_error(error, f"the {where} refused the login of {who}: {error}")
 
     def _protocol_refusal(
         self, where: str, address: tuple[str, int] | None, error: BaseException, tls: ssl.SSLContext | None
@@ -103,10 +98,9 @@ class ConnectionFailures:
             without = "SSL" if self._options.security_protocol == "SASL_SSL" else "PLAINTEXT"
             detail = f"does not accept logins on this port. Set security.protocol={without}, or use another port"
             return _login_error(error, f"the {where} {detail}")
-        return self._after_probe(where, probe(*address, tls)) if address is not None and _has_ended(error) else None
-
-    def _after_probe(self, where: str, found: ProbedListener) -> Exception | None:
-        options = self._options
+        if address is None or not any(isinstance(each, _ENDED) for each in causes(error)):
+            return None
+        found, options = probe(*address, tls), self._options
         if found.without_tls:
             return protocol_refusal(where, options, peer_has_tls=False)
         if found.tls_failed is not None:
@@ -125,10 +119,6 @@ class ConnectionFailures:
 
 def _login_error(error: LoginRefusedError, detail: str) -> AuthorizationError:
     return AuthorizationError(api=error.api, code=error.code, name=describe_error(error.code).name, detail=detail)
-
-
-def _has_ended(error: BaseException) -> bool:
-    return any(isinstance(each, _ENDED) for each in causes(error))
 
 
 def _named(node_id: int | str, address: tuple[str, int] | None) -> str:

@@ -19,9 +19,9 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.record_encoder import printable_key, record_lacks_key, record_too_large
 from spark_2pc_sink.wire.batch_format import read_header
+from spark_2pc_sink.wire.batch_reader import content_digests, contents_of, key_of_content, value_of_content
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import ProducedPartition
-from spark_2pc_sink.wire.record_contents import content_digests, contents_of, key_of_content, value_of_content
 
 if TYPE_CHECKING:
     from spark_2pc_sink.kafka.batch_sender import Batch

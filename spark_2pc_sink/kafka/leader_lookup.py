@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, TypeVar
+from typing import Final
 
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
@@ -18,7 +18,7 @@ from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, KafkaRequest
-from spark_2pc_sink.wire.responses import KafkaResponse
+from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _SEGMENT_BYTES: Final = "segment.bytes"
@@ -32,8 +32,6 @@ _ASKED_AGAIN: Final = LEADER_MOVED | {
     Code.UNKNOWN_LEADER_EPOCH,
     Code.OFFSET_NOT_AVAILABLE,
 }
-
-_Found = TypeVar("_Found")
 
 
 class LeaderFinder:
@@ -75,17 +73,18 @@ def ask_leader(
     partition: TopicPartition,
     api: Api,
     build: Callable[[int], KafkaRequest],
-    read: Callable[[KafkaResponse], tuple[int, _Found]],
+    read: Callable[[KafkaResponse], Iterable[KafkaPart]],
     *,
     deadline: Deadline,
-) -> tuple[int, _Found]:
-    """Ask the current leader of ``partition`` until it answers.
+) -> KafkaPart:
+    """Ask the current leader of ``partition`` until it answers, and return its answer for the partition.
 
     Args:
-        read: extracts the error code and the content from the answer.
+        read: the topics in the response.
 
-    Returns:
-        The code, never one that only means "ask another broker", and the content.
+    Raises:
+        KafkaError: the leader refused.
+        UnknownTopicError: the partition does not exist.
     """
     finder = LeaderFinder(cluster, partition)
     reasons = LastFailure(deadline)
@@ -96,13 +95,16 @@ def ask_leader(
         else:
             try:
                 version = cluster.version(node_id, api, deadline)
-                code, found = read(cluster.request(node_id, build(version), deadline))
+                topics = read(cluster.request(node_id, build(version), deadline))
+                found = responses.by_partition(topics)[partition]
             except NodeUnavailableError as error:
                 reasons.note(error)
             else:
-                if code not in _ASKED_AGAIN:
-                    return code, found
-                reasons.note(f"broker {node_id} answered {describe_error(code)}")
+                if found.error_code == Code.NONE:
+                    return found
+                if found.error_code not in _ASKED_AGAIN:
+                    raise kafka_error(api.name.title().replace("_", ""), found.error_code, f"partition {partition}")
+                reasons.note(f"broker {node_id} answered {describe_error(found.error_code)}")
             cluster.forget_leader(partition)
         deadline.pause()
     raise KafkaTimeoutError(
@@ -126,22 +128,15 @@ def end_offset(
         end: an `OffsetSpec`, or milliseconds since 1970, answered with -1 if every record is older.
         isolation: transactions still open are included (the high watermark), or not (the last stable offset).
     """
-
-    def read(response: KafkaResponse) -> tuple[int, int]:
-        found = responses.by_partition(response.topics)[partition]
-        return found.error_code, found.offset
-
-    code, offset = ask_leader(
+    found = ask_leader(
         cluster,
         partition,
         Api.LIST_OFFSETS,
         lambda version: messages.list_offsets_request({partition: end}, version=version, isolation=isolation),
-        read,
+        lambda response: response.topics,
         deadline=deadline,
     )
-    if code != Code.NONE:
-        raise kafka_error("ListOffsets", code, f"partition {partition}")
-    return offset
+    return int(found.offset)
 
 
 def by_leader(

@@ -20,7 +20,6 @@ from spark_2pc_sink.errors import DualWriteError, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
-from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.leader_lookup import ask_leader, by_leader, end_offset, end_offsets, ends_request
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
@@ -28,7 +27,7 @@ from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches
 from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec
-from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
+from spark_2pc_sink.wire.responses import KafkaPart
 
 #: Bytes per Fetch. The marker is usually the next batch, so little is read; a larger batch is returned whole.
 FETCH_BYTES_MAX: Final = 1024 * 1024
@@ -117,7 +116,7 @@ def fetch_logs(
     for leader, led in by_leader(cluster, offsets, deadline).items():
         try:
             request = _fetch_request({at: offsets[at] for at in led}, cluster.version(leader, Api.FETCH, deadline))
-            answers = responses.by_partition(cluster.request(leader, request, deadline).responses, name="topic")
+            answers = responses.by_partition(cluster.request(leader, request, deadline).responses)
         except NodeUnavailableError:
             continue  # if no other leader answers, the first of them is retried below, until the deadline
         found |= {at: bytes(answer.records or b"") for at, answer in answers.items() if answer.error_code == Code.NONE}
@@ -140,39 +139,26 @@ def _fetch_request(offsets: Mapping[TopicPartition, int], version: int) -> Kafka
 
 def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> bytes:
     """Whole batches from ``offset``, at least one."""
-
-    def read(response: KafkaResponse) -> tuple[int, KafkaPart]:
-        found = responses.by_partition(response.responses, name="topic")[partition]
-        return found.error_code, found
-
-    code, fetched = ask_leader(
+    fetched = ask_leader(
         cluster,
         partition,
         Api.FETCH,
         lambda version: _fetch_request({partition: offset}, version),
-        read,
+        lambda response: response.responses,
         deadline=deadline,
     )
-    if code != Code.NONE:
-        raise kafka_error("Fetch", code, f"partition {partition} at offset {offset}")
     return bytes(fetched.records or b"")
 
 
 def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, deadline: Deadline) -> int | None:
-    def read(response: KafkaResponse) -> tuple[int, KafkaPart]:
-        found = responses.by_partition(response.topics)[partition]
-        return found.error_code, found
-
-    code, described = ask_leader(
+    described = ask_leader(
         cluster,
         partition,
         Api.DESCRIBE_PRODUCERS,
         lambda version: messages.describe_producers_request([partition], version=version),
-        read,
+        lambda response: response.topics,
         deadline=deadline,
     )
-    if code != Code.NONE:
-        raise kafka_error("DescribeProducers", code, f"partition {partition}")
     found = [each.current_txn_start_offset for each in described.active_producers if each.producer_id == producer_id]
     return next((offset for offset in found if offset >= 0), None)
 

@@ -12,10 +12,10 @@ Everything happens on the caller's thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -237,12 +237,8 @@ class AcknowledgedBatches:
     topic_ids: Mapping[str, str]
 
 
-class SendBatches(Protocol):
-    """Sends one transaction's batches; implemented by `BatchListSender.send`."""
-
-    def __call__(
-        self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
-    ) -> AcknowledgedBatches: ...
+#: `BatchListSender.send`: takes the pair, the cluster's transaction.version, and one transaction's batches.
+SendBatches: TypeAlias = Callable[[ProducerIdAndEpoch, int, Sequence[PlacedBatch]], AcknowledgedBatches]
 
 
 class BatchListSender:

@@ -232,13 +232,21 @@ class TransactionClient:
         if not wanted:
             return
         deadline = self._deadline()
-        for _ in range(UNKNOWN_TOPIC_REFRESHES_MAX - 1):
-            partition, code = self._add(producer, wanted, deadline)
+        partition, code = wanted[0], int(Code.UNKNOWN_TOPIC_OR_PARTITION)
+        for attempt in range(UNKNOWN_TOPIC_REFRESHES_MAX):
+            if attempt:
+                deadline.pause()
+            partition, code = self._calls.ask(
+                Api.ADD_PARTITIONS_TO_TXN,
+                lambda version: messages.add_partitions_request(
+                    self.transactional_id, producer, wanted, version=version
+                ),
+                deadline,
+                read=lambda response: _worst(responses.added_partitions(response)),
+                code_of=lambda found: found[1],
+            )
             if code != Code.UNKNOWN_TOPIC_OR_PARTITION:
                 break
-            deadline.pause()
-        else:
-            partition, code = self._add(producer, wanted, deadline)
         if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
             raise unknown_topic(
                 partition.topic, f"partition {partition.partition} does not exist; create the topic if it was deleted"
@@ -361,18 +369,6 @@ class TransactionClient:
             self._features = self._cluster.features()
         return self._features
 
-    def _add(
-        self, producer: ProducerIdAndEpoch, wanted: tuple[TopicPartition, ...], deadline: Deadline
-    ) -> tuple[TopicPartition, int]:
-        worst: tuple[TopicPartition, int] = self._calls.ask(
-            Api.ADD_PARTITIONS_TO_TXN,
-            lambda version: messages.add_partitions_request(self.transactional_id, producer, wanted, version=version),
-            deadline,
-            read=lambda response: _worst(responses.added_partitions(response)),
-            code_of=lambda found: found[1],
-        )
-        return worst
-
     def _end_request(self, producer: ProducerIdAndEpoch, *, commit: bool, bumps: bool) -> Callable[[int], KafkaRequest]:
         def build(version: int) -> KafkaRequest:
             if bumps and version < _BUMPING_END_VERSION:
@@ -449,8 +445,4 @@ def _answer_of(reply: EndTxnResponse) -> EndTxnAnswer:
 
 def _worst(codes: Mapping[TopicPartition, int]) -> tuple[TopicPartition, int]:
     """The partition and code that explain a refusal: not OPERATION_NOT_ATTEMPTED, a mere consequence."""
-    explained = sorted(codes.items(), key=lambda item: (item[1] in {Code.NONE, Code.OPERATION_NOT_ATTEMPTED}, item))
-    for partition, code in explained:
-        if code != Code.NONE:
-            return partition, code
-    return explained[0]
+    return min(codes.items(), key=lambda item: (item[1] == Code.NONE, item[1] == Code.OPERATION_NOT_ATTEMPTED, item))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Final
 
 from spark_2pc_sink.clock import now_ms
@@ -59,9 +58,7 @@ class TransactionTool:
     def __enter__(self) -> TransactionTool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -164,7 +164,7 @@ def batch_digest(topic: str, section: RecordsSection) -> int:
 
 
 def content_digest(topic: str, contents: ArrowColumn) -> int:
-    """The digest of records with these contents (`record_contents.contents_of`) when they are sent to ``topic``."""
+    """The digest of records with these contents (`batch_reader.contents_of`) when they are sent to ``topic``."""
     return _digest(topic, contents.to_numpy(zero_copy_only=False).tolist())
 
 

@@ -23,10 +23,10 @@ KafkaResponse: TypeAlias = Any
 KafkaPart: TypeAlias = Any
 
 
-def by_partition(topics: Iterable[KafkaPart], *, name: str = "name") -> dict[TopicPartition, KafkaPart]:
+def by_partition(topics: Iterable[KafkaPart]) -> dict[TopicPartition, KafkaPart]:
     """The partitions in a response, such as ListOffsets'; in Fetch's the name of a topic is ``topic``."""
     return {
-        TopicPartition(getattr(topic, name), part.partition_index): part
+        TopicPartition(topic.topic if hasattr(topic, "topic") else topic.name, part.partition_index): part
         for topic in topics
         for part in topic.partitions
     }

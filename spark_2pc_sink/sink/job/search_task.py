@@ -21,7 +21,7 @@ from spark_2pc_sink.sink.job.encode_task import RowPartitioner, completed_rows
 from spark_2pc_sink.sink.job.task_plan import RESULT_SCHEMA
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.stream.task_stream import TaskStream
-from spark_2pc_sink.wire.record_contents import content_digests, contents_of
+from spark_2pc_sink.wire.batch_reader import content_digests, contents_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

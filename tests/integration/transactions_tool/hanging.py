@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.leader_lookup import ask_leader
-from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import produce_request
 from tests.harness.record_batches import batch_of, section_of
 from tests.integration.writer.writers import options_for
@@ -33,12 +31,7 @@ def produce_raw(
         compression="none",
     )
     with Cluster(options_for(bootstrap)) as cluster:
-        code, _ = ask_leader(
-            cluster,
-            where,
-            Api.PRODUCE,
-            lambda _: produce_request("raw", {where: batch}, version=_VERIFYING_PRODUCE, timeout_ms=5_000),
-            lambda response: (response[where].error_code, None),
-            deadline=cluster.deadline(),
-        )
-    assert code == 0
+        deadline = cluster.deadline()
+        cluster.refresh([where.topic], deadline)
+        request = produce_request("raw", {where: batch}, version=_VERIFYING_PRODUCE, timeout_ms=5_000)
+        assert cluster.request(cluster.leaders[where], request, deadline)[where].error_code == 0

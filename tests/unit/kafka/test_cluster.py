@@ -19,7 +19,7 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.testing import wait_until
-from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import answer, hang_up, keep_silent, lose_answer
@@ -118,13 +118,6 @@ def test_a_peer_that_speaks_something_else_is_a_timeout() -> None:
             cluster.features()
         server.shutdown(socket.SHUT_RDWR)
         thread.join(5)
-
-
-def test_a_second_bootstrap_server_is_enough(fake: FakeCluster) -> None:
-    options = options_for(fake)
-    options = options_for(f"127.0.0.1:{refused_port()}", bootstrap_servers=("127.0.0.1:1", *options.bootstrap_servers))
-    with Cluster(options) as cluster:
-        assert cluster.features().transaction_version == 2
 
 
 def test_an_address_that_swallows_packets_leaves_time_for_the_next(
@@ -244,17 +237,6 @@ def test_a_request_without_an_answer_closes_the_connection_after_request_timeout
         assert cluster.coordinator("x", cluster.deadline()) == 0
 
 
-def test_call_asks_until_somebody_answers(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.script(Api.FIND_COORDINATOR, hang_up, lose_answer)
-    response = cluster.call(
-        Api.FIND_COORDINATOR,
-        cluster.any_node,
-        lambda version: messages.find_coordinators_request(["x"], version=version),
-        cluster.deadline(),
-    )
-    assert responses.coordinators_of(response, ["x"])["x"].node_id == 0
-
-
 def test_call_ends_at_its_deadline(fake: FakeCluster, cluster: Cluster) -> None:
     cluster.node_ids()
     fake.script(Api.FIND_COORDINATOR, *[hang_up] * 1000)
@@ -292,11 +274,6 @@ def test_a_topic_that_may_not_be_described_is_an_error_at_once(fake: FakeCluster
         cluster.partition_counts(["t"])
 
 
-def test_no_topics_is_no_question(fake: FakeCluster, cluster: Cluster) -> None:
-    assert cluster.partition_counts([]) == {}
-    assert fake.received == []
-
-
 def test_the_coordinator_may_be_a_broker_that_metadata_did_not_know() -> None:
     with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
         hidden = fake.brokers.pop()
@@ -305,15 +282,6 @@ def test_the_coordinator_may_be_a_broker_that_metadata_did_not_know() -> None:
         fake.coordinator = 1
         assert cluster.coordinator("x", cluster.deadline()) == 1
         assert cluster.node_ids() == (0, 1)
-
-
-def test_old_metadata_is_asked_again(fake: FakeCluster) -> None:
-    with Cluster(options_for(fake, metadata_max_age_ms=1)) as cluster:
-        cluster.node_ids()
-        time.sleep(0.01)
-        asked = len(fake.of(Api.METADATA))
-        cluster.node_ids()
-        assert len(fake.of(Api.METADATA)) == asked + 1
 
 
 def test_no_thread_is_left_behind(fake: FakeCluster) -> None:
@@ -341,3 +309,19 @@ def test_what_came_before_the_wait_is_not_waited_for(cluster: Cluster) -> None:
     began_s = time.monotonic()
     cluster.poll(20, until=lambda: True)
     assert time.monotonic() - began_s < 10
+
+
+def test_a_second_bootstrap_server_is_enough(fake: FakeCluster) -> None:
+    options = options_for(fake)
+    options = options_for(f"127.0.0.1:{refused_port()}", bootstrap_servers=("127.0.0.1:1", *options.bootstrap_servers))
+    with Cluster(options) as cluster:
+        assert cluster.features().transaction_version == 2
+
+
+def test_old_metadata_is_asked_again(fake: FakeCluster) -> None:
+    with Cluster(options_for(fake, metadata_max_age_ms=1)) as cluster:
+        cluster.node_ids()
+        time.sleep(0.01)
+        asked = len(fake.of(Api.METADATA))
+        cluster.node_ids()
+        assert len(fake.of(Api.METADATA)) == asked + 1

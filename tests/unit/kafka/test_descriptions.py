@@ -8,7 +8,6 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
-from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka import cluster as cluster_module
 from spark_2pc_sink.kafka import coordinator_calls as descriptions
 from spark_2pc_sink.kafka.cluster import Cluster
@@ -52,18 +51,6 @@ def test_no_request_has_too_many_ids(fake: FakeCluster, cluster: Cluster, monkey
     assert [len(request.body.transactional_ids) for request in fake.of(Api.DESCRIBE_TRANSACTIONS)] == [2, 1]
 
 
-def test_what_is_open_has_its_beginning(fake: FakeCluster, cluster: Cluster) -> None:
-    """By the coordinator's clock. What is at rest has the beginning of the last one, or none."""
-    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
-    found = describe_all(cluster, ["orders", "other"], cluster.deadline())
-    opened = found["orders"]
-    assert isinstance(opened, TransactionDescription)
-    assert (opened.state, opened.producer, opened.partitions) == ("Ongoing", ProducerIdAndEpoch(7, 4), (T0,))
-    assert opened.start_time_ms == 1_000
-    assert found["other"] == UNKNOWN
-    assert found["other"].start_time_ms is None
-
-
 def test_whoever_may_not_be_described_hides_nobody(fake: FakeCluster, cluster: Cluster) -> None:
     fake.script(Api.DESCRIBE_TRANSACTIONS, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     found = describe_all(cluster, ["a", "b"], cluster.deadline())
@@ -92,12 +79,6 @@ def test_it_asks_again_until_the_time_is_over(fake: FakeCluster, cluster: Cluste
     assert isinstance(error, KafkaTimeoutError)
     assert "DESCRIBE_TRANSACTIONS for 'a'" in str(error)
     assert error.last_error != "no broker was asked in time"
-
-
-def test_no_time_is_said_as_that(cluster: Cluster) -> None:
-    error = describe_all(cluster, ["a"], cluster.deadline(0))["a"]
-    assert isinstance(error, KafkaTimeoutError)
-    assert error.last_error == "no broker was asked in time"
 
 
 def test_what_has_not_ended_is_listed() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
+from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.leader_lookup import end_offset
@@ -122,24 +122,6 @@ def test_a_log_without_records_to_read_ends_at_the_deadline(fake: FakeCluster, c
     fake.script(Api.FETCH, *[serve_no_records] * 10_000)
     with pytest.raises(KafkaTimeoutError, match="150 ms"):
         find(cluster, limit_ms=150)
-
-
-def test_a_topic_that_may_not_be_read_is_an_error(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.script(Api.DESCRIBE_PRODUCERS, answer(Code.TOPIC_AUTHORIZATION_FAILED))
-    with pytest.raises(AuthorizationError):
-        find(cluster)
-
-
-def test_a_topic_that_is_gone_is_an_error(cluster: Cluster) -> None:
-    with pytest.raises(UnknownTopicError):
-        find_marker(
-            cluster,
-            TopicPartition("gone", 0),
-            from_offset=0,
-            producer_id=7,
-            epochs=frozenset({3}),
-            deadline=cluster.deadline(),
-        )
 
 
 def test_logs_of_several_leaders_come_from_each_that_answers() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import AbortableError, BatchRetryError, KafkaTimeoutError, LocalProtocolError
+from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError, LocalProtocolError
 from spark_2pc_sink.kafka import produce_session as produce_session_module
 from spark_2pc_sink.kafka import record_encoder
 from spark_2pc_sink.kafka.batch_sender import PartitionReceipt, ProducedTransaction
@@ -27,7 +27,7 @@ from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_batch import batch_digest, encode_sections
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.wire import Received, Step, answer, hang_up, keep_silent, lose_answer, serve_it
+from tests.unit.fakes.wire import Received, Step, answer, keep_silent, lose_answer, serve_it
 from tests.unit.kafka.support import PAIR, SMALL_BATCHES, T0, T1, one_batch_each, options_for, rows, session_on
 
 pytestmark = pytest.mark.usefixtures("begun")
@@ -96,13 +96,6 @@ def test_ends_that_are_known_are_not_asked_for(fake: FakeCluster, cluster: Clust
     assert [[each.partition_index for each in topic.partitions] for topic in asked.body.topics] == [[1]]
 
 
-def test_flush_without_records_asks_nobody(fake: FakeCluster, cluster: Cluster) -> None:
-    session = session_on(cluster)
-    session.append(T0, rows())
-    assert session.flush() == {}
-    assert fake.received == []
-
-
 def queued(monkeypatch: pytest.MonkeyPatch, session: ProduceSession, value: str) -> None:
     """Queue a batch for each partition before anything is sent."""
     with monkeypatch.context() as patched:
@@ -146,14 +139,6 @@ def test_a_lost_acknowledgement_is_no_second_copy(fake: FakeCluster, cluster: Cl
     assert fake.partitions[T0].values == 2
 
 
-def test_a_request_that_was_never_carried_out_is_sent_again(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.script(Api.PRODUCE, hang_up, hang_up)
-    session = session_on(cluster)
-    session.append(T0, rows("a"))
-    assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
-    assert sequences(fake) == [0, 0, 0]
-
-
 def test_everything_behind_a_lost_answer_goes_again_in_order(fake: FakeCluster, cluster: Cluster) -> None:
     fake.script(Api.PRODUCE, serve_it, serve_it, lose_answer)
     session = session_on(cluster, **SMALL_BATCHES)
@@ -168,17 +153,6 @@ def test_a_silent_broker_costs_request_timeout_and_no_more(fake: FakeCluster, cl
         session = session_on(impatient, request_timeout_ms=100)
         session.append(T0, rows("a"))
         assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
-
-
-def test_a_restarted_broker_is_found_again(fake: FakeCluster, cluster: Cluster) -> None:
-    session = session_on(cluster)
-    session.append(T0, rows("a"))
-    session.flush()
-    fake.brokers[0].stop()
-    fake.brokers[0].start()
-    fake.script(Api.PRODUCE, lose_answer)
-    session.append(T0, rows("b"))
-    assert session.flush() == {T0: PartitionReceipt(2, 0, 1)}
 
 
 def test_the_deadline_ends_it_and_names_the_last_error(fake: FakeCluster, cluster: Cluster) -> None:
@@ -227,16 +201,6 @@ def test_time_that_the_caller_takes_does_not_count(
     assert session.flush()[T0].records == 11
 
 
-def test_a_broker_that_is_gone_ends_it_at_the_deadline(fake: FakeCluster, cluster: Cluster) -> None:
-    session = session_on(cluster, delivery_timeout_ms=200, request_timeout_ms=100)
-    session.append(T0, rows("a"))
-    session.flush()
-    fake.brokers[0].stop()
-    session.append(T0, rows("b"))
-    with pytest.raises(KafkaTimeoutError):
-        session.flush()
-
-
 # --- answers that say "again" -----------------------------------------------------------------------------------
 
 
@@ -265,14 +229,6 @@ def test_out_of_order_behind_a_failure_is_not_an_error(fake: FakeCluster, cluste
     assert [batch[1] for batch in fake.partitions[T0].batches] == list(range(6))
 
 
-def test_out_of_order_with_nothing_before_it_loses_the_transaction(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.script(Api.PRODUCE, answer(Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
-    session = session_on(cluster)
-    session.append(T0, rows("a"))
-    with pytest.raises(AbortableError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
-        session.flush()
-
-
 def test_a_new_leader_is_found_and_gets_the_same_sequence() -> None:
     with fake_cluster(brokers=2, topics={"t": 1}, begun=PAIR) as fake, Cluster(options_for(fake)) as cluster:
         session = session_on(cluster)
@@ -282,18 +238,6 @@ def test_a_new_leader_is_found_and_gets_the_same_sequence() -> None:
         session.append(T0, rows("b"))
         assert session.flush() == {T0: PartitionReceipt(2, 0, 1)}
         assert [request.node_id for request in fake.of(Api.PRODUCE)] == [0, 0, 1]
-
-
-def test_a_dead_leader_is_replaced_by_the_one_that_the_others_name() -> None:
-    with fake_cluster(brokers=2, topics={"t": 1}, begun=PAIR) as fake, Cluster(options_for(fake)) as cluster:
-        fake.partitions[T0].leader = 1
-        session = session_on(cluster)
-        session.append(T0, rows("a"))
-        session.flush()
-        fake.brokers[1].stop()
-        fake.partitions[T0].leader = 0
-        session.append(T0, rows("b"))
-        assert session.flush() == {T0: PartitionReceipt(2, 0, 1)}
 
 
 def test_after_a_lost_connection_the_leader_is_looked_up_before_anything_is_sent() -> None:
@@ -526,11 +470,3 @@ def test_a_request_that_could_not_be_sent_now_goes_again(
     monkeypatch.setattr(cluster, "send", fail)
     assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
     assert len(fake.partitions[T0].batches) == 1
-
-
-def test_what_is_left_of_all_partitions_goes_in_one_request(fake: FakeCluster, cluster: Cluster) -> None:
-    session = session_on(cluster)
-    for partition in (T0, T1):
-        session.append(partition, rows("a"))
-    assert session.flush() == {T0: PartitionReceipt(1, 0, 0), T1: PartitionReceipt(1, 0, 0)}
-    assert len(fake.of(Api.PRODUCE)) == 1

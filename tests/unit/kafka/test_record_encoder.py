@@ -81,13 +81,6 @@ def test_many_bytes_are_the_same_as_few(value_bytes: int) -> None:
     assert encoded(*parts) == [batch for part in parts for batch in encoded(part)]
 
 
-def test_nothing_is_kept_behind_finish() -> None:
-    one = encoder()
-    assert list(one.append(TopicPartition("t", 0), EncodedRows.of(None, pa.array([b"a"]), None))) == []
-    assert len(list(one.finish())) == 1
-    assert list(one.finish()) == []
-
-
 def rows_of(values: list[bytes | None], *, kind: Any = None, key: bool = True) -> EncodedRows:
     column = pa.array(values, kind or pa.binary())
     return EncodedRows.of(column if key else None, column, None)
@@ -113,27 +106,12 @@ def test_every_row_leaves_once_and_in_order(chunks: list[list[bytes | None]], by
         assert len(section.buffer) <= bytes_max or len(batch) == 1
 
 
-def test_small_additions_are_joined_into_full_batches() -> None:
-    buffer = RowBuffer(1000)
-    batches = [batch for _ in range(100) for batch in buffer.add(rows_of([b"x" * 20] * 3))]
-    assert min(len(batch) for batch in batches) >= 15
-    assert sum(map(len, batches + buffer.take())) == 300
-
-
 def test_columns_of_another_layout_begin_a_new_batch() -> None:
     buffer = RowBuffer(1000)
     assert buffer.add(rows_of([b"a"])) == []
     (first,) = buffer.add(rows_of([b"b"], kind=pa.large_binary()))
     (second,) = buffer.add(rows_of([b"c"], key=False))
     assert values_of([first, second, *buffer.take()]) == [b"a", b"b", b"c"]
-
-
-def test_slices_of_larger_columns_are_read_from_their_offset() -> None:
-    whole = pa.array([b"0", b"1", b"2", b"3"])
-    buffer = RowBuffer(1000)
-    buffer.add(EncodedRows.of(whole.slice(1, 1), whole.slice(1, 1), None))
-    buffer.add(EncodedRows.of(whole.slice(3, 1), whole.slice(3, 1), None))
-    assert values_of(buffer.take()) == [b"1", b"3"]
 
 
 def split_up(partitioner: StickyPartitioner, table: Any) -> dict[str, list[str]]:
@@ -318,15 +296,6 @@ def test_back_off_doubles_and_an_acknowledgement_ends_it() -> None:
     queue.acknowledged(batch, 6)
     queue.back_off(10.0, first_s=1, max_s=5)
     assert queue.resend_at_s == 11.0
-
-
-def test_only_the_first_waiting_batch_can_be_sent() -> None:
-    queue = queue_of(2)
-    first = queue.peek(0)
-    assert first is not None
-    queue.sent(first)
-    with pytest.raises(AssertionError):
-        queue.sent(first)
 
 
 def test_the_oldest_batch_is_found_wherever_it_is() -> None:

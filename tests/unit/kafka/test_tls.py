@@ -51,23 +51,11 @@ def options(folder: Path, **files: str) -> KafkaOptions:
     return KafkaOptions(bootstrap_servers=("127.0.0.1:1",), security_protocol="SSL", **given)  # type: ignore[arg-type]
 
 
-def test_without_tls_there_is_nothing_to_read() -> None:
-    assert client_context(KafkaOptions(bootstrap_servers=("127.0.0.1:1",))) is None
-
-
 def test_an_authority_is_trusted_in_place_of_the_system(folder: Path) -> None:
     context = client_context(options(folder, ssl_ca_location="authority.pem"))
     assert context is not None
     assert len(context.get_ca_certs()) == 1
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
-
-
-def test_a_name_that_is_not_compared_is_still_signed_for() -> None:
-    context = client_context(
-        KafkaOptions(bootstrap_servers=("127.0.0.1:1",), security_protocol="SSL", ssl_check_hostname=False)
-    )
-    assert context is not None
-    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, False)
 
 
 @pytest.mark.parametrize(
@@ -294,3 +282,11 @@ def test_a_certificate_that_is_refused_is_found(context: tuple[ssl.SSLContext, s
         found = probe("127.0.0.1", port, client)
     assert found.tls_failed is not None
     assert isinstance(found.tls_failed.error, ssl.SSLCertVerificationError)
+
+
+def test_a_name_that_is_not_compared_is_still_signed_for() -> None:
+    context = client_context(
+        KafkaOptions(bootstrap_servers=("127.0.0.1:1",), security_protocol="SSL", ssl_check_hostname=False)
+    )
+    assert context is not None
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, False)

@@ -18,7 +18,7 @@ from spark_2pc_sink.errors import (
     OutcomeUnknownError,
     UnknownTopicError,
 )
-from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, TransactionClient
@@ -104,13 +104,6 @@ def test_a_timeout_above_the_brokers_maximum_names_both_settings(
     assert ("900000" in caught.value.rule) == readable
 
 
-def test_two_phase_commit_is_asked_for_where_it_is_offered(fake: FakeCluster, client: TransactionClient) -> None:
-    """KIP-939: with enable2Pc 'the transaction timeout is not applied'; the coordinator shows Integer.MAX_VALUE."""
-    offer_two_phase(fake, grant=True)
-    initialized = client.init_producer_id()
-    assert (initialized.two_phase_commit, initialized.timeout_ms) == (True, TIMEOUT_NEVER_MS)
-
-
 def test_two_phase_commit_counts_only_when_the_coordinator_stored_it(
     fake: FakeCluster, client: TransactionClient
 ) -> None:
@@ -137,13 +130,6 @@ def test_refused_two_phase_commit_is_remembered_until_refresh(fake: FakeCluster,
     fake.configure(two_phase_commit_enable=True)
     client.refresh()
     assert client.init_producer_id().two_phase_commit
-
-
-def test_a_missing_write_permission_is_an_error(fake: FakeCluster, client: TransactionClient) -> None:
-    offer_two_phase(fake, grant=True)
-    fake.script(Api.INIT_PRODUCER_ID, *[answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)] * 2)
-    with pytest.raises(AuthorizationError):
-        client.init_producer_id()
 
 
 @pytest.mark.parametrize("code", ASK_AGAIN, ids=lambda code: code.name)
@@ -453,12 +439,6 @@ def test_partitions_are_added_all_or_none(fake: FakeCluster, client: Transaction
     assert {request.version for request in fake.of(Api.ADD_PARTITIONS_TO_TXN)} == {3}
 
 
-def test_no_partitions_is_no_request(fake: FakeCluster, client: TransactionClient) -> None:
-    """An empty list would open a transaction with nothing in it."""
-    client.add_partitions(PAIR, [])
-    assert fake.of(Api.ADD_PARTITIONS_TO_TXN) == []
-
-
 @pytest.mark.usefixtures("begun")
 def test_a_partition_that_is_not_there_is_named(fake: FakeCluster, client: TransactionClient) -> None:
     with pytest.raises(UnknownTopicError, match="'t': partition 9 does not exist"):
@@ -521,11 +501,6 @@ def test_a_transaction_ends_as_both_levels_allow(
     client.end(producer, commit=False)
     (ended,) = fake.of(Api.END_TXN)
     assert ended.version == version
-
-
-def test_an_empty_id_is_refused(cluster: Cluster) -> None:
-    with pytest.raises(ConfigurationError, match="transactional_id"):
-        TransactionClient(cluster, "", cluster.options)
 
 
 # --- an empty transaction -----------------------------------------------------------------------------------------

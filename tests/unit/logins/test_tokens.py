@@ -125,12 +125,6 @@ def test_a_token_that_was_renewed_meanwhile_may_be_tried_again() -> None:
     assert mine.refused()
 
 
-def test_nothing_was_shown_yet() -> None:
-    tokens = BrokerTokens(Issuer(100).source())
-    assert tokens.extensions() == {}
-    assert not tokens.refused()
-
-
 def test_what_the_function_gets_and_gives() -> None:
     """By the convention of confluent-kafka: the configuration in, token, expiry, principal and extensions out."""
     expiry = 32_503_680_000

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, batch_digest, combine_digests, format_digest
+from spark_2pc_sink.wire.record_batch import batch_digest, combine_digests, format_digest
 from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import LAYOUTS, Row, columns, rows
 
@@ -65,10 +65,6 @@ def test_bytes_that_move_and_values_that_become_null_are_seen(other: Row) -> Non
     assert digest([other]) != digest([_BASE])
 
 
-def test_null_and_empty_differ() -> None:
-    assert len({digest([row]) for row in ((None, None, ()), (b"", None, ()), (None, b"", ()), (b"", b"", ()))}) == 4
-
-
 def test_a_record_that_comes_twice_is_seen() -> None:
     """An exclusive or would cancel out: two copies would look like none."""
     assert len({digest([]), digest([_BASE]), digest([_BASE] * 2), digest([_BASE] * 3)}) == 4
@@ -76,14 +72,6 @@ def test_a_record_that_comes_twice_is_seen() -> None:
 
 def test_the_topic_counts() -> None:
     assert digest([_BASE], topic="orders") != digest([_BASE], topic="orders2")
-
-
-def test_sums_stay_within_128_bits() -> None:
-    top = (1 << 128) - 1
-    assert combine_digests(top, 1) == 0
-    assert combine_digests(top, top) == top - 1
-    assert combine_digests() == EMPTY_DIGEST
-    assert 0 <= digest([_BASE] * 1000) < 1 << 128
 
 
 def test_the_number_is_fixed() -> None:

@@ -6,8 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
-from kafka.protocol.admin import DescribeConfigsResponse, DescribeProducersResponse, DescribeTransactionsResponse
-from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse
+from kafka.protocol.admin import DescribeConfigsResponse, DescribeTransactionsResponse
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import AddPartitionsToTxnResponse, InitProducerIdResponse
 
@@ -44,12 +43,6 @@ def answered(response: Any) -> Any:
 
 
 # --- requests ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", versions(Api.API_VERSIONS))
-def test_api_versions_request(version: int) -> None:
-    request = messages.api_versions_request(version=version, client_name="sink", client_version="1")
-    assert as_broker_sees_it(request) == {"client_software_name": "sink", "client_software_version": "1"}
 
 
 @pytest.mark.parametrize("version", versions(Api.METADATA))
@@ -110,12 +103,6 @@ def test_add_partitions() -> None:
     }
 
 
-@pytest.mark.parametrize("version", versions(Api.DESCRIBE_TRANSACTIONS))
-def test_describe_transactions(version: int) -> None:
-    seen = as_broker_sees_it(messages.describe_transactions_request(["a", "b"], version=version))
-    assert seen == {"transactional_ids": ["a", "b"]}
-
-
 @pytest.mark.parametrize("version", versions(Api.LIST_TRANSACTIONS))
 def test_list_transactions(version: int) -> None:
     request = messages.list_transactions_request(version=version, states=["Ongoing"], producer_ids=[5])
@@ -123,12 +110,6 @@ def test_list_transactions(version: int) -> None:
     assert (seen["state_filters"], seen["producer_id_filters"]) == (["Ongoing"], [5])
     assert seen.get("duration_filter", -1) == -1
     assert seen.get("transactional_id_pattern") is None
-
-
-@pytest.mark.parametrize("version", versions(Api.DESCRIBE_PRODUCERS))
-def test_describe_producers(version: int) -> None:
-    seen = as_broker_sees_it(messages.describe_producers_request([ORDERS_3, ORDERS_0], version=version))
-    assert seen == {"topics": [{"name": "orders", "partition_indexes": [0, 3]}]}
 
 
 @pytest.mark.parametrize("version", versions(Api.DESCRIBE_CONFIGS))
@@ -416,34 +397,6 @@ def test_read_describe_transactions() -> None:
     ]
 
 
-def test_read_describe_producers() -> None:
-    topic = DescribeProducersResponse.TopicResponse
-    part = topic.PartitionResponse
-    state = part.ProducerState(
-        version=0, producer_id=5, producer_epoch=3, last_sequence=9, last_timestamp=11, coordinator_epoch=2,
-        current_txn_start_offset=40,
-    )  # fmt: skip
-    response = DescribeProducersResponse(
-        version=0,
-        throttle_time_ms=0,
-        topics=[
-            topic(
-                version=0,
-                name="orders",
-                partitions=[
-                    part(version=0, partition_index=0, error_code=0, error_message=None, active_producers=[state]),
-                    part(version=0, partition_index=3, error_code=6, error_message="moved", active_producers=[]),
-                ],
-            )
-        ],
-    )
-    found = responses.by_partition(answered(response).topics)
-    assert {at: (part.error_code, len(part.active_producers)) for at, part in found.items()} == {
-        ORDERS_0: (0, 1),
-        ORDERS_3: (6, 0),
-    }
-
-
 @pytest.mark.parametrize("version", versions(Api.DESCRIBE_CONFIGS))
 def test_read_describe_configs(version: int) -> None:
     result = DescribeConfigsResponse.DescribeConfigsResult
@@ -468,35 +421,3 @@ def test_read_describe_configs(version: int) -> None:
     assert responses.config_values(read, "2") is None
     read.results[0].error_code = 29
     assert responses.config_values(read, "1") is None
-
-
-@pytest.mark.parametrize("version", versions(Api.FETCH))
-def test_read_fetch(version: int) -> None:
-    topic = FetchResponse.FetchableTopicResponse
-    part = topic.PartitionData
-    aborted = part.AbortedTransaction(version=version, producer_id=5, first_offset=30)
-    common = {"version": version, "error_code": 0, "log_start_offset": 1, "preferred_read_replica": -1}
-    parts = [
-        part(partition_index=0, high_watermark=50, last_stable_offset=40, aborted_transactions=[aborted],
-             records=b"batches", **common),
-        part(partition_index=3, high_watermark=9, last_stable_offset=9, aborted_transactions=None, records=None,
-             **common),
-    ]  # fmt: skip
-    response = FetchResponse(
-        version=version, throttle_time_ms=0, error_code=0, session_id=0,
-        responses=[topic(version=version, topic="orders", partitions=parts)],
-    )  # fmt: skip
-    found = responses.by_partition(answered(response).responses, name="topic")
-    assert {at: bytes(part.records or b"") for at, part in found.items()} == {ORDERS_0: b"batches", ORDERS_3: b""}
-
-
-@pytest.mark.parametrize("version", versions(Api.LIST_OFFSETS))
-def test_read_list_offsets(version: int) -> None:
-    topic = ListOffsetsResponse.ListOffsetsTopicResponse
-    part = topic.ListOffsetsPartitionResponse(
-        version=version, partition_index=0, error_code=0, timestamp=-1, offset=77, leader_epoch=4
-    )
-    response = ListOffsetsResponse(
-        version=version, throttle_time_ms=0, topics=[topic(version=version, name="orders", partitions=[part])]
-    )
-    assert responses.by_partition(answered(response).topics)[ORDERS_0].offset == 77

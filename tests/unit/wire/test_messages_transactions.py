@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kafka.protocol.metadata import MetadataResponse
-from kafka.protocol.producer import WriteTxnMarkersResponse
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire import messages
 
 PRODUCER = ProducerIdAndEpoch(2**40, 32_766)
 ORDERS_3 = TopicPartition("orders", 3)
@@ -23,24 +21,6 @@ def as_broker_sees_it(request: Any) -> dict[str, Any]:
         type(request).decode(data, version=request.API_VERSION, header=True, framed=True).to_dict(json=False)
     )
     return fields
-
-
-def test_metadata_asks_what_the_client_may_do_only_where_that_is_wanted() -> None:
-    for wanted in (False, True):
-        seen = as_broker_sees_it(messages.metadata_request(["a"], version=12, operations=wanted))
-        assert seen["include_topic_authorized_operations"] is wanted
-
-
-def test_what_the_client_may_do_is_read_with_a_topic() -> None:
-    topic = MetadataResponse.MetadataResponseTopic(
-        version=12, error_code=0, name="a", is_internal=False, partitions=[], authorized_operations={3, 4}
-    )
-    response = MetadataResponse(version=12, throttle_time_ms=0, brokers=[], controller_id=3, topics=[topic])
-    response.with_header(correlation_id=7)
-    data = bytes(response.encode(header=True, framed=True))
-    decoded = MetadataResponse.decode(data, version=12, header=True, framed=True)
-    (found,) = decoded.topics
-    assert found.authorized_operations == {3, 4}
 
 
 @pytest.mark.parametrize("version", [9, 12])
@@ -97,36 +77,3 @@ def test_write_txn_markers(version: int, commit: bool) -> None:
         "topics": [{"name": "orders", "partition_indexes": [3]}],
         "coordinator_epoch": 5,
     }
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_read_write_txn_markers(version: int) -> None:
-    marker = WriteTxnMarkersResponse.WritableTxnMarkerResult
-    topic = marker.WritableTxnMarkerTopicResult
-    part = topic.WritableTxnMarkerPartitionResult
-    response = WriteTxnMarkersResponse(
-        version=version,
-        markers=[
-            marker(
-                version=version,
-                producer_id=7,
-                topics=[
-                    topic(
-                        version=version,
-                        name="orders",
-                        partitions=[part(version=version, partition_index=3, error_code=47)],
-                    )
-                ],
-            ),
-            marker(version=version, producer_id=8, topics=[]),
-        ],
-    )
-    response.with_header(correlation_id=7)
-    data = bytes(response.encode(header=True, framed=True))
-    read = type(response).decode(data, version=version, header=True, framed=True)
-    assert responses.written_markers(read) == {7: {ORDERS_3: 47}, 8: {}}
-
-
-def test_a_version_that_is_not_spoken_is_refused() -> None:
-    with pytest.raises(LocalProtocolError, match="versions 1 to 2"):
-        messages.write_txn_markers_request(PRODUCER, ORDERS_3, commit=True, coordinator_epoch=1, version=3)

@@ -13,11 +13,18 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
+from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.wire import batch_format, record_batch
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, StoredMarker, next_sequence
-from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches
+from spark_2pc_sink.wire.batch_reader import (
+    DecodedBatch,
+    content_digests,
+    contents_of,
+    decode_record_batches,
+    key_of_content,
+    value_of_content,
+)
 from spark_2pc_sink.wire.record_batch import (
     Compression,
     RecordsSection,
@@ -26,7 +33,6 @@ from spark_2pc_sink.wire.record_batch import (
     content_digest,
     encode_unassigned_batch,
 )
-from spark_2pc_sink.wire.record_contents import content_digests, contents_of, key_of_content, value_of_content
 from tests.harness.record_batches import batch_of, section_of
 from tests.unit.wire.rows import LAYOUTS, Row, columns, rows
 
@@ -154,12 +160,6 @@ def test_a_batch_cut_off_at_the_end_is_left_out(batches: list[list[Row]], data: 
     assert [plain(batch) for batch in decode_record_batches(whole[:kept])] == batches[:complete]
 
 
-def test_a_batch_that_lacks_its_last_byte_is_left_out() -> None:
-    encoded = encode([(b"k", b"v", ())])
-    for missing in range(1, len(encoded) + 1):
-        assert list(decode_record_batches(encoded[:-missing])) == []
-
-
 def test_sequences_wrap_to_zero_after_int32() -> None:
     """``DefaultRecordBatch.incrementSequence``: Integer.MAX_VALUE is followed by 0."""
     top = 2**31 - 1
@@ -179,11 +179,6 @@ def test_a_sequence_that_is_no_int32_is_refused(sequence: int) -> None:
 def test_a_batch_without_records_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="at least one record"):
         encode([])
-
-
-def test_an_unknown_compression_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"compression\.type"):
-        encode([(None, b"v", ())], compression="brotli")
 
 
 def test_a_batch_whose_length_is_no_int32_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

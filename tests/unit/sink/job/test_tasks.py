@@ -23,7 +23,7 @@ from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_columns import KEY, PARTITION, TOPIC, VALUE
 from spark_2pc_sink.sink.records.topics import TopicFacts, TopicRefusedError, Topics
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamLimits, StreamListener
-from spark_2pc_sink.wire.record_contents import content_digests
+from spark_2pc_sink.wire.batch_reader import content_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -180,7 +180,6 @@ class ActionLines:
         return self._insert({**values, "detail": cast(literal(dict(detail), JSONB), JSONB)}, mine)
 
     def line_alone(self, transactional_id: str, action: str, detail: Mapping[str, Any]) -> ReturningInsert[Any]:
-        """Insert the line of an action that needs no row."""
         values = {"transactional_id": cast(literal(transactional_id), Text), "action": cast(literal(action), Text)}
         return self._insert({**values, "detail": cast(literal(dict(detail), JSONB), JSONB)}, true())
 
@@ -202,11 +201,7 @@ class ActionLines:
         return delete(table).where(mine, table.c.number.in_(select(counted.c.number).where(counted.c.nth > keep)))
 
     def newest(self, transactional_id: str | None, *, last: int, since: datetime | None = None) -> Select[Any]:
-        """The newest lines of one sink, or of all, the newest first.
-
-        Args:
-            transactional_id: None for all.
-        """
+        """The newest lines of one sink, or of all, the newest first."""
         table = self._table
         found = select(table).order_by(table.c.at.desc(), table.c.number.desc()).limit(last)
         if transactional_id is not None:
@@ -214,7 +209,6 @@ class ActionLines:
         return found if since is None else found.where(table.c.at >= since)
 
     def newest_layout(self, transactional_id: str) -> Select[Any]:
-        """The layout in the newest claim that has one."""
         table = self._table
         return (
             select(table.c.detail[LAYOUT].label(LAYOUT))
@@ -232,5 +226,4 @@ class ActionLines:
 
 
 def action_line_of(answer: Any) -> ActionLine:
-    """An ActionLine from SQLAlchemy's row."""
     return ActionLine(**{each.name: getattr(answer, each.name) for each in fields(ActionLine)})

@@ -47,12 +47,10 @@ class Claimant:
 
     @property
     def action(self) -> str:
-        """Values of its action line."""
         return ADOPT if self.adopt else CLAIM
 
     @property
     def detail(self) -> dict[str, Any]:
-        """Details of its action line."""
         known = {"query_id": self.query_id, "run_id": self.run_id, "cluster_id": self.cluster_id, LAYOUT: self.layout}
         return {name: value for name, value in known.items() if value is not None}
 
@@ -129,12 +127,7 @@ def claim_statement(
 
 
 def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE | None) -> Returning:
-    """Take the row over; if there is none, rebuild it from its newest history line, or create it.
-
-    Args:
-        generation: the row's generation as read; None if there was no row.
-        newest: the newest line of its history; None if no history is kept.
-    """
+    """Take the row over; if there is none, rebuild it from its newest history line, or create it."""
     number = literal(0) if newest is None else func.coalesce(select(newest.c.decision).scalar_subquery(), 0)
     taken_over = _taken_over(state, claimant, number)
     as_read = false() if generation is None else state.c.generation == generation
@@ -224,7 +217,6 @@ def _allowed(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
 
 
 def _expected(state: Table, claimant: Claimant) -> ColumnElement[bool]:
-    """``Claimant._holds`` as SQL."""
     expected = claimant.expected_generation
     if expected is None:
         return true()

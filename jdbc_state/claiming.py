@@ -81,8 +81,6 @@ def retry_when_cut(step: Callable[[], T], end_s: float) -> T:
 
 
 class Claiming:
-    """Claims rows of one store."""
-
     def __init__(
         self, database: Database, tables: StateTables, settings: StoreSettings, actions: ActionLines, store: StateStore
     ) -> None:
@@ -186,11 +184,7 @@ class Claiming:
             self._end_older(call, below_generation=row.generation + 1)
 
     def _end_older(self, call: _Call, *, below_generation: int) -> None:
-        """End the deciding transactions of older claims, until none is left.
-
-        Raises:
-            StateStoreError: one belongs to another role, or does not end in time.
-        """
+        """End the deciding transactions of older claims, until none is left."""
         operation = f"ending older sessions of {call.claimant.transactional_id!r}"
         while True:
             with self._requests(operation) as connection:
@@ -220,7 +214,6 @@ class Claiming:
         )
 
     def locked(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
-        """The error for a row or table that stayed locked, with the sessions that hold the lock."""
         with self._requests(operation) as connection:
             holders = lock_holders(connection, table=quoted(self._tables.state))
         listed = ", ".join(str(holder) for holder in holders) or "none now"

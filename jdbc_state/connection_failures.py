@@ -14,12 +14,7 @@ from sqlalchemy.engine import URL
 
 @dataclass(frozen=True)
 class ConnectionFailure:
-    """One kind of failure.
-
-    Attributes:
-        refused: the server answered, and refused the login of this role.
-        remedy: a sentence; '' if the text is not known.
-    """
+    """One kind of failure."""
 
     refused: bool = False
     remedy: str = ""
@@ -164,11 +159,7 @@ _KINDS: Final = tuple(
 
 
 def connection_failure(said: str, url: URL) -> ConnectionFailure:
-    """The kind of a failure.
-
-    Args:
-        said: libpq's message, without secrets.
-    """
+    """The kind of a failure."""
     for pattern, refused, remedy in _KINDS:
         found = pattern.search(said)
         if found is not None:

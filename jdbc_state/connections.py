@@ -63,14 +63,7 @@ def readable_by(connection: Any) -> str | None:
 
 
 def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
-    """Check a new connection before anything is written to it.
-
-    Args:
-        required: refuse an insecure connection. If False, the log warns, once for each database.
-
-    Raises:
-        ConfigurationError: it has no TLS, and leaves this machine.
-    """
+    """Check a new connection before anything is written to it."""
     host = readable_by(connection)
     if host is None:
         return
@@ -98,12 +91,7 @@ class PasswordUnavailableError(psycopg2.OperationalError):
 
 
 def ask_password(password: Callable[[], str]) -> str:
-    """The password for a new connection.
-
-    Raises:
-        PasswordUnavailableError: the function failed, which may be temporary.
-        ConfigurationError: it returned something else.
-    """
+    """The password for a new connection."""
     try:
         given: object = password()
     except Exception as error:
@@ -222,11 +210,7 @@ class Database:
 
     @contextmanager
     def requests(self, operation: str, *, lock_timeout_ms: int, patient: bool = True) -> Iterator[Connection]:
-        """A connection on which each statement is one message and its own transaction.
-
-        Raises:
-            StateStoreError: the database failed; the current statement may have been carried out.
-        """
+        """A connection on which each statement is one message and its own transaction."""
         limits = (
             "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
             f"SET LOCAL lock_timeout = {lock_timeout_ms}; "
@@ -238,11 +222,7 @@ class Database:
 
     @contextmanager
     def transaction(self, operation: str, *, lock_timeout_ms: int, statement_timeout_ms: int) -> Iterator[Connection]:
-        """A short transaction, committed when the block exits; its total time is limited like one statement.
-
-        Raises:
-            StateStoreError: the database failed; the current statement may have been carried out.
-        """
+        """A short transaction, committed when the block exits; its total time is limited like one statement."""
         with self._lent(operation, operation, limit_ms=statement_timeout_ms) as connection, connection.begin():
             connection.exec_driver_sql(
                 f"SET LOCAL lock_timeout = {lock_timeout_ms}; SET LOCAL statement_timeout = {statement_timeout_ms}; "
@@ -251,12 +231,7 @@ class Database:
             yield connection
 
     def session(self, operation: str) -> psycopg2.extensions.connection:
-        """An unshared connection in autocommit mode; the caller closes it.
-
-        Raises:
-            DatabaseUnreachableError: no connection could be made.
-            ConfigurationError: it has no TLS, which is required.
-        """
+        """An unshared connection in autocommit mode; the caller closes it."""
         try:
             connection = connect_alone(
                 self._url,
@@ -271,17 +246,12 @@ class Database:
         return connection
 
     def check_kind(self) -> DatabaseKind:
-        """Return the kind of the database; needs an earlier connection.
-
-        Raises:
-            ConfigurationError: it is not PostgreSQL, and `accept_database` does not name it.
-        """
+        """Return the kind of the database; needs an earlier connection."""
         kind = self.kind or PLAIN
         check_kind(kind, self.label, accepted=self._settings.accept_database)
         return kind
 
     def named(self, operation: str) -> str:
-        """The operation and where, for messages."""
         return f"{operation} in {self.label}"
 
     def close(self) -> None:
@@ -290,11 +260,7 @@ class Database:
 
     @contextmanager
     def _lent(self, operation: str, shown: str, *, limit_ms: int, patient: bool = True) -> Iterator[Connection]:
-        """A connection for a block that a stopped server cannot block; after an error it is not reused.
-
-        Args:
-            shown: for every other error.
-        """
+        """A connection for a block that a stopped server cannot block; after an error it is not reused."""
         connection = self.open(operation, patient=patient)
         try:
             with translated(shown), Watchdog(driver_connection(connection), limit_ms + ANSWER_GRACE_MS):
@@ -325,7 +291,6 @@ class Database:
             vars(self._engine.dialect)["_get_server_version_info"] = lambda _: (major,)
 
     def _add_password(self, dialect: object, record: object, arguments: object, keywords: dict[str, object]) -> None:
-        """SQLAlchemy's hook: a new connection has the password of now."""
         del dialect, record, arguments
         keywords |= _password_keyword(self._settings.password)
 
@@ -377,11 +342,7 @@ class QuietConnection(psycopg2.extensions.connection):
 def connect_alone(
     url: URL, *, password: Callable[[], str] | None = None, **keywords: object
 ) -> psycopg2.extensions.connection:
-    """Open a psycopg2 connection, bypassing SQLAlchemy's pools.
-
-    Args:
-        **keywords: libpq parameters, which override those of the URL.
-    """
+    """Open a psycopg2 connection, bypassing SQLAlchemy's pools."""
     arguments, given = url.get_dialect()().create_connect_args(url)
     all_keywords = {
         **KEEPALIVE,
@@ -395,7 +356,6 @@ def connect_alone(
 
 
 def _password_keyword(password: Callable[[], str] | None) -> dict[str, object]:
-    """The libpq keyword for a password from the provider; empty if the URL or libpq has it."""
     return {} if password is None else {"password": ask_password(password)}
 
 
@@ -405,7 +365,6 @@ def prelude(sql: str) -> dict[str, str]:
 
 
 def driver_connection(connection: Connection) -> Any:
-    """psycopg2's connection under SQLAlchemy's."""
     return connection.connection.driver_connection
 
 

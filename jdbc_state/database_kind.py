@@ -78,11 +78,7 @@ _SERVICES: Final = (
 
 @dataclass(frozen=True)
 class DatabaseKind:
-    """A kind of database.
-
-    Attributes:
-        name: "PostgreSQL", of a service "PostgreSQL (Neon)", or of another database, such as "CockroachDB".
-    """
+    """A kind of database."""
 
     name: str
     version: str
@@ -95,14 +91,7 @@ PLAIN: Final = DatabaseKind("PostgreSQL", "")
 
 
 def find_kind(driver: Any) -> DatabaseKind:
-    """Find out the kind of a database.
-
-    Args:
-        driver: a psycopg2 connection outside a transaction; it is left so.
-
-    Raises:
-        psycopg2.Error: it did not answer.
-    """
+    """Find out the kind of a database."""
     with driver.cursor() as cursor:
         cursor.execute("SELECT version()")
         [(version,)] = cursor.fetchall()
@@ -123,14 +112,7 @@ def find_kind(driver: Any) -> DatabaseKind:
 
 
 def check_kind(kind: DatabaseKind, label: str, *, accepted: str | None) -> None:
-    """Refuse a database that lacks features the sink needs, unless a person has tested and accepted it.
-
-    Args:
-        accepted: the name of an accepted kind; None for none.
-
-    Raises:
-        ConfigurationError: it is another kind.
-    """
+    """Refuse a database that lacks features the sink needs, unless a person has tested and accepted it."""
     if not kind.lacks:
         return
     if (accepted or "").casefold() == kind.name.casefold():
@@ -146,11 +128,7 @@ def check_kind(kind: DatabaseKind, label: str, *, accepted: str | None) -> None:
 
 
 def kind_by_signs(version: str, signs: AbstractSet[str]) -> DatabaseKind:
-    """The kind of a database with PostgreSQL's version().
-
-    Args:
-        signs: lines of the second query.
-    """
+    """The kind of a database with PostgreSQL's version()."""
     if "relation sys.jobs" in signs and "extension plpgsql" not in signs:
         return DatabaseKind("Aurora DSQL", version, lacks="temporary tables, savepoints and large transactions")
     if "function pg_terminate_backend" not in signs:

@@ -45,7 +45,6 @@ class SqlDecidingTransaction(OneDecision):
 
     @property
     def connection(self) -> Connection:
-        """For everything that belongs to the batch, until :meth:`decide`."""
         self._check_open("use of the connection")
         return self._connection
 

@@ -164,7 +164,6 @@ class CommitsLostError(DualWriteError):
 
     @property
     def reason(self) -> str:
-        """Both states in a sentence."""
         return f"this claim left the state row at {self.left}, and the row is now different"
 
     def __str__(self) -> str:

@@ -95,7 +95,6 @@ def with_line(
 
 
 def without_lines(row: CTE, tables: StateTables) -> Select[Any]:
-    """A statement that reads a changed row, and also removes its history."""
     history = tables.history
     mine = history.c.transactional_id == select(row.c.transactional_id).scalar_subquery()
     return select(row).add_cte(delete(history).where(mine).cte("forgotten"))

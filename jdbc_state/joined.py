@@ -60,8 +60,6 @@ class KeptRecords:
 
 
 class JoinedDecisions:
-    """SQL statements for joined decisions of one store."""
-
     def __init__(self, tables: StateTables, moves: Moves, settings: StoreSettings) -> None:
         self._tables = tables
         self._moves = moves
@@ -78,7 +76,6 @@ class JoinedDecisions:
         settled: str | None = None,
         kept: KeptRecords | None = None,
     ) -> None:
-        """Write the state row; see ``SqlStateStore.decide_within``."""
         columns, expected = decision.columns(), decision.expected
         move = Move(DECIDE, transactional_id, generation, columns, expected=expected)
         if not self._moves.keeps_lines and self._is_moved_at_once(connection, move, kept, noted=settled is not None):
@@ -120,7 +117,6 @@ class JoinedDecisions:
         return connection.execute(self._made[key], parameters)
 
     def _beside(self, plain: Any, *, kept: bool) -> Executable:
-        """The move, with its transaction's settings and the records."""
         statement: Select[Any] | Update = plain
         columns = self._settings_of_transaction()
         more = statement.add_columns if isinstance(statement, Select) else statement.returning

@@ -61,7 +61,6 @@ TRANSITIONS = (
 
 
 def legal_before(operation: str) -> tuple[str, ...]:
-    """The statuses from which ``operation`` may start."""
     return tuple(move.before for move in TRANSITIONS if move.operation == operation)
 
 

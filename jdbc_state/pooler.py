@@ -20,11 +20,7 @@ def behind_pooler(session: psycopg2.extensions.connection) -> bool:
 
 
 def takes_transactions(session: psycopg2.extensions.connection) -> bool:
-    """False behind a pooler in statement mode, which closes the connection of a client that begins a transaction.
-
-    Args:
-        session: in autocommit mode, and otherwise unused; broken afterwards if the result is False.
-    """
+    """False behind a pooler in statement mode, which closes the connection of a client that begins a transaction."""
     if not behind_pooler(session):
         return True
     try:

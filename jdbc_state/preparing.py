@@ -58,11 +58,7 @@ class SchemaReport:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Result of `prepare`.
-
-    Attributes:
-        history: whether there is a history, wanted or not.
-    """
+    """Result of `prepare`."""
 
     history: bool
     figures: bool
@@ -136,11 +132,7 @@ def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> l
 
 
 def check(connection: Connection, settings: StoreSettings, *, role: str | None, where: str) -> SchemaReport:
-    """Report the version, what is missing, and which privileges the role lacks; changes nothing.
-
-    Raises:
-        sqlalchemy.exc.DBAPIError: the role does not exist.
-    """
+    """Report the version, what is missing, and which privileges the role lacks; changes nothing."""
     tables = StateTables.named(settings)
     name = role or str(connection.scalar(text("SELECT current_user")))
     closed_to = connection.scalar(_CLOSED_TO, {"role": name, "schema": settings.state_schema})

@@ -66,8 +66,6 @@ _DIALECT: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-cal
 
 @dataclass(frozen=True)
 class StateTables:
-    """The tables of one store."""
-
     state: Table
     history: Table
     actions: Table
@@ -75,7 +73,6 @@ class StateTables:
 
     @classmethod
     def named(cls, settings: StoreSettings) -> StateTables:
-        """The tables with the names in ``settings``."""
         metadata = MetaData(schema=settings.state_schema)
         known = ", ".join(repr(status) for status in STATUSES)
         state = Table(
@@ -100,12 +97,10 @@ class StateTables:
         return cls(state, history, actions, records)
 
     def wanted(self, settings: StoreSettings) -> tuple[Table, ...]:
-        """The tables that this store needs."""
         audited = (self.history, self.actions) if settings.history_batches else ()
         return (self.state, *audited, self.records) if settings.keep_records else (self.state, *audited)
 
     def privileges(self, table: Table) -> tuple[str, ...]:
-        """Privileges that a driver needs on one of them."""
         return {self.history: HISTORY_PRIVILEGES, self.actions: ACTIONS_PRIVILEGES}.get(table, STATE_PRIVILEGES)
 
 
@@ -133,7 +128,6 @@ def ddl(settings: StoreSettings, *, role: str | None = None) -> str:
 
 
 def as_sql(name: str) -> str:
-    """A name of the catalogue, quoted if SQL requires it."""
     return _DIALECT.identifier_preparer.quote(name)
 
 
@@ -143,7 +137,6 @@ def grant_usage(settings: StoreSettings, role: str) -> str:
 
 
 def sql_of(statement: DDLElement) -> str:
-    """A statement of SQLAlchemy as text."""
     return str(statement.compile(dialect=_DIALECT)).strip()
 
 

@@ -44,7 +44,6 @@ class SinkLog(_Adapter):
         self._transactional_id = transactional_id
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Log one line; see `logging.Logger.log`."""
         name = self._transactional_id or _AT_WORK_FOR.get()
         if name is not None:
             msg, args = f"%s: {msg}", (name, *args)
@@ -54,5 +53,4 @@ class SinkLog(_Adapter):
 
 
 def sink_log(module: str, transactional_id: str | None = None) -> SinkLog:
-    """The log of a module."""
     return SinkLog(logging.getLogger(module), transactional_id)

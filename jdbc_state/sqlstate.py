@@ -94,7 +94,6 @@ def describe(error: BaseException) -> str:
 
 
 def store_error(operation: str, error: BaseException) -> StateStoreError:
-    """Convert ``error`` to a StateStoreError."""
     sqlstate = sqlstate_of(error)
     remedy = _POLICIES if _is_against_policy(error) else _REMEDIES.get(sqlstate, "")
     return StateStoreError(
@@ -108,7 +107,6 @@ def _is_against_policy(error: BaseException) -> bool:
 
 @contextmanager
 def translated(operation: str) -> Iterator[None]:
-    """Turn errors of psycopg2 and SQLAlchemy into StateStoreError; let everything else pass."""
     try:
         yield
     except (psycopg2.Error, SQLAlchemyError) as error:

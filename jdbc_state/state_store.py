@@ -50,11 +50,9 @@ class OneDecision:
 
     @property
     def decided(self) -> bool:
-        """True once the state row is written, and COMMIT may follow."""
         return self._phase == "decided"
 
     def end(self) -> None:
-        """Refuse any further use."""
         self._phase = "ended"
 
     @contextmanager

@@ -47,14 +47,7 @@ class Survey:
 
 
 def survey(connection: Connection, tables: StateTables, transactional_id: str | None) -> Survey:
-    """Read it; the number of queries does not depend on the number of sinks.
-
-    Args:
-        connection: in autocommit mode.
-
-    Raises:
-        sqlalchemy.exc.DBAPIError: the database refused.
-    """
+    """Read it; the number of queries does not depend on the number of sinks."""
     names = {"state": quoted(tables.state), "history": quoted(tables.history)}
     state_there, has_history = connection.execute(_THERE, names).one()
     rows = _read(connection, _of(select(tables.state), transactional_id)) if state_there else []
@@ -73,11 +66,7 @@ def survey(connection: Connection, tables: StateTables, transactional_id: str | 
 
 
 def find_drivers(connection: Connection, state: Table, rows: Iterable[StateRow]) -> dict[str, Liveness]:
-    """Whether the driver with the claim of each row, or with a newer one, is alive; by transactional id.
-
-    Args:
-        connection: in autocommit mode.
-    """
+    """Whether the driver with the claim of each row, or with a newer one, is alive; by transactional id."""
     table = quoted(state)
     claimed = list(rows)
     found: dict[str, Liveness] = {}

@@ -54,7 +54,6 @@ class FoundTable:
 
 
 def find_table(connection: Connection, tables: StateTables, table: Table) -> FoundTable | None:
-    """The table with the name of ``table``; None if there is none."""
     name = quoted(table)
     about = connection.execute(_TABLE, {"table": name}).one_or_none()
     if about is None:
@@ -111,7 +110,6 @@ def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, 
 
 
 def migration(settings: StoreSettings, *, role: str, where: str) -> str:
-    """The remedy that brings the tables to this version."""
     return settings.schema_help("migrate", _names(settings) | {"role": role, "where": where})
 
 

@@ -20,8 +20,6 @@ _IDLE_S: Final = 10.0
 
 
 class HasFileNumber(Protocol):
-    """The parts of a psycopg2 connection that are used here."""
-
     def fileno(self) -> int:
         """The socket's file descriptor."""
 
@@ -72,12 +70,10 @@ class _WatchedCursor(psycopg2.extensions.cursor):
         self._limit_ms = limit_ms
 
     def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002 - psycopg2's name of it
-        """See psycopg2."""
         with Watchdog(self.connection, self._limit_ms):
             super().execute(query, vars)
 
     def copy_expert(self, sql: Any, file: Any, size: int = 8192) -> None:
-        """See psycopg2."""
         with Watchdog(self.connection, self._limit_ms):
             super().copy_expert(sql, file, size)
 

@@ -45,8 +45,6 @@ class OperatorDecision(Enum):
 
 
 class Act(Enum):
-    """How a choice is carried out."""
-
     RECOVER = "the runbook calls recover"
     COMPARE = "the runbook calls verify"
     ABORT_HANGING = "the runbook aborts the transactions that hang"
@@ -89,11 +87,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Input:
-    """One value that a person has to enter.
-
-    Attributes:
-        placeholder: used in place of the answer in a command that is shown earlier.
-    """
+    """One value that a person has to enter."""
 
     option: str
     question: str
@@ -128,11 +122,9 @@ class Choice:
     unless: Fact | None = None
 
     def fits(self, facts: Facts) -> bool:
-        """Whether it is offered."""
         return (self.needs is None or self.needs in facts.known) and self.unless not in facts.known
 
     def filled(self, facts: Facts) -> Choice:
-        """The choice about this incident."""
         given = {name: facts.batch if value is BATCH else value for name, value in self.options.items()}
         steps = [
             step.replace("{owner}", shlex.quote(owner))
@@ -164,7 +156,6 @@ class Choice:
         return f"Kafka:    {self.kafka}", f"database: {self.database}"
 
     def keywords(self, named: Mapping[str, object]) -> dict[str, Any]:
-        """All keywords, including the values that a person has entered."""
         return {**self.options, **named}
 
     def command(self, sink: str, named: Mapping[str, object]) -> str:
@@ -211,7 +202,6 @@ def state_command(step: Literal["make", "migrate"], names: Mapping[str, str]) ->
 
 
 def _flags(keywords: Mapping[str, Any]) -> list[str]:
-    """Keywords as the command line has them."""
     flags = []
     for name, value in keywords.items():
         if isinstance(value, OperatorDecision):

@@ -97,7 +97,6 @@ ADOPT: Final = Choice(
 
 
 def restoring(title: str, *steps: str) -> Choice:
-    """To restore one side as it was."""
     return Choice(name="restore", title=title, database="as the backup has it", steps=(*steps, CALL_AGAIN))
 
 

@@ -54,11 +54,7 @@ _HOMES: Final = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Returns:
-        The exit code, see the module's docstring.
-    """
+    """Run one command."""
     make_usable()
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -101,8 +97,6 @@ def command_parser(words: Sequence[str]) -> CommandParser:
 
 
 class _PrintSchema(argparse.Action):
-    """Prints the schema and ends the program, as ``--version`` does."""
-
     def __init__(self, option_strings: Sequence[str], dest: str, **named: Any) -> None:
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **named)
 
@@ -111,7 +105,6 @@ class _PrintSchema(argparse.Action):
 
 
 def _run(given: argparse.Namespace) -> CommandResult:
-    """The command's own result, or the result for an error that has an exit code."""
     try:
         with _commands_as_given(given), file_of(given).named_in_errors():
             result: CommandResult = given.run(given)

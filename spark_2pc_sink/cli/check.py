@@ -76,11 +76,7 @@ def _exit_code(report: CheckReport, *, strict: bool) -> int:
 
 
 def sink_options(given: argparse.Namespace) -> SinkOptions:
-    """The options of a sink from flags, the file and the environment.
-
-    Raises:
-        ConfigurationError: an option is wrong, or two sources of the command line contradict each other.
-    """
+    """The options of a sink from flags, the file and the environment."""
     said = given_sink_options(given)
     file = file_of(given)
     add_once(said, file.options.items(), source="--config")

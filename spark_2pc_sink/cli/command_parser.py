@@ -17,18 +17,13 @@ _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per record: ``time``, ``level``, ``logger``, ``message``, ``transactional_id`` and ``exception``.
-
-    Args:
-        transactional_id: id of the command's sink; None if it has none, or several.
-    """
+    """One object per record: ``time``, ``level``, ``logger``, ``message``, ``transactional_id`` and ``exception``."""
 
     def __init__(self, transactional_id: str | None) -> None:
         super().__init__()
         self._transactional_id = transactional_id
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -55,7 +50,6 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def logging_to_stderr(given: argparse.Namespace) -> Iterator[None]:
-    """Log to standard error in the block, as configured on the command line."""
     handler = logging.StreamHandler(sys.stderr)
     if getattr(given, "log_json", False):
         handler.setFormatter(JsonFormatter(getattr(given, "transactional_id", None)))
@@ -112,9 +106,5 @@ class CommandParser(argparse.ArgumentParser):
         return self.prog.removeprefix(PROGRAM).strip() or None
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print and exit for.
-
-        Raises:
-            CommandLineError: always.
-        """
+        """Raise what argparse would print and exit for."""
         raise CommandLineError(message, command=self.command, usage=self.format_usage())

@@ -55,21 +55,13 @@ _SECRETS: Final = {
 
 
 def file_of(given: argparse.Namespace) -> SourcedOptions:
-    """The options in the file of ``--config``; empty if no file was given.
-
-    Raises:
-        ConfigurationError: see `read_toml_file`.
-    """
+    """The options in the file of ``--config``; empty if no file was given."""
     path = getattr(given, "sink_file", None)
     return SourcedOptions() if path is None else read_toml_file(path)
 
 
 def environment_options() -> SourcedOptions:
-    """The options in the environment. Other variables are ignored: the job's own start refuses them.
-
-    Raises:
-        ConfigurationError: see `read_environment`.
-    """
+    """The options in the environment. Other variables are ignored: the job's own start refuses them."""
     return read_environment(os.environ, strict=False)
 
 
@@ -183,11 +175,7 @@ def _flag(name: str) -> str:
 
 
 def add_database(command: argparse.ArgumentParser, *, required: bool = True, positional: bool = False) -> None:
-    """Add the database and its tables, and the file that may name them and the Kafka properties.
-
-    Args:
-        required: False if the command can run without a database.
-    """
+    """Add the database and its tables, and the file that may name them and the Kafka properties."""
     file = "the TOML file of the sink, as DualWriteSink.from_toml reads it (default: SPARK_2PC_CONFIG)"
     command.add_argument("--config", dest="sink_file", metavar="FILE", help=file)
     if positional:
@@ -202,18 +190,12 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True, pos
 
 
 def add_sink(command: argparse._ActionsContainer, *, about: str, required: bool = False) -> None:
-    """Add the flag that names the sink; the sink's file and the environment may name it too."""
     command.add_argument("--transactional-id", metavar="ID", help=about)
     command.set_defaults(sink_required=required)
 
 
 def given_options(given: argparse.Namespace) -> dict[str, Any]:
-    """The keywords of `recover` from flags, the sink's file and the environment.
-
-    Raises:
-        ConfigurationError: two sources on the command line contradict each other, a file cannot be read, or the command
-            needs a database and none is given.
-    """
+    """The keywords of `recover` from flags, the sink's file and the environment."""
     said = {name: value for name, value in vars(given).items() if name in _DECLARED and name != "kafka"}
     if not hasattr(given, "database_required"):
         return said
@@ -306,11 +288,7 @@ def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, Any]
 
 
 def as_property(text: str) -> tuple[str, str]:
-    """``KEY=VALUE`` as a pair.
-
-    Raises:
-        ConfigurationError: there is no ``=``.
-    """
+    """``KEY=VALUE`` as a pair."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ConfigurationError(
@@ -325,11 +303,7 @@ _RULE: Final = "a reason is required for the history of operators' decisions, an
 
 
 def reason_for(given: argparse.Namespace, decided: str) -> str:
-    """The given reason, or one that the person types now.
-
-    Raises:
-        ConfigurationError: none was given, and there is no terminal, or the answer is empty.
-    """
+    """The given reason, or one that the person types now."""
     reason: str | None = getattr(given, "reason", None)
     if reason is not None:
         return reason

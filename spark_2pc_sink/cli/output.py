@@ -67,11 +67,7 @@ FORMAT: Final = "spark-2pc/1"
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResult:
-    """Result of a command, for both forms of output.
-
-    Attributes:
-        notes: for people, on standard error in both forms: one line each.
-    """
+    """Result of a command, for both forms of output."""
 
     exit_code: int
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -82,11 +78,7 @@ class CommandResult:
 
 
 def write_result(result: CommandResult, *, command: str | None, as_json: bool) -> int:
-    """Print a result.
-
-    Returns:
-        The exit code.
-    """
+    """Print a result."""
     text = json.dumps(envelope(result, command), indent=2) + "\n" if as_json else result.text
     code = print_out(text, result.exit_code)
     for note in result.notes:
@@ -131,7 +123,6 @@ def as_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def json_schema() -> str:
-    """The JSON Schema (2020-12) of all that ``--json`` prints."""
     schema = json.loads(files(__package__).joinpath("schema.json").read_text(encoding="utf-8"))
     schema["$defs"]["cause"]["enum"] = [None, *(cause.value for cause in HaltCause)]
     return json.dumps(schema, indent=2) + "\n"

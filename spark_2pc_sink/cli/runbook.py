@@ -114,11 +114,7 @@ def _run(given: argparse.Namespace) -> CommandResult:
 
 
 def _saving(path: Path | None) -> Callable[[IncidentLog], None]:
-    """Return a function that writes a protocol to a file.
-
-    Raises:
-        ConfigurationError: raised by the function if the file cannot be written.
-    """
+    """Return a function that writes a protocol to a file."""
 
     def save(log: IncidentLog) -> None:
         if path is None:
@@ -142,11 +138,7 @@ class Terminal:
         sys.stdout.write(f"{text}\n")
 
     def ask(self, question: str) -> str:
-        """Ask, and read one line.
-
-        Raises:
-            NoAnswerError: the input has ended, or Ctrl-C was pressed.
-        """
+        """Ask, and read one line."""
         try:
             answer = input(f"{question} ")
         except (EOFError, KeyboardInterrupt):

@@ -26,7 +26,6 @@ TOKEN_CHARACTERS_MIN: Final = 20
 
 
 def add_watching(command: argparse.ArgumentParser, *, listen: str) -> None:
-    """Add both sides, the address, and the time limit of a look."""
     add_connection(command)
     add_database(command)
     command.add_argument(
@@ -52,16 +51,11 @@ def add_host_names(command: argparse.ArgumentParser, *, option: str, reader: str
 
 
 def own_names(host: str, names: Iterable[str]) -> frozenset[str]:
-    """The names of a server in the Host header, in lower case."""
     return frozenset(name.lower() for name in (host, socket.gethostname(), socket.getfqdn(), *names))
 
 
 def read_token(path: Path) -> str:
-    """The token in the file of --token-file.
-
-    Raises:
-        ConfigurationError: it cannot be read, or its token is too short.
-    """
+    """The token in the file of --token-file."""
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -82,11 +76,7 @@ def read_token(path: Path) -> str:
 
 
 def watched(given: argparse.Namespace) -> Watched:
-    """The systems named on the command line.
-
-    Raises:
-        ConfigurationError: an option is wrong.
-    """
+    """The systems named on the command line."""
     # Imported for these commands only.
     from spark_2pc_sink.monitoring.watched import Watched  # noqa: PLC0415
 
@@ -100,11 +90,7 @@ def watched(given: argparse.Namespace) -> Watched:
 
 
 def host_and_port(text: str, *, option: str) -> tuple[str, int]:
-    """Split ``HOST:PORT``, removing the brackets of an IPv6 address.
-
-    Raises:
-        ConfigurationError: it is something else.
-    """
+    """Split ``HOST:PORT``, removing the brackets of an IPv6 address."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > PORT_MAX:
         rule = f"must be HOST:PORT, with a port up to {PORT_MAX}"

@@ -41,8 +41,6 @@ _SIDE: Final = {"database": "the database", "kafka": "Kafka"}
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """The parts to show."""
-
     in_doubt: bool = False
     everything: bool = False
     details: bool = False

@@ -120,7 +120,6 @@ def _verify(given: argparse.Namespace) -> CommandResult:
 
 
 def _registry(given: argparse.Namespace) -> dict[str, Any]:
-    """The command line's schema registry, or else that of the sink's file."""
     if given.schema_registry is not None:
         return {"schema_registry": {"url": given.schema_registry}}
     from_file = file_of(given).options.get("schema_registry")
@@ -148,7 +147,6 @@ class _ProgressBar:
             self._bar.close()
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """See `verify`."""
         if self._bar is None or what != self._what:
             if self._bar is not None:
                 self._bar.close()

@@ -38,13 +38,10 @@ _BATCH_EVENTS: Final = frozenset({history.DECIDED, history.EMPTY, history.ACCEPT
 
 @dataclass
 class Sum:
-    """Number and sum of measurements."""
-
     count: int = 0
     total: float = 0.0
 
     def add(self, value: float) -> None:
-        """Add one measurement."""
         self.count += 1
         self.total += value
 
@@ -73,7 +70,6 @@ class SinkCounts:
     event_delay_s: float | None = None
 
     def add(self, line: HistoryLine) -> None:
-        """Count one line."""
         row = line.row
         if line.event in _BATCH_EVENTS:
             self.batches += 1
@@ -92,8 +88,6 @@ class SinkCounts:
 
 
 class BatchCounters:
-    """The counts of all sinks, kept from one look to the next."""
-
     def __init__(self) -> None:
         #: The counts by transactional id, of every sink that `lines_wanted` was asked about.
         self.by_sink: dict[str, SinkCounts] = {}
@@ -114,7 +108,6 @@ class BatchCounters:
         return row.decision - counted if settled > counted else 0
 
     def count(self, transactional_id: str, lines: Iterable[HistoryLine]) -> None:
-        """Count those of a sink's newest lines that are new and settled."""
         counted = self._counted[transactional_id]
         new = [line for line in lines if line.row.decision > counted and line.row.status != DECIDED]
         for line in sorted(new, key=lambda line: line.row.decision):
@@ -264,11 +257,7 @@ class SinkCollector(Collector):
         self._newest_s = float("-inf")
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics.
-
-        Raises:
-            DualWriteError: a side refused a request; the scrape fails, and the error is logged.
-        """
+        """All metrics."""
         asked_s = time.monotonic()
         with self._looking:
             if self._newest_s < asked_s:

@@ -31,7 +31,6 @@ class Watched:
     tables: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse invalid options before the first look."""
         self.options()
 
     def options(self) -> RecoveryOptions:
@@ -41,11 +40,7 @@ class Watched:
         )
 
     def look(self, transactional_id: str | None = None) -> StatusReport:
-        """Both sides of one sink, or of all; parts that cannot be read in time are named in the report.
-
-        Raises:
-            KafkaError, StateStoreError, RemoteProtocolError: a side refused a request.
-        """
+        """Both sides of one sink, or of all; parts that cannot be read in time are named in the report."""
         return status(
             kafka=self.kafka,
             database=self.database,
@@ -56,14 +51,12 @@ class Watched:
 
     @contextmanager
     def store(self) -> Iterator[SqlStateStore]:
-        """The state tables, with the time limit of a look."""
         limits = {"connect_timeout_s": self.timeout_s, "commit_timeout_ms": self.timeout_s * 1000}
         settings = StoreSettings(**{**self.options().store_settings(), **limits})
         with closing(SqlStateStore(self.database, settings)) as store:
             yield store
 
     def recover(self, transactional_id: str, **choices: Any) -> RecoveryReport:
-        """Settle one sink; ``choices`` and errors are those of `recover`."""
         return recover(
             transactional_id=transactional_id, kafka=self.kafka, database=self.database, **self.tables, **choices
         )

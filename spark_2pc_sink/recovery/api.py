@@ -170,11 +170,7 @@ def _driver_of(store: SqlStateStore, row: StateRow) -> Liveness:
 
 
 def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options: RecoveryOptions) -> RecoveryReport:
-    """The report for a row that is not taken over, because its driver is or may be alive.
-
-    Raises:
-        TakeOverRefusedError: something is in doubt.
-    """
+    """The report for a row that is not taken over, because its driver is or may be alive."""
     if found.settled:
         return found
     if driver.alive:

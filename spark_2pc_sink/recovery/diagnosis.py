@@ -43,12 +43,7 @@ if TYPE_CHECKING:
 
 
 def check_kept(kafka: KafkaSide, row: StateRow, resolution: Resolution) -> Resolution | Halt:
-    """Return a verdict that ends a decided batch as done, or why it must not.
-
-    Raises:
-        AuthorizationError: a topic may not be described.
-        KafkaError, KafkaTimeoutError: Kafka does not tell.
-    """
+    """Return a verdict that ends a decided batch as done, or why it must not."""
     committed = resolution.verdict is Verdict.MARK_DONE
     if row.status != DECIDED or not (committed or resolution.verdict is Verdict.COMMIT):
         return resolution
@@ -59,11 +54,7 @@ def check_kept(kafka: KafkaSide, row: StateRow, resolution: Resolution) -> Resol
 
 
 def explain_outcome_lost(kafka: KafkaSide, row: StateRow, halt: Halt) -> Halt:
-    """Halt because no log tells how the row's transaction ended; if a topic was re-created, that is the cause.
-
-    Args:
-        halt: result of reading the logs; used unless Kafka tells more.
-    """
+    """Halt because no log tells how the row's transaction ended; if a topic was re-created, that is the cause."""
     written = _written_by(row)
     try:
         logs = kafka.view_logs(written.offsets)
@@ -197,19 +188,11 @@ class Diagnosis:
     open_transaction: OpenTransactionEnd | None
 
     def view_kafka(self) -> KafkaView:
-        """Read the coordinator's state.
-
-        Raises:
-            RemoteProtocolError: it shows a state that this version does not know.
-        """
+        """Read the coordinator's state."""
         return self.view_of(self.kafka.describe())
 
     def view_of(self, described: TransactionDescription) -> KafkaView:
-        """The same for an answer that was already received.
-
-        Raises:
-            RemoteProtocolError: as above.
-        """
+        """The same for an answer that was already received."""
         try:
             state = TransactionState(described.state)
         except ValueError as error:
@@ -313,7 +296,6 @@ class Diagnosis:
 
 
 def _planned_text(verdict: Verdict, row: StateRow | None, kafka: KafkaView) -> str:
-    """What a recovery will do, with the transaction that it will end."""
     if verdict is Verdict.COMMIT and row is not None:
         return f"recovery will commit Kafka transaction {row.prepared_transaction_state}"
     if verdict is Verdict.ABORT:
@@ -322,14 +304,12 @@ def _planned_text(verdict: Verdict, row: StateRow | None, kafka: KafkaView) -> s
 
 
 def _unknown_id_reason(kafka: KafkaView, halt: Halt) -> str:
-    """Report what Kafka knows about an id that the database does not know."""
     since = open_s(kafka)
     opened = "" if since is None else f", open for {duration(since)}"
     return f"the state table and its history have nothing for this id; Kafka has {kafka}{opened}: {halt.reason}"
 
 
 def with_choices(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
-    """Complete the report with what the operator can do, also if no decision is needed."""
     if report.condition not in {"in_doubt", "owed"} or report.cause is not None:
         return report
     return report.with_remedies(sink_flags(options))
@@ -349,7 +329,6 @@ def open_s(kafka: KafkaView) -> float | None:
 
 
 def history_line(row: StateRow, number: int) -> str:
-    """The history line from which a lost row is rebuilt."""
     return f"line {number} of its history ({shown(row)})"
 
 
@@ -379,11 +358,7 @@ def began_at(kafka: KafkaSide, deadline: Deadline) -> dict[TopicPartition, int |
 
 
 def located(halt: Halt, found: Mapping[TopicPartition, int | str]) -> Halt:
-    """The halt for an open transaction, with the places of its records.
-
-    Args:
-        halt: with the cause OPEN_TRANSACTION.
-    """
+    """The halt for an open transaction, with the places of its records."""
     places = [
         f"{partition} from offset {began}" if isinstance(began, int) else f"{partition} ({began})"
         for partition, began in list(found.items())[:SHOWN_PARTITIONS_MAX]

@@ -55,7 +55,6 @@ class BatchEntry:
 
     @classmethod
     def of(cls, line: HistoryLine) -> BatchEntry:
-        """The entry of a line."""
         row = line.row
         at = row.settled_at if line.event in _SETTLED_ONLY else row.decided_at
         return cls(
@@ -167,7 +166,6 @@ def history(
 def read_report(
     store: StateStore, transactional_id: str | None, *, last: int, since: datetime | None, batches: bool, actions: bool
 ) -> HistoryReport:
-    """See `history`."""
     found: list[Entry] = []
     if batches:
         lines = store.read_history(transactional_id, last=last)
@@ -181,7 +179,6 @@ def read_report(
 
 
 def utc(moment: datetime, *, timespec: str = "milliseconds") -> str:
-    """ISO 8601 in UTC."""
     return moment.astimezone(timezone.utc).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 

@@ -74,32 +74,20 @@ class LostCommits:
         return bool(found.transactions)
 
     def nothing_is_lost(self, row: StateRow) -> bool:
-        """Whether the operator says that a commit which the row lacks is not of a batch.
-
-        Raises:
-            ConfigurationError: the logs show that it is.
-        """
+        """Whether the operator says that a commit which the row lacks is not of a batch."""
         if self.accepted is None or len(self.accepted):
             return False
         self._look(row).check(self.accepted)
         return True
 
     def would_pass(self, row: StateRow) -> BatchRange | None:
-        """The named batches, if `pass_over` would continue after them.
-
-        Raises:
-            ConfigurationError: as for `pass_over`.
-        """
+        """The named batches, if `pass_over` would continue after them."""
         if self.accepted is not None:
             self._look(row).check(self.accepted)
         return self.accepted
 
     def pass_over(self, row: StateRow, actions: list[Action]) -> StateRow | None:
-        """Continue after the batches that the operator has named; None if there are none.
-
-        Raises:
-            ConfigurationError: the named batches are not the lost ones; nothing was changed.
-        """
+        """Continue after the batches that the operator has named; None if there are none."""
         return None if self.accepted is None else self._pass_over(row, self._look(row), self.accepted, actions)
 
     def pass_over_unread(self, row: StateRow, actions: list[Action]) -> StateRow:

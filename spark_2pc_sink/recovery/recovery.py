@@ -117,8 +117,6 @@ class Recovered:
 
 @dataclass
 class _Findings:
-    """Findings and actions of one recovery so far."""
-
     before: StateRow
     kafka_first: KafkaView | None = None
     kafka_last: KafkaView | None = None
@@ -305,7 +303,6 @@ class Recovery:
         return replace(named, remedies=report.remedies, report=report)
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
-        """Act until the row and Kafka agree; returns the resulting row."""
         deadline = Deadline(self._clock, self._options.settle_deadline_ms)
         while True:
             kafka = self.diagnosis.view_kafka()
@@ -386,7 +383,6 @@ class Recovery:
     def _complete(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings
     ) -> _Settled | _PollAgain:
-        """Commit in Kafka, check that the records are there, and note it."""
         # A broker of apache/kafka#22704 keeps no transaction that may time out, and aborts it if it is asked to.
         take_over = self._kafka.offers_keep_prepared and kafka.never_expires
         if take_over:
@@ -419,7 +415,6 @@ class Recovery:
         )
 
     def _decided_by_operator(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> StateRow:
-        """Carry out the operator's decision about a halt, or raise it."""
         # To a driver that was paused since its claim, the work of a newer one looks like a contradiction.
         self._store.check_generation(self._transactional_id, row.generation)
         if halt.cause is HaltCause.DATABASE_BEHIND:
@@ -463,7 +458,6 @@ class Recovery:
         return self._store.mark_done(self._transactional_id, row.generation, str(settled), action=action, detail=did)
 
     def _note(self, row: StateRow, action: str, did: Mapping[str, str]) -> None:
-        """Log an action that changes only Kafka."""
         self._store.note_action(self._transactional_id, row.generation, action, did)
 
     def _halt(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> HaltError:

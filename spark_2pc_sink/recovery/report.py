@@ -38,13 +38,11 @@ def view_of(row: StateRow) -> RowView:
 
 
 def shown(row: StateRow) -> str:
-    """The row in one line: its batch, status, and producer id and epoch."""
     batch = "no batch" if row.batch_id is None else f"batch {row.batch_id}"
     return f"{batch}, {view_of(row)}"
 
 
 def batch_line(row: StateRow) -> str:
-    """The row's batch: its size, age, and offsets."""
     if row.batch_id is None:
         return "none yet"
     since = "" if row.decided_at is None else f", decided {row.decided_at:%Y-%m-%d %H:%M:%S %Z}"
@@ -55,7 +53,6 @@ def batch_line(row: StateRow) -> str:
 
 
 def owed_reason(row: StateRow) -> str:
-    """The batch that Kafka lacks: its id, size and age."""
     since = "" if row.decided_at is None else f" since {row.decided_at:%Y-%m-%d %H:%M:%S %Z}"
     return (
         f"Kafka is owed batch {row.batch_id}: the table has its {counted(row.row_count, 'row')}{since}, and Kafka "
@@ -118,8 +115,6 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that a recovery did, or that a dry run reports it would do."""
-
     kind: ActionKind
     text: str
 

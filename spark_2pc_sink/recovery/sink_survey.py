@@ -67,15 +67,12 @@ class TimedCluster(Cluster):
         self._end = end
 
     def deadline(self, limit_ms: int | None = None, *, backoff_ms: int | None = None) -> Deadline:
-        """As in the base class, but not past the deadline."""
         wanted_ms = self.options.max_block_ms if limit_ms is None else limit_ms
         return super().deadline(min(wanted_ms, int(self._end.remaining_s * 1000)), backoff_ms=backoff_ms)
 
 
 @dataclass
 class _Sinks:
-    """Answer of the database, grouped by the next action."""
-
     rows: dict[str, tuple[StateRow, bool]] = field(default_factory=dict)
     unreadable: list[UnreadableSink] = field(default_factory=list)
 
@@ -157,7 +154,6 @@ class SinkSurvey:
         return StoreSettings(**(given | bounds))
 
     def _valid_sinks(self, survey: Survey) -> _Sinks:
-        """The requested sinks, without the invalid ones."""
         sinks = _Sinks()
         for row, lost in [*((row, False) for row in survey.rows), *((line, True) for line in survey.lost)]:
             if not self._is_requested(row.transactional_id):
@@ -242,7 +238,6 @@ class SinkSurvey:
         self._reports[name] = with_choices(replace(report, driver=driver), diagnosis.options)
 
     def _elsewhere(self, cluster: Cluster, name: str, row: StateRow, *, lost: bool) -> RecoveryReport:
-        """The report on a sink of another cluster, which is not contacted here."""
         features = cluster.features()
         unasked = KafkaView(TransactionState.UNKNOWN, None, features.transaction_version, features.cluster_id)
         report = self._diagnosis(cluster, name, self._end).judge(None if lost else row, row, unasked)
@@ -333,11 +328,7 @@ def by_the_database(row: StateRow, *, lost: bool, driver: Liveness | None) -> Re
 
 
 def by_kafka(transactional_id: str, kafka: KafkaView, *, open_s: float | None) -> RecoveryReport:
-    """The report on a transactional id if the database could not be read.
-
-    Args:
-        open_s: seconds since its open transaction began; None if none is open.
-    """
+    """The report on a transactional id if the database could not be read."""
     if kafka.state is TransactionState.ONGOING:
         reason = "Kafka has an open transaction of this id"
     elif kafka.state in ENDING_STATES:

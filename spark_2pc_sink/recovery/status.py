@@ -27,14 +27,11 @@ IN_DOUBT: Final[frozenset[Condition]] = frozenset({"in_doubt", "owed"})
 
 @dataclass(frozen=True)
 class UnreadableSink:
-    """A sink whose data on one side is invalid."""
-
     transactional_id: str
     side: Literal["database", "kafka"]
     problem: str
 
     def as_json(self) -> dict[str, str]:
-        """The fields."""
         return dict(vars(self))
 
 

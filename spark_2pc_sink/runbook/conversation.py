@@ -51,15 +51,12 @@ class Asker(Protocol):
 
 
 class Questions:
-    """All questions to a person."""
-
     def __init__(self, asker: Asker, log: IncidentLog) -> None:
         self.say: Callable[[str], None] = asker.say
         self._asker = asker
         self._log = log
 
     def choose(self, offered: Sequence[Choice]) -> Choice | None:
-        """Ask for one of the choices; None to stop."""
         by_name = {choice.name: choice for choice in offered}
         for _ in range(ANSWERS_MAX):
             answer = self._ask(f"Which one? [{'/'.join([*by_name, STOP])}]", "choice")
@@ -69,11 +66,9 @@ class Questions:
         raise NoAnswerError
 
     def name_inputs(self, choice: Choice) -> dict[str, object]:
-        """Ask for a value that a choice needs."""
         return {each.option: self._parsed(each) for each in choice.inputs}
 
     def reason(self, choice: Choice) -> str:
-        """Ask why a difference between both sides is accepted."""
         self.say(f"This accepts a difference: {choice.accepts}")
         for _ in range(ANSWERS_MAX):
             answer = self._ask("Why? One sentence for the history", "reason")
@@ -82,12 +77,10 @@ class Questions:
         raise NoAnswerError
 
     def confirm(self, choice: Choice) -> bool:
-        """Ask whether to carry out a choice."""
         self.say("\n".join([f"{choice.name}:", *(f"      {line}" for line in choice.effects)]))
         return self._ask(f"Do it? [{YES}/no]", "confirmation") == YES
 
     def take_over(self) -> bool:
-        """Ask whether to stop a driver that is alive, or may be."""
         return self._ask(f"Its driver is running, or may be. Stop it? [{TAKE_OVER}/no]", "take_over") == TAKE_OVER
 
     def _parsed(self, wanted: Input) -> object:
@@ -105,11 +98,7 @@ class Questions:
 
 
 def parsed(wanted: Input, text: str) -> object:
-    """Check an answer, and convert it to the option's type.
-
-    Raises:
-        ConfigurationError: the answer is not valid.
-    """
+    """Check an answer, and convert it to the option's type."""
     if wanted.kind == "batches":
         return str(BatchRange.parse(text))
     if not text.isascii() or not text.isdigit():
@@ -159,14 +148,7 @@ class Conversation:
         self._accepted: list[str] = []
 
     def run(self, transactional_id: str | None) -> RunbookEnd:
-        """Look at one sink, or at all, and handle each that has a problem.
-
-        Args:
-            transactional_id: the sink; None for all.
-
-        Raises:
-            DualWriteError: a side cannot be used, or refused. Earlier actions are in the protocol.
-        """
+        """Look at one sink, or at all, and handle each that has a problem."""
         pictures = self._sides.look(transactional_id)
         every = len(pictures)
         if transactional_id is None:
@@ -264,7 +246,6 @@ class Conversation:
     # --- acting --------------------------------------------------------------------------------------------------
 
     def _carry_out(self, choice: Choice, picture: Picture, symptom: Problem) -> RunbookEnd | None:
-        """Carry out the choice; None to look again."""
         if choice.act is Act.RECHECK:
             self._sides.wait(RECHECK_S)
             return None
@@ -307,11 +288,7 @@ class Conversation:
         return None
 
     def _dry_run(self, choice: Choice, keywords: dict[str, Any], picture: Picture) -> bool:
-        """Show the planned changes, and ask for confirmation; with the reason in ``keywords`` if one is needed.
-
-        Raises:
-            ConfigurationError: an entered value does not fit the state of both sides.
-        """
+        """Show the planned changes, and ask for confirmation; with the reason in ``keywords`` if one is needed."""
         planned = self._sides.recover(picture.transactional_id, **keywords, dry_run=True)
         if planned.cause is HaltCause.OPEN_TRANSACTION and "open_transaction" not in keywords:
             self._say("Kafka has an open transaction that no state row names: decide first how it ends")

@@ -22,11 +22,7 @@ EVERY_SINK: Final = "every sink"
 
 @dataclass(frozen=True, kw_only=True)
 class OpenElsewhere:
-    """Another producer's open transaction in a topic of the sink, known to its coordinator.
-
-    Attributes:
-        never_expires: True with two-phase commit: only its owner ends it.
-    """
+    """Another producer's open transaction in a topic of the sink, known to its coordinator."""
 
     transactional_id: str
     producer_id: int
@@ -36,11 +32,7 @@ class OpenElsewhere:
 
 @dataclass(frozen=True)
 class Readers:
-    """The open transactions that block read_committed consumers of a sink's topics.
-
-    Attributes:
-        problem: why the search failed, completely or for some partitions; '' if it succeeded.
-    """
+    """The open transactions that block read_committed consumers of a sink's topics."""
 
     hanging: tuple[HangingTransaction, ...] = ()
     waiting: tuple[OpenElsewhere, ...] = ()
@@ -49,11 +41,7 @@ class Readers:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """The observed state of one sink.
-
-    Attributes:
-        readers: transactions that block consumers of its topics; only searched for if the sink itself is fine.
-    """
+    """The observed state of one sink."""
 
     transactional_id: str
     report: RecoveryReport | None = None
@@ -65,12 +53,10 @@ class Picture:
 
     @property
     def batch_id(self) -> int | None:
-        """The batch of the state row; None if there is no row, or it has no batch."""
         return None if self.report is None or self.report.row is None else self.report.row.batch_id
 
     @property
     def facts(self) -> Facts:
-        """What fills in the choices."""
         facts = NO_FACTS if self.report is None else self.report.incident
         return replace(
             facts,
@@ -80,7 +66,6 @@ class Picture:
 
     @property
     def problem(self) -> Problem:
-        """The sink's problem."""
         if self.database_problem:
             return Symptom.DATABASE_OUT_OF_REACH
         if self.kafka_problem:

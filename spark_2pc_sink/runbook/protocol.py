@@ -16,15 +16,12 @@ StepKind = Literal["saw", "answered", "did", "verified", "left", "failed", "ende
 
 @dataclass(frozen=True)
 class RunbookStep:
-    """One line of a protocol."""
-
     at: datetime
     kind: StepKind
     text: str
     fields: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The step as JSON."""
         return {"at": self.at.isoformat(), "kind": self.kind, "text": self.text, **self.fields}
 
     def __str__(self) -> str:
@@ -47,7 +44,6 @@ class IncidentLog:
     steps: list[RunbookStep] = field(default_factory=list)
 
     def note(self, kind: StepKind, text: str, **fields: Any) -> None:
-        """Add a step."""
         self.steps.append(RunbookStep(self.now(), kind, text, fields))
         self.save(self)
 

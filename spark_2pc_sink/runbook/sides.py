@@ -30,8 +30,6 @@ OPEN_MS_MIN: Final = 60_000
 
 @dataclass(frozen=True)
 class Compared:
-    """The result of a comparison of topic and table."""
-
     verdict: Verdict
     text: str
 
@@ -83,11 +81,9 @@ class BothSides:
         return replace(picture, readers=readers)
 
     def recover(self, transactional_id: str, **keywords: Any) -> RecoveryReport:
-        """Call `recover` for one sink."""
         return recover(transactional_id=transactional_id, **self._connections, **keywords)
 
     def abort_hanging(self, picture: Picture) -> list[str]:
-        """End the transactions that hang in the topics of a sink; a line for each."""
         lines = []
         with TransactionTool(kafka=self._kafka) as tool:
             for one in picture.readers.hanging:
@@ -120,7 +116,6 @@ class BothSides:
         return Compared(found.verdict, str(found))
 
     def sink_flags(self, transactional_id: str) -> str:
-        """The words that name one sink and both sides in a command, without secrets."""
         return sink_flags(RecoveryOptions.parse(transactional_id=transactional_id, **self._connections))
 
     def with_cluster(self, step: str) -> str:
@@ -129,7 +124,6 @@ class BothSides:
         return complete
 
     def wait(self, seconds: float) -> None:
-        """Wait."""
         self._clock.sleep(seconds)
 
 

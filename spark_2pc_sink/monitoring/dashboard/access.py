@@ -44,7 +44,6 @@ _HEADERS: Final = {
 
 
 def is_loopback(host: str) -> bool:
-    """True for an address, or a name, that only this machine reaches."""
     if host == "localhost":
         return True
     try:
@@ -54,23 +53,17 @@ def is_loopback(host: str) -> bool:
 
 
 def new_token() -> str:
-    """A random token that cannot be guessed."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 @dataclass(frozen=True)
 class DashboardAccess:
-    """Access rules.
-
-    Args:
-        hosts: names of this server in the Host header, in addition to those of the loopback interface.
-    """
+    """Access rules."""
 
     token: str | None = field(default=None, repr=False)
     hosts: Iterable[str] = ()
 
     def guard(self, app: Flask) -> None:
-        """Let ``app`` check it on every page."""
         app.config.update(
             SECRET_KEY=secrets.token_bytes(TOKEN_BYTES),
             SESSION_COOKIE_NAME="spark_2pc_dashboard",
@@ -88,7 +81,6 @@ class DashboardAccess:
         app.add_url_rule("/login", "login", self._login, methods=["GET", "POST"])
 
     def is_let_in(self) -> bool:
-        """True if the sender of the request has logged in, or need not."""
         return self.token is None or bool(session.get(_GRANTED))
 
     def is_token(self, given: str) -> bool:

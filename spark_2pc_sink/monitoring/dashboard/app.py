@@ -37,7 +37,6 @@ REFRESH_S: Final = 10
 
 
 def make_app(watched: Watched, access: DashboardAccess) -> Flask:
-    """The web application."""
     app = Flask(__name__)
     access.guard(app)
     app.jinja_env.filters.update(
@@ -64,20 +63,16 @@ def make_app(watched: Watched, access: DashboardAccess) -> Flask:
 
 @dataclass
 class _Pages:
-    """The pages, each from one look at both sides."""
-
     watched: Watched
     #: One recovery at a time: two simultaneous requests are claimed one after the other.
     recovering: threading.Lock = field(default_factory=threading.Lock)
 
     def sinks(self) -> ResponseReturnValue:
-        """All sinks."""
         found = self.watched.look()
         ordered = sorted(found.sinks, key=sink_views.weight)
         return render_template("sinks.html", found=found, ordered=ordered)
 
     def sink(self) -> ResponseReturnValue:
-        """One sink with its batches, and what people did."""
         transactional_id = _asked_id()
         found = self.watched.look(transactional_id)
         lines, actions = [], []
@@ -173,7 +168,6 @@ def _form(found: RecoveryReport, *, wrong: str = "") -> str:
 
 
 def _refusal(found: RecoveryReport, chosen: Choice | None) -> str:
-    """Why the form is refused; '' if it is not."""
     form = request.form
     if form.get("seen") != fingerprint(found):
         return "Both sides have changed since this page was loaded. Nothing was done: check them, and choose again."
@@ -244,7 +238,6 @@ def serve(watched: Watched, access: DashboardAccess, host: str, port: int) -> No
 
 
 def http_server(app: Flask, listening: socket.socket) -> BaseWSGIServer:
-    """A server for the pages, not started yet."""
     server = create_server(
         app,
         sockets=[listening],

@@ -46,16 +46,11 @@ class Bar:
 
     @property
     def height(self) -> float:
-        """All parts together."""
         return sum(self.parts.values())
 
 
 def bar_chart(bars: Sequence[Bar], *, name: str, unit: str) -> Markup:
-    """An SVG element; '' without bars.
-
-    Args:
-        unit: unit of the values on the axis, '' for a plain number.
-    """
+    """An SVG element; '' without bars."""
     if not bars:
         return Markup()
     top = nice_ceiling(max(bar.height for bar in bars))
@@ -156,8 +151,6 @@ NOTHING: Final = "\u2013"
 
 @dataclass(frozen=True)
 class Badge:
-    """A word for the condition of a sink."""
-
     text: str
     tone: str
 
@@ -176,7 +169,6 @@ _TONES: Final = ("bad", "warn", "good", "quiet")
 
 
 def badge(sink: RecoveryReport) -> Badge:
-    """The condition of a sink in a word."""
     return Badge("needs a decision", "bad") if sink.cause is not None else _BADGES[sink.condition]
 
 
@@ -236,7 +228,6 @@ def instant(value: datetime | None) -> str:
 
 
 def row_bars(lines: Sequence[HistoryLine]) -> list[Bar]:
-    """Rows of each batch, from the oldest to the newest."""
     return [
         Bar(_at(line), f"batch {line.row.batch_id}: {number(line.row.row_count)} rows", {_ROWS: line.row.row_count})
         for line in _batches(lines)

@@ -118,13 +118,13 @@ def newest_line(tables: StateTables, transactional_id: str, *, last: int = 1) ->
     )
 
 
-def lost_lines(tables: StateTables) -> Select[Any]:
+def lost_lines(tables: StateTables, *, state_exists: bool = True) -> Select[Any]:
     """The newest line of each sink that has lines and no row."""
-    history, state = tables.history, tables.state
-    row = select(state.c.transactional_id).where(state.c.transactional_id == history.c.transactional_id)
-    others = history.alias()
+    history, state, others = tables.history, tables.state, tables.history.alias()
     newest = select(func.max(others.c.decision)).where(others.c.transactional_id == history.c.transactional_id)
-    return select(*_copied(tables)).where(~row.exists(), history.c.decision == newest.scalar_subquery())
+    lines = select(*_copied(tables)).where(history.c.decision == newest.scalar_subquery())
+    row = select(state.c.transactional_id).where(state.c.transactional_id == history.c.transactional_id)
+    return lines.where(~row.exists()) if state_exists else lines
 
 
 def figures_of(tables: StateTables) -> ColumnElement[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 
 from sqlalchemy import Connection, Table, inspect, text
 from sqlalchemy.exc import DBAPIError
@@ -12,7 +13,7 @@ from jdbc_state.errors import StateStoreError
 from jdbc_state.schema import FIGURES, StateTables, as_sql, grant, grant_usage, quoted, sql_of
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import INSUFFICIENT_PRIVILEGE, describe, sqlstate_of
-from jdbc_state.versions import find_table, making, migration, refusal
+from jdbc_state.versions import FoundTable, find_table, making, migration, refusal
 
 #: Two first starts can collide at most twice: once for the schema, once for each table. More is another fault.
 CREATE_ATTEMPTS_MAX = 5
@@ -56,21 +57,16 @@ class SchemaReport:
     remedies: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Result of `prepare`."""
-
-    history: bool
-    figures: bool
-
-
-def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> Prepared:
+def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> FoundTable | None:
     """Create schema and tables if they are missing, and migrate an earlier state table to this version.
 
     Existing tables are not created again, so a role without CREATE privileges can use them.
 
     Args:
         connection: in autocommit mode, so that a lost race leaves no failed transaction.
+
+    Returns:
+        The history, wanted or not.
 
     Raises:
         StateStoreError: a table of that name is foreign, or of a version that this role cannot change.
@@ -89,9 +85,10 @@ def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> P
         elif found is not None and (refused := refusal(found, tables, settings, where=where)) is not None:
             raise refused
         elif found is not None and found.later and found.owned:
-            _add_figures(connection, tables)
-    history = find_table(connection, tables, tables.history)
-    return Prepared(history=history is not None, figures=history is not None and not history.later)
+            # This does not rewrite the table either.
+            column = f"{FIGURES} jsonb NOT NULL DEFAULT '{{}}'"
+            _run(connection, f"ALTER TABLE {quoted(tables.history)} ADD COLUMN IF NOT EXISTS {column}")
+    return find_table(connection, tables, tables.history)
 
 
 def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> list[str]:
@@ -159,17 +156,13 @@ def check(connection: Connection, settings: StoreSettings, *, role: str | None, 
         if one.later:
             without = f"{one.name} lacks column {', '.join(one.later)}: batches are written, but without their times"
             lines.append(f"{without}. To add it: {migration(settings, role=one.owner, where=where)}")
-        lacks = _lacking(connection, table, tables.privileges(table), name)
+        asked = {"wanted": list(tables.privileges(table)), "role": name, "table": quoted(table)}
+        lacks = list(connection.scalars(_MISSING_PRIVILEGES, asked))
         if lacks:
             remedies.append(grant(table, lacks, as_sql(name)))
             lines.append(f"{name} lacks {', '.join(lacks)} on {one.name}: {remedies[-1]}")
         ready = ready and refused is None and not lacks
     return SchemaReport(state is not None, ready, tuple(lines), tuple(dict.fromkeys(remedies)))
-
-
-def _lacking(connection: Connection, table: Table, wanted: tuple[str, ...], role: str) -> list[str]:
-    asked = {"wanted": list(wanted), "role": role, "table": quoted(table)}
-    return list(connection.scalars(_MISSING_PRIVILEGES, asked))
 
 
 def _run(connection: Connection, statement: str) -> None:
@@ -187,12 +180,6 @@ def _add_columns(connection: Connection, tables: StateTables) -> None:
     )
 
 
-def _add_figures(connection: Connection, tables: StateTables) -> None:
-    """Additions within version 2. They do not rewrite the table either."""
-    history = quoted(tables.history)
-    _run(connection, f"ALTER TABLE {history} ADD COLUMN IF NOT EXISTS {FIGURES} jsonb NOT NULL DEFAULT '{{}}'")
-
-
 def _grant_as_state(connection: Connection, tables: StateTables, table: Table) -> list[str]:
     """Grant on another table the privileges that match those on the state table."""
     done = []
@@ -204,11 +191,13 @@ def _grant_as_state(connection: Connection, tables: StateTables, table: Table) -
 
 
 def _create(connection: Connection, settings: StoreSettings, table: Table, *, where: str) -> None:
-    attempt = 0
-    while True:
-        attempt += 1
+    for attempt in count(1):
         try:
-            _create_once(connection, settings, table)
+            # CREATE SCHEMA IF NOT EXISTS needs the CREATE privilege even if the schema exists.
+            if not inspect(connection).has_schema(settings.state_schema):
+                connection.execute(CreateSchema(settings.state_schema, if_not_exists=True))
+            # One message: a table never exists without its comment.
+            _run(connection, f"{sql_of(CreateTable(table))}; {sql_of(SetTableComment(table))}")
         except DBAPIError as error:
             code = sqlstate_of(error)
             if code == INSUFFICIENT_PRIVILEGE:
@@ -218,14 +207,6 @@ def _create(connection: Connection, settings: StoreSettings, table: Table, *, wh
             if connection.scalar(text("SELECT to_regclass(:name)"), {"name": quoted(table)}) is None:
                 continue
         return
-
-
-def _create_once(connection: Connection, settings: StoreSettings, table: Table) -> None:
-    # CREATE SCHEMA IF NOT EXISTS needs the CREATE privilege even if the schema exists.
-    if not inspect(connection).has_schema(settings.state_schema):
-        connection.execute(CreateSchema(settings.state_schema, if_not_exists=True))
-    # One message: a table never exists without its comment.
-    _run(connection, f"{sql_of(CreateTable(table))}; {sql_of(SetTableComment(table))}")
 
 
 def _may_not_create(settings: StoreSettings, table: Table, error: DBAPIError, *, where: str) -> StateStoreError:

@@ -95,14 +95,11 @@ def describe(error: BaseException) -> str:
 
 def store_error(operation: str, error: BaseException) -> StateStoreError:
     sqlstate = sqlstate_of(error)
-    remedy = _POLICIES if _is_against_policy(error) else _REMEDIES.get(sqlstate, "")
+    source = getattr(getattr(_original(error), "diag", None), "source_function", None)
+    remedy = _POLICIES if source == AGAINST_POLICY else _REMEDIES.get(sqlstate, "")
     return StateStoreError(
         operation=operation, detail=describe(error) + remedy, sqlstate=sqlstate, retriable=is_retriable(sqlstate)
     )
-
-
-def _is_against_policy(error: BaseException) -> bool:
-    return getattr(getattr(_original(error), "diag", None), "source_function", None) == AGAINST_POLICY
 
 
 @contextmanager

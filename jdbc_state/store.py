@@ -20,7 +20,7 @@ from jdbc_state.history import figures_of, lost_lines, newest_line, newest_lines
 from jdbc_state.joined import JoinedDecisions, KeptRecords
 from jdbc_state.model import Decision, HistoryLine, Move, StateRow, claim_lost_error
 from jdbc_state.moves import Moves
-from jdbc_state.preparing import Prepared, SchemaReport, check, migrate, prepare
+from jdbc_state.preparing import SchemaReport, check, migrate, prepare
 from jdbc_state.presence import Presence
 from jdbc_state.schema import FIGURES, StateTables, quoted
 from jdbc_state.sessions import Liveness, presence_name, run_presence_name
@@ -28,6 +28,7 @@ from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import LOCK_NOT_AVAILABLE
 from jdbc_state.state_store import DecidingTransaction, StateStore
 from jdbc_state.survey import Survey, find_drivers, survey
+from jdbc_state.versions import FoundTable
 
 _UNDEFINED_TABLE = "42P01"
 
@@ -71,13 +72,14 @@ class SqlStateStore(StateStore):
     def prepare_schema(self) -> None:
         """Create missing tables, and check that existing ones are ours, and in PostgreSQL."""
 
-        def prepare_once() -> Prepared:
+        def prepare_once() -> FoundTable | None:
             with self.database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
                 self.database.check_kind()
                 return prepare(connection, self._settings, where=self.database.label)
 
-        prepared = retry_when_cut(prepare_once, time.monotonic() + self._settings.claim_deadline_ms / 1000)
-        self._claiming.has_history, self._moves.has_figures = prepared.history, prepared.figures
+        history = retry_when_cut(prepare_once, time.monotonic() + self._settings.claim_deadline_ms / 1000)
+        self._claiming.has_history = history is not None
+        self._moves.has_figures = history is not None and not history.later
 
     def migrate(self) -> list[str]:
         """Migrate tables of an earlier version, as the role of their owner; return the changes made.

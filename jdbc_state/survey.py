@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, func, select, text
+from sqlalchemy import Connection, Select, Table, select, text
 
 from jdbc_state.claim import row_columns, row_of
 from jdbc_state.connections import driver_connection
@@ -53,8 +53,7 @@ def survey(connection: Connection, tables: StateTables, transactional_id: str | 
     rows = _read(connection, _of(select(tables.state), transactional_id)) if state_there else []
     lost = []
     if has_history:
-        lines = lost_lines(tables) if state_there else _newest_lines(tables.history)
-        lost = _read(connection, _of(lines, transactional_id))
+        lost = _read(connection, _of(lost_lines(tables, state_exists=state_there), transactional_id))
     good = tuple(row for row in rows if isinstance(row, StateRow))
     return Survey(
         table_exists=state_there,
@@ -105,13 +104,6 @@ def _of(found: Select[Any], transactional_id: str | None) -> Select[Any]:
     rows = found.subquery()
     every = select(*row_columns(rows)).order_by(rows.c.transactional_id)
     return every if transactional_id is None else every.where(rows.c.transactional_id == transactional_id)
-
-
-def _newest_lines(history: Table) -> Select[Any]:
-    """The newest line of each sink, if the state table itself is lost."""
-    others = history.alias()
-    newest = select(func.max(others.c.decision)).where(others.c.transactional_id == history.c.transactional_id)
-    return select(history).where(history.c.decision == newest.scalar_subquery())
 
 
 def _read(connection: Connection, statement: Select[Any]) -> list[StateRow | UnreadableRow]:

@@ -26,7 +26,6 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.options.sources import add_once
 from spark_2pc_sink.sink.check.check import TIMEOUT_S, check_sink
-from spark_2pc_sink.sink.check.findings import CheckReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,12 +66,9 @@ def _check(given: argparse.Namespace) -> CommandResult:
     options = sink_options(given)
     with _rows(given.schema) as rows:
         report = check_sink(options, rows, timeout_s=given.timeout)
-    return CommandResult(exit_code=_exit_code(report, strict=given.strict), fields=report.as_json(), text=f"{report}\n")
-
-
-def _exit_code(report: CheckReport, *, strict: bool) -> int:
-    found = [*report.problems, *(report.warnings if strict else ())]
-    return EXIT_IN_DOUBT if found else EXIT_SETTLED
+    found = [*report.problems, *(report.warnings if given.strict else ())]
+    code = EXIT_IN_DOUBT if found else EXIT_SETTLED
+    return CommandResult(exit_code=code, fields=report.as_json(), text=f"{report}\n")
 
 
 def sink_options(given: argparse.Namespace) -> SinkOptions:

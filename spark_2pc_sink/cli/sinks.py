@@ -21,9 +21,7 @@ from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recovery.api import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from spark_2pc_sink.recovery.report import RecoveryReport
+    from collections.abc import Mapping
 
 _EXITS: Final = (
     "exit codes: 0 nothing is in doubt (any more); 1 a side refused or could not be reached; 2 wrong command line or "
@@ -66,9 +64,10 @@ def _recover(given: argparse.Namespace) -> CommandResult:
         report = recover(kafka=read_connection(given), **said)
     except (HaltError, TakeOverRefusedError) as error:
         # The error has the same text. A halt of the state table has no report, because Kafka was not read.
-        found = [] if error.report is None else [error.report]
-        return CommandResult(exit_code=EXIT_IN_DOUBT, fields=_fields(found), error=error)
-    return CommandResult(exit_code=_exit_code(report), fields=_fields([report]), text=f"{report}\n")
+        found = [] if error.report is None else [error.report.as_json()]
+        return CommandResult(exit_code=EXIT_IN_DOUBT, fields={"sinks": found}, error=error)
+    code = (EXIT_SETTLED if report.known else EXIT_NOT_KNOWN) if report.settled else EXIT_IN_DOUBT
+    return CommandResult(exit_code=code, fields={"sinks": [report.as_json()]}, text=f"{report}\n")
 
 
 def _decided(said: Mapping[str, Any]) -> str:
@@ -79,13 +78,3 @@ def _decided(said: Mapping[str, Any]) -> str:
         return _DECISIONS[said["decision"]]
     flags = {"accept_loss": "--accept-loss", "open_transaction": "--open-transaction"}
     return next((flag for name, flag in flags.items() if name in said), "")
-
-
-def _exit_code(report: RecoveryReport) -> int:
-    if not report.settled:
-        return EXIT_IN_DOUBT
-    return EXIT_SETTLED if report.known else EXIT_NOT_KNOWN
-
-
-def _fields(reports: Sequence[RecoveryReport]) -> dict[str, Any]:
-    return {"sinks": [report.as_json() for report in reports]}

@@ -53,14 +53,15 @@ def status_text(found: StatusReport, shown: Shown, *, one: bool = False) -> str:
         one: one sink was requested: its verdict includes the details.
     """
     listed = ordered(found.in_doubt if shown.in_doubt else found.sinks)
-    rows = listed if shown.everything else _fitting(listed)
+    rows = listed
+    if len(listed) > ROWS_MAX and not shown.everything:
+        rows = [report for report in listed if report.condition not in _WELL][:ROWS_MAX]
+    omitted = [f"and {len(listed) - len(rows)} more (see --all)"] if len(listed) > len(rows) else []
     details = rows if one or shown.details else [report for report in rows if report.condition in IN_DOUBT]
     cut = len(details) - DETAILS_MAX if not (one or shown.details) else 0
     blocks = [
         [*([] if one and rows else [found.summary]), *_problems(found)],
-        []
-        if one or not rows
-        else [*(f"{each.transactional_id}: {each.headline}" for each in rows), *_left_out(listed, rows)],
+        [] if one or not rows else [*(f"{each.transactional_id}: {each.headline}" for each in rows), *omitted],
         *([str(report)] for report in (details[:-cut] if cut > 0 else details)),
         [f"{cut} more in doubt: --details or --transactional-id ID shows what to do"] if cut > 0 else [],
     ]
@@ -73,17 +74,6 @@ def ordered(reports: Sequence[RecoveryReport]) -> list[RecoveryReport]:
         reports,
         key=lambda report: (_ORDER.index(report.condition), -(report.waits_s or 0.0), report.transactional_id),
     )
-
-
-def _fitting(listed: list[RecoveryReport]) -> list[RecoveryReport]:
-    if len(listed) <= ROWS_MAX:
-        return listed
-    return [report for report in listed if report.condition not in _WELL][:ROWS_MAX]
-
-
-def _left_out(listed: Sequence[RecoveryReport], rows: Sequence[RecoveryReport]) -> list[str]:
-    number = len(listed) - len(rows)
-    return [f"and {number} more (see --all)"] if number else []
 
 
 def _problems(found: StatusReport) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,7 +81,7 @@ def _add_shape(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--keys",
-        type=_names,
+        type=lambda text: [name.strip() for name in text.split(",")],
         metavar="COLUMN,…",
         help="the columns that identify a row (default: as noted by the sink, or else the primary key)",
     )
@@ -101,16 +100,13 @@ def _add_shape(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
-
-
 def _verify(given: argparse.Namespace) -> CommandResult:
     shape, asked = ({name: getattr(given, name) for name in names} for names in (SHAPE, _ASKED))
     sides = {name: value for name, value in given_options(given).items() if name not in asked}
+    chosen = {name: value for name, value in shape.items() if value is not None}
     kafka = read_connection(given)
     with _ProgressBar() as bar:
-        report = verify(kafka=kafka, progress=bar, **sides, **asked, **_registry(given), **_without_none(shape))
+        report = verify(kafka=kafka, progress=bar, **sides, **asked, **_registry(given), **chosen)
     steps = next_steps(report, Commands.of(RecoveryOptions.parse(kafka=kafka, **sides), shape))
     return CommandResult(
         exit_code=_EXIT_OF[report.verdict] if report.known else EXIT_NOT_KNOWN,
@@ -124,10 +120,6 @@ def _registry(given: argparse.Namespace) -> dict[str, Any]:
         return {"schema_registry": {"url": given.schema_registry}}
     from_file = file_of(given).options.get("schema_registry")
     return {} if from_file is None else {"schema_registry": from_file}
-
-
-def _without_none(named: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in named.items() if value is not None}
 
 
 class _ProgressBar:

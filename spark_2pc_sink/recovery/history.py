@@ -7,7 +7,7 @@ Kafka is not contacted.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -18,7 +18,7 @@ from spark_2pc_sink.options import RecoveryOptions, checks_keywords
 from spark_2pc_sink.recovery.api import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from jdbc_state import HistoryLine, StateStore
 
@@ -47,7 +47,7 @@ class BatchEntry:
     batch_id: int | None
     row_count: int
     record_count: int
-    kafka_offsets: dict[str, tuple[int, int]]
+    kafka_offsets: Mapping[str, tuple[int, int]]
     prepared_transaction_state: str
     generation: int
     decided_at: datetime | None
@@ -57,20 +57,8 @@ class BatchEntry:
     def of(cls, line: HistoryLine) -> BatchEntry:
         row = line.row
         at = row.settled_at if line.event in _SETTLED_ONLY else row.decided_at
-        return cls(
-            at=at or row.claimed_at,
-            transactional_id=row.transactional_id,
-            event=line.event,
-            status=row.status,
-            batch_id=row.batch_id,
-            row_count=row.row_count,
-            record_count=row.record_count,
-            kafka_offsets=dict(row.kafka_offsets),
-            prepared_transaction_state=row.prepared_transaction_state,
-            generation=row.generation,
-            decided_at=row.decided_at,
-            settled_at=row.settled_at,
-        )
+        copied = {each.name: getattr(row, each.name) for each in fields(cls) if each.name not in ("at", "event")}
+        return cls(at=at or row.claimed_at, event=line.event, **copied)
 
 
 #: Both have `at`, `transactional_id` and `batch_id`.

@@ -65,9 +65,6 @@ class Questions:
             self.say(f"{answer!r} is not one of these")
         raise NoAnswerError
 
-    def name_inputs(self, choice: Choice) -> dict[str, object]:
-        return {each.option: self._parsed(each) for each in choice.inputs}
-
     def reason(self, choice: Choice) -> str:
         self.say(f"This accepts a difference: {choice.accepts}")
         for _ in range(ANSWERS_MAX):
@@ -83,7 +80,7 @@ class Questions:
     def take_over(self) -> bool:
         return self._ask(f"Its driver is running, or may be. Stop it? [{TAKE_OVER}/no]", "take_over") == TAKE_OVER
 
-    def _parsed(self, wanted: Input) -> object:
+    def value(self, wanted: Input) -> object:
         for _ in range(ANSWERS_MAX):
             try:
                 return parsed(wanted, self._ask(wanted.question, wanted.option))
@@ -257,7 +254,7 @@ class Conversation:
                 lines = self._sides.abort_hanging(picture)
                 self._did("\n".join(lines), choice=choice.name)
             return None
-        named = self._questions.name_inputs(choice)
+        named = {each.option: self._questions.value(each) for each in choice.inputs}
         if choice.act is Act.BY_HAND:
             return self._by_hand(choice, named, picture, symptom)
         return self._recover(choice, named, picture, symptom)

@@ -20,22 +20,16 @@ if TYPE_CHECKING:
 EVERY_SINK: Final = "every sink"
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenElsewhere:
-    """Another producer's open transaction in a topic of the sink, known to its coordinator."""
-
-    transactional_id: str
-    producer_id: int
-    partitions: tuple[str, ...]
-    never_expires: bool
-
-
 @dataclass(frozen=True)
 class Readers:
-    """The open transactions that block read_committed consumers of a sink's topics."""
+    """The open transactions that block read_committed consumers of a sink's topics.
+
+    Attributes:
+        owners: transactional ids of other producers whose open transactions a coordinator knows.
+    """
 
     hanging: tuple[HangingTransaction, ...] = ()
-    waiting: tuple[OpenElsewhere, ...] = ()
+    owners: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -61,7 +55,7 @@ class Picture:
         return replace(
             facts,
             places=", ".join(f"{one.where} at offset {one.start_offset}" for one in self.readers.hanging),
-            owners=tuple(one.transactional_id for one in self.readers.waiting),
+            owners=self.readers.owners,
         )
 
     @property
@@ -75,7 +69,9 @@ class Picture:
         shown = Symptom.NOT_KNOWN if self.report is None else self.report.problem
         if self.told is not None and self._is_told(shown, self.told):
             return self.told
-        return self._held_up() if shown is Symptom.NOTHING_WRONG else shown
+        if shown is Symptom.NOTHING_WRONG and self.readers.hanging:
+            return Symptom.HANGING_TRANSACTION
+        return Symptom.READERS_BLOCKED if shown is Symptom.NOTHING_WRONG and self.readers.owners else shown
 
     def _is_told(self, shown: Problem, told: Problem) -> bool:
         """Whether both sides admit the problem that the job reports."""
@@ -89,12 +85,6 @@ class Picture:
             return False
         owed = report.row is not None and report.row.status == OWED
         return (owed or report.settled) and TABLE[told].job_only and owed == TABLE[told].about_owed
-
-    def _held_up(self) -> Symptom:
-        """Whether other producers block the consumers of the topics of a sink that is fine."""
-        if self.readers.hanging:
-            return Symptom.HANGING_TRANSACTION
-        return Symptom.READERS_BLOCKED if self.readers.waiting else Symptom.NOTHING_WRONG
 
     @property
     def choices(self) -> tuple[Choice, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from spark_2pc_sink.recovery.history import history
 from spark_2pc_sink.recovery.recover_command import kafka_connection, sink_flags
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport
-from spark_2pc_sink.runbook.picture import EVERY_SINK, OpenElsewhere, Picture, Readers
+from spark_2pc_sink.runbook.picture import EVERY_SINK, Picture, Readers
 from spark_2pc_sink.transactions import HangingTransaction, ListFilter, TransactionTool
 from spark_2pc_sink.transactions.remedies import with_cluster
 from spark_2pc_sink.verification.api import verify
@@ -144,37 +145,25 @@ def pictures_of(found: StatusReport, transactional_id: str | None) -> tuple[Pict
     )
 
 
-def find_blocking_transactions(tool: TransactionTool, topics: Collection[str], *, transactional_id: str) -> Readers:
+def find_blocking_transactions(tool: TransactionTool, topics: AbstractSet[str], *, transactional_id: str) -> Readers:
     """Look for transactions of other producers that block consumers of some topics; changes nothing.
 
     read_committed consumers are blocked at the oldest open transaction of a partition. A hanging one never ends; one
     that its coordinator knows is ended by its owner, or by its timeout unless it has two-phase commit.
     """
     hanging: tuple[HangingTransaction, ...] = ()
-    waiting: list[OpenElsewhere] = []
+    owners: list[str] = []
     try:
         for topic in sorted(topics):
             hanging += tool.find_hanging(topic=topic)
-        waiting += _waiting(tool, topics, transactional_id)
+        wanted = ListFilter(states=(TransactionState.ONGOING.value,), running_longer_than_ms=OPEN_MS_MIN)
+        others = [one.transactional_id for one in tool.list_transactions(wanted)]
+        owners += [
+            name
+            for name in others
+            if name != transactional_id and topics & {each.topic for each in tool.describe(name).partitions}
+        ]
     except (KafkaError, KafkaTimeoutError) as error:
         # The sink itself was read; a failure to read the other transactions is reported, and is not fatal.
-        return Readers(hanging, tuple(waiting), problem=f"did not check whether readers are blocked: {error}")
-    return Readers(hanging, tuple(waiting))
-
-
-def _waiting(tool: TransactionTool, topics: Collection[str], own: str) -> Iterator[OpenElsewhere]:
-    """Open transactions of other ids, as their coordinators know them."""
-    for listed in tool.list_transactions(
-        ListFilter(states=(TransactionState.ONGOING.value,), running_longer_than_ms=OPEN_MS_MIN)
-    ):
-        if listed.transactional_id == own:
-            continue
-        details = tool.describe(listed.transactional_id)
-        here = tuple(str(partition) for partition in details.partitions if partition.topic in topics)
-        if here:
-            yield OpenElsewhere(
-                transactional_id=details.transactional_id,
-                producer_id=details.producer_id,
-                partitions=here,
-                never_expires=details.two_phase_commit,
-            )
+        return Readers(hanging, tuple(owners), problem=f"did not check whether readers are blocked: {error}")
+    return Readers(hanging, tuple(owners))

@@ -77,7 +77,7 @@ class DashboardAccess:
         # Before the check of forms: without a login, requests only get the login page.
         app.before_request(self._check)
         CSRFProtect(app)
-        app.after_request(_with_headers)
+        app.after_request(_add_headers)
         app.add_url_rule("/login", "login", self._login, methods=["GET", "POST"])
 
     def is_let_in(self) -> bool:
@@ -114,7 +114,6 @@ class DashboardAccess:
         return redirect(url_for("sinks"), 303)
 
 
-def _with_headers(response: Response) -> Response:
-    for name, value in _HEADERS.items():
-        response.headers[name] = value
+def _add_headers(response: Response) -> Response:
+    response.headers.update(_HEADERS)
     return response

@@ -51,9 +51,13 @@ def make_app(watched: Watched, access: DashboardAccess) -> Flask:
             "let_in": access.is_let_in(),
         }
     )
-    app.register_error_handler(HTTPException, _failed_request)
+    app.register_error_handler(
+        HTTPException, lambda error: _problem(error.name, error.description or "", error.code or 500)
+    )
     app.register_error_handler(SecurityError, _wrong_host)
-    app.register_error_handler(DualWriteError, _failed_side)
+    app.register_error_handler(
+        DualWriteError, lambda error: _problem("A side refused", str(error), HTTPStatus.BAD_GATEWAY)
+    )
     pages = _Pages(watched)
     app.add_url_rule("/", "sinks", pages.sinks)
     app.add_url_rule("/sink", "sink", pages.sink)
@@ -198,18 +202,14 @@ def _sides(watched: Watched) -> dict[str, str]:
     }
 
 
-def _failed_request(error: HTTPException) -> ResponseReturnValue:
-    return render_template("problem.html", title=error.name, text=error.description), error.code or 500
+def _problem(title: str, text: str, code: int) -> ResponseReturnValue:
+    return render_template("problem.html", title=title, text=text), code
 
 
 def _wrong_host(error: SecurityError) -> ResponseReturnValue:  # noqa: ARG001 - the signature of a handler
     """Answer in plain text: pages are not served under a foreign host name."""
     text = f"{request.environ.get('HTTP_HOST', 'no name')} is not a name of this server; --host-name adds one\n"
     return text, HTTPStatus.BAD_REQUEST, {"Content-Type": "text/plain; charset=utf-8"}
-
-
-def _failed_side(error: DualWriteError) -> ResponseReturnValue:
-    return render_template("problem.html", title="A side refused", text=str(error)), HTTPStatus.BAD_GATEWAY
 
 
 #: Pages rendered at the same time; each waits for both sides.

@@ -16,7 +16,7 @@ from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.runbook.protocol import IncidentLog
 from tests.harness.page_blocks import PAGE, Way, ways
 from tests.unit.runbook.fake_sides import FakeSides, Script
-from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture
+from tests.unit.runbook.pictures import ALIVE, BLOCKED, HANGING, halted, in_doubt, owed, picture
 
 TEXT = PAGE.read_text()
 WAYS = ways()
@@ -51,7 +51,7 @@ def looks_of(name: str) -> list[Picture]:
         "kafka_out_of_reach": [Picture(transactional_id="orders", kafka_problem="refused")],
         "database_out_of_reach": [Picture(transactional_id="orders", database_problem="refused")],
         "hanging_transaction": [picture(readers=Readers(hanging=(HANGING,))), picture()],
-        "readers_blocked": [picture(readers=Readers(waiting=(WAITING,)))],
+        "readers_blocked": [picture(readers=BLOCKED)],
         "other_query": [picture()],
         "commits_lost": [halted(HaltCause.DATABASE_BEHIND), picture()],
         "open_transaction": [halted(HaltCause.ID_IN_USE), halted(HaltCause.ID_IN_USE), picture()],

@@ -12,7 +12,7 @@ from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
-from spark_2pc_sink.runbook.picture import OpenElsewhere, Picture, Readers
+from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.transactions import HangingTransaction
 
 ROW = StateRow(
@@ -50,7 +50,7 @@ HANGING = HangingTransaction(
     duration_ms=3_600_000,
     reason="no coordinator knows producer id 9",
 )
-WAITING = OpenElsewhere(transactional_id="billing", producer_id=8, partitions=("orders-0",), never_expires=True)
+BLOCKED = Readers(owners=("billing",))
 
 
 def report(**fields: Any) -> RecoveryReport:

@@ -19,11 +19,11 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, RECHECK_S, ROUNDS_MAX, Conversation, RunbookEnd
-from spark_2pc_sink.runbook.picture import OpenElsewhere, Picture, Readers
+from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.runbook.protocol import IncidentLog
 from spark_2pc_sink.runbook.sides import Compared
 from tests.unit.runbook.fake_sides import COMMAND, FakeSides, Script
-from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture, report
+from tests.unit.runbook.pictures import ALIVE, BLOCKED, HANGING, halted, in_doubt, owed, picture, report
 
 ME = Actor(os_user="me", host="here", program="spark-2pc")
 REFUSED = TakeOverRefusedError(transactional_id="orders", driver="its driver lives", remedies=(), report=None)
@@ -52,7 +52,7 @@ class Walk:
         owed(),
         in_doubt("rebuild_row", before=None),
         picture(readers=Readers(hanging=(HANGING,))),
-        picture(readers=Readers(waiting=(WAITING,))),
+        picture(readers=BLOCKED),
         Picture(transactional_id="orders", kafka_problem="refused"),
     ],
     ids=str,
@@ -302,8 +302,7 @@ def test_a_batch_at_work_needs_nobody() -> None:
 
 
 def test_the_command_that_ends_another_s_transaction_can_be_pasted() -> None:
-    other = OpenElsewhere(transactional_id="o'clock", producer_id=8, partitions=("orders-0",), never_expires=True)
-    walk = Walk(FakeSides(picture(readers=Readers(waiting=(other,)))), "force_terminate")
+    walk = Walk(FakeSides(picture(readers=Readers(owners=("o'clock",)))), "force_terminate")
     assert f"""1. {FORCE_TERMINATE} --transactional-id 'o'"'"'clock' --bootstrap-server h:1""" in walk.said
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from spark_2pc_sink.choices import TABLE, HaltCause, Symptom
 from spark_2pc_sink.runbook.conversation import needs_care
-from spark_2pc_sink.runbook.picture import Picture, Readers
+from spark_2pc_sink.runbook.picture import Picture
 from tests.unit.runbook.pictures import (
     ALIVE,
+    BLOCKED,
     DEAD,
     HANGING,
     ROW,
     UNSEEN,
-    WAITING,
     halted,
     in_doubt,
     owed,
@@ -54,8 +54,8 @@ def test_each_cause_is_a_problem_of_its_name(cause: HaltCause) -> None:
         (replace(picture(), kafka_problem="refused"), Symptom.KAFKA_OUT_OF_REACH),
         (replace(picture(), kafka_problem="refused", database_problem="too"), Symptom.DATABASE_OUT_OF_REACH),
         (Picture(transactional_id="orders", unreadable="database: status 'new'"), Symptom.UNREADABLE),
-        (picture(readers=Readers(hanging=(HANGING,), waiting=(WAITING,))), Symptom.HANGING_TRANSACTION),
-        (picture(readers=Readers(waiting=(WAITING,))), Symptom.READERS_BLOCKED),
+        (picture(readers=replace(BLOCKED, hanging=(HANGING,))), Symptom.HANGING_TRANSACTION),
+        (picture(readers=BLOCKED), Symptom.READERS_BLOCKED),
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""The command: what it takes, and the lines that it prints at the end."""
+"""Kill, stop and cut off real processes while jobs write, then compare both sides with the input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KILLS_MAX = 100_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; 0 when nothing was lost, nothing is there twice, every fault hit, and every job came back."""
+    """Run; 0 when nothing is lost or duplicated, faults were made and all had an effect, and every job recovered."""
     options = _parser().parse_args(arguments)
     jobs = _jobs(options.jobs)
     kinds = possible(jobs)
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Everything that was started is ended on the way out.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     for number, broker in enumerate(brokers):
-        part = _Part(number, len(brokers), options, begun_s)
+        part = _Part(number, brokers, options, begun_s)
         with tempfile.TemporaryDirectory(prefix="spark-2pc-chaos-", ignore_cleanup_errors=True) as folder:
             world = World(Path(folder), broker=broker, jobs=jobs, seed=options.seed, patience=options.patience)
             _run(world, kinds, tally, part)
@@ -50,20 +50,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class _Part:
     """How much of the whole is for one of the brokers."""
 
-    def __init__(self, number: int, parts: int, options: argparse.Namespace, begun_s: float) -> None:
+    def __init__(self, number: int, brokers: Sequence[str], options: argparse.Namespace, begun_s: float) -> None:
+        self.broker = brokers[number]
         self.number = number
-        self.parts = parts
+        self.parts = len(brokers)
         self.seed: int = options.seed
         self._verbose: bool = options.verbose
-        share = (number + 1) / parts
+        share = (number + 1) / self.parts
         self._begun_s = begun_s
         minutes = options.minutes if options.minutes or options.kills else _MINUTES_DEFAULT
         self._end_s = begun_s + minutes * 60 * share - _END_S if minutes else float("inf")
         self._kills = options.kills * share if options.kills else _KILLS_MAX
 
     def enough(self, tally: Tally) -> bool:
-        """True when this part's time is over, or its kills are done."""
-        return time.monotonic() > self._end_s or tally.kills.total() >= self._kills
+        """True when this part's time is up, or its kills are done."""
+        return self._time_is_up() or tally.kills.total() >= self._kills
+
+    def without_faults(self) -> str:
+        """Why this part made no fault, and what to change: such a run has tested nothing."""
+        if self._time_is_up():
+            return (
+                f"{self.broker}: no fault was made, because the time was up when all jobs had started; raise --minutes"
+            )
+        return f"{self.broker}: no fault was made, because the part before it did all kills; raise --kills"
+
+    def _time_is_up(self) -> bool:
+        return time.monotonic() > self._end_s
 
     def say(self, text: str) -> None:
         if self._verbose:
@@ -73,10 +85,13 @@ class _Part:
 def _run(world: World, kinds: dict[str, Kind], tally: Tally, part: _Part) -> None:
     shares = {name: kind.share for name, kind in kinds.items()}
     faults = plan(part.seed, shares, rotate=part.number * len(kinds) // part.parts)
+    made = tally.tried
     try:
         with world:
             run = Run(world, kinds, tally, part.say)
             run.strike_all(faults, lambda: part.enough(tally))
+            if tally.tried == made:
+                tally.verdict.complaints.append(part.without_faults())
             run.end()
     except AssertionError as error:
         tally.verdict.complaints.append(f"{type(error).__name__}: {error}")
@@ -87,14 +102,14 @@ def _jobs(text: str) -> tuple[str, ...]:
     jobs = tuple(text.split(","))
     _check_known("job", jobs, JOBS)
     if {orders_job.NAME, outputs_job.NAME} <= set(jobs):
-        sys.exit("orders and outputs do not run together, as each starts Spark: name one of them")
+        sys.exit("orders and outputs cannot run together, because each starts Spark; choose one of them")
     return jobs
 
 
 def _check_known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
     unknown = sorted(set(names) - set(known))
     if unknown:
-        sys.exit(f"no such {what}: {', '.join(unknown)}; there are {', '.join(known)}")
+        sys.exit(f"unknown {what}: {', '.join(unknown)}; must be one of {', '.join(known)}")
 
 
 def report(tally: Tally, kinds: dict[str, Kind]) -> str:
@@ -104,13 +119,13 @@ def report(tally: Tally, kinds: dict[str, Kind]) -> str:
     lines += [f"{name:{width}}  {tally.faults[name]:5}  {tally.kills[name]:5}" for name in kinds]
     for job in JOBS:
         took = [one.took_s for one in tally.restarts if one.job == job]
-        lines.append(summary(f"restart of {job}, first call of recovery to settled", took))
-    lines.append(summary("readers blocked after the first call of recovery", tally.blocked))
-    lines.append(summary("readers blocked after a fault that no driver died of", tally.blocked_otherwise))
+        lines.append(summary(f"restart of {job}, from the start of recovery to its end", took))
+    lines.append(summary("readers blocked after the start of recovery", tally.blocked))
+    lines.append(summary("readers blocked after a fault that killed no driver", tally.blocked_otherwise))
     gave_up = ", ".join(f"{error} {count}" for error, count in sorted(tally.gave_up.items())) or "none"
-    lines.append(f"drivers that gave up by themselves, and were started again: {gave_up}")
+    lines.append(f"drivers that exited with an error and were restarted: {gave_up}")
     lines += [f"verify: {verdict}" for verdict in tally.verdict.verdicts]
-    lines += [f"MISSED {missed}" for missed in tally.missed]
+    lines += [f"NO EFFECT {missed}" for missed in tally.missed]
     lines += [f"WRONG {complaint}" for complaint in tally.verdict.complaints]
     sums = f"kills={tally.kills.total()} faults={tally.faults.total()}"
     return "\n".join([*lines, f"{sums} lost={tally.verdict.lost} twice={tally.verdict.twice}"])
@@ -118,13 +133,19 @@ def report(tally: Tally, kinds: dict[str, Kind]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the plan; default: the time")
-    parser.add_argument("--kills", type=int, help="how many")
-    parser.add_argument("--minutes", type=float, help=f"for all of it; default without --kills: {_MINUTES_DEFAULT:g}")
-    parser.add_argument("--broker", choices=(*BROKERS, "both"), default="both", help="both: one after the other")
-    parser.add_argument("--faults", help="only these, by name, with commas")
-    jobs_help = f"of {', '.join(JOBS)}, with commas; default: %(default)s"
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="seed of the plan (default: the current time)"
+    )
+    parser.add_argument("--kills", type=int, help="number of kills after which to stop")
+    parser.add_argument(
+        "--minutes", type=float, help=f"run time in minutes (default without --kills: {_MINUTES_DEFAULT:g})"
+    )
+    parser.add_argument(
+        "--broker", choices=(*BROKERS, "both"), default="both", help="broker to use (both: one after the other)"
+    )
+    parser.add_argument("--faults", help="comma-separated faults to make (default: all)")
+    jobs_help = f"comma-separated jobs to run, of {', '.join(JOBS)} (default: %(default)s)"
     parser.add_argument("--jobs", default=",".join(JOBS_DEFAULT), help=jobs_help)
-    parser.add_argument("--patience", type=float, default=1.0, help="of a busy machine: every deadline this many times")
-    parser.add_argument("--verbose", action="store_true", help="print each fault")
+    parser.add_argument("--patience", type=float, default=1.0, help="factor for every deadline, on a busy machine")
+    parser.add_argument("--verbose", action="store_true", help="print each fault as it is made")
     return parser

@@ -39,7 +39,7 @@ def zombie(world: World, planned: Planned) -> int:
     first = take_over(world, job, planned)
     end = first.end()
     if end is None or end.error != "SupersededError":
-        raise BrokenError(f"a driver of {job.name} that another has taken over from ended with {end}")
+        raise BrokenError(f"a superseded driver of {job.name} exited with {end}, not with SupersededError")
     return 0
 
 
@@ -56,11 +56,13 @@ def take_over(world: World, job: ChaosJob, planned: Planned) -> DriverProcess:
     first = job.stop_at(planned.place, planned)
     job.strike(first)
     job.start()
-    world.wait(lambda: job.back, deadline_s=job.back_deadline_s, what=f"the second driver of {job.name}")
+    world.wait(
+        lambda: job.back, deadline_s=job.back_deadline_s, what=f"the second driver of {job.name} to write batches"
+    )
     first.go_on()
     world.wait(
         lambda: not first.running,
         deadline_s=SUPERSEDED_DEADLINE_S,
-        what=f"the end of the driver of {job.name} that was stopped; its log ends:\n{first.log_tail()}",
+        what=f"the superseded driver of {job.name} to exit; the end of its log:\n{first.log_tail()}",
     )
     return first

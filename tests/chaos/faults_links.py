@@ -48,7 +48,11 @@ def lose(proxy_of: Callable[[World], TcpProxy], request: RequestPredicate, world
     lost = proxy.answers_lost
     proxy.lose_answer(request)
     try:
-        world.wait(lambda: proxy.answers_lost > lost, deadline_s=_LOST_DEADLINE_S, what="the request in question")
+        world.wait(
+            lambda: proxy.answers_lost > lost,
+            deadline_s=_LOST_DEADLINE_S,
+            what="the request whose answer is to be lost",
+        )
     finally:
         proxy.restore()
     return 0

@@ -93,13 +93,19 @@ def _no_standby(world: World) -> Iterator[None]:
     # It is the checkpointer that tells COMMIT to wait, and it reads its settings before it serves a checkpoint.
     asked = "SHOW synchronous_standby_names"
     wait_until(
-        lambda: world.postgres.query(asked) == [("nobody",)], deadline_s=_FOUND_DEADLINE_S, what="the new setting"
+        lambda: world.postgres.query(asked) == [("nobody",)],
+        deadline_s=_FOUND_DEADLINE_S,
+        what="synchronous_standby_names to take effect",
     )
     world.postgres.execute("CHECKPOINT")
     try:
         yield
     finally:
-        wait_until(lambda: _serves(world), deadline_s=_FOUND_DEADLINE_S, what="PostgreSQL after its backend's end")
+        wait_until(
+            lambda: _serves(world),
+            deadline_s=_FOUND_DEADLINE_S,
+            what="PostgreSQL to answer after the end of its backend",
+        )
         world.postgres.execute("ALTER SYSTEM RESET synchronous_standby_names")
         world.postgres.execute("SELECT pg_reload_conf()")
 
@@ -116,13 +122,13 @@ def _find(world: World, wanted: Callable[[Backend], bool], *, prefix: str = _ANY
         )
         return [backend for row in found if wanted(backend := Backend(*row))]
 
-    return wait_until(look, deadline_s=_FOUND_DEADLINE_S, what="a deciding transaction at the place wanted")[0]
+    return wait_until(look, deadline_s=_FOUND_DEADLINE_S, what="a deciding transaction in the wanted state")[0]
 
 
 def terminate_backend(world: World, backend: Backend) -> int:
     ((ended,),) = world.query("SELECT pg_terminate_backend(%s)", backend.pid)
     if not ended:
-        raise MissedError(f"{backend} had ended")
+        raise MissedError(f"{backend} had already exited")
     return 0
 
 
@@ -131,7 +137,7 @@ def kill_backend(_world: World, backend: Backend) -> int:
     try:
         kill(psutil.Process(backend.pid))
     except psutil.NoSuchProcess as error:
-        raise MissedError(f"{backend} had ended") from error
+        raise MissedError(f"{backend} had already exited") from error
     return 1
 
 

@@ -26,12 +26,12 @@ def driver_kill(world: World, planned: Planned) -> int:
 
 
 def python_driver_kill(world: World, planned: Planned) -> int:
-    """SIGKILL to Python only: the JVM and the tasks of the dead driver go on for a moment beside the next one's."""
+    """SIGKILL to Python only: its JVM and tasks run on for a moment, next to those of the following driver."""
     job = world.spark_job
     driver = job.stop_at(planned.place, planned)
     job.strike(driver)
     os.kill(driver.pid, signal.SIGKILL)
-    wait_until(lambda: not driver.running, deadline_s=GONE_DEADLINE_S, what="the end of the killed Python driver")
+    wait_until(lambda: not driver.running, deadline_s=GONE_DEADLINE_S, what="the exit of the killed Python driver")
     return 1
 
 
@@ -41,7 +41,7 @@ def jvm_kill(world: World, planned: Planned) -> int:
     driver = job.stop_at(planned.place, planned)
     job.strike(driver)
     try:
-        kill(job.virtual_machine())
+        kill(job.jvm())
     finally:
         driver.go_on()
     return 1
@@ -55,7 +55,7 @@ def driver_pause(world: World, planned: Planned) -> int:
 def jvm_pause(world: World, planned: Planned) -> int:
     """SIGSTOP and SIGCONT of the driver's JVM."""
     time.sleep(planned.delay_s)
-    return _pause(world.spark_job.virtual_machine(), planned)
+    return _pause(world.spark_job.jvm(), planned)
 
 
 def zombie(world: World, planned: Planned) -> int:
@@ -102,7 +102,7 @@ def _begun(steps: list[dict[str, object]]) -> int:
 
 def _one_of(processes: list[psutil.Process], planned: Planned) -> psutil.Process:
     if not processes:
-        raise MissedError("there is no such process")
+        raise MissedError("no matching process is running")
     return processes[int(planned.chance * len(processes))]
 
 

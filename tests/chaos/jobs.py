@@ -38,12 +38,12 @@ def descendants(pid: int, *, command: str, parent: str = "") -> list[psutil.Proc
 def kill(process: psutil.Process) -> None:
     """SIGKILL one process and wait until it is gone."""
     send(process, signal.SIGKILL)
-    wait_until(lambda: _ended(process), deadline_s=GONE_DEADLINE_S, what=f"the end of the killed {process}")
+    wait_until(lambda: _ended(process), deadline_s=GONE_DEADLINE_S, what=f"the exit of the killed process {process}")
 
 
 def send(process: psutil.Process, number: signal.Signals) -> None:
     if _ended(process):
-        raise MissedError(f"{process} had ended")
+        raise MissedError(f"{process} had already exited")
     os.kill(process.pid, number)
 
 
@@ -111,7 +111,7 @@ class ChaosJob(ABC):
         self.struck_s: dict[int, float] = {}
         #: The errors of drivers that ended without being struck.
         self.gave_up: Counter[str] = Counter()
-        #: What they said, until it is told.
+        #: What to print of them, until it is printed.
         self.news: list[str] = []
         self._disturbed_s = time.monotonic()
 
@@ -171,7 +171,7 @@ class ChaosJob(ABC):
         self.start()
 
     def disturbed(self) -> None:
-        """Something has happened to it: from now on count the batches that say that it is back."""
+        """Note a fault: only batches from now on show that the job has recovered."""
         self._disturbed_s = time.monotonic()
 
     @property
@@ -184,12 +184,14 @@ class ChaosJob(ABC):
         """SIGKILL a driver and its process group."""
         self.strike(driver)
         os.killpg(driver.pid, signal.SIGKILL)
-        wait_until(lambda: not driver.running, deadline_s=GONE_DEADLINE_S, what=f"the end of the killed {self.name}")
+        wait_until(
+            lambda: not driver.running, deadline_s=GONE_DEADLINE_S, what=f"the exit of the killed driver of {self.name}"
+        )
 
     def strike(self, driver: DriverProcess) -> None:
         """Note that a driver cannot do anything from now on."""
         if not driver.running:
-            raise MissedError(f"the driver of {self.name} had ended")
+            raise MissedError(f"the driver of {self.name} had already exited")
         self.struck_s[self.drivers.index(driver)] = time.monotonic()
         self.disturbed()
 
@@ -199,7 +201,7 @@ class ChaosJob(ABC):
         if place == ANYWHERE:
             time.sleep(planned.delay_s)
             if not driver.running:
-                raise MissedError(f"the driver of {self.name} had ended")
+                raise MissedError(f"the driver of {self.name} had already exited")
             driver.stop()
             return driver
         driver.order_stop(place)
@@ -210,10 +212,10 @@ class ChaosJob(ABC):
         wait_until(
             lambda: driver.stopped or not driver.running,
             deadline_s=self.back_deadline_s,
-            what=f"the driver of {self.name} to come to {place}; its log ends:\n{driver.log_tail()}",
+            what=f"the driver of {self.name} to reach {place}; the end of its log:\n{driver.log_tail()}",
         )
         if not driver.running:
-            raise MissedError(f"the driver of {self.name} ended before it came to {place}")
+            raise MissedError(f"the driver of {self.name} exited before it reached {place}")
         return driver
 
     def close(self) -> None:
@@ -223,12 +225,12 @@ class ChaosJob(ABC):
     def _check_end(self) -> None:
         end = self.driver.end()
         if end is not None and end.error in REFUSED:
-            raise BrokenError(f"the driver of {self.name} ended with {end}\n{self.driver.log_tail()}")
-        self.gave_up["no word" if end is None else end.error] += 1
-        self.news.append(f"the driver of {self.name} ended by itself: {end}")
+            raise BrokenError(f"the driver of {self.name} exited with {end}\n{self.driver.log_tail()}")
+        self.gave_up["no error reported" if end is None else end.error] += 1
+        self.news.append(f"the driver of {self.name} exited by itself: {end}")
 
 
-#: A file comes in with every how manieth call of `feed`.
+#: Calls of `feed` for each new file.
 _FEEDS_PER_FILE = 4
 
 
@@ -289,10 +291,10 @@ class SparkJob(ChaosJob):
             transactional_id=self.name, kafka={"bootstrap.servers": self.sides.kafka}, database=self.sides.database
         )
 
-    def virtual_machine(self) -> psutil.Process:
+    def jvm(self) -> psutil.Process:
         found = descendants(self.driver.pid, command="SparkSubmit")
         if not found:
-            raise MissedError("the driver has no virtual machine")
+            raise MissedError("the driver has no JVM")
         return found[0]
 
     def _batches_done(self) -> int:

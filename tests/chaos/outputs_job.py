@@ -198,8 +198,8 @@ class OutputsJob(SparkJob):
             "table of dead letters": _rows_of(in_table),
         }
         compared = {output: multiset_difference(found[output], rows) for output, rows in wanted.items()}
-        same = multiset_difference(*([_told(letter) for letter in side] for side in (in_topic, in_table)))
-        return {**compared, "letters of topic and table": same}
+        same = multiset_difference(*([_canonical(letter) for letter in side] for side in (in_topic, in_table)))
+        return {**compared, "dead letters of topic and table": same}
 
     def python_workers(self) -> list[psutil.Process]:
         """Below the driver's virtual machine; they are forked by a daemon."""
@@ -249,11 +249,11 @@ class OutputsJob(SparkJob):
 
 
 def _rows_of(letters: list[dict[str, Any]]) -> list[tuple[int]]:
-    """The rows that letters are of, each as often as they say."""
+    """The rows of the dead letters, each as often as it occurred."""
     return [(letter["row"]["id"],) for letter in letters for _ in range(letter["occurrences"])]
 
 
-def _told(letter: dict[str, Any]) -> str:
+def _canonical(letter: dict[str, Any]) -> str:
     return json.dumps(letter, sort_keys=True)
 
 

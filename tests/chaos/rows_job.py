@@ -20,7 +20,7 @@ TOPICS = {NAME: 3}
 SIZES = (20, 20, 0, 5, 100, 600)
 #: Batches that wait for the driver.
 _AHEAD = 4
-#: A batch comes in with every how manieth call of `feed`.
+#: Calls of `feed` for each new batch.
 _FEEDS_PER_BATCH = 2
 _READ_DEADLINE_S = 300.0
 

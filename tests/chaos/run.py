@@ -40,7 +40,7 @@ class Verdict:
             if difference:
                 self.complaints.append(f"{job}, {output}: {difference}")
             if not difference.expected:
-                self.complaints.append(f"{job}, {output}: nothing was expected, so nothing was shown")
+                self.complaints.append(f"{job}, {output}: the input is empty, so the comparison proves nothing")
 
     def verified(self, job: str, report: VerifyReport, *, says: VerifyVerdict = "same") -> None:
         """Add what `spark_2pc_sink.verify` says of a job, which does not know its input.
@@ -51,7 +51,7 @@ class Verdict:
         if not report.known or report.verdict != says:
             self.complaints.append(f"{job}, verify: {report}")
         elif not (report.records and report.batches and (report.rows or says != "same")):
-            self.complaints.append(f"{job}, verify: nothing was compared, so nothing was shown: {report}")
+            self.complaints.append(f"{job}, verify: nothing was compared: {report}")
         self.verdicts.append(str(report))
 
     def at_rest(self, ends: Mapping[Partition, Ends], rows: Mapping[str, str]) -> None:
@@ -69,10 +69,10 @@ class Verdict:
 def _open(ends: Mapping[Partition, Ends]) -> Iterator[str]:
     for (topic, number), end in ends.items():
         if end.stable != end.high:
-            yield f"{topic}-{number}: last stable offset {end.stable}, high watermark {end.high}: a transaction is open"
+            yield f"{topic}-{number}: open transaction (last stable offset {end.stable}, high watermark {end.high})"
 
 
-#: A fault whose prey has just ended by itself is tried again.
+#: A fault whose target has just exited by itself is tried again.
 TRIES_MAX = 3
 #: The broker answers EndTxn before the end markers are written; on a busy machine that takes a while.
 _REST_DEADLINE_S = 30.0
@@ -84,7 +84,7 @@ class Tally:
 
     Attributes:
         kills: processes that it ended with SIGKILL, a group or a server as one.
-        blocked: how long readers stood after the first call of recovery, for each restart where they did.
+        blocked: how long readers waited after the start of recovery, for each restart where they did.
         gave_up: the errors of drivers that ended without being killed, and were started again.
         verdict: what both sides say at the end.
     """
@@ -97,6 +97,11 @@ class Tally:
     blocked_otherwise: list[float] = field(default_factory=list)
     gave_up: Counter[str] = field(default_factory=Counter)
     verdict: Verdict = field(default_factory=Verdict)
+
+    @property
+    def tried(self) -> int:
+        """How many faults were made, or missed."""
+        return self.faults.total() + len(self.missed)
 
     @property
     def good(self) -> bool:
@@ -115,7 +120,7 @@ class Run:
     def strike_all(self, plan: Iterator[Planned], enough: Callable[[], bool]) -> None:
         """Carry out the plan until there is enough."""
         self._world.wait_for(tuple(job.name for job in self._world.jobs))
-        self._say("all jobs run")
+        self._say("all jobs are running")
         for planned in plan:
             if enough():
                 return
@@ -124,7 +129,7 @@ class Run:
     def end(self) -> None:
         """Let the jobs come to their end, compare, and measure."""
         world, verdict = self._world, self._tally.verdict
-        self._say("to the end of the input")
+        self._say("faults are over; waiting for the jobs to finish their input")
         world.finish()
         states = dict(world.query("SELECT transactional_id, status FROM kafka_transaction_state"))
         verdict.at_rest(
@@ -149,7 +154,7 @@ class Run:
             except AssertionError as error:
                 raise BrokenError(f"{planned}: {error}\n{world.account()}") from error
             except MissedError as missed:
-                self._say(f"{planned}: missed, {missed}")
+                self._say(f"{planned}: no effect, {missed}")
                 if attempt == TRIES_MAX:
                     self._tally.missed.append(f"{planned}: {missed}")
                 continue
@@ -177,7 +182,9 @@ class Run:
                 if blocked is not None:
                     tally.blocked.append(blocked)
                     if blocked > one.took_s:
-                        tally.verdict.complaints.append(f"readers were blocked for {blocked:.3f} s by {one}")
+                        tally.verdict.complaints.append(
+                            f"readers were blocked for {blocked:.3f} s, longer than the recovery: {one}"
+                        )
         deaths = [(job.name, at_s) for job in self._world.jobs for at_s in job.struck_s.values()]
         tally.blocked_otherwise += blocked_without_death_s(self._times, standstills, deaths)
 

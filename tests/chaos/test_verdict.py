@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaException
@@ -12,8 +14,10 @@ from confluent_kafka import KafkaException
 from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import multiset_difference
 from spark_2pc_sink.verification.report import BatchResult
+from tests.chaos import command
 from tests.chaos.command import main
 from tests.chaos.faults import KINDS, possible
+from tests.chaos.jobs import ChaosJob
 from tests.chaos.outputs_job import WRITES, Event, expected, make_events
 from tests.chaos.plan import FILLERS, Planned, plan
 from tests.chaos.run import Tally, Verdict
@@ -116,16 +120,51 @@ def test_a_fault_that_hit_nothing_is_not_good() -> None:
     assert not Tally(missed=["driver-kill"]).good
 
 
+class SlowStart:
+    """A world in which nothing goes wrong, and whose jobs take all of the time to start."""
+
+    jobs: tuple[ChaosJob, ...] = ()
+    watch = SimpleNamespace(standstills=[])
+
+    def __init__(self, folder: Path, **_: object) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> SlowStart:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def wait_for(self, jobs: tuple[str, ...]) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def query(self, _statement: str) -> list[tuple[str, str]]:
+        return []
+
+    def watched(self) -> SimpleNamespace:
+        return SimpleNamespace(ends_at_rest=lambda _deadline_s: {})
+
+
+def test_a_run_without_a_fault_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a busy machine the time may be over when the jobs have started: that has tested nothing."""
+    monkeypatch.setattr(command, "World", SlowStart)
+    assert main(["--seed=1", "--broker=both", "--minutes=0.01"]) == 1
+    told = capsys.readouterr().out
+    for broker in ("kafka", "reference"):
+        assert f"WRONG {broker}: no fault was made, because the time was up when all jobs had started" in told
+    assert told.endswith("kills=0 faults=0 lost=0 twice=0\n")
+
+
 def test_a_standstill_lasts_while_the_last_stable_offset_stays_where_it_is() -> None:
     watch = Watch("127.0.0.1:1", [PARTITION])
     for begun_s, ends in ((1, Ends(5, 5)), (2, Ends(5, 9)), (3, Ends(5, 12)), (4, Ends(13, 20)), (5, Ends(21, 21))):
-        watch.look(begun_s, begun_s + 0.5, {PARTITION: ends})
+        watch.observe(begun_s, begun_s + 0.5, {PARTITION: ends})
     # In the look that saw one first, records may have come after its first question: it has begun when the look ends.
     assert watch.standstills == [Standstill("rows", 2.5, 3), Standstill("rows", 4.5, 4)]
 
 
-class Looks(Watch):
-    """What the broker answers to one look after another, or does not; the last answer stays."""
+class ScriptedWatch(Watch):
+    """Answers with these, one after the other; the last one is repeated."""
 
     def __init__(self, *answers: Ends | Exception) -> None:
         super().__init__("127.0.0.1:1", [PARTITION])
@@ -139,14 +178,14 @@ class Looks(Watch):
 
 
 def test_at_rest_a_broker_that_does_not_answer_at_once_is_asked_again() -> None:
-    looks = Looks(KafkaException("a stall"), Ends(5, 9), TimeoutError("another"), Ends(9, 9))
-    assert looks.ends_at_rest(30.0) == {PARTITION: Ends(9, 9)}
+    watch = ScriptedWatch(KafkaException("a stall"), Ends(5, 9), TimeoutError("another"), Ends(9, 9))
+    assert watch.ends_at_rest(30.0) == {PARTITION: Ends(9, 9)}
 
 
 def test_at_rest_an_open_transaction_is_waited_for_until_the_deadline() -> None:
-    assert Looks(Ends(5, 9)).ends_at_rest(0.0) == {PARTITION: Ends(5, 9)}
+    assert ScriptedWatch(Ends(5, 9)).ends_at_rest(0.0) == {PARTITION: Ends(5, 9)}
     with pytest.raises(KafkaException, match="gone"):
-        Looks(KafkaException("gone")).ends_at_rest(0.0)
+        ScriptedWatch(KafkaException("gone")).ends_at_rest(0.0)
 
 
 def test_a_restart_is_measured_from_the_first_call_of_recovery_to_settled() -> None:
@@ -184,9 +223,9 @@ def test_a_summary_has_median_and_maximum() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--jobs=rows,order"], "no such job: order; there are rows, orders, outputs"),
-        (["--jobs=orders,outputs"], "orders and outputs do not run together"),
-        (["--jobs=outputs", "--faults=driver-kill"], "no such fault: driver-kill; there are spark-driver-kill"),
+        (["--jobs=rows,order"], "unknown job: order; must be one of rows, orders, outputs"),
+        (["--jobs=orders,outputs"], "orders and outputs cannot run together"),
+        (["--jobs=outputs", "--faults=driver-kill"], "unknown fault: driver-kill; must be one of spark-driver-kill"),
     ],
 )
 def test_what_cannot_run_is_refused(arguments: list[str], said: str) -> None:

@@ -180,8 +180,8 @@ class Watch:
         high = self._ask(IsolationLevel.READ_UNCOMMITTED)
         return {partition: Ends(stable[partition], high[partition]) for partition in self._partitions}
 
-    def look(self, begun_s: float, ended_s: float, ends: dict[Partition, Ends]) -> None:
-        """Take note of what was seen by a look from ``begun_s`` to ``ended_s``."""
+    def observe(self, begun_s: float, ended_s: float, ends: dict[Partition, Ends]) -> None:
+        """Record what was seen between ``begun_s`` and ``ended_s``."""
         for partition, end in ends.items():
             before = self._open.get(partition)
             if before is not None and (before[0] != end.stable or end.high <= end.stable):
@@ -198,9 +198,9 @@ class Watch:
             try:
                 ends = self.ends()
             except (KafkaException, TimeoutError):
-                # Nobody can read then, and the time is the fault's.
+                # No reader can read then; that time belongs to the fault.
                 continue
-            self.look(begun_s, time.monotonic(), ends)
+            self.observe(begun_s, time.monotonic(), ends)
 
     def _ask(self, isolation: IsolationLevel) -> dict[Partition, int]:
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]

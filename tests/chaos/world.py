@@ -101,7 +101,7 @@ class World:
         for job in self.jobs:
             job.tend()
         if self._feed_error is not None:
-            raise BrokenError("the jobs are not fed any more") from self._feed_error
+            raise BrokenError("the thread that writes the input of the jobs failed") from self._feed_error
 
     def wait_for(self, jobs: tuple[str, ...]) -> None:
         """Wait until jobs are back from what happened to them last."""
@@ -109,7 +109,7 @@ class World:
             if job.name not in jobs:
                 continue
             try:
-                self.wait(lambda job=job: job.back, deadline_s=job.back_deadline_s, what=f"{job.name} to come back")  # type: ignore[misc]
+                self.wait(lambda job=job: job.back, deadline_s=job.back_deadline_s, what=f"{job.name} to recover")  # type: ignore[misc]
             except AssertionError as error:
                 raise BrokenError(f"{error}\n{self.account()}") from error
 
@@ -130,12 +130,12 @@ class World:
 
     def account(self) -> str:
         """What each driver and each session of PostgreSQL does now, and who waits for whom: for a wait in vain."""
-        drivers = "\n".join(f"the log of {job.name} ends:\n{job.driver.account()}" for job in self.jobs)
+        drivers = "\n".join(f"the end of the log of {job.name}:\n{job.driver.account()}" for job in self.jobs)
         try:
             sessions = "\n".join(map(str, self.query(_SESSIONS, _DATABASE)))
         except psycopg2.Error as error:
-            sessions = f"not told: {error}"
-        return f"{drivers}\nthe sessions of PostgreSQL:\n{sessions}"
+            sessions = f"unknown: {error}"
+        return f"{drivers}\nsessions of PostgreSQL:\n{sessions}"
 
     def watched(self) -> Watch:
         """Another look at the partitions that are watched, by a client of its own."""

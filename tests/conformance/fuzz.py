@@ -45,14 +45,17 @@ class Finding:
     difference: Difference
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}: the servers part at {self.difference}", f"shortest sequence ({len(self.steps)}):"]
+        lines = [
+            f"seed {self.seed}: the servers differ at {self.difference}",
+            f"shortest sequence ({len(self.steps)}):",
+        ]
         lines += [f"  {each}," for each in self.steps]
-        return "\n".join([*lines, f"again: python -m tests.conformance.fuzz --seed {self.seed} --sequences 1"])
+        return "\n".join([*lines, f"to repeat: python -m tests.conformance.fuzz --seed {self.seed} --sequences 1"])
 
 
 @dataclass
 class Outcome:
-    """What a run of the fuzzer came to."""
+    """The result of a run."""
 
     sequences: int
     requests: int
@@ -143,12 +146,12 @@ def shorten(servers: Lockstep, finding: Finding, place: int) -> Finding:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the fuzzer from the command line; 1 where a difference was found."""
     parser = argparse.ArgumentParser(prog="tests.conformance.fuzz", description=__doc__.partition("\n")[0])
-    kinds = f"{', '.join(sorted(SERVERS))}, or HOST:PORT of one that runs"
+    kinds = f"{', '.join(sorted(SERVERS))}, or HOST:PORT of a running server"
     parser.add_argument("--left", default="reference", help=f"{kinds} (default: reference)")
     parser.add_argument("--right", default="kafka", help=f"{kinds} (default: kafka)")
-    parser.add_argument("--sequences", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1, help="of the first sequence; the next ones count on")
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--sequences", type=int, default=200, help="number of sequences (default: 200)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first sequence; the others follow")
+    parser.add_argument("--steps", type=int, default=STEPS, help="requests in a sequence (default: %(default)s)")
     parser.add_argument("--transaction-version", type=int, default=2, choices=(0, 1, 2))
     chosen = parser.parse_args(arguments)
     with ExitStack() as stack:

@@ -305,8 +305,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation.behaviours", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--schedules", type=int, default=1_000, help="of all profiles together")
-    parser.add_argument("--seed", type=int, default=0, help="of the first")
+    parser.add_argument("--schedules", type=int, default=1_000, help="number of schedules, over all profiles")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first schedule")
     options = parser.parse_args(arguments)
     quiet()
     began_s = time.monotonic()
@@ -323,10 +323,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = list(pool.map(steps_not_allowed, *zip(*work, strict=True)))
     wrong = [step for found in results[: len(trees)] for step in found]
     for before, after, schedule in wrong[:_SHOWN_MAX]:
-        print(f"NOT ALLOWED: {before} -> {after}\n  again: python -m tests.simulation --replay '{schedule}'")
+        print(f"NOT ALLOWED: {before} -> {after}\n  to repeat: python -m tests.simulation --replay '{schedule}'")
     caught = dict(zip(broken, results[len(trees) :], strict=True))
     for defect, found in caught.items():
-        print(f"  {defect:<58} {len(found) or 'NO'} steps are not allowed")
+        print(f"  {defect:<58} {len(found)} steps rejected by the specification{'' if found else ': NOT CAUGHT'}")
     missed = len(DEFECTS_CHECKED) - sum(bool(found) for found in caught.values())
     steps = sum(len(tree.shown) for tree in trees.values())
     print(f"{time.monotonic() - began_s:.1f} s")

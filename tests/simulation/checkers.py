@@ -28,7 +28,7 @@ def sides(world: World) -> tuple[tuple[str, list[Record]], ...]:
 
 
 def agreement(world: World) -> Iterator[str]:
-    """Kafka has committed a record if and only if the database has committed its row, but where a person's word is."""
+    """Kafka has a record exactly where the database has its row, unless a person accepted the difference."""
     (_, kafka), (_, table) = ((side, {world.ledger.seen(record) for record in found}) for side, found in sides(world))
     for record in kafka ^ table:
         if world.profile.outputs[record.partition] != BOTH:
@@ -39,7 +39,7 @@ def agreement(world: World) -> Iterator[str]:
 
 
 def no_duplicate(world: World) -> Iterator[str]:
-    """No record and no row is there twice; what was deleted with a topic is not there."""
+    """No record and no row is duplicated; what was deleted with a topic does not count."""
     kafka = [record for record, _ in world.broker.committed()]
     for side, found in ((KAFKA, kafka), (TABLE, world.database.contents())):
         # By its place in the batch: the same row of another evaluation is a duplicate too.
@@ -72,10 +72,10 @@ def one_decision(world: World) -> Iterator[str]:
         for partition, count in enumerate(world.profile.records_of(batch_id)):
             planned = {(batch_id, partition, number) for number in range(count)} - world.profile.bad
             if planned and (batch_id, partition) not in there:
-                yield f"batch {batch_id} is there, but not its rows of partition {partition}"
+                yield f"batch {batch_id} is committed without its rows of partition {partition}"
 
 
-def split(world: World) -> Iterator[str]:
+def dead_letters(world: World) -> Iterator[str]:
     """The bad rows of every batch that Spark has recorded are in the dead letters, once, and on no side."""
     found = Counter(record.place for record in world.database.dead_letters())
     for place, count in found.items():
@@ -85,10 +85,10 @@ def split(world: World) -> Iterator[str]:
         f"{bad} is not in the dead letters" for bad in world.profile.bad - set(found) if bad[0] < world.next_batch
     )
     for side, records in sides(world):
-        yield from (f"{record} is bad, and in the {side}" for record in records if record.place in world.profile.bad)
+        yield from (f"the bad row {record} is in the {side}" for record in records if record.place in world.profile.bad)
 
 
-def letters(world: World) -> Iterator[str]:
+def dead_letter_topic(world: World) -> Iterator[str]:
     """The topic of dead letters has what the table of dead letters has, batch by batch and in order, and once."""
     found: dict[int, list[Record]] = {}
     for record, _ in world.broker.letters():
@@ -99,7 +99,7 @@ def letters(world: World) -> Iterator[str]:
             wanted.setdefault(record.batch_id, []).append(record)
     for batch_id in sorted(found.keys() | wanted.keys()):
         if found.get(batch_id) != wanted.get(batch_id):
-            yield f"batch {batch_id}: letters {found.get(batch_id)} in the topic, {wanted.get(batch_id)} in the table"
+            yield f"batch {batch_id}: the topic has {found.get(batch_id)}, the table {wanted.get(batch_id)}"
 
 
 def as_planned(world: World, record: Record) -> Record:
@@ -116,15 +116,15 @@ def nothing_undecided(world: World) -> Iterator[str]:
             yield f"{record} is committed in Kafka by {pair}, which the database never decided"
 
 
-def own_part(world: World) -> Iterator[str]:
+def on_decide(world: World) -> Iterator[str]:
     """What a user adds to a decision is there once for each batch that is there, and for no other."""
     added = Counter(world.database.decided_with())
     written = {record.batch_id for _, found in sides(world) for record in found}
     written |= {record.batch_id for record in world.database.dead_letters()}
     for batch_id in sorted(added.keys() | written):
         if added[batch_id] != (batch_id in written):
-            there = batch_id in written
-            yield f"batch {batch_id}: on_decide is there {added[batch_id]} times, the batch is there: {there}"
+            what = "committed" if batch_id in written else "not committed"
+            yield f"batch {batch_id} is {what}, with {added[batch_id]} calls of on_decide"
 
 
 def pairs(world: World) -> Iterator[str]:
@@ -142,7 +142,7 @@ def nothing_open(world: World) -> Iterator[str]:
     for partition, log in world.broker.logs.items():
         offset = log.producers.first_open_offset()
         if offset is not None:
-            yield f"{partition} is left with an open transaction at offset {offset}"
+            yield f"{partition} has an open transaction at offset {offset}"
 
 
 def progress(world: World) -> Iterator[str]:
@@ -150,9 +150,9 @@ def progress(world: World) -> Iterator[str]:
     row = world.database.read(TRANSACTIONAL_ID)
     last = len(world.profile.batches) - (0 if world.looked else 1)
     if not world.finished:
-        yield f"Spark has recorded {world.next_batch} batches only"
+        yield f"Spark recorded only {world.next_batch} batches"
     elif row is None or (row.status, row.batch_id) != (DONE, last):
-        yield f"at rest the row says {row}"
+        yield f"the final state row is {row}"
 
 
 def halt(world: World) -> Iterator[str]:
@@ -168,7 +168,7 @@ def halt(world: World) -> Iterator[str]:
 def resends(world: World) -> Iterator[str]:
     """A batch is owed only where something could abort its transaction behind the driver's back."""
     if world.database.owed_count and not any(fault in faults.ABORTING for _, fault in world.choices.taken):
-        yield f"Kafka was owed {world.database.owed_count} batches, and nothing had aborted a decided transaction"
+        yield f"{world.database.owed_count} batches are marked as owed to Kafka, but no fault aborted any"
 
 
 def claims(world: World) -> Iterator[str]:
@@ -197,9 +197,9 @@ CHECKERS: dict[str, Checker] = {
     "no loss": no_loss,
     "agreement": agreement,
     "one decision": one_decision,
-    "own part": own_part,
-    "split": split,
-    "letters": letters,
+    "on_decide": on_decide,
+    "dead letters": dead_letters,
+    "dead letter topic": dead_letter_topic,
     "pairs": pairs,
     "halt": halt,
     "claims": claims,
@@ -210,7 +210,7 @@ CHECKERS: dict[str, Checker] = {
 }
 
 
-#: What must hold where persons have acted, and all went well as far as anybody can tell.
+#: What must hold where people acted and the job reports no problem.
 GREEN: Final = ("no duplicate", "no loss", "agreement", "nothing open", "pairs")
 
 

@@ -1,4 +1,4 @@
-"""The command: how many schedules of which kind, on how many processes, and what is printed of them."""
+"""Run the sink's driver and recovery through simulated faults, exhaustively and at random, and hunt mutants."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         caught = _hunt(options, pool) if options.mutants else []
     used = os.times()
     cpu_s = used.user + used.system + used.children_user + used.children_system
-    print(f"{time.monotonic() - began_s:.1f} s, {cpu_s:.1f} s of processor time")
+    print(f"{time.monotonic() - began_s:.1f} s, {cpu_s:.1f} s of CPU time")
     found = sum(each.violation is not None for each in caught)
     print(f"schedules={total.schedules} violations={total.violations}")
     if options.mutants:
@@ -75,28 +75,28 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--profiles",
         type=lambda names: names.split(","),
-        help="which, by name, with commas; default: single faults of all, more of those in which both sides must agree",
+        help="comma-separated profiles (default: all for single faults, for more those where both sides must agree)",
     )
     parser.add_argument(
         "--ci",
         choices=sorted(CONTINUOUS),
-        help="pairs of faults only of "
+        help="run pairs of faults in few profiles ("
         + "; ".join(f"{half}: {', '.join(names)}" for half, names in CONTINUOUS.items())
-        + "; fewer at random",
+        + "), and fewer random schedules",
     )
     parser.add_argument(
         "--pairs",
         choices=("none", "core", "all"),
         default="core",
-        help="of which kinds of faults all pairs are run; core: "
+        help="kinds of faults to combine in pairs; core: "
         + ", ".join(sorted(faults.CORE))
-        + "; where people act: "
+        + "; in the people profiles: "
         + ", ".join(sorted(people.CORE)),
     )
-    parser.add_argument("--random", type=int, help="how many random schedules follow; default: 10 000, with --ci 2000")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random schedules; default: the time")
+    parser.add_argument("--random", type=int, help="number of random schedules (default: 10 000, with --ci 2 000)")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="seed (default: the current time)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--mutant-schedules", type=int, default=20_000, help="when to give a mutant up")
+    parser.add_argument("--mutant-schedules", type=int, default=20_000, help="schedules to try on a mutant")
     parser.add_argument("--no-mutants", dest="mutants", action="store_false")
     parser.add_argument("--replay", metavar="SCHEDULE", help="run one schedule again, and print every request")
     return parser
@@ -106,7 +106,7 @@ def _replay(schedule: Schedule) -> int:
     try:
         lines, violations = trace(schedule)
     except ScheduleError as error:
-        print(f"{schedule} is not possible: {error}")
+        print(f"cannot run {schedule}: {error}")
         return 2
     print("\n".join(lines))
     for checker, text in violations:
@@ -134,7 +134,7 @@ def _explore(options: argparse.Namespace, pool: ProcessPoolExecutor) -> Tally:
     pieces = _random_pieces(drawn_from, options.seed)
     drawn = (2_000 if options.ci else 10_000) if options.random is None else options.random
     wanted = -(-drawn // _PIECE)
-    _level(f"up to {RANDOM_FAULTS_MAX} faults, at random", pool, run_piece, islice(pieces, wanted), total)
+    _level(f"up to {RANDOM_FAULTS_MAX} random faults", pool, run_piece, islice(pieces, wanted), total)
     # The shortest say most.
     shortest = sorted(total.reported, key=lambda each: len(each.schedule.faults))
     for violation in shortest[:_SHOWN_MAX]:
@@ -189,11 +189,11 @@ def _show(violation: Violation) -> None:
     """The schedule, which is minimal; its requests; and a test of it."""
     schedule = violation.schedule
     lines, violations = trace(schedule)
-    print(f"\nVIOLATION {violations[0][0] if violations else 'not seen again'} in {schedule}")
+    print(f"\nVIOLATION {violations[0][0] if violations else '(not reproduced)'} in {schedule}")
     print("\n".join(f"    {line}" for line in lines))
     for checker, text in violations:
         print(f"  {checker}: {text}")
-    print(f"  again: python -m tests.simulation --replay '{schedule}'")
+    print(f"  to repeat: python -m tests.simulation --replay '{schedule}'")
     print(f"  as a test:\n\n{as_test(violation)}")
 
 

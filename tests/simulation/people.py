@@ -206,7 +206,7 @@ class People:
         """Who starts the job has read that it failed, or would fail, for want of its topic."""
         broker = self._world.broker
         if broker.topic_missed:
-            self._world.trace("the topic is made anew")
+            self._world.trace("recreated the topic")
             broker.create_topic()
 
     def _change_topic(self, choice: str) -> None:

@@ -217,7 +217,7 @@ def test_there_are_enough_mutants_and_each_checker_is_named_once() -> None:
         ("abort after EndTxn(commit) without an answer", "resends"),
         ("a superseded driver claims again", "claims"),
         ("an empty batch commits a transaction", "progress"),
-        ("letters are not sent again", "letters"),
+        ("letters are not sent again", "dead letter topic"),
         ("unknown COMMIT settled by a plain read", None),
         ("no InitProducerId at the end of recovery", None),
     ],
@@ -254,7 +254,7 @@ def test_a_violation_is_shown_with_its_trace_and_the_command_for_it(capsys: pyte
     assert 'trace(Schedule.parse("tv2@16:crash"))' in shown
     assert command.main(["--replay", "tv2@16:crash"]) == 0
     assert command.main(["--replay", "tv2@16:lose-reply"]) == 2
-    assert "not possible: choice point 16 offers crash, " in capsys.readouterr().out
+    assert "cannot run tv2@16:lose-reply: choice point 16 offers crash, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("sound", [True, False])

@@ -228,7 +228,7 @@ class World:
                     self._rest()
                     return
                 self._run_until_all_stop(driver)
-            raise StuckError(f"{STARTS_MAX} starts")
+            raise StuckError(f"not finished after {STARTS_MAX} starts")
         finally:
             for each in self._stopped:
                 each.actor.kill()
@@ -254,7 +254,7 @@ class World:
         if self._newest is None:
             return False
         (self.next_batch, self.plans), self._newest = self._newest, None
-        self.trace("the newest checkpoint is restored")
+        self.trace("restored the newest checkpoint")
         return True
 
     def _last_look(self) -> JobDriver | None:
@@ -273,7 +273,7 @@ class World:
             following, self._turn = self._turn, None
             if following is None and self._stopped:
                 following = self._stopped.pop()
-                self.trace(f"{following} goes on")
+                self.trace(f"{following} continues")
 
     def start(self, kind: type[JobDriver], words: Words | None = None) -> JobDriver:
         """A driver or a person who begins now; the job also with what was left on."""
@@ -328,7 +328,7 @@ class World:
         self.request = what
         position = len(self.choices.offered)
         if position - self.choices.last_taken > REQUESTS_MAX:
-            raise StuckError(f"{REQUESTS_MAX} requests after the last fault")
+            raise StuckError(f"not finished {REQUESTS_MAX} requests after the last fault")
         choice = self.choices.choose(options)
         if self.tracing:
             self.trace(f"{position:4} {self._running}: {what}{'' if choice is GO else f' <-- {choice}'}")
@@ -378,7 +378,7 @@ class World:
         database = self.database
         standby = database.before_batch if choice == faults.ASYNC_FAILOVER else database.before_write
         if standby is None:
-            raise AssertionError("offered only where there is one")
+            raise AssertionError("offered without a standby to fail over to")
         database.fail_over_to(standby)
 
     def _arrive(self) -> None:
@@ -391,12 +391,12 @@ class World:
         """The running driver stands still, and another goes on."""
         driver = self._running
         if driver is None:
-            raise AssertionError("somebody runs")
+            raise AssertionError("no driver is running")
         self._stopped.append(driver)
         self._turn = follower
         driver.actor.stop()
         if driver in self._stopped:
-            raise AssertionError("whoever goes on is taken out before")
+            raise AssertionError("the driver that continues is still in the queue")
 
     def _fail(
         self, choice: str, effect: Callable[[], object], lost: Callable[[], Exception], hang: Callable[[], None] | None

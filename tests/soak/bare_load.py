@@ -31,9 +31,9 @@ from tests.soak.child import END_DEADLINE_S, Gate, PreparedStatements, serve
 from tests.unit.fakes.batch_work import Results
 
 ROWS_PER_BATCH: Final = 4
-#: Every so many batches the first attempt fails.
+#: The first attempt of one batch in this many fails.
 FAILING_EVERY: Final = 50
-#: So many batches are one run of the query.
+#: Batches of one run of the query.
 BATCHES_PER_RUN: Final = 250
 
 
@@ -51,7 +51,7 @@ class Work(RowsWork):
         produced = super().produce(ticket, open_decision)
         if self._failing:
             self._failing = False
-            raise BatchRetryError(reason="this attempt was to fail")
+            raise BatchRetryError(reason="failed on purpose by the soak test")
         return produced
 
 

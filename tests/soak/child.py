@@ -29,7 +29,7 @@ HOLD: Final = "hold"
 GO_ON: Final = "go on"
 STOP: Final = "stop"
 _LOG_TAIL_CHARACTERS: Final = 4_000
-#: One session of so many is asked for its prepared statements.
+#: One session in this many is asked for its prepared statements.
 _ASKED_SESSIONS: Final = 10
 
 
@@ -80,10 +80,10 @@ class Child:
             self._process.stdin.flush()
             answer = json.loads(self._answers.get(timeout=ANSWER_DEADLINE_S))
         except (OSError, Empty, json.JSONDecodeError) as error:
-            message = f"{self.module} does not answer ({error!r}); its log ends:\n{self._tail()}"
+            message = f"{self.module} did not answer ({error!r}); the end of its log:\n{self._tail()}"
             raise RuntimeError(message) from error
         if answer.get("error"):
-            message = f"{self.module} failed: {answer['error']}\nits log ends:\n{self._tail()}"
+            message = f"{self.module} failed: {answer['error']}\nthe end of its log:\n{self._tail()}"
             raise RuntimeError(message)
         return dict(answer)
 
@@ -117,7 +117,7 @@ class Gate:
         self._free = threading.Event()
 
     def after_batch(self) -> None:
-        """In the load's thread: stand still, if somebody is looking."""
+        """In the load's thread: wait here while a sample is taken."""
         if self._wanted.is_set():
             self._held.set()
             self._free.wait(ANSWER_DEADLINE_S)
@@ -128,7 +128,7 @@ class Gate:
         self._held.clear()
         self._wanted.set()
         wait_until(
-            lambda: self._held.is_set() or self._ended(), deadline_s=ANSWER_DEADLINE_S, what="the batch in hand to end"
+            lambda: self._held.is_set() or self._ended(), deadline_s=ANSWER_DEADLINE_S, what="the current batch to end"
         )
 
     def release(self) -> None:
@@ -159,15 +159,15 @@ def serve(gate: Gate, sample: Callable[[bool], dict[str, Any]], stop: Callable[[
 class PreparedStatements:
     """Counts the prepared statements that sessions of this process have on the server when they are given back.
 
-    The view pg_prepared_statements shows a session only its own, so nobody else can ask.
+    The view pg_prepared_statements shows a session only its own.
     """
 
     def __init__(self) -> None:
         self.largest = 0
         self._sessions = 0
-        event.listen(Pool, "invalidate", self._given_back)
+        event.listen(Pool, "invalidate", self._on_invalidate)
 
-    def _given_back(self, connection: Any, record: object, error: object) -> None:
+    def _on_invalidate(self, connection: Any, record: object, error: object) -> None:
         del record, error
         self._sessions += 1
         if self._sessions % _ASKED_SESSIONS or connection.closed:

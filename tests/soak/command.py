@@ -1,4 +1,4 @@
-"""The command: start servers and loads, take samples, judge them, and compare both sides."""
+"""Write thousands of small batches, fail if memory, files or connections grow, and compare both sides."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _SPARK_SINK: Final[Mapping[str, Any]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 when nothing grew and both sides hold every row once."""
+    """Run the command; 0 when nothing grew and both sides have every row once."""
     options = _parser().parse_args(arguments)
     with TemporaryDirectory(prefix="soak-") as folder, _servers() as (broker, database):
         samples = _run(broker, database, Path(folder), minutes=options.minutes)
@@ -67,14 +67,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("--minutes", type=_minutes, default=10.0, help="for how long batches are written; default: 10")
+    parser.add_argument(
+        "--minutes", type=_minutes, default=10.0, help="how long to write batches, in minutes (default: 10)"
+    )
     return parser
 
 
 def _minutes(text: str) -> float:
     minutes = float(text)
     if not (math.isfinite(minutes) and minutes > 0):
-        message = f"{text} is no time to run for"
+        message = f"must be a positive number of minutes, not {text}"
         raise argparse.ArgumentTypeError(message)
     return minutes
 
@@ -142,15 +144,15 @@ def _sample(observer: Observer, duration_s: float) -> list[Sample]:
 
 
 def _sensitivity(samples: Sequence[Sample]) -> str:
-    """How small a leak in each batch would have been seen."""
+    """The smallest leak per batch that would have been detected."""
     spark, bare = (max(1, judged_batches(samples, load)) for load in ("spark", "bare"))
     bounds = {measure.name: measure.growth_max for measure in MEASURES}
     heap_kib = bounds[HEAP] * _KIB_PER_MIB / spark
     memory_kib = bounds[BARE_MEMORY] * _KIB_PER_MIB / bare
     return (
-        f"judged: {spark} batches of Spark and {bare} of the bare driver. A leak in each of them of {heap_kib:.1f} KiB "
-        f"of Java's heap or {memory_kib:.1f} KiB of the bare driver, or of one file handle in "
-        f"{bare / bounds[BARE_HANDLES]:.0f} bare batches, would have failed"
+        f"judged {spark} batches of Spark and {bare} of the bare driver; would have failed on a leak of "
+        f"{heap_kib:.1f} KiB of Java heap per batch of Spark, of {memory_kib:.1f} KiB per batch of the bare driver, "
+        f"or of one file handle in {bare / bounds[BARE_HANDLES]:.0f} batches of the bare driver"
     )
 
 
@@ -169,4 +171,4 @@ def _compare(broker: KafkaBroker, database: str) -> None:
         records = read_topic(broker.bootstrap, name)
         found = ((int(record.key or b""), (record.value or b"").decode()) for record in records)
         assert_same_multiset(found, rows, what=f"committed records of {name}")
-        print(f"{name}: {batch + 1} batches, {len(rows)} rows and {len(records)} records, none lost, none twice")
+        print(f"{name}: {batch + 1} batches, {len(rows)} rows and {len(records)} records; none missing, no duplicates")

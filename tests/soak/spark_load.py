@@ -74,14 +74,14 @@ class SparkLoad:
             "batches": self._sink.batches,
             "prepared_statements": self._prepared.largest,
             "error": self._failure(),
-            **(self._virtual_machine() if used else {}),
+            **(self._jvm_use() if used else {}),
         }
 
     def _failure(self) -> str:
         error: StreamingQueryException | None = None if self._stopped else self._query.exception()
         return "" if error is None else str(error)
 
-    def _virtual_machine(self) -> dict[str, float]:
+    def _jvm_use(self) -> dict[str, float]:
         """What is used after a full collection of garbage, by which Spark also learns what it can remove."""
         machine: Any = self._spark.sparkContext._jvm
         machine.java.lang.System.gc()

@@ -120,7 +120,7 @@ def judge(measure: Measure, samples: Sequence[Sample]) -> Verdict:
 
 def _reason(measure: Measure, largest: float | None, growth: float | None, points: int) -> str:
     if largest is None or growth is None:
-        return f"{points} samples in the second half, fewer than {JUDGED_SAMPLES_MIN}"
+        return f"only {points} samples in the second half; at least {JUDGED_SAMPLES_MIN} are needed"
     if measure.level_max is not None and largest > measure.level_max:
         return f"above {measure.level_max:g}"
     if growth > measure.growth_max:
@@ -183,7 +183,7 @@ MEASURES: Final = (
     Measure("Spark driver, Python: memory", 4, unit="MiB"),
     Measure("Spark driver, Java: memory", 48, unit="MiB"),
     Measure(HEAP, 3, unit="MiB"),
-    Measure("Spark driver, Java: beside the heap", 12, unit="MiB"),
+    Measure("Spark driver, Java: outside the heap", 12, unit="MiB"),
     Measure("Spark driver, Java: classes", 300),
     Measure("Spark's blocks in memory", 0.5, unit="MiB"),
     Measure("Spark workers, Python: memory", 16, unit="MiB"),
@@ -208,7 +208,7 @@ MEASURES: Final = (
     Measure("PostgreSQL: age of the oldest session, s", 60, KEPT_S_MAX + 30),
     Measure("PostgreSQL: prepared statements of a session", 0, 0),
     Measure("PostgreSQL: prepared transactions", 0, 0),
-    Measure("PostgreSQL: tables of the sink beside its own", 0, 0),
+    Measure("PostgreSQL: other tables of the sink", 0, 0),
     Measure("PostgreSQL: relations", 2),
     Measure("PostgreSQL: state rows", 0, len(SINKS)),
     Measure("PostgreSQL: history rows", 0.5, len(SINKS) * HISTORY_BATCHES * 1.1),
@@ -261,7 +261,7 @@ class Observer:
     def _values(self, spark: Mapping[str, Any], bare: Mapping[str, Any]) -> dict[str, float]:
         return {
             HEAP: spark["heap_mib"],
-            "Spark driver, Java: beside the heap": spark["non_heap_mib"],
+            "Spark driver, Java: outside the heap": spark["non_heap_mib"],
             "Spark driver, Java: classes": spark["classes"],
             "Spark's blocks in memory": spark["blocks_mib"],
             "PostgreSQL: prepared statements of a session": max(
@@ -310,7 +310,7 @@ class Observer:
             "sessions",
             "age of the oldest session, s",
             "prepared transactions",
-            "tables of the sink beside its own",
+            "other tables of the sink",
             "relations",
             "state rows",
             "history rows",

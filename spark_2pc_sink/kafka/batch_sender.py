@@ -41,7 +41,6 @@ from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import ProducedPartition, RecordBytes, produce_request
 from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.record_batch import assign_producer
-from spark_2pc_sink.wire.responses import KafkaResponse
 
 #: Back-off doubles with each failure in a row; beyond this the maximum is reached for any sensible setting.
 _DOUBLINGS_MAX: Final = 16
@@ -360,23 +359,16 @@ class BatchSender:
         if done:
             self._requests = [request for request in self._requests if not request.sent.is_done]
         for request in done:
-            if request.sent.exception is None:
-                self._handle_response(request.node_id, request.batches, request.sent.value)
-            else:
-                self._lost(request.node_id, request.batches, request.sent.exception)
-
-    def _lost(self, node_id: int, batches: _Batches, error: BaseException) -> None:
-        """No answer: the batches may have been appended or not, so they are sent again with the same sequence."""
-        for queue, batch in batches:
-            self._send_again(queue, batch, f"broker {node_id}: {error}")
-            self._cluster.forget_leader(queue.partition)
-
-    def _handle_response(self, node_id: int, batches: _Batches, answers: KafkaResponse) -> None:
-        for queue, batch in batches:
-            answer = answers.get(queue.partition)
-            if answer is None:
-                raise RemoteProtocolError(peer=f"broker {node_id}", detail=f"Produce left out {queue.partition}")
-            self._handle_answer(queue, batch, answer)
+            node_id, sent = request.node_id, request.sent
+            for queue, batch in request.batches:
+                if sent.exception is not None:
+                    # It may have been appended or not, so it is sent again with the same sequence.
+                    self._send_again(queue, batch, f"broker {node_id}: {sent.exception}")
+                    self._cluster.forget_leader(queue.partition)
+                elif (answer := sent.value.get(queue.partition)) is not None:
+                    self._handle_answer(queue, batch, answer)
+                else:
+                    raise RemoteProtocolError(peer=f"broker {node_id}", detail=f"Produce omitted {queue.partition}")
 
     def _handle_answer(self, queue: PartitionQueue, batch: Batch, answer: ProducedPartition) -> None:
         code = answer.error_code

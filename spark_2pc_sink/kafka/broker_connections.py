@@ -57,21 +57,6 @@ class LastFailure:
             _log.warning("still waiting for Kafka, for up to %.0f s more: %s", self._deadline.remaining_s, self.newest)
 
 
-class _LoopClock:
-    """The machine's monotonic clock; sleeping drives the connections."""
-
-    def __init__(self, connections: BrokerConnections) -> None:
-        self._connections = connections
-
-    def now_s(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        end_s = time.monotonic() + seconds
-        while (left_s := end_s - time.monotonic()) > 0:
-            self._connections.poll(left_s)
-
-
 class BrokerConnections:
     """One connection to each broker in use.
 
@@ -91,9 +76,10 @@ class BrokerConnections:
         self._tokens = None if source is None else BrokerTokens(source)
         self._failed = ConnectionFailures(options, self._tokens)
         self._connections: dict[NodeId, Connection] = {}
-        self._addresses: dict[NodeId, tuple[str, int]] = {
-            f"bootstrap-{number}": _host_and_port(server) for number, server in enumerate(options.bootstrap_servers)
-        }
+        self._addresses: dict[NodeId, tuple[str, int]] = {}
+        for number, server in enumerate(options.bootstrap_servers):
+            host, _, port = server.rpartition(":")
+            self._addresses[f"bootstrap-{number}"] = host.removeprefix("[").removesuffix("]"), int(port)
         #: For brokers with failed connections: the unreported failure, the number of failures in a row,
         #: when to try again, and the error until then.
         self._failures: dict[NodeId, BaseException] = {}
@@ -106,13 +92,11 @@ class BrokerConnections:
         #: Brokers that did not answer the last request, or were unreachable.
         self._silent: set[NodeId] = set()
         self._last_error = "no broker has answered yet"
-        self._closed = False
 
     # --- lifetime ------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close every connection. Pending answers are dropped. A second call does nothing."""
-        self._closed = True
         for connection in self._connections.values():
             connection.close(ConnectionResetError("closed"))
         self._connections.clear()
@@ -120,11 +104,21 @@ class BrokerConnections:
     def deadline(self, limit_ms: int | None = None, *, backoff_ms: int | None = None) -> Deadline:
         """A deadline whose pauses drive the connections."""
         return Deadline(
-            _LoopClock(self),
+            self,
             self.options.max_block_ms if limit_ms is None else limit_ms,
             backoff_ms=self.options.retry_backoff_ms if backoff_ms is None else backoff_ms,
             backoff_ms_max=self.options.retry_backoff_max_ms,
         )
+
+    def now_s(self) -> float:
+        """The machine's monotonic clock; a deadline's `spark_2pc_sink.clock.Clock`."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Drive the connections in the meantime."""
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0:
+            self.poll(left_s)
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
@@ -368,15 +362,6 @@ class BrokerConnections:
             spread = random.uniform(*_SPREAD)  # noqa: S311 - not security-relevant
             self._again_at_s[node_id] = time.monotonic() + pause_s * spread
 
-    def _take_addresses(self, addresses: Mapping[int, tuple[str, int]]) -> None:
-        """Update the brokers' addresses, as reported by one of them; those in bootstrap.servers stay."""
-        self._addresses = {node: at for node, at in self._addresses.items() if isinstance(node, str)} | dict(addresses)
-
-    def _disconnect(self, node_id: NodeId) -> None:
-        connection = self._connections.pop(node_id, None)
-        if connection is not None:
-            connection.close(ConnectionResetError("no longer needed"))
-
     def _connect(self, node_id: NodeId, deadline: Deadline) -> None:
         connection = self._connection(node_id)
         while not connection.ready and connection.failure is None and not deadline.passed:
@@ -397,8 +382,3 @@ class BrokerConnections:
     def _unavailable(self, node_id: NodeId, error: BaseException) -> Exception:
         """The exception for a failed connection, see `ConnectionFailures.classify`."""
         return self._failed.classify(node_id, self._addresses.get(node_id), error, self._tls)
-
-
-def _host_and_port(server: str) -> tuple[str, int]:
-    host, _, port = server.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -295,10 +295,11 @@ class Cluster(BrokerConnections):
         if not reply.brokers:
             raise NodeUnavailableError(f"broker {node_id} does not list any brokers yet")
         self._metadata = reply
-        self._take_addresses({broker.node_id: (broker.host, broker.port) for broker in reply.brokers})
+        bootstrap = {node: at for node, at in self._addresses.items() if isinstance(node, str)}
+        self._addresses = bootstrap | {broker.node_id: (broker.host, broker.port) for broker in reply.brokers}
         self._metadata_until_s = time.monotonic() + self.options.metadata_max_age_ms / 1000
-        if isinstance(node_id, str):
-            self._disconnect(node_id)  # it has a node id now, and is connected to under that
+        if isinstance(node_id, str) and (connection := self._connections.pop(node_id, None)) is not None:
+            connection.close(ConnectionResetError("no longer needed"))  # it has a node id now, which is connected to
         for topic in reply.topics:
             self._topic_ids[topic.name] = responses.topic_id(topic)
             for part in topic.partitions:

@@ -27,7 +27,6 @@ from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches
 from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec
-from spark_2pc_sink.wire.responses import KafkaPart
 
 #: Bytes per Fetch. The marker is usually the next batch, so little is read; a larger batch is returned whole.
 FETCH_BYTES_MAX: Final = 1024 * 1024
@@ -170,7 +169,11 @@ def view_logs(
     if not starts and (found := _ask_at_once(cluster, wanted, deadline)) is not None:
         return found
     topics = cluster.existing_topics({partition.topic for partition in wanted}, deadline)
-    existing = [each for each in wanted if each.topic in topics and _has(topics[each.topic], each)]
+    existing = [
+        each
+        for each in wanted
+        if each.topic in topics and each.partition in {part.partition_index for part in topics[each.topic].partitions}
+    ]
     return LogsView(
         topic_ids={name: responses.topic_id(topic) for name, topic in topics.items()},
         ends=end_offsets(cluster, existing, OffsetSpec.LATEST, deadline),
@@ -205,10 +208,6 @@ def _ask_at_once(cluster: Cluster, wanted: list[TopicPartition], deadline: Deadl
         topic_ids={topic.name: responses.topic_id(topic) for topic in topics},
         ends={key: found.offset for key, found in ends.items()},
     )
-
-
-def _has(topic: KafkaPart, partition: TopicPartition) -> bool:
-    return any(each.partition_index == partition.partition for each in topic.partitions)
 
 
 @dataclass(frozen=True)

@@ -493,8 +493,10 @@ class RecordEncoder:
                 compression=self._options.compression,
                 level=self._options.compression_level,
             )
-            row_key = printable_key(_only_key(batch_rows)) if len(batch_rows) == 1 else None
-            if row_key is not None:
+            row_key = None
+            if len(batch_rows) == 1:
+                keys = batch_rows.key.column
+                row_key = printable_key(None if keys is None else keys[0].as_py())
                 self._check_single(partition, row_key, payload, batch_rows.bytes_max)
             digest = batch_digest(partition.topic, section)
             yield EncodedBatch(partition, payload, section.record_count, digest, row_key)
@@ -520,8 +522,3 @@ def _check_keys(partition: TopicPartition, rows: EncodedRows) -> None:
         return
     first = 0 if keys is None else int(np.flatnonzero(np.asarray(keys.is_null()))[0])
     raise record_lacks_key(partition, None if values is None else values[first].as_py())
-
-
-def _only_key(rows: EncodedRows) -> bytes | None:
-    key: bytes | None = None if rows.key.column is None else rows.key.column[0].as_py()
-    return key

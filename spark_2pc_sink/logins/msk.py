@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from spark_2pc_sink.errors import ConfigurationError
@@ -45,23 +45,16 @@ def msk_iam(config: str) -> tuple[str, float]:
         ConfigurationError: ``config`` is invalid.
         Exception: boto3's error if there are no credentials.
     """
-    said = _read(config)
+    said, signer = _read(config), MSKAuthTokenProvider
     with _quiet():
-        token, expires_ms = _signed(said)
+        if "role_arn" in said:
+            session = said.get("session", _SESSION)
+            token, expires_ms = signer.generate_auth_token_from_role_arn(said["region"], said["role_arn"], session)
+        elif "profile" in said:
+            token, expires_ms = signer.generate_auth_token_from_profile(said["region"], said["profile"])
+        else:
+            token, expires_ms = signer.generate_auth_token(said["region"])
     return token, expires_ms / _MS
-
-
-def _signed(said: Mapping[str, str]) -> tuple[str, int]:
-    signer, region = MSKAuthTokenProvider, said["region"]
-    signed: tuple[str, int]
-    if "role_arn" in said:
-        session = said.get("session", _SESSION)
-        signed = signer.generate_auth_token_from_role_arn(region, said["role_arn"], session)
-    elif "profile" in said:
-        signed = signer.generate_auth_token_from_profile(region, said["profile"])
-    else:
-        signed = signer.generate_auth_token(region)
-    return signed
 
 
 def _read(config: str) -> dict[str, str]:

@@ -26,9 +26,6 @@ from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options.kafka_security import check_extensions
 from spark_2pc_sink.options.settings import HIDDEN
 
-if TYPE_CHECKING:
-    from spark_2pc_sink.options import KafkaOptions
-
 if TYPE_CHECKING:  # kafka-python has no type information, and its class only declares these methods.
     from spark_2pc_sink.options import KafkaOptions
 

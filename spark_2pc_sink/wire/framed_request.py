@@ -148,8 +148,10 @@ def end_txn_request(
 ) -> FramedRequest[EndTxnResponse]:
     """Commit or abort. Version 5 is for transaction.version 2 and returns a bumped pair; 4 and below do not."""
     body = (_text(transactional_id), _END.pack(producer.producer_id, producer.epoch, commit), _NO_TAGS)
+    layout = _ENDED_WITH_PAIR if version >= _PAIR_IN_END_VERSION else _ENDED
+    # After the throttle time.
     return FramedRequest(
-        Api.END_TXN, version, body, _read_ended_with_pair if version >= _PAIR_IN_END_VERSION else _read_ended
+        Api.END_TXN, version, body, lambda data, position: EndTxnResponse(*layout.unpack_from(data, position)[1:])
     )
 
 
@@ -204,14 +206,6 @@ def _read_record_errors(data: bytes, position: int) -> tuple[tuple[tuple[int, st
         _, position = _read_tags(data, position)
         errors.append((number, message))
     return tuple(errors), position
-
-
-def _read_ended(data: bytes, position: int) -> EndTxnResponse:
-    return EndTxnResponse(_ENDED.unpack_from(data, position)[1])
-
-
-def _read_ended_with_pair(data: bytes, position: int) -> EndTxnResponse:
-    return EndTxnResponse(*_ENDED_WITH_PAIR.unpack_from(data, position)[1:])
 
 
 def _length(counted: Sized) -> bytes:

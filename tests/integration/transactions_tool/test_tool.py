@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spark_2pc_sink import cli
-from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, FencedError
+from spark_2pc_sink.errors import AbortRefusedError, FencedError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
@@ -266,13 +266,6 @@ def take_without_2pc(broker: Broker, transactional_id: str, *, timeout_ms: int) 
     assert reply.error_code == 0
 
 
-def test_force_terminate_creates_no_id(transactional_id: str, tool: TransactionTool, run: Run) -> None:
-    code, out, err = run("force-terminate", "--transactional-id", transactional_id)
-    assert (code, out) == (2, "")
-    assert "a coordinator must list it" in err
-    assert transactional_id not in {row.transactional_id for row in tool.list_transactions()}
-
-
 # --- looking -----------------------------------------------------------------------------------------------------
 
 
@@ -311,16 +304,3 @@ def test_list_and_describe(
         assert (code, producer["producer_id"], producer["start_offset"]) == (0, producer_id, 0)
         writer.abort_transaction()
     assert run("describe", "--transactional-id", "nobody")[0] == 1
-
-
-@pytest.mark.parametrize("words", [["--state", "Bogus"], ["--transactional-id-pattern", "["]], ids=["state", "pattern"])
-def test_the_broker_refuses_a_filter(run: Run, words: list[str]) -> None:
-    code, out, err = run("list", *words)
-    assert (code, out) == (2, "")
-    assert words[1] in err
-
-
-def test_a_broker_that_is_not_there(run: Run, tool: TransactionTool) -> None:
-    assert run("find-hanging", "--broker-id", "7")[0] == 2
-    with pytest.raises(ConfigurationError, match="the cluster has the brokers 1"):
-        tool.find_hanging(broker_id=7)

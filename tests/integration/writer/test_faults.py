@@ -75,23 +75,6 @@ def test_a_coordinator_killed_before_commit_is_found_again(
         assert len(committed(broker.bootstrap, name, writer)) == 100
 
 
-def test_a_lost_answer_to_produce_is_no_second_copy(kafka: Broker, topic: MakeTopic, transactional_id: str) -> None:
-    name = topic(partitions=1)
-    with kafka.proxy() as proxy:
-        with TransactionalWriter(
-            transactional_id=transactional_id, kafka=kafka_for(proxy.address), topic=name
-        ) as writer:
-            writer.init_transactions()
-            writer.begin_transaction()
-            writer.append(table_of(100))
-            proxy.lose_answer(kafka_request(Api.PRODUCE))
-            receipts = writer.flush()
-            assert proxy.wait_for_lost_answer(deadline_s=1)
-            assert receipts[TopicPartition(name, 0)].records == 100
-            writer.commit_transaction()
-        assert len(committed(kafka.bootstrap, name, transactional_id)) == 100
-
-
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_lost_answer_to_end_txn_is_asked_for_again(
     kafka: Broker, topic: MakeTopic, transactional_id: str, commit: bool

@@ -85,15 +85,13 @@ def test_a_login(listener: str, mechanism: str, kafka: SecureKafka, transactiona
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_a_wrong_password_is_refused_at_once(listener: str, mechanism: str, kafka: SecureKafka) -> None:
-    """B25: Kafka ends the connection together with its answer, which says why."""
+    """B25: Kafka ends the connection together with its answer, which says why. User and mechanism are named."""
     login = plain_login if mechanism == "PLAIN" else lambda **changes: scram_login(mechanism, **changes)
-    began_s = time.monotonic()
-    with (
-        Cluster(kafka.options(listener, **login(sasl_password="wrong"))) as cluster,
-        pytest.raises(AuthorizationError, match=r"[Aa]uthentication failed.*SASL_AUTHENTICATION_FAILED, code 58"),
-    ):
-        cluster.features()
-    assert time.monotonic() - began_s < AT_ONCE_S
+    error = str(refused(kafka, listener, **login(sasl_password="wr0ng")))
+    user = login()["sasl_username"]
+    assert f"refused the login of user {user!r} with {mechanism}: Authentication failed" in error
+    assert "SASL_AUTHENTICATION_FAILED, code 58" in error
+    assert "wr0ng" not in error
 
 
 def test_a_client_s_certificate(kafka: SecureKafka, transactional_id: str) -> None:
@@ -119,7 +117,7 @@ def refused(kafka: SecureKafka, listener: str, **properties: Any) -> Authorizati
         ("EXPIRED", {}, "its certificate has expired"),
         ("FUTURE", {}, "its certificate is not valid yet"),
         ("SSL", {}, "set ssl.certificate.location"),
-        ("SSL", {"ssl_certificate_location": "strange_client.pem"}, "refuses the client's certificate"),
+        ("SSL", {"ssl_certificate_location": "strange_client.pem"}, "refused the client's certificate"),
     ],
     ids=["unknown authority", "other name", "expired", "not valid yet", "no client's", "client's refused"],
 )
@@ -207,13 +205,6 @@ def test_another_protocol_than_the_listener_s_ends_it_at_once(
 ) -> None:
     """B25: brokers end such connections without a word, and a probe finds out what they want."""
     assert re.search(says, str(refused(kafka, listener, **properties)))
-
-
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-def test_a_refused_login_names_user_and_mechanism(mechanism: str, kafka: SecureKafka) -> None:
-    error = refused(kafka, "SASL_SSL", **scram_login(mechanism, sasl_password="wr0ng"))
-    assert f"refused the login of user {USER!r} with {mechanism}: Authentication failed" in str(error)
-    assert "wr0ng" not in repr(error) + str(error)
 
 
 def test_a_mechanism_that_the_broker_lacks(kafka: SecureKafka) -> None:

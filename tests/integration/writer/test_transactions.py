@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -18,8 +17,6 @@ from spark_2pc_sink.errors import (
     FencedError,
     KafkaError,
     LocalProtocolError,
-    RecordTooLargeError,
-    UnknownTopicError,
 )
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
@@ -211,15 +208,6 @@ def test_two_phase_commit_is_what_the_coordinator_stored(kafka: Broker, transact
         assert client.describe().timeout_ms == TIMEOUT_NEVER_MS
 
 
-def test_the_longest_timeout_that_the_broker_allows_is_asked_for(
-    kafka_without_2pc: Broker, transactional_id: str
-) -> None:
-    with Cluster(options_for(kafka_without_2pc.bootstrap)) as cluster:
-        client = TransactionClient(cluster, transactional_id, cluster.options)
-        assert client.init_producer_id().timeout_ms == 900_000
-        assert client.describe().timeout_ms == 900_000
-
-
 def test_a_longer_timeout_is_refused_with_both_names(kafka_without_2pc: Broker, transactional_id: str) -> None:
     """B2."""
     options = options_for(kafka_without_2pc.bootstrap, transaction_timeout_ms=900_001)
@@ -251,32 +239,6 @@ def test_a_second_writer_fences_the_first(kafka_each_version: Broker, topic: Mak
         second.commit_transaction()
         found = values(committed(kafka_each_version.bootstrap, name, second))
     assert found == sorted(f"second-{number}" for number in range(10))
-
-
-def test_tasks_share_a_transaction_that_somebody_else_ends(
-    kafka_each_version: Broker, topic: MakeTopic, transactional_id: str
-) -> None:
-    """Two sessions on their own connections write disjoint partitions with one pair; a third connection commits."""
-    name = topic(broker=kafka_each_version, partitions=4)
-    options = options_for(kafka_each_version.bootstrap)
-    with Cluster(options) as driver:
-        client = TransactionClient(driver, transactional_id, options)
-        producer = client.usable_producer().producer
-        if client.transaction_version < 2:
-            client.add_partitions(producer, [TopicPartition(name, index) for index in range(4)])
-        for task in range(2):
-            with Cluster(options) as executor, closing(session_of(executor, client, producer)) as session:
-                for index in (2 * task, 2 * task + 1):
-                    rows = table_of(10, first=10 * index)
-                    session.append(
-                        TopicPartition(name, index), EncodedRows.of(rows["key"], rows["value"], rows["headers"])
-                    )
-                assert sum(receipt.records for receipt in session.flush().values()) == 20
-        with Cluster(options) as other:
-            assert TransactionClient(other, transactional_id, options).end(producer, commit=True).code == Code.NONE
-    records = committed(kafka_each_version.bootstrap, name, transactional_id)
-    assert values(records) == sorted(f"value-{number}" for number in range(40))
-    assert all(record.timestamp == 1_700_000_000_000 for record in records)
 
 
 def test_a_second_writer_of_the_same_partition_and_pair_is_noticed(
@@ -365,35 +327,3 @@ def test_the_log_remembers_how_a_transaction_ended(
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------
-
-
-def test_a_topic_is_not_created(kafka: Broker, transactional_id: str) -> None:
-    with TransactionalWriter(
-        transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap), topic="no-such-topic"
-    ) as writer:
-        writer.init_transactions()
-        writer.begin_transaction()
-        began_s = time.monotonic()
-        with pytest.raises(UnknownTopicError, match=r"'no-such-topic'.*does not exist.*or create it"):
-            writer.append(table_of(1))
-        assert time.monotonic() - began_s < 20
-        writer.abort_transaction()
-
-
-def test_a_record_that_the_topic_does_not_take_is_named(kafka: Broker, topic: MakeTopic, transactional_id: str) -> None:
-    name = topic(config={"max.message.bytes": "10000"})
-    properties = kafka_for(kafka.bootstrap, compression_type="none")
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
-        writer.init_transactions()
-        writer.begin_transaction()
-        # Batches of many records are cut below the limit; 50 000 bytes of them arrive.
-        writer.append(pa.table({"key": [f"k{n}" for n in range(500)], "value": ["x" * 100] * 500}))
-        writer.flush()
-        writer.append(pa.table({"key": ["the-large-one"], "value": ["x" * 20_000]}))
-        with pytest.raises(RecordTooLargeError, match=r"the-large-one.*max\.message\.bytes"):
-            writer.flush()
-        writer.abort_transaction()
-        writer.begin_transaction()
-        writer.append(table_of(1))
-        writer.commit_transaction()
-        assert len(committed(kafka.bootstrap, name, writer)) == 1

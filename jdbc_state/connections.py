@@ -233,12 +233,10 @@ class Database:
     def session(self, operation: str) -> psycopg2.extensions.connection:
         """An unshared connection in autocommit mode; the caller closes it."""
         try:
-            connection = connect_alone(
-                self._url,
-                password=self._settings.password,
-                connect_timeout=self._settings.connect_timeout_s,
-                fallback_application_name=_APPLICATION_NAME,
-            )
+            # Parameters in the URL's query were set by the user.
+            arguments, given = self._url.get_dialect()().create_connect_args(self._url)
+            keywords = {**_libpq_arguments(self._settings), **given, **_password_keyword(self._settings.password)}
+            connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **keywords)
         except psycopg2.Error as error:
             raise self._unreachable(operation, error) from None
         check_encrypted(connection, self.label, required=self._settings.require_tls)
@@ -339,22 +337,6 @@ class QuietConnection(psycopg2.extensions.connection):
     __str__ = __repr__  # psycopg2 defines its own
 
 
-def connect_alone(
-    url: URL, *, password: Callable[[], str] | None = None, **keywords: object
-) -> psycopg2.extensions.connection:
-    """Open a psycopg2 connection, bypassing SQLAlchemy's pools."""
-    arguments, given = url.get_dialect()().create_connect_args(url)
-    all_keywords = {
-        **KEEPALIVE,
-        "connection_factory": QuietConnection,
-        **given,
-        **keywords,
-        **_password_keyword(password),
-    }
-    connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **all_keywords)
-    return connection
-
-
 def _password_keyword(password: Callable[[], str] | None) -> dict[str, object]:
     return {} if password is None else {"password": ask_password(password)}
 
@@ -388,13 +370,16 @@ def discard(connection: Connection) -> None:
     connection.close()
 
 
-def _engine(url: URL, settings: StoreSettings) -> Engine:
-    arguments: dict[str, object] = {
+def _libpq_arguments(settings: StoreSettings) -> dict[str, Any]:
+    return {
         "connect_timeout": settings.connect_timeout_s,
         "fallback_application_name": _APPLICATION_NAME,
         "connection_factory": QuietConnection,
         **KEEPALIVE,
     }
+
+
+def _engine(url: URL, settings: StoreSettings) -> Engine:
     engine = create_engine(
         url,
         poolclass=QueuePool,
@@ -402,7 +387,7 @@ def _engine(url: URL, settings: StoreSettings) -> Engine:
         max_overflow=_UNLIMITED,
         pool_recycle=KEPT_S_MAX,
         # Parameters in the URL's query were set by the user.
-        connect_args={name: value for name, value in arguments.items() if name not in url.query},
+        connect_args={name: value for name, value in _libpq_arguments(settings).items() if name not in url.query},
         # psycopg2 sends it with BEGIN. The claim and the decision must see what was committed while they waited.
         isolation_level="READ COMMITTED",
         # Rows of the user's table do not belong into messages.

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from jdbc_state.claim import row_columns, row_of
@@ -26,22 +26,15 @@ class SqlDecidingTransaction(OneDecision):
     """One open transaction; see ``DecidingTransaction``. Made by :func:`deciding` only."""
 
     def __init__(
-        self,
-        connection: Connection,
-        *,
-        state: Table,
-        moves: Moves,
-        settings: StoreSettings,
-        transactional_id: str,
-        generation: int,
+        self, connection: Connection, moves: Moves, settings: StoreSettings, transactional_id: str, generation: int
     ) -> None:
         super().__init__(transactional_id)
         self._connection = connection
-        self._state = state
+        self._state = moves.state
         self._moves = moves
         self._settings = settings
         self._generation = generation
-        self._own_row = state.c.transactional_id == transactional_id
+        self._own_row = moves.state.c.transactional_id == transactional_id
 
     @property
     def connection(self) -> Connection:
@@ -118,7 +111,7 @@ class SqlDecidingTransaction(OneDecision):
 
 @contextmanager
 def deciding(
-    database: Database, *, state: Table, moves: Moves, settings: StoreSettings, transactional_id: str, generation: int
+    database: Database, moves: Moves, settings: StoreSettings, transactional_id: str, generation: int
 ) -> Iterator[SqlDecidingTransaction]:
     """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``StateStore.deciding``.
 
@@ -126,14 +119,7 @@ def deciding(
     """
     operation = f"deciding transaction of {transactional_id!r}, generation {generation},"
     connection = database.open(operation)
-    transaction = SqlDecidingTransaction(
-        connection,
-        state=state,
-        moves=moves,
-        settings=settings,
-        transactional_id=transactional_id,
-        generation=generation,
-    )
+    transaction = SqlDecidingTransaction(connection, moves, settings, transactional_id, generation)
     limit_ms = settings.statement_timeout_ms + ANSWER_GRACE_MS
     try:
         with translated(database.named(operation)), watched_statements(driver_connection(connection), limit_ms):

@@ -35,6 +35,12 @@ class DualWriteError(Exception):
         return _rebuild, (type(self), {each.name: getattr(self, each.name) for each in fields(self)})
 
 
+def with_remedies(text: str, remedies: tuple[str, ...]) -> str:
+    """The text of an error, followed by its remedies, a line each."""
+    steps = "".join(f"\n  {remedy}" for remedy in remedies)
+    return f"{text}\nWhat to do:{steps}" if steps else text
+
+
 def _rebuild(cls: type[DualWriteError], values: dict[str, Any]) -> DualWriteError:
     return cls(**values)
 
@@ -86,8 +92,7 @@ class StateStoreError(DualWriteError):
     remedies: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
-        return f"{self.operation}: {self.detail}" + (f"\nWhat to do:{steps}" if steps else "")
+        return with_remedies(f"{self.operation}: {self.detail}", self.remedies)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -121,12 +126,9 @@ class ClaimRefusedError(DualWriteError):
     remedies: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
         unsettled = ", where a decided batch is not settled" if self.decided else ""
-        return (
-            f"transactional id {self.transactional_id!r} belongs to {self.what} {self.found!r}{unsettled}, not to "
-            f"{self.expected!r}; nothing was changed." + (f"\nWhat to do:{steps}" if steps else "")
-        )
+        owner = f"transactional id {self.transactional_id!r} belongs to {self.what} {self.found!r}{unsettled}"
+        return with_remedies(f"{owner}, not to {self.expected!r}; nothing was changed.", self.remedies)
 
 
 @dataclass(eq=False, kw_only=True)

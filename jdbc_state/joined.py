@@ -69,15 +69,14 @@ class JoinedDecisions:
     def decide(
         self,
         connection: Connection,
-        *,
         transactional_id: str,
         generation: int,
         decision: Decision,
-        settled: str | None = None,
-        kept: KeptRecords | None = None,
+        *,
+        settled: str | None,
+        kept: KeptRecords | None,
     ) -> None:
-        columns, expected = decision.columns(), decision.expected
-        move = Move(DECIDE, transactional_id, generation, columns, expected=expected)
+        move = Move(DECIDE, transactional_id, generation, decision.columns(), expected=decision.expected)
         if not self._moves.keeps_lines and self._is_moved_at_once(connection, move, kept, noted=settled is not None):
             return
         if settled is not None:
@@ -109,14 +108,14 @@ class JoinedDecisions:
     ) -> CursorResult[Any]:
         key = (plain, kept is not None)
         if key not in self._made:
-            self._made[key] = self._beside(plain, kept=kept is not None)
+            self._made[key] = self._with_settings(plain, kept=kept is not None)
         parameters[_NAME] = application_name(move.transactional_id, move.generation)
         if kept is not None:
             parameters |= {_KEPT + "id": move.transactional_id, _KEPT + "batch_id": kept.batch_id}
             parameters |= {_KEPT + "partitions": list(kept.partitions), _KEPT + "batches": kept.batches}
         return connection.execute(self._made[key], parameters)
 
-    def _beside(self, plain: Any, *, kept: bool) -> Executable:
+    def _with_settings(self, plain: Any, *, kept: bool) -> Executable:
         statement: Select[Any] | Update = plain
         columns = self._settings_of_transaction()
         more = statement.add_columns if isinstance(statement, Select) else statement.returning

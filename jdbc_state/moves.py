@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Executable,
+    Table,
     Text,
     Update,
     bindparam,
@@ -53,7 +54,7 @@ class Moves:
     def __init__(self, tables: StateTables, actions: ActionLines, *, keep: int) -> None:
         self._tables = tables
         self._actions = actions
-        self._state = tables.state
+        self.state: Table = tables.state
         self._keep = keep
         #: Whether a move writes lines in addition to the row.
         self.keeps_lines: bool = keep > 0
@@ -83,7 +84,7 @@ class Moves:
         return self._updates[key], parameters
 
     def _make(self, move: Move, *, with_figures: bool) -> Executable:
-        state, operation = self._state, move.operation
+        state, operation = self.state, move.operation
         moved = self._update(move, legal_before(operation)).returning(*row_columns(state))
         if not self._keep:
             return moved
@@ -97,7 +98,7 @@ class Moves:
         return statement.add_cte(self._actions.line(row, action=action, detail=detail).cte("told"))
 
     def _update(self, move: Move, before: tuple[str, ...]) -> Update:
-        state, operation = self._state, move.operation
+        state, operation = self.state, move.operation
         new = {name: bindparam(_VALUE + name, type_=state.c[name].type) for name in move.values}
         fits = [
             state.c.transactional_id == bindparam(_ID),
@@ -117,7 +118,7 @@ class Moves:
 
     def _number(self, operation: str, new: Mapping[str, ColumnElement[Any]]) -> dict[str, Any]:
         """The number of the line: the next one for another batch."""
-        number, batch_id = self._state.c.decision, self._state.c.batch_id
+        number, batch_id = self.state.c.decision, self.state.c.batch_id
         if operation in (DECIDE, _ACCEPT_OPEN):
             return {number.name: number + 1}
         if operation in _REPEATED:
@@ -127,7 +128,7 @@ class Moves:
     def _event(self, operation: str) -> str | ColumnElement[Any]:
         if operation == DECIDE:
             # The row as it was when the statement began. Had it changed since, the move would meet none.
-            state = self._state
+            state = self.state
             before = select(state.c.status).where(state.c.transactional_id == bindparam(_ID)).scalar_subquery()
             return case((before == OWED, literal(RESENT)), else_=literal(EVENT_OF[DECIDE]))
         return EVENT_OF.get(operation, NOTED)

@@ -155,14 +155,7 @@ class SqlStateStore(StateStore):
             raise claim_lost_error(transactional_id, generation, self.read(transactional_id))
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
-        return deciding(
-            self.database,
-            state=self._state,
-            moves=self._moves,
-            settings=self._settings,
-            transactional_id=transactional_id,
-            generation=generation,
-        )
+        return deciding(self.database, self._moves, self._settings, transactional_id, generation)
 
     def decide_within(
         self,
@@ -193,14 +186,7 @@ class SqlStateStore(StateStore):
             CommitsLostError: the database has lost commits since the row was last seen.
             LocalProtocolError: the row's status allows no decision.
         """
-        self._joined.decide(
-            connection,
-            transactional_id=transactional_id,
-            generation=generation,
-            decision=decision,
-            settled=settled,
-            kept=kept,
-        )
+        self._joined.decide(connection, transactional_id, generation, decision, settled=settled, kept=kept)
 
     def read_kept(self, transactional_id: str) -> KeptRecords | None:
         """The records of the newest decision that has some, without waiting for locks; None for none."""

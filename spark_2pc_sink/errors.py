@@ -57,6 +57,7 @@ from jdbc_state.errors import (
     LocalProtocolError,
     StateStoreError,
     SupersededError,
+    with_remedies,
 )
 
 if TYPE_CHECKING:
@@ -409,11 +410,8 @@ class TakeOverRefusedError(DualWriteError):
     report: Any = field(repr=False)
 
     def __str__(self) -> str:
-        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
-        return (
-            f"transactional id {self.transactional_id!r} was left alone: {self.driver}. Nothing was claimed or written."
-            f"\nWhat to do:{steps}"
-        )
+        left = f"transactional id {self.transactional_id!r} was left alone: {self.driver}."
+        return with_remedies(f"{left} Nothing was claimed or written.", self.remedies)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -430,8 +428,5 @@ class AbortRefusedError(DualWriteError):
     owner: Any = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
-        return (
-            f"the transaction that begins at offset {self.start_offset} of {self.partition} was not aborted: "
-            f"{self.reason}.\nWhat to do:{steps}"
-        )
+        begins = f"the transaction that begins at offset {self.start_offset} of {self.partition} was not aborted"
+        return with_remedies(f"{begins}: {self.reason}.", self.remedies)

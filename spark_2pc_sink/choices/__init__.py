@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from jdbc_state.errors import DualWriteError
+from jdbc_state.errors import DualWriteError, with_remedies
 from spark_2pc_sink.choices.choice import UNCHANGED, Act, Choice, Entry, Facts, Input, OperatorDecision
 from spark_2pc_sink.choices.halts import HALTS, HaltCause
 from spark_2pc_sink.choices.symptoms import EFFECTS, FORCE_TERMINATE, PLACES, SYMPTOMS, Symptom
@@ -56,10 +56,6 @@ def problem_in(text: str) -> Problem | None:
     return next(found, None)
 
 
-def _steps(lines: tuple[str, ...]) -> str:
-    return "".join(f"\n  {line}" for line in lines)
-
-
 @dataclass(eq=False, kw_only=True)
 class HaltError(DualWriteError):
     """The two sides differ, and there is no safe automatic answer. Kafka was left unchanged.
@@ -84,10 +80,9 @@ class HaltError(DualWriteError):
         super().__post_init__()
 
     def __str__(self) -> str:
-        return (
-            f"transactional id {self.transactional_id!r} needs a decision: {self.reason}.\n"
-            f"  database: {self.database_side}\n  Kafka:    {self.kafka_side}\nWhat to do:{_steps(self.remedies)}"
-        )
+        found = f"  database: {self.database_side}\n  Kafka:    {self.kafka_side}"
+        needs = f"transactional id {self.transactional_id!r} needs a decision: {self.reason}."
+        return with_remedies(f"{needs}\n{found}", self.remedies)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -105,10 +100,8 @@ class InDoubtError(DualWriteError):
         super().__post_init__()
 
     def __str__(self) -> str:
-        return (
-            f"transaction {self.prepared} of {self.transactional_id!r} is decided in the database and not yet "
-            f"completed in Kafka: {self.detail}. Nothing is lost.\nWhat to do:{_steps(self.remedies)}"
-        )
+        decided = f"transaction {self.prepared} of {self.transactional_id!r} is decided in the database and not yet "
+        return with_remedies(f"{decided}completed in Kafka: {self.detail}. Nothing is lost.", self.remedies)
 
 
 # Spark shows an error with its module, where users search for it.

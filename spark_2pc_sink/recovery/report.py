@@ -255,28 +255,9 @@ class RecoveryReport:
         return self.prepared_s if self.in_doubt_s is None else self.in_doubt_s
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON. All names are always present, with null for missing values.
+        """The fields as JSON. All names are always present, with null for missing values; see docs/reference/json.md.
 
-        =================== ==========================================================================================
-        transactional_id    text
-        condition           one word of `Condition`
-        settled, elsewhere  true or false
-        known               true or false; null where the database was not read
-        dry_run             true: nothing was claimed or changed
-        next_batch          number, or null while the last batch is in doubt
-        age_s, in_doubt_s,  seconds, or null
-        prepared_s
-        cause               a value of `HaltCause`, or null
-        actions             list of `ActionKind`
-        before, row         the state row before and after, or null; names as the columns of the state table: status,
-                            batch_id, prepared_transaction_state, settled, row_count, record_count, kafka_offsets (an
-                            object of ``"topic-partition": [first, last]``), topic_ids, digest, decision, generation,
-                            query_id, run_id, cluster_id, claimed_at, decided_at, settled_at (ISO 8601)
-        kafka               state, producer_id, producer_epoch, transaction_version, cluster_id; or null
-        driver              alive (null where sessions do not tell), pid and host of its database session, role, claim
-                            and since (ISO 8601); or null if it was not checked
-        reason, remedies    text and list of texts, for people: not to be parsed
-        =================== ==========================================================================================
+        ``reason`` and ``remedies`` are texts for people, which programs must not parse.
         """
         return {
             "transactional_id": self.transactional_id,

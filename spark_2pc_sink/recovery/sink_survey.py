@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitedTooLongError
 from contextlib import closing
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -37,7 +37,7 @@ from spark_2pc_sink.recovery.report import RecoveryReport, owed_reason, problem_
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from jdbc_state import StateRow
     from jdbc_state.sessions import Liveness
@@ -69,12 +69,6 @@ class TimedCluster(Cluster):
     def deadline(self, limit_ms: int | None = None, *, backoff_ms: int | None = None) -> Deadline:
         wanted_ms = self.options.max_block_ms if limit_ms is None else limit_ms
         return super().deadline(min(wanted_ms, int(self._end.remaining_s * 1000)), backoff_ms=backoff_ms)
-
-
-@dataclass
-class _Sinks:
-    rows: dict[str, tuple[StateRow, bool]] = field(default_factory=dict)
-    unreadable: list[UnreadableSink] = field(default_factory=list)
 
 
 class SinkSurvey:
@@ -121,11 +115,11 @@ class SinkSurvey:
         note = self._note
         if not database_problem:
             found = survey.result()
-            sinks = self._valid_sinks(found)
-            for name in sinks.rows.keys() - reports.keys():
-                row, lost = sinks.rows[name]
+            rows, invalid = self._requested(found)
+            for name in rows.keys() - reports.keys():
+                row, lost = rows[name]
                 reports[name] = by_the_database(row, lost=lost, driver=found.drivers.get(name))
-            unreadable |= {each.transactional_id: each for each in sinks.unreadable}
+            unreadable |= invalid
             if not (reports or unreadable):
                 note = self._nothing_there(found) + note
         return StatusReport(
@@ -153,22 +147,20 @@ class SinkSurvey:
         }
         return StoreSettings(**(given | bounds))
 
-    def _valid_sinks(self, survey: Survey) -> _Sinks:
-        sinks = _Sinks()
-        for row, lost in [*((row, False) for row in survey.rows), *((line, True) for line in survey.lost)]:
-            if not self._is_requested(row.transactional_id):
-                continue
-            problem = problem_of(row)
-            if problem:
-                sinks.unreadable.append(UnreadableSink(row.transactional_id, "database", problem))
-            else:
-                sinks.rows[row.transactional_id] = (row, lost)
-        sinks.unreadable += [
-            UnreadableSink(bad.transactional_id, "database", bad.problem)
-            for bad in survey.unreadable
-            if self._is_requested(bad.transactional_id)
-        ]
-        return sinks
+    def _requested(self, survey: Survey) -> tuple[dict[str, tuple[StateRow, bool]], dict[str, UnreadableSink]]:
+        """The requested rows, each with whether it is lost; and the requested sinks with invalid data."""
+        lines = [*((row, False) for row in survey.rows), *((line, True) for line in survey.lost)]
+        problems = {row.transactional_id: problem for row, _ in lines if (problem := problem_of(row))}
+        problems |= {bad.transactional_id: bad.problem for bad in survey.unreadable}
+        rows = {row.transactional_id: (row, lost) for row, lost in lines if row.transactional_id not in problems}
+        return (
+            {name: found for name, found in rows.items() if self._is_requested(name)},
+            {
+                name: UnreadableSink(name, "database", problem)
+                for name, problem in problems.items()
+                if self._is_requested(name)
+            },
+        )
 
     def _is_requested(self, transactional_id: str) -> bool:
         return self._match is None or fnmatchcase(transactional_id, self._match)
@@ -199,32 +191,30 @@ class SinkSurvey:
 
     def _survey_both(self, cluster: Cluster, survey: Survey, end: Deadline) -> None:
         here = cluster.features().cluster_id
-        sinks = self._valid_sinks(survey)
-        asked = [name for name, (row, _) in sinks.rows.items() if row.cluster_id in (None, here)]
-        if not (sinks.rows or sinks.unreadable) and self._only is not None:
+        rows, unreadable = self._requested(survey)
+        asked = [name for name, (row, _) in rows.items() if row.cluster_id in (None, here)]
+        if not (rows or unreadable) and self._only is not None:
             asked = [self._only]
         described = describe_all(cluster, asked, cluster.deadline())
         for name in asked:
-            row, lost = sinks.rows.get(name, (None, False))
-            self._survey_one(cluster, name, row, described[name], survey, lost=lost, end=end)
-        for name in sinks.rows.keys() - {*asked}:
-            row, lost = sinks.rows[name]
+            row, lost = rows.get(name, (None, False))
+            self._survey_one(self._diagnosis(cluster, name, end), row, described[name], survey, lost=lost)
+        for name in rows.keys() - {*asked}:
+            row, lost = rows[name]
             self._reports[name] = self._elsewhere(cluster, name, row, lost=lost)
-        if not asked and not sinks.unreadable and not sinks.rows:
+        if not (asked or unreadable or rows):
             self._note = self._note_of_open_transactions(cluster)
 
     def _survey_one(
         self,
-        cluster: Cluster,
-        name: str,
+        diagnosis: Diagnosis,
         row: StateRow | None,
         described: TransactionDescription | KafkaError | KafkaTimeoutError,
         survey: Survey,
         *,
         lost: bool,
-        end: Deadline,
     ) -> None:
-        diagnosis = self._diagnosis(cluster, name, end)
+        name = diagnosis.options.transactional_id
         driver = None if row is None else survey.drivers.get(name)
         try:
             if isinstance(described, Exception):
@@ -244,10 +234,9 @@ class SinkSurvey:
         return replace(report, kafka=None)
 
     def _survey_kafka_alone(self, cluster: Cluster) -> None:
-        names = TransactionQueries(cluster).open_ids() if self._only is None else [self._only]
-        self._describe_alone(cluster, filter(self._is_requested, names))
-
-    def _describe_alone(self, cluster: Cluster, names: Iterable[str]) -> None:
+        names = (
+            filter(self._is_requested, TransactionQueries(cluster).open_ids()) if self._only is None else [self._only]
+        )
         for name, described in describe_all(cluster, names, cluster.deadline()).items():
             try:
                 if isinstance(described, Exception):

@@ -78,18 +78,7 @@ class StatusReport:
         return f"{counted(number, 'sink')}{': ' if parts else ''}{', '.join(parts)}"
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON has them.
-
-        =================== ==========================================================================================
-        summary             text, for people
-        sinks               a list of what `RecoveryReport.as_json` answers
-        in_doubt            the transactional ids of those that a person has to look after
-        unreadable          a list of transactional_id, side ('database' or 'kafka') and problem
-        kafka_problem       text, or null where Kafka was read
-        database_problem    text, or null where the database was read
-        note                text, for people, or null
-        =================== ==========================================================================================
-        """
+        """The fields as JSON; see docs/reference/json.md. ``summary`` and ``note`` are texts for people."""
         return {
             "summary": self.summary,
             "sinks": [report.as_json() for report in self.sinks],

@@ -21,8 +21,7 @@ serves any writer: its errors say what is wrong, and the writer adds the command
 
 Reading order: ``model`` (the row, its legal transitions), ``claim`` (one statement that takes a row over), ``history``
 (copies from which a lost row is rebuilt), ``actions`` (who did what, and why), ``state_store`` (the contract of a
-store), ``deciding`` (the transaction that writes data and row together), ``joined`` (the same in a transaction of the
-caller), ``sessions`` and ``presence`` (finding and ending drivers), ``survey`` (all sinks at one look), ``store`` (the
+store), ``deciding`` (the transaction that writes data and row together, the store's own or the caller's), ``sessions`` and ``presence`` (finding and ending drivers), ``survey`` (all sinks at one look), ``store`` (the
 implementation for PostgreSQL). ``schema``, ``versions`` and ``preparing`` make the tables. ``connections``,
 ``sqlstate``, ``pooler`` and ``watchdog`` are the lowest layer: connections, error codes, poolers, bounded waits.
 """
@@ -34,8 +33,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jdbc_state.actions import ActionLine, Actor
+    from jdbc_state.deciding import KeptRecords
     from jdbc_state.errors import DualWriteError
-    from jdbc_state.joined import KeptRecords
     from jdbc_state.model import (
         DECIDED,
         DONE,
@@ -85,7 +84,7 @@ _HOMES = {
     "Actor": "actions",
     "DecidingTransaction": "state_store",
     "DualWriteError": "errors",
-    "KeptRecords": "joined",
+    "KeptRecords": "deciding",
     "SchemaReport": "preparing",
     "ddl": "schema",
     "application_name": "sessions",

@@ -107,7 +107,7 @@ def test_recover_in_python_asks_first_too(kafka_without_2pc: Broker, make_job: M
     job = make_job(kafka_without_2pc)
     running = job.stop_at("step:PREPARE", batch=BATCH)
     before = sides(job)
-    with pytest.raises(TakeOverRefusedError, match=r"pid .* from .*; claim 1 is of ") as refused:
+    with pytest.raises(TakeOverRefusedError, match=r"pid .* from .*; claim 1, made at ") as refused:
         recover(**job.sides)
     assert "take_over=True" in refused.value.remedies[-1]
     assert refused.value.report.driver.alive

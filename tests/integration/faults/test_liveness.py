@@ -37,7 +37,7 @@ def test_a_driver_in_a_long_batch_is_left_alone(
     code, text = run(job, "recover")
     assert code == exits.EXIT_IN_DOUBT
     assert "its driver is running (pid " in text
-    assert "from 127.0.0.1, role postgres; claim 1 is of " in text
+    assert "from 127.0.0.1, role postgres; claim 1, made at " in text
     assert f"spark-2pc recover --transactional-id {job.transactional_id} " in text
     assert " --take-over  # stop the driver from here" in text
     assert (job.state(*ROW), job.describe()) == before

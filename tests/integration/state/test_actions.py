@@ -138,7 +138,7 @@ def test_what_changes_no_row_is_noted_under_the_claim_only(make: Make) -> None:
     claim(store)
     with pytest.raises(SupersededError):
         store.note_action(ID, row.generation, "abort", {"pair": "5:0"})
-    with pytest.raises(SupersededError, match="no row"):
+    with pytest.raises(SupersededError, match="is gone from the state table"):
         store.note_action("another", 1, "abort", {})
     assert [(line.action, line.generation) for line in told(store, None)] == [("claim", 1), ("abort", 1), ("claim", 2)]
 

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +121,7 @@ def test_a_race_that_is_always_lost_is_an_error(database: str, monkeypatch: pyte
         attempts.append(1)
         raise DBAPIError("CREATE TABLE", None, errors.lookup("23505")())
 
-    monkeypatch.setattr("jdbc_state.preparing._create_once", lose)
+    monkeypatch.setattr("jdbc_state.preparing._run", lose)
     monkeypatch.setattr("jdbc_state.preparing._LOST_RACE", {""})
     with sql_store_error(database):
         assert len(attempts) == CREATE_ATTEMPTS_MAX
@@ -287,7 +286,7 @@ def test_a_claim_that_cannot_look_who_is_in_its_way_says_why(
     with store.deciding(ID, row.generation) as transaction:
         transaction.decide(FIRST)
         with monkeypatch.context() as patch:
-            patch.setattr(store._claiming, "_reads", replace(store._claiming._reads, standing=refuse))
+            patch.setattr(store, "judged_row", refuse)
             with pytest.raises(StateStoreError) as raised:
                 claim(store)
         assert raised.value is full
@@ -310,15 +309,15 @@ def test_a_row_that_somebody_is_just_inserting_is_waited_for(
     store: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C3: the claim meets the key of a row that it cannot see yet, also when it looks who is in its way."""
-    reads = store._claiming._reads
+    judged_row = store.judged_row
     with session(database) as cursor:
 
         def look_and_commit(claimant: Claimant) -> StateRow | None:
-            found = reads.standing(claimant)
+            found = judged_row(claimant)
             cursor.connection.commit()
             return found
 
-        monkeypatch.setattr(store._claiming, "_reads", replace(reads, standing=look_and_commit))
+        monkeypatch.setattr(store, "judged_row", look_and_commit)
         cursor.execute(
             "INSERT INTO kafka_transaction_state "
             "SELECT %s, '', 'none', '', 7, NULL, NULL, NULL, NULL, 0, 0, '', '{}', now(), NULL, NULL",

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import replace
 from itertools import count
 from queue import SimpleQueue
 
@@ -190,14 +189,14 @@ def test_who_claims_while_a_claim_has_no_answer_keeps_the_row(
     """C18, D1: the claim was carried out and then replaced; it is not made again over the newer driver's."""
     with sql_store(database) as direct, sql_store(through(database, proxy)) as store:
         claim(direct)
-        newer, reads = [], store._claiming._reads
+        newer, read = [], store.read
 
         def look_behind_another(transactional_id: str) -> StateRow | None:
             if proxy.answers_lost:
                 newer.append(claim(direct, run_id="run-3"))
-            return reads.read(transactional_id)
+            return read(transactional_id)
 
-        monkeypatch.setattr(store._claiming, "_reads", replace(reads, read=look_behind_another))
+        monkeypatch.setattr(store, "read", look_behind_another)
         proxy.lose_answer(CLAIM)
         with pytest.raises(SupersededError, match="of run run-3: a newer driver has taken over"):
             claim(store, run_id="run-2")

@@ -304,7 +304,7 @@ def test_an_overtaken_driver_does_not_even_begin(store: SqlStateStore) -> None:
     claim(store)
     with pytest.raises(SupersededError), store.deciding(ID, row.generation):
         raise AssertionError
-    with pytest.raises(SupersededError, match="no row"), store.deciding("unknown", 1):
+    with pytest.raises(SupersededError, match="is gone from the state table"), store.deciding("unknown", 1):
         raise AssertionError
 
 

@@ -184,9 +184,9 @@ def test_the_claims_before_the_loss_stay_defeated(make: Make) -> None:
     row = reach(store, "done")
     older = [claim(store) for _ in range(3)][-1]
     lose(store)
-    with pytest.raises(SupersededError, match="no row"):
+    with pytest.raises(SupersededError, match="is gone from the state table"):
         claim(store, expected_generation=older.generation)
-    with pytest.raises(SupersededError, match="no row"):
+    with pytest.raises(SupersededError, match="is gone from the state table"):
         decide(store, older, batch_id=1)
     rebuilt = claim(store)
     assert rebuilt.generation == older.generation + 1

@@ -18,7 +18,7 @@ from sqlalchemy import make_url
 from jdbc_state import SqlStateStore, StateRow
 from jdbc_state.connections import Database
 from jdbc_state.pooler import behind_pooler, takes_transactions
-from jdbc_state.presence import LOOK_S, Presence
+from jdbc_state.presence import CHECK_S, Presence
 from jdbc_state.sessions import Liveness
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recovery.api import DRIVER_RETURN_MS
@@ -67,7 +67,7 @@ def test_a_driver_is_seen_from_its_claim_to_its_end(operator: SqlStateStore, dat
         row = claim(driver)
         liveness = seen(operator)
         assert liveness.alive is True
-        assert "from 127.0.0.1, role postgres; claim 1 is of " in liveness.detail
+        assert "from 127.0.0.1, role postgres; claim 1, made at " in liveness.detail
         assert str(row.claimed_at) in liveness.detail
         states = execute(database, "SELECT state, xact_start FROM pg_stat_activity WHERE application_name LIKE '2pc@%'")
         assert states == [("idle", None)]
@@ -88,7 +88,7 @@ def test_a_driver_that_has_ended_is_not_seen_by_whoever_looks_next(operator: Sql
 def test_a_server_that_does_not_answer_holds_no_end_up(
     operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("jdbc_state.presence._FAREWELL_MS", 50)
+    monkeypatch.setattr("jdbc_state.presence._CLOSE_MS", 50)
     with sql_store(database) as driver, caplog.at_level(logging.INFO):
         claim(driver)
         ((pid,),) = execute(
@@ -162,7 +162,7 @@ def test_a_claim_is_not_held_up_by_the_session_of_another_role(operator: SqlStat
 
 def test_a_session_that_was_ended_comes_back(operator: SqlStateStore, database: str) -> None:
     """D10: and is looked after often enough that nobody takes its driver for dead meanwhile."""
-    assert LOOK_S * 1000 <= DRIVER_RETURN_MS / 4
+    assert CHECK_S * 1000 <= DRIVER_RETURN_MS / 4
     with sql_store(database) as driver:
         claim(driver)
         execute(

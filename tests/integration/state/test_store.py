@@ -229,13 +229,13 @@ def test_a_claim_whose_answer_was_lost_is_repeated(store: StateStore) -> None:
 
 def test_a_driver_that_expects_a_row_does_not_make_one(store: StateStore) -> None:
     """C5: the row is gone, for instance with a restored backup. That driver is not the one to begin anew."""
-    with pytest.raises(SupersededError, match="no row"):
+    with pytest.raises(SupersededError, match="is gone from the state table"):
         claim(store, expected_generation=1)
     assert store.read_all() == []
 
 
 def test_check_generation_knows_the_newest_claim_only(store: StateStore) -> None:
-    with pytest.raises(SupersededError, match="no row"):
+    with pytest.raises(SupersededError, match="is gone from the state table"):
         store.check_generation(ID, 1)
     row = claim(store)
     assert store.check_generation(ID, row.generation) == row

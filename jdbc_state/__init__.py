@@ -21,9 +21,10 @@ serves any writer: its errors say what is wrong, and the writer adds the command
 
 Reading order: ``model`` (the row, its legal transitions), ``claim`` (one statement that takes a row over), ``history``
 (copies from which a lost row is rebuilt), ``actions`` (who did what, and why), ``state_store`` (the contract of a
-store), ``deciding`` (the transaction that writes data and row together, the store's own or the caller's), ``sessions`` and ``presence`` (finding and ending drivers), ``survey`` (all sinks at one look), ``store`` (the
-implementation for PostgreSQL). ``schema``, ``versions`` and ``preparing`` make the tables. ``connections``,
-``sqlstate``, ``pooler`` and ``watchdog`` are the lowest layer: connections, error codes, poolers, bounded waits.
+store), ``deciding`` (the transaction that writes data and row together, the store's own or the caller's), ``sessions``
+and ``presence`` (finding and ending drivers), ``survey`` (all sinks at one look), ``store`` (the implementation for
+PostgreSQL). ``schema``, ``versions`` and ``preparing`` make the tables. ``connections``, ``sqlstate``, ``pooler`` and
+``watchdog`` are the lowest layer: connections, error codes, poolers, bounded waits.
 """
 
 from __future__ import annotations

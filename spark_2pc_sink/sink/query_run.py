@@ -125,7 +125,7 @@ class QueryRun:
             identity_sql(batch.schema)
             self._store.prepare_schema()
             self._dead_letters.prepare()
-            records.letters.check()
+            records.dead_letter_topic.check()
         for name in ("adopt", "accept_loss", "accept_replay"):
             given = getattr(self._options, name)
             if given is not None and given is not False:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -39,13 +39,12 @@ _REASON_CHARACTERS_MAX: Final = 2_000
 
 @dataclass(frozen=True)
 class RefusedRow:
-    """A row that an output refused. Can be pickled.
+    """A row that an output refused.
 
     Attributes:
-        identity: the same for equal rows of a batch, see `row_identity`; a fingerprint until the row is looked up.
+        identity: the same for equal rows of a batch, see `row_sql`; a fingerprint until the row is looked up.
         number: tells equal rows apart, within one job of Spark.
         output: the output that refused it.
-        reason: the refusal's text.
         sqlstate: PostgreSQL's code; '' if PostgreSQL did not refuse it.
     """
 
@@ -57,7 +56,6 @@ class RefusedRow:
 
     @classmethod
     def of(cls, identity: bytes, number: int, output: str, error: DataError) -> RefusedRow:
-        """The row that was refused with ``error``."""
         sqlstate = error.sqlstate if isinstance(error, ConstraintError) else ""
         return cls(identity, number, output, _reason(error)[:_REASON_CHARACTERS_MAX], sqlstate)
 
@@ -80,14 +78,12 @@ class BadRow:
     """Equal rows of a batch that are left out of every output.
 
     Attributes:
-        identity: identity of the rows.
         occurrences: number of rows left out.
         output: the first output that refused one.
-        reason: the refusal's text.
         sqlstate: PostgreSQL's code; '' if PostgreSQL did not refuse it.
         row: the row as JSON.
         equal_rows: number of equal rows in the whole batch; None if not counted.
-        fingerprint: fingerprint of the rows; None if not requested.
+        fingerprint: None if not requested.
     """
 
     identity: bytes
@@ -112,14 +108,7 @@ class BadRow:
 
 @dataclass(frozen=True)
 class LookedUpRow:
-    """Equal rows, looked up in the batch itself.
-
-    Attributes:
-        fingerprint: fingerprint of the rows.
-        identity: identity of the rows.
-        equal_rows: number of equal rows.
-        row: the row as JSON.
-    """
+    """Equal rows, looked up in the batch itself; ``row`` is JSON."""
 
     fingerprint: int
     identity: bytes
@@ -148,7 +137,6 @@ class BadRows(Mapping[bytes, BadRow]):
 
     @property
     def occurrences(self) -> int:
-        """Number of rows left out."""
         return sum(row.occurrences for row in self.values())
 
     def with_refused(self, lanes: Iterable[Iterable[RefusedRow]]) -> BadRows:
@@ -195,7 +183,7 @@ class RowNames:
     """The names of some rows, in order.
 
     Attributes:
-        identities: identity or fingerprint of each row, see `row_identity`; all of one length.
+        identities: identity or fingerprint of each row, all of one length.
         numbers: number that tells each row from equal ones, see `RefusedRow`; native 64-bit integers.
         wins: one byte per row, 0 if another row of its key supersedes it.
     """
@@ -206,7 +194,7 @@ class RowNames:
 
     @classmethod
     def of(cls, batch: Any) -> RowNames:
-        """The names of the rows of an Arrow batch that has the columns of `row_identity`."""
+        """The names of the rows of an Arrow batch, by its columns `IDENTITY`, `NUMBER` and `WINS`."""
         numbers = batch.column(NUMBER).to_numpy(zero_copy_only=False)
         wins = batch.column(WINS).to_numpy(zero_copy_only=False)
         return cls(_fixed(batch.column(IDENTITY)), numbers.tobytes(), wins.tobytes())
@@ -228,7 +216,6 @@ class RowNames:
         )
 
     def only(self, rows: Sequence[int]) -> RowNames:
-        """A selection of the rows."""
         parts = [self.between(row, row + 1) for row in rows]
         return RowNames(
             b"".join(part.identities for part in parts),
@@ -238,7 +225,6 @@ class RowNames:
 
     @property
     def all_win(self) -> bool:
-        """True where no row is superseded."""
         return 0 not in self.wins
 
     @property
@@ -305,9 +291,29 @@ def find_refused(count: int, attempt: Callable[[int, int], Refusal | None], *, m
     Returns:
         The rows that are refused individually on top of those before them, in order, with the reasons.
     """
-    search = _Search(attempt, most)
-    search.over(0, count, refused=False)
-    return search.found
+    found: list[tuple[int, Refusal]] = []
+
+    def keep(start: int, stop: int, *, refused: bool) -> bool:
+        """Whether all of a range was kept. If it is known to be ``refused``, it is not tried as a whole."""
+        if start == stop or len(found) > most:
+            return True
+        single = stop - start == 1
+        # A single row is always tried: the refusal of a larger range may name another row.
+        if single or not refused:
+            refusal = attempt(start, stop)
+            if refusal is None:
+                return True
+            if single:
+                found.append((start, refusal))
+                return False
+        middle = (start + stop) // 2
+        kept = keep(start, middle, refused=False)
+        # If the first half was kept, the refusal of the whole applies to the second.
+        keep(middle, stop, refused=kept)
+        return False
+
+    keep(0, count, refused=False)
+    return found
 
 
 def try_again(
@@ -316,10 +322,6 @@ def try_again(
     """Retry refused rows on top of all rows kept since, until no more of them is accepted.
 
     A row may refer to one that arrived after it.
-
-    Args:
-        refused: result of `find_refused`.
-        attempt: as in `find_refused`.
     """
     while refused:
         again = ((row, attempt(row, row + 1)) for row, _ in refused)
@@ -328,38 +330,3 @@ def try_again(
             return still
         refused = still
     return refused
-
-
-class _Search(Generic[Refusal]):
-    def __init__(self, attempt: Callable[[int, int], Refusal | None], most: int) -> None:
-        self._attempt = attempt
-        self._most = most
-        self.found: list[tuple[int, Refusal]] = []
-
-    def over(self, start: int, stop: int, *, refused: bool) -> bool:
-        """Search a range.
-
-        Args:
-            start: first row.
-            stop: end of the range, exclusive.
-            refused: the range is known to be refused on top of the kept rows: do not try it as a whole.
-
-        Returns:
-            True if all of it was kept.
-        """
-        if start == stop or len(self.found) > self._most:
-            return True
-        single = stop - start == 1
-        # A single row is always tried: the refusal of a larger range may name another row.
-        if single or not refused:
-            refusal = self._attempt(start, stop)
-            if refusal is None:
-                return True
-            if single:
-                self.found.append((start, refusal))
-                return False
-        middle = (start + stop) // 2
-        kept = self.over(start, middle, refused=False)
-        # If the first half was kept, the refusal of the whole applies to the second.
-        self.over(middle, stop, refused=kept)
-        return False

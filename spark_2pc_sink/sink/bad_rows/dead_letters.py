@@ -70,7 +70,7 @@ class DeadLetters:
     Args:
         options: the sink's options: names and timeouts.
         database: opens connections for work outside the deciding transaction.
-        query_id: the query whose batches are meant: each query counts batch ids from 0.
+        query_id: each query counts batch ids from 0.
     """
 
     def __init__(self, options: SinkOptions, database: Database, query_id: str) -> None:
@@ -97,7 +97,6 @@ class DeadLetters:
 
     @property
     def ddl(self) -> str:
-        """The CREATE TABLE statement."""
         return str(CreateTable(self.table, if_not_exists=True).compile(dialect=_DIALECT)).strip()
 
     def prepare(self) -> None:
@@ -127,7 +126,7 @@ class DeadLetters:
         missing = [column.name for column in self.table.columns if column.name not in there]
         if missing:
             return self._refused(
-                f"the table has no column {', '.join(missing)}: it is another application's",
+                f"the table has no column {', '.join(missing)}: it belongs to another application",
                 "choose another dead_letter_table",
             )
         lacking = connection.execute(_LACKING, {"table": self._quoted, "privileges": list(PRIVILEGES)}).scalars()
@@ -149,20 +148,15 @@ class DeadLetters:
         why = {
             None: "it does not exist, and neither does its schema",
             False: "the role may not use its schema",
-            True: "it does not exist, and the role may create no table in its schema",
+            True: "it does not exist, and the role may not create tables in its schema",
         }[usable]
         return self._refused(why, f"have its owner run: {'; '.join(statements)}")
 
     def exists(self, connection: Connection) -> bool:
-        """True if the table exists."""
         return bool(connection.execute(_FOUND, {"table": self._quoted}).scalar())
 
     def read(self, batch_id: int) -> BadRows:
-        """The bad rows of a decided batch; none if the table does not exist.
-
-        Raises:
-            StateStoreError: the database failed.
-        """
+        """The bad rows of a decided batch; none if the table does not exist."""
         columns = self.table.c
         query = select(
             *(columns.identity, columns.occurrences, columns.output, columns.reason, columns.sqlstate),
@@ -185,13 +179,7 @@ class DeadLetters:
         )
 
     def write(self, connection: Connection, batch_id: int, bad_rows: BadRows) -> None:
-        """Write the dead letters of a batch, replacing any earlier ones.
-
-        Args:
-            connection: connection of the deciding transaction.
-            batch_id: Spark's id of the batch.
-            bad_rows: at least one row.
-        """
+        """Write the dead letters of a batch, at least one, in the deciding transaction; earlier ones are replaced."""
         connection.execute(delete(self.table).where(*self._of(batch_id)))
         key = {
             "transactional_id": self._options.transactional_id,

@@ -33,10 +33,6 @@ class CopyRows:
     """Rows that were encoded together, from which any range can be copied.
 
     Row boundaries are located only when a part is requested: usually all rows are copied at once.
-
-    Args:
-        stream: COPY bytes of whole rows.
-        count: number of rows.
     """
 
     def __init__(self, stream: bytes, count: int) -> None:
@@ -48,11 +44,7 @@ class CopyRows:
         return self._count
 
     def between(self, start: int, stop: int) -> list[memoryview]:
-        """The COPY bytes of the rows from ``start`` to below ``stop``.
-
-        Raises:
-            LocalProtocolError: the stream does not contain the declared number of rows.
-        """
+        """The COPY bytes of the rows from ``start`` to below ``stop``."""
         if (start, stop) == (0, self._count):
             return [self._stream]
         begins = self._row_begins()
@@ -71,7 +63,7 @@ class CopyRows:
                 raise LocalProtocolError(
                     operation="sift",
                     state=f"COPY bytes of {len(self._begins) - 1} rows",
-                    rule=f"they have {self._count}, as the task says",
+                    rule=f"there must be {self._count}, as the task reported",
                 )
         return self._begins
 
@@ -95,12 +87,7 @@ _SAVEPOINT: Final = sql.Identifier("_2pc_sift")
 
 @dataclass(frozen=True)
 class SiftedPart:
-    """Some rows of a batch, encoded for the table, with their names.
-
-    Attributes:
-        rows: the rows, concatenated.
-        names: name of each row.
-    """
+    """Some rows of a batch, encoded for the table, with their names."""
 
     rows: CopyRows
     names: RowNames
@@ -112,7 +99,6 @@ class SiftedPart:
             yield cls(CopyRows(rows, len(names)), names)
 
     def only(self, rows: Sequence[int]) -> SiftedPart:
-        """A selection of the rows."""
         return SiftedPart(self.rows.only(rows), self.names.only(rows))
 
 
@@ -138,7 +124,6 @@ class TableSift:
 
     @property
     def refused(self) -> list[RefusedRow]:
-        """The rows that were refused so far."""
         return [RefusedRow.of(*part.names[0], self._output, error) for part, error in self._refused]
 
     @property
@@ -155,9 +140,9 @@ class TableSift:
             DataError: the error is not about a single row, e.g. an upsert with a duplicate key.
         """
         if not part.names.all_win:
-            unreadable = set(self._find(part, self._read))
+            unreadable = set(self._find(part, write=False))
             part = part.only([row for row in part.names.winners if row not in unreadable])
-        self._find(part, self._write)
+        self._find(part, write=True)
 
     def finish(self) -> None:
         """Retry refused rows now that all others are written: a foreign key may refer to a later row."""
@@ -165,45 +150,30 @@ class TableSift:
             return
         parts = [part for part, _ in self._refused]
         numbered = [(place, error) for place, (_, error) in enumerate(self._refused)]
-        still = try_again(numbered, lambda place, _: self._write(parts[place].rows.between(0, 1), 1))
+        still = try_again(numbered, lambda place, _: self._try(parts[place].rows.between(0, 1), 1, write=True))
         self._refused = [(parts[place], error) for place, error in still]
 
-    def _find(self, part: SiftedPart, attempt: Callable[[Sequence[Rows], int], ConstraintError | None]) -> list[int]:
+    def _find(self, part: SiftedPart, *, write: bool) -> list[int]:
         """Record the refused rows of a part; returns their positions in it."""
         found = find_refused(
             len(part.names),
-            lambda start, stop: attempt(part.rows.between(start, stop), stop - start),
+            lambda start, stop: self._try(part.rows.between(start, stop), stop - start, write=write),
             most=self._most - len(self._refused),
         )
         self._refused += [(part.only([row]), error) for row, error in found]
         return [row for row, _ in found]
 
-    def _read(self, pieces: Sequence[Rows], count: int) -> ConstraintError | None:
-        """Have the database parse rows; None if it could."""
-        del count
-
-        def read(rows: TableRows) -> None:
-            rows.copy(pieces)
-
-        return self._try(read)
-
-    def _write(self, pieces: Sequence[Rows], count: int) -> ConstraintError | None:
-        """Write rows; None if all were accepted, else the refusal, with none of them written."""
-
-        def write(rows: TableRows) -> None:
-            rows.copy(pieces)
-            rows.delete()
-            rows.write()
-            rows.finish(count)
-
-        return self._try(write)
-
-    def _try(self, what: Callable[[TableRows], None]) -> ConstraintError | None:
+    def _try(self, pieces: Sequence[Rows], count: int, *, write: bool) -> ConstraintError | None:
+        """Have the database parse rows, and write them; None if it accepted all, else the refusal, with none kept."""
         with driver_connection(self._connection).cursor() as cursor:
             cursor.execute(sql.SQL("SAVEPOINT {}").format(_SAVEPOINT))
             try:
                 rows = self._table(self._connection)
-                what(rows)
+                rows.copy(pieces)
+                if write:
+                    rows.delete()
+                    rows.write()
+                    rows.finish(count)
                 rows.forget()
             except ConstraintError as refusal:
                 cursor.execute(sql.SQL("ROLLBACK TO SAVEPOINT {0}; RELEASE SAVEPOINT {0}").format(_SAVEPOINT))

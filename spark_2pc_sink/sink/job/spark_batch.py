@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.job.table_loader import LaneTables
     from spark_2pc_sink.sink.job.task_jobs import TaskJobs
     from spark_2pc_sink.sink.records.record_forwarder import Forwarded, KnownTopics, RecordForwarder
-    from spark_2pc_sink.sink.records.record_side import Letters, RecordSide
+    from spark_2pc_sink.sink.records.record_side import DeadLetterRecords, RecordSide
     from spark_2pc_sink.sink.report import WrittenRows
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
     from spark_2pc_sink.sink.stream.listener import StreamAttempt
@@ -124,7 +124,7 @@ class SparkBatch:
             elif lane.topic is not None:
                 counts |= topics.counts([lane.topic])
         written = [TopicPartition(topic, partition) for topic, count in counts.items() for partition in range(count)]
-        return [*written, *self._records.letters.partitions(self._batch.bad_rows, self._batch.batch_id)]
+        return [*written, *self._records.dead_letter_topic.partitions(self._batch.bad_rows, self._batch.batch_id)]
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> SparkResults:
         self._jobs.executors.check_new()
@@ -147,7 +147,7 @@ class SparkBatch:
             with AttemptThreads(source, copy.task):
                 results, forwarded = self._run_job(ticket, source)
                 # Rows are still being copied meanwhile.
-                letters = self._records.letters.send(ticket, self._batch.bad_rows, self._batch.batch_id)
+                letters = self._records.dead_letter_topic.send(ticket, self._batch.bad_rows, self._batch.batch_id)
             abandoned.pop_all()
         counts = self._counts(results, forwarded, letters, kafka_only=ticket.kafka_only)
         return SparkResults(counts, copy, results.copy_rows, self._batch.write_dead_letters, self._tables.forget)
@@ -184,7 +184,7 @@ class SparkBatch:
                 stream = source.address
             plan = self._plan(topics, kafka_only=True, stream=stream)
             results = read_results(self._jobs.run(self._rows(ticket), run_reread_task, plan))
-        letters = self._records.letters.encoded(self._batch.bad_rows, self._batch.batch_id)
+        letters = self._records.dead_letter_topic.encoded(self._batch.bad_rows, self._batch.batch_id)
         records = self._rows_for_topics(results) - results.left_out.total() + letters.count
         return Replay(records, _digest(results, letters))
 
@@ -271,7 +271,7 @@ class SparkBatch:
         )
 
     def _counts(
-        self, results: TaskResults, forwarded: Forwarded, letters: Letters, *, kafka_only: bool
+        self, results: TaskResults, forwarded: Forwarded, letters: DeadLetterRecords, *, kafka_only: bool
     ) -> ProducedBatch:
         rows, left_out = results.lane_rows, results.left_out
         outputs: Counter[str] = Counter()
@@ -282,7 +282,7 @@ class SparkBatch:
             if lane.lane.rows is not None and not kafka_only:
                 outputs[str(lane.lane.rows)] += rows[index]
         if letters.count:
-            outputs[str(self._records.letters)] = letters.count
+            outputs[str(self._records.dead_letter_topic)] = letters.count
         return ProducedBatch(
             row_count=sum(rows[lane.lane.index] for lane in self._lanes if lane.lane.rows is not None),
             record_rows=self._rows_for_topics(results),
@@ -311,7 +311,7 @@ def _forgetting(forget: Callable[[], None]) -> Iterator[None]:
         raise
 
 
-def _digest(results: TaskResults, letters: Letters) -> str:
+def _digest(results: TaskResults, letters: DeadLetterRecords) -> str:
     """Digest over all records, and over rows without records; '' if there are neither."""
     if not any(results.lane_rows.values()) and not letters.count:
         return ""

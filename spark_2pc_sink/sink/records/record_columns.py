@@ -33,11 +33,7 @@ ARROW_TEXT_TYPES: Final = frozenset({"boolean", "tinyint", "smallint", "int", "b
 
 
 def key_expressions(kind: str) -> tuple[str, ...]:
-    """SQL, with {} for a column, equivalent to `key_values` of that column; empty if only Spark can compute it.
-
-    Args:
-        kind: the column's Spark type, as returned by ``DataType.simpleString()``.
-    """
+    """SQL, with {} for a column, equivalent to `key_values` of that column; empty if only Spark can compute it."""
     as_it_is = ("{}",) if kind in BYTES_TYPES else ()
     # Binary is excluded: Spark's conversion of invalid UTF-8 to text is its own.
     as_text = ("CAST({} AS STRING)",) if kind == "string" or kind in ARROW_TEXT_TYPES else ()

@@ -59,7 +59,6 @@ class MadeColumn:
     """One column computed by Spark.
 
     Attributes:
-        name: column name.
         source: the table column from which it is computed.
         sql: SQL over the batch.
         guarded: tasks refuse values that are not valid text.
@@ -91,22 +90,19 @@ class MadeColumn:
 
 
 def made_columns(fields: Iterable[JsonField], schema: StructType) -> tuple[MadeColumn, ...]:
-    """The computed columns that the fields need.
-
-    Args:
-        fields: result of `record_json.json_fields`.
-        schema: schema of the batch.
-    """
-    return tuple(_made(each, each.made, schema[each.column].dataType) for each in fields if each.made is not None)
-
-
-def _made(field: JsonField, name: str, kind: DataType) -> MadeColumn:
-    sql = made_sql(field)
-    if field.kind != NESTED:
-        return MadeColumn(name, field.column, sql)
-    source = quoted(field.column)
-    marked = guarded(sql, [(source, kind)])
-    return MadeColumn(name, field.column, marked, marked != sql, _in_table(field, kind), json_sql(source, kind))
+    """The computed columns that the fields need."""
+    columns = []
+    for each in fields:
+        if each.made is not None:
+            sql, source, kind = made_sql(each), quoted(each.column), schema[each.column].dataType
+            column = MadeColumn(each.made, each.column, sql)
+            if each.kind == NESTED:
+                marked, in_table = guarded(sql, [(source, kind)]), _in_table(each, kind)
+                column = replace(
+                    column, sql=marked, guarded=marked != sql, in_table=in_table, table_sql=json_sql(source, kind)
+                )
+            columns.append(column)
+    return tuple(columns)
 
 
 def _in_table(field: JsonField, kind: DataType) -> TableText:
@@ -148,12 +144,12 @@ class RecordExpressions:
     """SQL over a lane's rows for each part of a record (None if absent), and for the table's columns.
 
     Attributes:
+        columns: SQL by table column; empty without a table.
         topic: a column of the rows; None if all go to the lane's topic.
         key: rows with a null key get a partition from the sink.
         value: string or binary, or a struct that has a format; None if no records are made.
         headers: array<struct<key:string,value:binary>>.
         partition: overrides the partitioner where it is not null.
-        columns: SQL by table column; empty without a table.
         taken: batch columns that are parts of the record because of their names and, as the user did not choose the
             table's columns, are not written elsewhere.
         json: columns from which tasks build the value themselves; None if Spark builds it.
@@ -167,12 +163,12 @@ class RecordExpressions:
         serialisers: serialisers with which tasks encode `KEY` and `VALUE` in that case.
     """
 
-    topic: str | None
-    key: str | None
-    value: str | None
-    headers: str | None
-    partition: str | None
     columns: Mapping[str, str]
+    topic: str | None = None
+    key: str | None = None
+    value: str | None = None
+    headers: str | None = None
+    partition: str | None = None
     taken: tuple[str, ...] = ()
     json: tuple[JsonField, ...] | None = None
     json_made: tuple[MadeColumn, ...] = ()
@@ -188,10 +184,6 @@ class RecordExpressions:
 def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
     """Derive omitted expressions from the columns of the rows, following the conventions of Spark's Kafka sink.
 
-    Args:
-        lane: a lane of the sink.
-        schema: schema of its rows.
-
     Raises:
         ConfigurationError: there is no topic, no column is left for the table, or a column has a reserved name.
     """
@@ -200,32 +192,13 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
     delete = None if lane.rows is None else lane.rows.delete_when
     unchanged = {} if lane.rows is None else dict(lane.rows.unchanged_when or {})
     if lane.records is None:
-        columns = _columns(lane, names, frozenset())
-        return RecordExpressions(
-            topic=None,
-            key=None,
-            value=None,
-            headers=None,
-            partition=None,
-            columns=columns,
-            delete=delete,
-            unchanged=unchanged,
-        )
+        return RecordExpressions(_columns(lane, names, frozenset()), delete=delete, unchanged=unchanged)
     options = lane.records
-    taken = {
-        name
-        for name, given in (
-            ("topic", None),
-            ("key", options.key),
-            ("value", options.value),
-            ("headers", options.headers),
-            ("partition", options.partition),
-        )
-        if given is None and name in names
-    }
+    given = {name: getattr(options, name) for name in ("key", "value", "headers", "partition")}
+    taken = {name for name in ("topic", *given) if given.get(name) is None and name in names}
 
-    def choose(given: str | None, name: str) -> str | None:
-        return given if given is not None else (quoted(name) if name in taken else None)
+    def choose(name: str) -> str | None:
+        return quoted(name) if name in taken else given[name]
 
     topic = quoted("topic") if "topic" in taken else None
     if topic is None and options.topic is None:
@@ -236,11 +209,11 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
             remedy="pass topic='…', or add the column",
         )
     return RecordExpressions(
-        topic=None if topic is None else _with_default(topic, options.topic),
-        key=choose(options.key, "key"),
-        value=choose(options.value, "value") or (WHOLE_ROW if options.value_format == "json" else WHOLE_STRUCT),
-        headers=choose(options.headers, "headers"),
-        partition=choose(options.partition, "partition"),
+        topic=topic if None in (topic, options.topic) else f"coalesce({topic}, {literal(str(options.topic))})",
+        key=choose("key"),
+        value=choose("value") or (WHOLE_ROW if options.value_format == "json" else WHOLE_STRUCT),
+        headers=choose("headers"),
+        partition=choose("partition"),
         columns=_columns(lane, names, taken),
         taken=() if lane.rows is None or lane.rows.columns else tuple(name for name in names if name in taken),
         tombstone=options.tombstone_when,
@@ -271,8 +244,8 @@ def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[s
         raise ConfigurationError(
             option="columns",
             value=names,
-            rule="every column of the batch is one of Kafka's, so no column is left for the table",
-            remedy="pass columns={'payload': 'value'} or the like",
+            rule="every column of the batch is part of the Kafka record, so no column is left for the table",
+            remedy="pass for example columns={'payload': 'value'}",
         )
     # A placeholder for a value need not have a type that the column accepts.
     unchanged = lane.rows.unchanged_when or {}
@@ -286,13 +259,6 @@ def check_taken(expressions: RecordExpressions, target: TargetTable) -> None:
     """Refuse to leave a table column empty because the batch column of that name is part of the record.
 
     This was not chosen: the name is a convention of Spark's Kafka sink, and a table may well have a column ``value``.
-
-    Args:
-        expressions: result of `choose_expressions`.
-        target: the sink's table.
-
-    Raises:
-        ConfigurationError: the table has a column of such a name, which a row could fill.
     """
     meant = {column.name for column in target.columns if not column.unwritable}
     doubtful = [name for name in expressions.taken if name in meant]
@@ -303,7 +269,7 @@ def check_taken(expressions: RecordExpressions, target: TargetTable) -> None:
     raise ConfigurationError(
         option="columns",
         value=None,
-        rule=f"the batch's {_listed(doubtful)} would go into the Kafka record only, by the conventions of Spark's "
+        rule=f"the batch's {_listed(doubtful)} would go to the Kafka record only, by the conventions of Spark's "
         f"Kafka sink, and table {target.table} has {_listed(doubtful)} too",
         remedy=f"for record and table, pass columns={both}; for the record only, columns={record_only}; for the table "
         f"only, {_table_only(doubtful, both)}",
@@ -328,8 +294,7 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
     """Check every expression against the batch's columns; numeric and date keys are converted to text.
 
     Raises:
-        ConfigurationError: an expression does not parse, names a missing column, or has a type that cannot be converted
-            to the bytes of a record.
+        ConfigurationError: an expression does not parse, names a missing column, or has an unsuitable type.
     """
     named = {option: sql for option, sql in _named(expressions, order_by).items() if sql is not None}
     kinds = _types_of(frame, named)
@@ -344,10 +309,7 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
 def with_json(expressions: RecordExpressions, schema: StructType, settings: Mapping[str, str]) -> RecordExpressions:
     """Let tasks build the value if it is the JSON of columns that they receive for the table anyway.
 
-    Args:
-        expressions: expressions over the batch.
-        schema: schema of the batch.
-        settings: the session's values of `record_json.SETTINGS`.
+    ``settings`` are the session's values of `record_json.SETTINGS`.
     """
     # Only when quoted: the bare name of a column may be SQL for something else, such as `1` or `null`.
     unchanged = all(expressions.columns.get(name) == quoted(name) for name in schema.fieldNames())
@@ -437,13 +399,8 @@ def true_sql(condition: str) -> str:
 def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
     """The type of an expression.
 
-    Args:
-        frame: a frame with the columns that it may name.
-        option: the option that contains it, for the message.
-        sql: the expression.
-
     Raises:
-        ConfigurationError: it does not parse, or names a missing column.
+        ConfigurationError: it does not parse, or names a missing column; ``option`` contains it.
     """
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
     from pyspark.sql import functions as F  # noqa: PLC0415
@@ -457,15 +414,11 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
         said, _, _ = str(error).strip().partition("\n")  # a ParseException begins with an empty line
         rule = f"it is not an expression over the batch's columns {frame.columns}: {said}"
         if kind is not None:
-            rule = "it ends with a name of its own or an operator, and the sink names its columns itself"
+            rule = "it must not end with a name or an operator: the sink names its columns itself"
         complete = "write one complete SQL expression, without AS or a name at its end"
         remedy = nearest(sql, frame.columns) if kind is None and "UNRESOLVED_COLUMN" in said else complete
         raise ConfigurationError(option=option, value=sql, rule=rule, remedy=remedy) from None
     return kind
-
-
-def _with_default(topic: str, default: str | None) -> str:
-    return topic if default is None else f"coalesce({topic}, {literal(default)})"
 
 
 def _check_type(option: str, sql: str, kind: str) -> None:
@@ -478,14 +431,14 @@ def _check_type(option: str, sql: str, kind: str) -> None:
     raise ConfigurationError(
         option=option,
         value=sql,
-        rule=f"its type is {kind}, and the type of a {kind_of_option} is {' or '.join(sorted(allowed))}",
+        rule=f"its type is {kind}, and the type of a {kind_of_option} must be {' or '.join(sorted(allowed))}",
         remedy=_conversion(kind_of_option, sql, kind),
     )
 
 
 def _conversion(option: str, sql: str, kind: str) -> str:
     if option == "topic":
-        return "make the batch's column topic a text; if it names no topics, rename it before the sink"
+        return "convert the batch's column topic to text; if it does not name topics, rename it before the sink"
     remedy = f"convert it, with {option}={_converted(option, kind).format(sql)!r}"
     if sql == quoted(option):
         # Possibly unintended: the column is part of the record only because of its name.

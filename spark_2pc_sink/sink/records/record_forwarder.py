@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _CORRECT: Final = "Correct the expression that makes the column"
 #: How often the thread checks whether the attempt has failed; frames wake it at once.
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 
 
 def name_fault(topic: str) -> str | None:
     """Why no client may write to a topic of this name; None if one may."""
     if topic in _INTERNAL:
-        return "this topic is one of Kafka's own"
+        return "it is an internal topic of Kafka"
     try:
         check_topic(topic)
     except ConfigurationError as error:
@@ -59,11 +59,7 @@ def name_fault(topic: str) -> str | None:
 
 
 class ForwarderConnections:
-    """Connections to the brokers, kept from batch to batch. After any failure they are never used again.
-
-    Args:
-        kafka: client properties of the brokers.
-    """
+    """Connections to the brokers, kept from batch to batch. After any failure they are never used again."""
 
     def __init__(self, kafka: KafkaOptions) -> None:
         self._kafka = kafka
@@ -76,7 +72,6 @@ class ForwarderConnections:
         return self._cluster
 
     def drop(self) -> None:
-        """Close them, after a failure or when they are no longer needed."""
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             cluster.close()
@@ -99,9 +94,7 @@ class KnownTopics:
     def after(self, error: DataError, facts_of: Callable[[str], TopicFacts]) -> KnownTopics:
         """The same, with a broker's refusal as a limit of its topic, whose settings may be newer, or not readable.
 
-        Args:
-            error: the error of an attempt.
-            facts_of: fetches a topic that is not known.
+        ``facts_of`` fetches a topic that is not known.
         """
         if not isinstance(error, (RecordRefusedError, RecordTooLargeError)):
             return self
@@ -133,7 +126,6 @@ class Forwarded:
 
     @property
     def records(self) -> int:
-        """Number of records."""
         return sum(receipt.records for receipt in self.written.values())
 
     @property
@@ -143,12 +135,12 @@ class Forwarded:
 
 
 class RecordForwarder:
-    """Forwards the records of one attempt in a thread. A context manager around the job.
+    """Forwards the records of one attempt in a thread, its `task`.
 
     Args:
         source: source of the tasks' frames.
         ticket: ticket of the Kafka transaction; None if questions are answered but no record is sent.
-        connections: connections to the brokers; used by no other thread meanwhile.
+        connections: not used by other threads meanwhile.
         kafka: the client properties.
         topics: facts about topics.
     """
@@ -172,18 +164,14 @@ class RecordForwarder:
         self.task: BackgroundTask = BackgroundTask(self._work, "spark_2pc_sink records", self._cancel)
 
     def finish(self) -> Forwarded:
-        """Wait until the brokers have acknowledged everything, after the input was closed.
-
-        Raises:
-            Exception: as in `ProduceSession.append`.
-        """
+        """Wait until the brokers have acknowledged everything; raises as `ProduceSession.append`."""
         self.task.finish()
         return self._forwarded
 
     def _work(self) -> None:
         try:
             with self._source.failing():
-                while not isinstance(taken := self._source.take(FrameKind.RECORDS, _LOOK_S), Ended):
+                while not isinstance(taken := self._source.take(FrameKind.RECORDS, _POLL_S), Ended):
                     if taken is not None:
                         self._handle(taken)
                 if self._session is not None:
@@ -209,7 +197,7 @@ class RecordForwarder:
             self._source.answer(taken, write_answer(self._facts_of(bytes(frame.payload).decode(errors="replace"))))
             return
         if taken.records is None:
-            raise LocalProtocolError(operation="forward", state=frame.kind.name, rule="records have a header")
+            raise LocalProtocolError(operation="forward", state=frame.kind.name, rule="records must have a header")
         header = taken.records
         session = self._session = self._session or self._open()
         if header.partition.topic not in self._met:
@@ -233,7 +221,7 @@ class RecordForwarder:
     def _facts_of(self, topic: str) -> TopicFacts | TopicRefusedError:
         if topic in self._topics.facts:
             return self._topics.facts[topic]
-        fault = "the sink's dead letters go there, and nothing else" if topic == self._topics.dead_letters else None
+        fault = "it is the sink's dead-letter topic" if topic == self._topics.dead_letters else None
         fault = fault or name_fault(topic)
         if fault is not None:
             return TopicRefusedError(fault, _CORRECT)
@@ -241,7 +229,7 @@ class RecordForwarder:
         try:
             count = cluster.partition_counts([topic])[topic]
         except UnknownTopicError:
-            rule = "Kafka has no topic of this name, and the sink creates none"
+            rule = "Kafka has no topic of this name, and the sink does not create topics"
             return TopicRefusedError(rule, "Create the topic, or correct the expression that makes the column")
         limits = topic_limits(cluster, topic, cluster.deadline())
         found = self._topics.facts[topic] = TopicFacts(count, cluster.topic_id(topic), limits)
@@ -249,7 +237,7 @@ class RecordForwarder:
 
     def _open(self) -> ProduceSession:
         if self._ticket is None:
-            raise LocalProtocolError(operation="forward", state="no transaction", rule="no record is expected")
+            raise LocalProtocolError(operation="forward", state="no transaction", rule="there must be no record")
         return ProduceSession(
             self._connections.cluster(),
             self._ticket.open_transaction,
@@ -261,12 +249,7 @@ class RecordForwarder:
 
 
 class TopicMetadata:
-    """The driver's requests about topics. One object serves one run of a query.
-
-    Args:
-        cluster: where to send requests.
-        clock: determines when an answer is old.
-    """
+    """The driver's requests about topics, in one run of a query."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster

@@ -68,7 +68,6 @@ def plain_text(column: Any) -> Any:
 
 
 def date_text(column: Any) -> Any:
-    """Dates."""
     days = column.cast(pa.int32())
     return plain_text(column) if _within(days, _DAYS) else _far_text(days, "D")
 
@@ -84,12 +83,7 @@ def base64_text(column: Any) -> Any:
 
 
 def float_text(column: Any, texts: Any) -> Any:
-    """Floating-point numbers with digits written by Java: JSON has no infinity or NaN.
-
-    Args:
-        column: the numbers.
-        texts: results of Java's Double.toString or Float.toString.
-    """
+    """Floating-point numbers with Java's digits (``texts``, by toString): JSON has no infinity or NaN."""
     texts = bytes_of(texts)
     finite = pc.is_finite(column)
     if pc.all(finite, min_count=0).as_py():
@@ -104,12 +98,7 @@ def timestamp_text(column: Any) -> Any:
 
 
 def zoned_timestamp_text(column: Any, local: Any) -> tuple[Any, Any]:
-    """Timestamps in a time zone with an offset, and the text of the offset.
-
-    Args:
-        column: the timestamps.
-        local: result of `local_time_sql`.
-    """
+    """Timestamps in a time zone with an offset, and the text of the offset; ``local`` is of `local_time_sql`."""
     offsets = _numbers(local) - _shifted(_numbers(column))
     milliseconds = _milliseconds(column) + offsets // _MICROSECONDS_PER_MS
     by_offset = pa.array(offsets).dictionary_encode()
@@ -118,11 +107,7 @@ def zoned_timestamp_text(column: Any, local: Any) -> tuple[Any, Any]:
 
 
 def local_time_sql(source: str) -> str:
-    """Spark SQL for the local time of a timestamp, using Java's rules for the session's time zone.
-
-    Args:
-        source: SQL of the timestamp.
-    """
+    """Spark SQL for the local time of a timestamp, using Java's rules for the session's time zone."""
     time, far, cycle = f"unix_micros({source})", _LOCAL_MICROSECONDS, _CYCLE_MICROSECONDS
     near = f"CASE WHEN {time} > {far} THEN {time} - {cycle} WHEN {time} < -{far} THEN {time} + {cycle} ELSE {time} END"
     return f"CAST(timestamp_micros({near}) AS TIMESTAMP_NTZ)"
@@ -138,7 +123,6 @@ def escaped(column: Any) -> Any:
 
 
 def escaped_name(name: str) -> bytes:
-    """A field's name, by the same rules."""
     return b"".join(_ESCAPES.get(code, bytes([code])) for code in name.encode())
 
 
@@ -282,7 +266,6 @@ class JsonField:
 
     @property
     def reads_column(self) -> bool:
-        """True if the column itself is among them."""
         return self.column in self.sources
 
     @property
@@ -302,12 +285,7 @@ class JsonField:
 
 
 def json_fields(schema: StructType, settings: Mapping[str, str]) -> tuple[JsonField, ...] | None:
-    """How `json_values` builds the value of a row; None if only Spark can.
-
-    Args:
-        schema: schema of the batch.
-        settings: the session's values of `SETTINGS`.
-    """
+    """How `json_values` builds the value of a row, by the session's `SETTINGS`; None if only Spark can."""
     names, keeps_nulls = schema.fieldNames(), settings[IGNORE_NULLS].lower() != "true"
     defaults = any(_DEFAULT_KEY in (field.metadata or {}) for field in schema.fields)
     if len(set(names)) < len(names) or (defaults and not keeps_nulls):
@@ -350,12 +328,7 @@ def made_sql(field: JsonField) -> str:
 
 
 def json_values(batch: pa.RecordBatch, fields: tuple[JsonField, ...]) -> Any:
-    """The JSON of each row, as a binary array without nulls.
-
-    Args:
-        batch: contains the fields' columns, possibly among others.
-        fields: result of `json_fields`, at least one.
-    """
+    """The JSON of each row, as a binary array without nulls; there is at least one field."""
     texts = [_text(batch, field) for field in fields]
     always = [field.keeps_null or not text[0].null_count for field, text in zip(fields, texts, strict=True)]
     if not any(always):
@@ -363,23 +336,21 @@ def json_values(batch: pa.RecordBatch, fields: tuple[JsonField, ...]) -> Any:
     first = always.index(True)
     parts: list[Any] = [b"{"]
     for number, (field, text) in enumerate(zip(fields, texts, strict=True)):
-        before, behind = b"," * (number > first), b"," * (number < first)
+        before, after = b"," * (number > first), b"," * (number < first)
         if not always[number]:
-            parts.append(_field(before + field.head, text, field.tail + behind))
+            parts.append(_field(before + field.head, text, field.tail + after))
         elif text[0].null_count:
             written = _field(field.head, text, field.tail)
             parts += [before, pc.fill_null(written, pa.scalar(field.name + b"null", written.type))]
         else:
-            parts += [before + field.head, *text, field.tail + behind]
+            parts += [before + field.head, *text, field.tail + after]
     return _join([*parts, b"}"])
 
 
 def nested_texts(batch: pa.RecordBatch, field: JsonField) -> list[Any]:
     """Spark's JSON of nested values: the first that is not null.
 
-    Args:
-        batch: its table column may be JSON, which then supplies values that the extra column lacks.
-        field: a field of kind `NESTED`.
+    The table's column may be JSON, which then supplies values that the extra column lacks.
     """
     columns = [batch.column(name) for name in (field.made, field.column) if name in batch.schema.names]
     return [column for column in columns if pa.types.is_string(column.type) or pa.types.is_large_string(column.type)]

@@ -2,7 +2,7 @@
 
 The dead-letter topic gets the content of the dead-letter table, in the Kafka transaction of the batch.
 
-The driver sends the letters after all output of the tasks and before the decision. Tasks never write to this topic, so
+The driver sends dead letters after all output of the tasks and before the decision. Tasks never write to this topic, so
 only the driver assigns sequence numbers in its partitions. A replay builds the same records from the table, byte for
 byte and in the same order, since the digest of the batch covers them.
 """
@@ -52,34 +52,27 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
 
 
-#: A letter larger than this, uncompressed, is sent without its row: below a topic's default limit (Kafka:
+#: A dead letter larger than this, uncompressed, is sent without its row: below a topic's default limit (Kafka:
 #: max.message.bytes, 1 048 588), so a topic with a higher limit makes no difference.
-LETTER_BYTES_MAX: Final = 1_000_000
-#: A topic with a lower limit may not even have room for a letter without its row.
+DEAD_LETTER_BYTES_MAX: Final = 1_000_000
+#: A topic with a lower limit may not even have room for a dead letter without its row.
 MESSAGE_BYTES_MIN: Final = 32 * 1024
-#: A topic with this limit, Kafka's default, accepts each letter of at most `LETTER_BYTES_MAX`.
+#: A topic with this limit, Kafka's default, accepts each dead letter of at most `DEAD_LETTER_BYTES_MAX`.
 MESSAGE_BYTES_WANTED: Final = 1_048_588
 #: Header names. Kafka Connect's begin with ``__connect.errors.`` (KIP-298).
 HEADER_PREFIX: Final = "__spark_2pc.errors."
 
 
 def too_small(message_bytes_max: int) -> str:
-    """Why a topic with this max.message.bytes accepts no letters; '' if it does."""
+    """Why a topic with this max.message.bytes accepts no dead letters; '' if it does."""
     if message_bytes_max >= MESSAGE_BYTES_MIN:
         return ""
-    return f"max.message.bytes of the topic is {message_bytes_max}, and a letter may need {MESSAGE_BYTES_MIN}"
+    return f"max.message.bytes of the topic is {message_bytes_max}, and a dead letter may need {MESSAGE_BYTES_MIN}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LetterBatch:
-    """The batch of some dead letters.
-
-    Attributes:
-        transactional_id: the sink's id.
-        query_id: Spark's id of the query.
-        batch_id: Spark's id of the batch.
-        table: the dead-letter table, as SQL spells it.
-    """
+class DeadLetterBatch:
+    """The batch of some dead letters; ``table`` is the dead-letter table, as SQL spells it."""
 
     transactional_id: str
     query_id: str
@@ -87,23 +80,10 @@ class LetterBatch:
     table: str
 
 
-@dataclass(frozen=True)
-class LetterRecord:
-    """One dead-letter record.
-
-    Attributes:
-        partition: partition of the topic, by Kafka's default partitioner.
-        content: encoded key, value and headers.
-    """
-
-    partition: int
-    content: bytes
-
-
-def letter_records(
-    rows: Iterable[BadRow], batch: LetterBatch, *, partition_count: int, bytes_max: int
-) -> list[LetterRecord]:
-    """The records of the bad rows of a batch, in the order of their identities.
+def dead_letter_records(
+    rows: Iterable[BadRow], batch: DeadLetterBatch, *, partition_count: int, bytes_max: int
+) -> list[tuple[int, bytes]]:
+    """The records of the bad rows of a batch, in the order of their identities: partition and content.
 
     Args:
         rows: each identity once.
@@ -117,11 +97,11 @@ def letter_records(
         content = record_content(key, _value(row, batch, with_row=True), headers)
         if len(content) + RECORD_BYTES > bytes_max:
             content = record_content(key, _value(row, batch, with_row=False), headers)
-        records.append(LetterRecord(partition_for_key(key, partition_count), content))
+        records.append((partition_for_key(key, partition_count), content))
     return records
 
 
-def _value(row: BadRow, batch: LetterBatch, *, with_row: bool) -> bytes:
+def _value(row: BadRow, batch: DeadLetterBatch, *, with_row: bool) -> bytes:
     """The columns of the table as JSON, except the time of the decision: records are built before it."""
     columns = {
         "transactional_id": batch.transactional_id,
@@ -140,8 +120,8 @@ def _value(row: BadRow, batch: LetterBatch, *, with_row: bool) -> bytes:
     return f"{{{','.join(parts)}}}".encode()
 
 
-def _headers(row: BadRow, batch: LetterBatch) -> list[tuple[str, bytes]]:
-    told = {
+def _headers(row: BadRow, batch: DeadLetterBatch) -> list[tuple[str, bytes]]:
+    headers = {
         "transactional.id": batch.transactional_id,
         "query.id": batch.query_id,
         "batch.id": str(batch.batch_id),
@@ -150,7 +130,7 @@ def _headers(row: BadRow, batch: LetterBatch) -> list[tuple[str, bytes]]:
         "reason": row.reason,
         "sqlstate": row.sqlstate,
     }
-    return [(HEADER_PREFIX + name, text.encode()) for name, text in told.items()]
+    return [(HEADER_PREFIX + name, text.encode()) for name, text in headers.items()]
 
 
 def canonical_json(text: str) -> str:
@@ -185,16 +165,15 @@ _ENDS_MAX: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Letters:
+class DeadLetterRecords:
     """The dead letters of a batch, as records.
 
     Attributes:
-        count: number of letters.
         digest: 128-bit digest over them.
         batches: the record batches, ordered within each partition.
         sent: how many Kafka has acknowledged.
         offsets: first and last acknowledged offset in each partition.
-        topic_ids: the topic's id; empty if a broker has no topic ids, or no letter was sent.
+        topic_ids: the topic's id; empty if a broker has no topic ids, or none was sent.
         record_bytes: compressed bytes of the record batches sent.
     """
 
@@ -207,18 +186,11 @@ class Letters:
     record_bytes: int = 0
 
 
-NO_LETTERS: Final = Letters()
+NO_DEAD_LETTERS: Final = DeadLetterRecords()
 
 
 class DeadLetterTopic:
-    """The topic for one run of a query; a sink without one sends no letters.
-
-    Args:
-        options: the sink's options.
-        query_id: the query whose batches are meant.
-        topics: fetches topic metadata.
-        connections: connections by which letters are sent.
-    """
+    """The dead-letter topic for one run of a query; without one, nothing is sent."""
 
     def __init__(
         self, options: SinkOptions, query_id: str, topics: TopicMetadata, connections: ForwarderConnections
@@ -230,7 +202,6 @@ class DeadLetterTopic:
 
     @property
     def name(self) -> str | None:
-        """Topic name; None if the sink has none."""
         return self._options.dead_letter_topic
 
     def __str__(self) -> str:
@@ -238,7 +209,7 @@ class DeadLetterTopic:
         return f"DeadLetters({self.name!r})"
 
     def check(self) -> None:
-        """Check that the topic can take letters. Call before the first batch.
+        """Check that the topic can take dead letters. Call before the first batch.
 
         Raises:
             UnknownTopicError: it does not exist.
@@ -248,54 +219,52 @@ class DeadLetterTopic:
             return
         fault = name_fault(self.name)
         if fault is not None:
-            raise self._refused(fault, "name a topic of your own")
+            raise self._refused(fault, "name another topic")
         self._topics.counts([self.name])
         allowed = self._topics.limits(self.name).message_bytes_max
         if allowed is not None and (rule := too_small(allowed)):
             raise self._refused(rule, f"set max.message.bytes={MESSAGE_BYTES_WANTED} or more on the topic")
         if self._options.kafka.max_request_bytes < MESSAGE_BYTES_MIN + REQUEST_BYTES:
-            rule = f"max.request.size is {self._options.kafka.max_request_bytes}, and a letter may need more"
+            rule = f"max.request.size is {self._options.kafka.max_request_bytes}, and a dead letter may need more"
             raise self._refused(rule, f"raise it to {MESSAGE_BYTES_MIN + REQUEST_BYTES} or more")
 
     def partitions(self, bad_rows: BadRows, batch_id: int) -> list[TopicPartition]:
-        """The partitions for a batch's letters."""
+        """The partitions to which a batch's dead letters go."""
         if self.name is None or not bad_rows:
             return []
         return list(self._contents(self.name, bad_rows, batch_id))
 
-    def encoded(self, bad_rows: BadRows, batch_id: int) -> Letters:
-        """Encode the letters of a batch without sending them.
-
-        Args:
-            bad_rows: rows left out of the batch.
-            batch_id: Spark's id of the batch.
-        """
+    def encoded(self, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:
+        """Encode the dead letters of a batch without sending them."""
         if self.name is None or not bad_rows:
-            return NO_LETTERS
-        batches = [
-            self._batch(partition, part)
-            for partition, contents in self._contents(self.name, bad_rows, batch_id).items()
-            for part in cut_contents(contents, min(self._options.kafka.batch_bytes_max, self._bytes_max(self.name)))
-        ]
+            return NO_DEAD_LETTERS
+        kafka, batches = self._options.kafka, []
+        for partition, contents in self._contents(self.name, bad_rows, batch_id).items():
+            for part in cut_contents(contents, min(kafka.batch_bytes_max, self._bytes_max(self.name))):
+                made = encode_listed_batch(
+                    partition.topic,
+                    part,
+                    timestamp_ms=now_ms(),
+                    compression=kafka.compression,
+                    level=kafka.compression_level,
+                )
+                batches.append(EncodedBatch(partition, made.payload, made.record_count, made.digest, row_key=None))
         digest = combine_digests(*(batch.digest for batch in batches))
-        return Letters(count=len(bad_rows), digest=digest, batches=tuple(batches))
+        return DeadLetterRecords(count=len(bad_rows), digest=digest, batches=tuple(batches))
 
-    def send(self, ticket: TransactionTicket, bad_rows: BadRows, batch_id: int) -> Letters:
-        """Send the letters of a batch, and wait until each is acknowledged.
-
-        Args:
-            ticket: ticket of the Kafka transaction, to which `partitions` were added if required.
-            bad_rows: rows left out of the batch.
-            batch_id: Spark's id of the batch.
-
-        Raises:
-            As `ProduceSession.append`.
-        """
+    def send(self, ticket: TransactionTicket, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:
+        """Send the dead letters of a batch, and wait until each is acknowledged; raises as `ProduceSession.append`."""
         letters = self.encoded(bad_rows, batch_id)
         if self.name is None or not letters.batches:
             return letters
         try:
-            session = self._session(ticket, self.name)
+            session = ProduceSession(
+                self._connections.cluster(),
+                ticket.open_transaction,
+                self._options.kafka,
+                timestamp_ms=now_ms(),
+                limits={self.name: self._topics.limits(self.name)},
+            )
             session.look_up(batch.partition for batch in letters.batches)
             for batch in letters.batches:
                 session.append_encoded(batch)
@@ -313,9 +282,9 @@ class DeadLetterTopic:
         )
 
     def _contents(self, topic: str, bad_rows: BadRows, batch_id: int) -> dict[TopicPartition, list[bytes]]:
-        """The contents of the letters' records, by partition."""
+        """The contents of the records, by partition."""
         options = self._options
-        about = LetterBatch(
+        about = DeadLetterBatch(
             transactional_id=options.transactional_id,
             query_id=self._query_id,
             batch_id=batch_id,
@@ -323,34 +292,16 @@ class DeadLetterTopic:
         )
         count, bytes_max = self._topics.counts([topic])[topic], self._bytes_max(topic)
         contents: dict[TopicPartition, list[bytes]] = defaultdict(list)
-        for record in letter_records(bad_rows.values(), about, partition_count=count, bytes_max=bytes_max):
-            contents[TopicPartition(topic, record.partition)].append(record.content)
+        for number, content in dead_letter_records(
+            bad_rows.values(), about, partition_count=count, bytes_max=bytes_max
+        ):
+            contents[TopicPartition(topic, number)].append(content)
         return contents
 
-    def _session(self, ticket: TransactionTicket, topic: str) -> ProduceSession:
-        return ProduceSession(
-            self._connections.cluster(),
-            ticket.open_transaction,
-            self._options.kafka,
-            timestamp_ms=now_ms(),
-            limits={topic: self._topics.limits(topic)},
-        )
-
-    def _batch(self, partition: TopicPartition, contents: list[bytes]) -> EncodedBatch:
-        kafka = self._options.kafka
-        made = encode_listed_batch(
-            partition.topic,
-            contents,
-            timestamp_ms=now_ms(),
-            compression=kafka.compression,
-            level=kafka.compression_level,
-        )
-        return EncodedBatch(partition, made.payload, made.record_count, made.digest, row_key=None)
-
     def _bytes_max(self, topic: str) -> int:
-        """Maximum bytes of one letter: the same for each replay, unless the topic is altered."""
+        """Maximum bytes of one record: the same for each replay, unless the topic is altered."""
         allowed = self._topics.limits(topic).message_bytes_max
-        bounds = [LETTER_BYTES_MAX, self._options.kafka.max_request_bytes - REQUEST_BYTES]
+        bounds = [DEAD_LETTER_BYTES_MAX, self._options.kafka.max_request_bytes - REQUEST_BYTES]
         return min(bounds if allowed is None else [*bounds, records_bytes_max(allowed)])
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
@@ -360,15 +311,8 @@ class DeadLetterTopic:
 class RecordSide:
     """The Kafka side of one run of a query.
 
-    Args:
-        options: the sink's options.
-        query_id: the query whose batches are meant.
-        clock: determines when topic metadata is old.
-
     Attributes:
         cluster: connection for metadata and the transaction.
-        topics: topic metadata.
-        letters: the dead-letter topic.
     """
 
     def __init__(self, options: SinkOptions, query_id: str, clock: Clock) -> None:
@@ -377,13 +321,13 @@ class RecordSide:
         self.topics: TopicMetadata = TopicMetadata(self.cluster, clock)
         # Separate from the cluster above, which must not be lost when a broker fails in the middle of a batch.
         self._connections = ForwarderConnections(options.kafka)
-        self.letters: DeadLetterTopic = DeadLetterTopic(options, query_id, self.topics, self._connections)
+        self.dead_letter_topic: DeadLetterTopic = DeadLetterTopic(options, query_id, self.topics, self._connections)
 
     def known(self) -> KnownTopics:
         """Metadata fetched from Kafka before the first record of a batch."""
         counts = self.topics.counts(self._options.topics) if self._options.topics else {}
         facts = {topic: self._facts(topic, count) for topic, count in counts.items()}
-        return KnownTopics(facts, dead_letters=self.letters.name)
+        return KnownTopics(facts, dead_letters=self.dead_letter_topic.name)
 
     def known_with_ends(self) -> KnownTopics:
         """The same, with the end offsets unless there are many: for a batch whose rows are being collected."""
@@ -403,17 +347,11 @@ class RecordSide:
             raise
 
     def known_after(self, error: DataError) -> KnownTopics:
-        """Metadata after a failed attempt; see `KnownTopics.after`."""
+        """See `KnownTopics.after`."""
         return self.known().after(error, lambda topic: self._facts(topic, self.topics.counts([topic])[topic]))
 
     def forwarder(self, source: AttemptInput, ticket: TransactionTicket | None, topics: KnownTopics) -> RecordForwarder:
-        """Create the forwarder that sends an attempt's records and answers its questions.
-
-        Args:
-            source: the tasks' output.
-            ticket: ticket of the Kafka transaction; None if no record is to be sent.
-            topics: metadata before the first record.
-        """
+        """The forwarder of an attempt; without a ticket no record is to be sent."""
         return RecordForwarder(source, ticket, self._connections, self._options.kafka, topics)
 
     def close(self) -> None:

@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """The driver's facts about one topic.
-
-    Attributes:
-        partition_count: number of partitions.
-        topic_id: Kafka's topic id; '' if the broker has none (KIP-516).
-        limits: limits on its records.
-    """
+    """The driver's facts about one topic; ``topic_id`` is '' if the broker has none (KIP-516)."""
 
     partition_count: int
     topic_id: str
@@ -29,12 +23,7 @@ class TopicFacts:
 
 
 class TopicRefusedError(Exception):
-    """The topic must not receive rows.
-
-    Args:
-        rule: the reason.
-        remedy: what the user can do.
-    """
+    """The topic must not receive rows."""
 
     def __init__(self, rule: str, remedy: str) -> None:
         super().__init__(rule, remedy)

@@ -83,7 +83,7 @@ def test_a_misspelt_option_is_refused_at_construction() -> None:
         )
 
 
-OWN_NAME: Final = "it ends with a name of its own or an operator"
+OWN_NAME: Final = "it must not end with a name or an operator"
 
 
 NO_SQL: Final = [
@@ -244,7 +244,7 @@ def test_a_column_of_the_table_that_is_part_of_the_record(case: Case, topic: Mak
     [
         ("'no-such-topic'", "Kafka has no topic of this name"),
         ("'no such topic'", "no topic can have this name"),
-        ("'__consumer_offsets'", "one of Kafka's own"),
+        ("'__consumer_offsets'", "an internal topic of Kafka"),
         ("CAST(X'ff' AS STRING)", "no topic can have this name"),
         ("NULL", "every row needs a topic"),
     ],

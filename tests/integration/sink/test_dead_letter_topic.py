@@ -95,7 +95,7 @@ def test_a_row_that_names_the_topic_of_dead_letters_is_bad(sides: Sides, letters
     frame = sides.stream.frame().selectExpr("*", f"if(id = 1, '{letters}', '{sides.options['topic']}') AS topic")
     sides.run(frame)
     [letter] = compare(sides, letters)
-    assert "dead letters go there, and nothing else" in letter["reason"]
+    assert "it is the sink's dead-letter topic" in letter["reason"]
     assert sides.ids() == [2]
 
 

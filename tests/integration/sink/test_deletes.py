@@ -103,7 +103,7 @@ def test_without_tombstones_the_event_is_a_record_as_any(stream: FileStream, tar
     ("options", "said"),
     [
         ({"key": None}, "tombstone_when=.*the records have no key"),
-        ({"delete_when": "name"}, "delete_when='name': its type is string, and the type of a delete_when is boolean"),
+        ({"delete_when": "name"}, "its type is string, and the type of a delete_when must be boolean"),
         ({"delete_when": "nme = 'd'"}, "delete_when=.*is not an expression over the batch's columns"),
     ],
 )

@@ -36,13 +36,12 @@ from spark_2pc_sink.sink.bad_rows.bad_row import (
 )
 from spark_2pc_sink.sink.bad_rows.table_sift import CopyRows, SiftedPart
 from spark_2pc_sink.sink.records.record_side import (
-    LETTER_BYTES_MAX,
+    DEAD_LETTER_BYTES_MAX,
     MESSAGE_BYTES_MIN,
     MESSAGE_BYTES_WANTED,
-    LetterBatch,
-    LetterRecord,
+    DeadLetterBatch,
     canonical_json,
-    letter_records,
+    dead_letter_records,
     too_small,
 )
 from spark_2pc_sink.wire.batch_format import Record
@@ -257,18 +256,18 @@ def test_nothing_is_tried_again_where_nothing_was_refused() -> None:
     assert try_again([], lambda _start, _stop: "no") == []
 
 
-BATCH = LetterBatch(transactional_id="orders", query_id="q", batch_id=7, table='"public"."letters"')
+BATCH = DeadLetterBatch(transactional_id="orders", query_id="q", batch_id=7, table='"public"."letters"')
 ROW = BadRow(b"\x10" * 16, 2, "table public.orders", 'refused: "ä"', "23514", row='{"id":1,"amount":-1.50}')
 #: Not in their order.
 LETTER_ROWS = [replace(ROW, identity=bytes([number]) * 16) for number in (9, 3, 200, 1)]
 
 
-def made(rows: list[BadRow], *, partitions: int = 1, bytes_max: int = LETTER_BYTES_MAX) -> list[LetterRecord]:
-    return letter_records(rows, BATCH, partition_count=partitions, bytes_max=bytes_max)
+def made(rows: list[BadRow], *, partitions: int = 1, bytes_max: int = DEAD_LETTER_BYTES_MAX) -> list[tuple[int, bytes]]:
+    return dead_letter_records(rows, BATCH, partition_count=partitions, bytes_max=bytes_max)
 
 
-def records(letters: list[LetterRecord]) -> list[Record]:
-    batch = encode_listed_batch("bad", [each.content for each in letters], timestamp_ms=5, compression="none")
+def records(letters: list[tuple[int, bytes]]) -> list[Record]:
+    batch = encode_listed_batch("bad", [content for _, content in letters], timestamp_ms=5, compression="none")
     [decoded] = decode_record_batches(assign_producer(batch.payload, producer=PAIR, base_sequence=0))
     return list(decoded.records())
 
@@ -304,14 +303,14 @@ def test_letters_are_in_the_order_of_their_identities_and_where_kafka_puts_their
     assert letters == made(LETTER_ROWS[::-1], partitions=5)
     keys = [record.key for record in records(letters)]
     assert keys == sorted(key or b"" for key in keys)
-    assert [each.partition for each in letters] == list(partition_for_keys(pa.array(keys, pa.binary()), 5))
+    assert [partition for partition, _ in letters] == list(partition_for_keys(pa.array(keys, pa.binary()), 5))
 
 
 def test_a_letter_that_is_too_large_goes_without_its_row() -> None:
     """Also at the limit itself: what is one byte larger goes without."""
     large = replace(ROW, row=json.dumps({"text": "x" * 500_000}))
     [whole] = made([large])
-    size = len(whole.content) + 12
+    size = len(whole[1]) + 12
     assert made([large], bytes_max=size) == [whole]
     [record] = records(made([large], bytes_max=size - 1))
     told = json.loads(record.value or b"")
@@ -325,12 +324,12 @@ def test_a_topic_of_32_kib_takes_the_longest_letter_without_a_row(character: str
     """Names and reason are bounded."""
     error = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail=character * 5_000)
     reason = RefusedRow.of(b"", 0, "o", error).reason
-    batch = LetterBatch(transactional_id="t" * 255, query_id=character * 255, batch_id=2**63 - 1, table="t" * 140)
+    batch = DeadLetterBatch(transactional_id="t" * 255, query_id=character * 255, batch_id=2**63 - 1, table="t" * 140)
     row = replace(ROW, occurrences=2**63 - 1, output=character * 255, reason=reason, row=json.dumps("x" * 40_000))
     allowed = records_bytes_max(MESSAGE_BYTES_MIN)
-    [letter] = letter_records([row], batch, partition_count=1, bytes_max=allowed)
-    assert b"row_left_out" in letter.content
-    assert len(letter.content) + 12 <= allowed
+    [(_, content)] = dead_letter_records([row], batch, partition_count=1, bytes_max=allowed)
+    assert b"row_left_out" in content
+    assert len(content) + 12 <= allowed
 
 
 @pytest.mark.parametrize(
@@ -360,5 +359,5 @@ def test_other_rows_have_other_json() -> None:
 def test_a_topic_that_takes_32_kib_is_large_enough() -> None:
     """One as Kafka makes it by default takes every letter that goes with its row."""
     assert too_small(MESSAGE_BYTES_MIN) == ""
-    assert "is 32767, and a letter may need 32768" in too_small(MESSAGE_BYTES_MIN - 1)
-    assert records_bytes_max(MESSAGE_BYTES_WANTED) >= LETTER_BYTES_MAX
+    assert "is 32767, and a dead letter may need 32768" in too_small(MESSAGE_BYTES_MIN - 1)
+    assert records_bytes_max(MESSAGE_BYTES_WANTED) >= DEAD_LETTER_BYTES_MAX

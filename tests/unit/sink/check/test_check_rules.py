@@ -203,7 +203,7 @@ def test_the_paragraph_names_every_output() -> None:
     ("configs", "level", "words"),
     [
         ({MESSAGE_BYTES: "1048588", CLEANUP: "delete"}, "ok", ""),
-        ({MESSAGE_BYTES: "32767"}, "problem", "a letter may need 32768"),
+        ({MESSAGE_BYTES: "32767"}, "problem", "a dead letter may need 32768"),
         ({MESSAGE_BYTES: "32768"}, "warning", "go there without their row"),
         ({MESSAGE_BYTES: "2000000", CLEANUP: "compact,delete"}, "warning", "removes that of an equal row"),
     ],

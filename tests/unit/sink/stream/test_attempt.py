@@ -150,8 +150,8 @@ def test_the_driver_tells_tasks_about_topics_that_rows_name(fake: FakeCluster) -
     [
         ("nowhere", "Kafka has no topic of this name"),
         ("no topic", "no topic can have this name"),
-        ("__transaction_state", "one of Kafka's own"),
-        ("letters", "dead letters go there, and nothing else"),
+        ("__transaction_state", "an internal topic of Kafka"),
+        ("letters", "it is the sink's dead-letter topic"),
     ],
 )
 def test_a_topic_to_which_no_row_may_go_is_the_fault_of_the_row(fake: FakeCluster, topic: str, said: str) -> None:

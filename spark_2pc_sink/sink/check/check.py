@@ -13,11 +13,11 @@ from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.api import status
 from spark_2pc_sink.recovery.recover_command import sink_flags
-from spark_2pc_sink.sink.check.database_side import look_at_database
+from spark_2pc_sink.sink.check.database_side import query_database
 from spark_2pc_sink.sink.check.executor_side import executor_findings
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding
 from spark_2pc_sink.sink.check.kafka_rules import is_durable, kafka_findings, minutes, timeout_ms
-from spark_2pc_sink.sink.check.kafka_side import look_at_kafka
+from spark_2pc_sink.sink.check.kafka_side import query_brokers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,13 +39,12 @@ def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator
     yield _server(database)
     if database.kind.lacks:
         text = f"it is {database.kind.name}, which lacks {database.kind.lacks}"
-        yield Finding(
-            "kind of database", "warning", text, "accept_database lets it pass: test crashes with it yourself"
-        )
+        remedy = "accept_database permits it: test crashes with it yourself"
+        yield Finding("kind of database", "warning", text, remedy)
     if database.kind.limits:
         yield Finding("kind of database", "ok", database.kind.limits)
     if not database.fsync:
-        text = "fsync is off: a crash of the server may lose what it has committed, and Kafka keeps"
+        text = "fsync is off: a crash of the server may lose commits whose records Kafka keeps"
         yield Finding("database", "warning", text, "set fsync=on in postgresql.conf")
     yield _state(options, database)
     for table in database.tables:
@@ -55,13 +54,13 @@ def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator
 
 
 def _server(database: DatabaseFacts) -> Finding:
-    text = f"{database.kind.name} {database.version} answers, as role {database.role}"
+    text = f"connected to {database.kind.name} {database.version} as role {database.role}"
     if database.standby:
         remedy = "name the primary in the URL, or add target_session_attrs=read-write to it"
-        return Finding("database", "problem", f"{text}; it is a standby, which takes no writes", remedy)
+        return Finding("database", "problem", f"{text}; it is a read-only standby", remedy)
     if database.read_only:
-        remedy = "take default_transaction_read_only back: of the role, the database or the server (is its disk full?)"
-        return Finding("database", "problem", f"{text}; its transactions only read", remedy)
+        remedy = "reset default_transaction_read_only of the role, the database or the server (is its disk full?)"
+        return Finding("database", "problem", f"{text}; its transactions are read-only", remedy)
     if database.version_number < _VERSION_MIN * 10_000:
         return Finding("database", "problem", f"{text}; the sink needs {_VERSION_MIN} or later", "upgrade the server")
     return Finding("database", "ok", text)
@@ -76,15 +75,15 @@ def _state(options: SinkOptions, database: DatabaseFacts) -> Finding:
             return Finding(subject, "ok", text)
         return Finding(subject, "problem", text, remedy)
     if database.may_make_state:
-        return Finding(subject, "ok", f"{name} is not there; the first start makes it")
-    text = f"{name} is not there, and role {database.role} may not make it"
+        return Finding(subject, "ok", f"{name} does not exist; the first start creates it")
+    text = f"{name} does not exist, and role {database.role} may not create it"
     return Finding(subject, "problem", text, remedy)
 
 
 def _table(table: TableFacts, database: DatabaseFacts) -> Finding:
     subject = f"table {table.name}"
     if table.created:
-        return Finding(subject, "ok", "it is not there; the first batch makes it")
+        return Finding(subject, "ok", "it does not exist; the first batch creates it")
     if table.refusal is not None:
         return Finding(subject, "problem", table.refusal.rule, table.refusal.remedy)
     if not table.may_insert:
@@ -97,20 +96,16 @@ def _dead_letters(table: TableFacts) -> Finding:
     subject = f"dead-letter table {table.name}"
     if table.refusal is not None:
         return Finding(subject, "problem", table.refusal.rule, table.refusal.remedy)
-    return Finding(subject, "ok", "it is not there; the first start makes it" if table.created else "it can be written")
+    return Finding(
+        subject, "ok", "it does not exist; the first start creates it" if table.created else "it can be written"
+    )
 
 
-_PAGE: Final = "docs/limits.md has the rest."
+_PAGE: Final = "See docs/limits.md for all limits."
 
 
 def guarantee(options: SinkOptions, kafka: KafkaFacts, database: DatabaseFacts) -> str:
-    """The paragraph about the guarantee.
-
-    Args:
-        options: the sink's options.
-        kafka: facts about Kafka.
-        database: facts about the database.
-    """
+    """The paragraph about the guarantee."""
     return " ".join(
         [_promise(options), *_bad_rows(options), *_crash(options, kafka), *_not_promised(kafka, database), _PAGE]
     )
@@ -123,10 +118,11 @@ def _promise(options: SinkOptions) -> str:
     tables = [f"table {lane.rows.table}" for lane in options.lanes if lane.rows is not None]
     where = [*topics, *tables]
     places = where[0] if len(where) == 1 else f"{', '.join(where[:-1])} and {where[-1]}"
-    given = ", as far as where lets it" if any(lane.source.where is not None for lane in options.lanes) else ""
+    matching = " that matches where" if any(lane.source.where is not None for lane in options.lanes) else ""
     return (
-        f"Each row of a batch gets to {places} exactly once{given}, whichever process dies and when: once the sink is "
-        "at rest, readers of the topic with isolation.level=read_committed and of the table see the same batches."
+        f"Every row of a batch{matching} is written to {places} exactly once, whichever process crashes and when: once "
+        "the sink is idle, readers of the topic with isolation.level=read_committed and of the table see the same "
+        "batches."
     )
 
 
@@ -134,33 +130,33 @@ def _bad_rows(options: SinkOptions) -> Iterator[str]:
     if options.bad_rows == "dead_letter":
         name = options.dead_letter_name
         topic = "" if options.dead_letter_topic is None else f" and topic {options.dead_letter_topic}"
-        yield f"A row that a side cannot take gets to table {name.schema}.{name.name}{topic} alone, exactly once too."
+        yield f"A row that one side refuses goes to table {name.schema}.{name.name}{topic} only, also exactly once."
 
 
 def _crash(options: SinkOptions, kafka: KafkaFacts) -> Iterator[str]:
     if kafka.problem:
-        yield "How long a crash may last is not known, since Kafka did not answer."
+        yield "How long the job may stay down is unknown, because Kafka did not answer."
         return
     limit_ms = timeout_ms(options, kafka)
     if limit_ms is None:
-        yield "A crash may last as long as it likes: transactions of the sink never time out."
+        yield "The job may stay down indefinitely: transactions of the sink never time out."
         return
     yield (
-        f"A crash may last {minutes(limit_ms)}. After a longer one between the two commits, Kafka has aborted what the "
-        "database has decided; the sink then sends the same records again, behind later records of others, as long as "
-        "the source still replays them."
+        f"After a crash between the two commits the job may stay down for {minutes(limit_ms)}. After that, Kafka has "
+        "aborted what the database has committed; the sink then sends the same records again, after later records of "
+        "other producers, if the source can still replay them."
     )
 
 
 def _not_promised(kafka: KafkaFacts, database: DatabaseFacts) -> Iterator[str]:
     weak = [topic.name for topic in kafka.topics if topic.there and not is_durable(topic)]
     if weak:
-        yield f"Not guaranteed: records of {', '.join(weak)} after the loss of one broker, by the topic's settings."
+        yield f"Not guaranteed: that records of {', '.join(weak)} survive the loss of one broker (topic settings)."
     if not database.problem and not database.fsync:
-        yield "Not guaranteed: rows that PostgreSQL has committed, after a crash of its machine (fsync=off)."
+        yield "Not guaranteed: that committed rows survive a crash of PostgreSQL's machine (fsync=off)."
     yield (
-        "Not guaranteed: both sides at the same moment, since rows come a moment before records; and an order of "
-        "records, but that the last one of a key with upsert_order_by is the row of the table."
+        "Not guaranteed: that both sides change at the same moment (rows appear shortly before records), and the order "
+        "of records, except that with upsert_order_by the last record of a key is the row of the table."
     )
 
 
@@ -183,14 +179,14 @@ def check_sink(
         spark: the job's session, whose executors are tried. None: they are not.
         timeout_s: seconds for each request to Kafka.
     """
-    kafka = look_at_kafka(options.kafka, options.transactional_id, options.all_topics, timeout_s=timeout_s)
-    database = look_at_database(options)
+    kafka = query_brokers(options.kafka, options.transactional_id, options.all_topics, timeout_s=timeout_s)
+    database = query_database(options)
     findings = [*kafka_findings(options, kafka), *database_findings(options, database)]
     if kafka.id_allowed and database.state_there and not (kafka.problem or database.problem):
         findings += _sink_findings(options, timeout_s)
     if rows is None:
         how = "pass the schema of a batch: --schema 'order_id BIGINT, …', or sink.check(schema)"
-        findings.append(Finding("rows", "not_checked", "expressions and types are not compared with the table", how))
+        findings.append(Finding("rows", "not_checked", "expressions and types were not compared with the table", how))
     elif not database.problem:
         # Local import: it loads PySpark.
         from spark_2pc_sink.sink.check.schema_side import schema_findings  # noqa: PLC0415
@@ -199,7 +195,7 @@ def check_sink(
     findings += [*executor_findings(options, spark), *_verify_findings(options)]
     promise = guarantee(options, kafka, database)
     if any(each.level == "problem" for each in findings):
-        promise = f"When the problems are settled: {promise}"
+        promise = f"Once the problems are fixed: {promise}"
     return CheckReport(options.transactional_id, tuple(findings), promise)
 
 
@@ -210,14 +206,14 @@ def _verify_findings(options: SinkOptions) -> Iterator[Finding]:
 
     found = expected_refusals(options.layout)
     if not found:
-        yield Finding("verify", "ok", "it can compare both sides, as far as the options tell")
+        yield Finding("verify", "ok", "it can compare both sides, judging by the options")
     for table, refusal in found.items():
         text = f"it will be inconclusive (exit code 5) about table {table}: {refusal.why}"
         yield Finding("verify", "warning", text, refusal.remedy)
 
 
 def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
-    """Whether the sink has run, and whether it is running: a second driver would end the first."""
+    """Whether the sink has run, and whether it is running: a second driver would stop the first."""
     # Parsed Kafka options are passed unchanged; `status` parses names again.
     sides: dict[str, Any] = {}
     for item in options_of(CommonOptions):
@@ -239,16 +235,16 @@ def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
         yield Finding("sink", "not_checked", problem, "check again when it answers")
 
 
-def _sink(report: RecoveryReport, look: str) -> Finding:
+def _sink(report: RecoveryReport, show: str) -> Finding:
     if report.condition == "elsewhere":
         text = "its state row belongs to another Kafka cluster"
-        return Finding("sink", "problem", text, look)
+        return Finding("sink", "problem", text, show)
     if report.driver is not None and report.driver.alive:
-        text = f"a driver of this id lives ({report.driver.detail}); a second one would end it"
+        text = f"a driver with this id is running ({report.driver.detail}); a second one would stop it"
         return Finding("sink", "warning", text, "stop that job first, or choose another transactional_id")
     if report.condition == "not_known":
         return Finding("sink", "ok", "no job has run with this id")
     if report.condition == "fine":
-        return Finding("sink", "ok", "it has run before, and nothing is in doubt")
-    text = f"the last run left a batch {report.condition.replace('_', ' ')}; the next start settles it"
-    return Finding("sink", "warning", text, look)
+        return Finding("sink", "ok", "it has run before, and no batch is in doubt")
+    text = f"the last run left a batch {report.condition.replace('_', ' ')}; the next start resolves it"
+    return Finding("sink", "warning", text, show)

@@ -34,11 +34,9 @@ class TableFacts:
     """One table.
 
     Attributes:
-        name: name as written by the user.
+        name: as written by the user.
         there: whether a writable kind of table exists.
         refusal: why it cannot be used, as the job would report it; None if it can.
-        columns: number of columns.
-        may_insert: whether the role has INSERT.
         created: whether the first batch creates it.
     """
 
@@ -56,12 +54,7 @@ class DatabaseFacts:
 
     Attributes:
         problem: why it could not be queried, in which case all else is unknown; '' if it could.
-        remedy: remedy for the problem.
-        version: server version for display.
-        kind: kind of database.
         version_number: PostgreSQL's numeric version: 180001 is 18.1.
-        role: the connected role.
-        standby: whether it is a read-only standby.
         read_only: whether this role's transactions are read-only by default.
         fsync: whether commits are flushed to disk.
         may_make_state: whether the role may create tables in the state table's schema; None if there is no such schema.
@@ -69,7 +62,6 @@ class DatabaseFacts:
         state_ready: whether this version's driver can start with it.
         state_lines: description of the state table.
         state_remedies: commands and statements that make it ready.
-        tables: the target tables.
         dead_letters: the dead-letter table; None if the sink has none.
     """
 
@@ -91,8 +83,7 @@ class DatabaseFacts:
     dead_letters: TableFacts | None = None
 
 
-def look_at_database(options: SinkOptions) -> DatabaseFacts:
-    """Query a sink's database."""
+def query_database(options: SinkOptions) -> DatabaseFacts:
     with closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store:
         try:
             return _ask(store, options, DeadLetters(options, store.database, query_id=""))

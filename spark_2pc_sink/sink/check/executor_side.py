@@ -19,8 +19,8 @@ _SUBJECT: Final = "executors"
 NO_SESSION: Final = Finding(
     _SUBJECT,
     "not_checked",
-    "there is no Spark session of the job",
-    "call sink.check() in the job, where its session is; the job itself tries them before its first batch",
+    "the job's Spark session is not available",
+    "call sink.check() in the job; the job itself checks its executors before its first batch",
 )
 
 
@@ -32,12 +32,7 @@ def active_session() -> SparkSession | None:
 
 
 def executor_findings(options: SinkOptions, spark: SparkSession | None) -> Iterator[Finding]:
-    """Findings about executors.
-
-    Args:
-        options: the sink's options.
-        spark: the job's session; None without one.
-    """
+    """Findings about executors, if there is a session."""
     if spark is None:
         yield NO_SESSION
         return
@@ -47,7 +42,7 @@ def executor_findings(options: SinkOptions, spark: SparkSession | None) -> Itera
     from spark_2pc_sink.sink.job.session_facts import has_other_python, session_facts  # noqa: PLC0415
 
     if not has_other_python(spark):
-        yield Finding(_SUBJECT, "ok", "tasks run on one machine with the driver, and with its Python")
+        yield Finding(_SUBJECT, "ok", "tasks run on the driver's machine, with its Python")
         return
     try:
         tasks = session_facts(spark, options.transactional_id).tasks_at_once()
@@ -72,4 +67,4 @@ def _tried(options: SinkOptions, spark: SparkSession, *, tasks: int) -> Iterator
     for sentence in verdict.warnings.values():
         yield Finding(_SUBJECT, "warning", sentence, remedy)
     if not (verdict.faults or verdict.warnings):
-        yield Finding(_SUBJECT, "ok", "each can run the sink's tasks and reaches the driver")
+        yield Finding(_SUBJECT, "ok", "all can run the sink's tasks and reach the driver")

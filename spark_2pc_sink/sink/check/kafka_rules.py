@@ -61,10 +61,10 @@ def grants_two_phase(kafka: KafkaFacts) -> bool | None:
 def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]:
     """Findings about Kafka."""
     if kafka.problem:
-        remedy = "correct bootstrap.servers, security.protocol and the login in kafka={...}; or start the brokers"
+        remedy = "correct bootstrap.servers, security.protocol or the login in kafka={...}; or start the brokers"
         yield Finding("brokers", "problem", kafka.problem, remedy)
         return
-    yield Finding("brokers", "ok", f"{counted(kafka.brokers, 'broker')} of cluster {kafka.cluster_id} answer")
+    yield Finding("brokers", "ok", f"connected to {counted(kafka.brokers, 'broker')} of cluster {kafka.cluster_id}")
     yield _transaction_version(options.kafka, kafka)
     yield _id(options, kafka)
     yield _end_of_transactions(options, kafka)
@@ -78,9 +78,7 @@ def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]
     if not options.topics and any(lane.records is not None for lane in options.lanes):
         yield Finding("topics", "not_checked", "each row names its topic", _tool(options.kafka, "topics", "--describe"))
     if kafka.log is not None and kafka.log.replicas < _REPLICAS:
-        text = (
-            f"Kafka's log of transactions has {counted(kafka.log.replicas, 'replica')}: with its broker it may be lost"
-        )
+        text = f"Kafka's transaction log has {counted(kafka.log.replicas, 'replica')}: it may be lost with its broker"
         yield Finding("transactions", "warning", text, f"give {kafka.log.name} {_REPLICAS} replicas")
 
 
@@ -100,16 +98,16 @@ def _acl(kafka: KafkaOptions, resource: Sequence[str], *operations: str) -> str:
 def _transaction_version(options: KafkaOptions, kafka: KafkaFacts) -> Finding:
     level = kafka.transaction_version
     if level >= 2:  # noqa: PLR2004 - the level is the name
-        return Finding("transaction.version", "ok", f"{level}: each transaction has an epoch of its own (KIP-890)")
+        return Finding("transaction.version", "ok", f"{level}: each transaction has its own epoch (KIP-890)")
     remedy = _tool(options, "features", "upgrade", "--feature", "transaction.version=2")
-    text = f"{level}: how a transaction ended can be told from the log alone, as long as its markers are there"
+    text = f"{level}: only the markers in the log show how a transaction ended, as long as they are retained"
     return Finding("transaction.version", "warning", text, remedy)
 
 
 def _id(options: SinkOptions, kafka: KafkaFacts) -> Finding:
     subject, name = "transactional id", options.transactional_id
     if kafka.id_allowed:
-        return Finding(subject, "ok", f"{name} may be written")
+        return Finding(subject, "ok", f"this user may write {name}")
     text = f"this user may not write {name}, or not even describe it"
     return Finding(subject, "problem", text, _acl(options.kafka, ("--transactional-id", name), "Write"))
 
@@ -118,21 +116,20 @@ def _end_of_transactions(options: SinkOptions, kafka: KafkaFacts) -> Finding:
     limit_ms, granted = timeout_ms(options, kafka), grants_two_phase(kafka)
     subject = "two-phase commit"
     if limit_ms is None:
-        text = "the brokers grant it (the user needs TwoPhaseCommit on the id): a crash may last as long as it likes"
+        text = "the brokers grant it (the user needs TwoPhaseCommit on the id): the job may stay down indefinitely"
         return Finding(subject, "ok", text)
-    why = "it cannot be told whether it is granted" if granted is None else "not granted"
-    text = f"{why}: a crash between the two commits may last {minutes(limit_ms)}; after a longer one "
+    why = "unknown whether it is granted" if granted is None else "not granted"
+    text = f"{why}: after a crash between the two commits the job may stay down for {minutes(limit_ms)}; after that "
     text += "the batch is sent again"
     if granted is None:
         return Finding(subject, "not_checked", text, _acl(options.kafka, ("--cluster",), "DescribeConfigs"))
     allowed = (kafka.configs or {}).get(MAX_TIMEOUT)
     if allowed is not None and limit_ms > int(allowed):
-        text = f"{_TIMEOUT_OPTION}={limit_ms} is above {MAX_TIMEOUT}={allowed} of the brokers, which refuse it"
+        text = f"{_TIMEOUT_OPTION}={limit_ms} exceeds the brokers' {MAX_TIMEOUT}={allowed}"
         return Finding(_TIMEOUT_OPTION, "problem", text, f"lower it in kafka={{...}}, or raise {MAX_TIMEOUT}")
     if limit_ms < int(allowed or _MAX_TIMEOUT_MS):
-        return Finding(
-            subject, "warning", text, f"leave {_TIMEOUT_OPTION} out: the sink then takes what the brokers allow"
-        )
+        remedy = f"remove {_TIMEOUT_OPTION}: the sink then uses the brokers' maximum"
+        return Finding(subject, "warning", text, remedy)
     return Finding(subject, "warning", text, f"raise {MAX_TIMEOUT} of the brokers above your longest outage")
 
 
@@ -144,15 +141,15 @@ def _topic(options: KafkaOptions, kafka: KafkaFacts, topic: CheckedTopic) -> Ite
     if not topic.there:
         shape = ("--partitions", str(_PARTITIONS), "--replication-factor", str(min(_REPLICAS, kafka.brokers)))
         remedy = _tool(options, "topics", "--create", *named, *shape)
-        yield Finding(subject, "problem", "the brokers know no such topic, and the sink makes none", remedy)
+        yield Finding(subject, "problem", "it does not exist, and the sink does not create topics", remedy)
         return
     if topic.leaderless:
-        text = f"{counted(topic.leaderless, 'partition')} of {topic.partitions} have no leader: batches wait for one"
-        yield Finding(subject, "problem", text, "start the brokers that have them")
+        text = f"{counted(topic.leaderless, 'partition')} of {topic.partitions} have no leader: batches would wait"
+        yield Finding(subject, "problem", text, "start the brokers that host them")
     if TopicRight.WRITE not in topic.operations:
         yield Finding(subject, "problem", "this user may not write there", _acl(options, named, "Write"))
     elif TopicRight.READ not in topic.operations:
-        text = "this user may not read there: recovery cannot tell how a transaction ended that nobody remembers"
+        text = "this user may not read there: recovery cannot tell how a forgotten transaction ended"
         yield Finding(subject, "warning", text, _acl(options, named, "Read"))
     yield _durability(options, topic)
 
@@ -164,8 +161,8 @@ def _trial(options: SinkOptions, trial: Trial) -> Finding:
         remedy = _acl(options.kafka, prefixed, "Write")
         return Finding(subject, "not_checked", f"this user may not write transactional id {name}", remedy)
     if trial.problem:
-        remedy = "use a Kafka service that takes transactions (docs/kafka-services.md)"
-        return Finding(subject, "problem", f"none could be begun and aborted: {trial.problem}", remedy)
+        remedy = "use a Kafka service that supports transactions (docs/kafka-services.md)"
+        return Finding(subject, "problem", f"it could not be begun and aborted: {trial.problem}", remedy)
     return Finding(subject, "ok", f"an empty one was begun and aborted, with transactional id {name}")
 
 
@@ -176,8 +173,8 @@ def _transactional(topic: CheckedTopic, trial: Trial | None) -> Iterator[Finding
     if not why and (topic.configs or {}).get(DISKLESS) == "true":
         why = f"{DISKLESS}=true"
     if why:
-        remedy = f"use a topic that takes transactions; a diskless topic ({DISKLESS}=true) takes none"
-        yield Finding(f"topic {topic.name}", "problem", f"it takes no transactions: {why}", remedy)
+        remedy = f"use a topic that supports transactions; a diskless topic ({DISKLESS}=true) does not"
+        yield Finding(f"topic {topic.name}", "problem", f"it does not support transactions: {why}", remedy)
 
 
 def _dead_letters(topic: CheckedTopic, configs: dict[str, str | None]) -> Iterator[Finding]:
@@ -187,10 +184,10 @@ def _dead_letters(topic: CheckedTopic, configs: dict[str, str | None]) -> Iterat
     if rule := too_small(allowed):
         yield Finding(subject, "problem", rule, raised)
     elif allowed < MESSAGE_BYTES_WANTED:
-        text = f"{MESSAGE_BYTES}={allowed}: larger letters go there without their row, which the table has"
+        text = f"{MESSAGE_BYTES}={allowed}: larger dead letters are sent without their row, which is in the table"
         yield Finding(subject, "warning", text, raised)
     if "compact" in (configs.get(CLEANUP) or ""):
-        text = f"{CLEANUP}={configs[CLEANUP]}: a letter removes that of an equal row of an earlier batch"
+        text = f"{CLEANUP}={configs[CLEANUP]}: a dead letter replaces that of an equal row in an earlier batch"
         yield Finding(subject, "warning", text, f"set {CLEANUP}=delete")
 
 

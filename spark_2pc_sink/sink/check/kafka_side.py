@@ -26,7 +26,7 @@ from spark_2pc_sink.wire.messages import ConfigResource
 from spark_2pc_sink.wire.responses import KafkaPart
 
 #: Never allocated by a broker: producer ids are counted up from 0, in blocks (KIP-730).
-_NOBODY: Final = ProducerIdAndEpoch(2**63 - 1, 0)
+_UNUSED_PRODUCER: Final = ProducerIdAndEpoch(2**63 - 1, 0)
 #: How long the transaction of a check stays open if its process dies.
 TRIAL_TIMEOUT_MS: Final = 60_000
 #: EndTxn below the version that bumps epochs; accepted at every transaction.version.
@@ -38,9 +38,6 @@ def describe_topics(cluster: Cluster, topics: Iterable[str]) -> dict[str, KafkaP
 
     Returns:
         All requested topics; missing or undescribable ones have an error code.
-
-    Raises:
-        KafkaTimeoutError: no broker answered.
     """
     wanted, deadline = tuple(topics), cluster.deadline()
 
@@ -56,19 +53,10 @@ def describe_topics(cluster: Cluster, topics: Iterable[str]) -> dict[str, KafkaP
 def read_configs(
     cluster: Cluster, resource: ConfigResource, name: str, keys: Iterable[str]
 ) -> Mapping[str, str | None] | None:
-    """Read some values of a configuration.
-
-    Args:
-        cluster: the cluster.
-        resource: a topic, or a broker, which is asked about itself.
-        name: the topic's name, or the broker's id.
-        keys: configuration keys.
+    """Read some values of a topic, by its name, or of a broker, by its id.
 
     Returns:
         None if this client may not read them (no DESCRIBE_CONFIGS).
-
-    Raises:
-        KafkaTimeoutError: no broker answered.
     """
     wanted, deadline = tuple(keys), cluster.deadline()
 
@@ -88,12 +76,11 @@ def may_write(cluster: Cluster, transactional_id: str) -> bool:
     then rejects the id (``KafkaApis.handleEndTxnRequest``).
 
     Raises:
-        KafkaTimeoutError: no coordinator answered.
         KafkaError: this client may not look up the coordinator.
     """
     answer = CoordinatorCalls(cluster, transactional_id).ask(
         Api.END_TXN,
-        lambda version: end_txn_request(transactional_id, _NOBODY, commit=False, version=version),
+        lambda version: end_txn_request(transactional_id, _UNUSED_PRODUCER, commit=False, version=version),
         cluster.deadline(),
         version_max=_END_VERSION_MAX,
     )
@@ -108,14 +95,13 @@ def refused_topics(cluster: Cluster, transactional_id: str, topics: Iterable[str
 
     Args:
         cluster: the cluster.
-        transactional_id: id of the transaction; must be unused, because its producer would be fenced.
+        transactional_id: must be unused, because its producer would be fenced.
         topics: topics that this client may write.
 
     Raises:
         AuthorizationError: this client may not write the transactional id.
         ConfigurationError: the transactional id is too long, or the brokers do not allow `TRIAL_TIMEOUT_MS`.
         KafkaError: the transaction cannot be begun.
-        KafkaTimeoutError: no coordinator answered.
     """
     options = replace(cluster.options, transaction_timeout_ms=TRIAL_TIMEOUT_MS)
     client = TransactionClient(cluster, transactional_id, options, two_phase_commit=False)
@@ -152,7 +138,6 @@ class CheckedTopic:
     Attributes:
         there: whether it exists according to the brokers.
         allowed: whether this client may describe it.
-        partitions: number of partitions.
         leaderless: partitions without a leader.
         replicas: fewest replicas of any partition.
         operations: codes of the operations allowed to this client.
@@ -191,13 +176,10 @@ class KafkaFacts:
 
     Attributes:
         problem: why it could not be queried, in which case all else is unknown; '' if it could.
-        cluster_id: the cluster's id.
-        brokers: number of brokers.
         transaction_version: finalized level of the feature.
         offers_two_phase: whether the coordinator supports the request version with two-phase commit.
         configs: a broker's `MAX_TIMEOUT` and `TWO_PHASE`; None if this client may not read them.
         id_allowed: whether this client has WRITE on the transactional id.
-        topics: the sink's topics.
         trial: an empty transaction; None if there was no topic for it.
         log: `TRANSACTION_LOG`; None if this client may not describe it, or there has been no transaction yet.
     """
@@ -214,17 +196,10 @@ class KafkaFacts:
     log: CheckedTopic | None = None
 
 
-def look_at_kafka(
+def query_brokers(
     options: KafkaOptions, transactional_id: str, topics: tuple[str, ...], *, timeout_s: int
 ) -> KafkaFacts:
-    """Query the brokers.
-
-    Args:
-        options: connection options.
-        transactional_id: the sink's id.
-        topics: topics known before there is a row.
-        timeout_s: seconds for each request.
-    """
+    """Query the brokers about a sink, with ``timeout_s`` seconds for each request."""
     limit_ms = min(options.max_block_ms, timeout_s * 1000)
     with Cluster(replace(options, max_block_ms=limit_ms)) as cluster:
         try:

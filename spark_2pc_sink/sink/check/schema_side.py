@@ -37,22 +37,17 @@ def rows_with(schema: StructType | str) -> DataFrame:
 
     session = SparkSession.getActiveSession()
     if session is None:
-        rule, remedy = "a Spark session compares it with the table", "make the session of the job first"
+        rule, remedy = "comparing it with the table needs a Spark session", "create the job's session first"
         raise ConfigurationError(option="schema", value=schema, rule=rule, remedy=remedy)
     try:
         return session.createDataFrame([], schema)
     except PySparkException as error:
-        rule, remedy = f"it is no schema: {error}", "write 'order_id BIGINT, total DECIMAL(10, 2)'"
+        rule, remedy = f"it is not a schema: {error}", "pass for example 'order_id BIGINT, total DECIMAL(10, 2)'"
         raise ConfigurationError(option="schema", value=schema, rule=rule, remedy=remedy) from error
 
 
 def schema_findings(options: SinkOptions, rows: DataFrame) -> Iterator[Finding]:
-    """Findings about the schema.
-
-    Args:
-        options: the sink's options.
-        rows: a frame with the schema of a batch; no row is read.
-    """
+    """Findings about the schema of ``rows``, none of which is read."""
     with closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store:
         for lane in options.lanes:
             yield _lane(options, lane, rows, store.database)
@@ -72,4 +67,4 @@ def _lane(options: SinkOptions, lane: Lane, batch: DataFrame, database: Database
         return Finding(subject, "problem", str(error))
     fitting = len(expressions.columns)
     columns = f", {counted(fitting, 'column')} {'fits' if fitting == 1 else 'fit'} the table" if lane.rows else ""
-    return Finding(subject, "ok", f"the expressions go with the schema{columns}")
+    return Finding(subject, "ok", f"the expressions fit the schema{columns}")

@@ -127,7 +127,7 @@ def test_without_two_phase_commit_a_crash_may_last_as_long_as_a_transaction(
     lines = {each["subject"]: each for each in found["findings"]}
     assert lines["two-phase commit"]["level"] == "warning"
     assert {name for name, each in lines.items() if each["level"] == "problem"} == {"topic none", "table none"}
-    assert "A crash may last 15 minutes." in found["guarantee"]
+    assert "the job may stay down for 15 minutes." in found["guarantee"]
     path.write_text(path.read_text().replace('topic = "none"', f'topic = "{topic(broker=kafka_without_2pc)}"'))
     assert cli.main(["check", str(path), "--create-table", "true"]) == 0
     assert cli.main(["check", str(path), "--create-table", "true", "--strict"]) == 3

@@ -67,13 +67,18 @@ def test_a_cluster_and_a_database_as_they_should_be_have_nothing_to_do() -> None
         ({"problem": "no broker answered"}, "brokers", "problem", "no broker answered"),
         ({"transaction_version": 1}, "transaction.version", "warning", "upgrade --feature transaction.version=2"),
         ({"id_allowed": False}, "transactional id", "problem", "--transactional-id o --operation Write"),
-        ({"offers_two_phase": False}, "two-phase commit", "warning", "may last 15 minutes"),
-        ({"configs": {MAX_TIMEOUT: "90000", TWO_PHASE: "false"}}, "two-phase commit", "warning", "may last 90 seconds"),
+        ({"offers_two_phase": False}, "two-phase commit", "warning", "may stay down for 15 minutes"),
+        ({"configs": {MAX_TIMEOUT: "90000", TWO_PHASE: "false"}}, "two-phase commit", "warning", "down for 90 seconds"),
         ({"configs": None}, "two-phase commit", "not_checked", "--cluster --operation DescribeConfigs"),
         ({"log": replace(TOPIC, replicas=1)}, "transactions", "warning", "has 1 replica:"),
         ({"trial": Trial(allowed=False)}, "a transaction", "not_checked", "o --resource-pattern-type prefixed"),
         ({"trial": Trial(problem="no InitProducerId")}, "a transaction", "problem", "aborted: no InitProducerId"),
-        ({"trial": Trial(refused={"orders": "code 42"})}, "topic orders", "problem", "takes no transactions: code 42"),
+        (
+            {"trial": Trial(refused={"orders": "code 42"})},
+            "topic orders",
+            "problem",
+            "support transactions: code 42",
+        ),
     ],
 )
 def test_what_is_said_of_a_cluster(changed: dict[str, Any], subject: str, level: Level, words: str) -> None:
@@ -85,11 +90,11 @@ def test_what_is_said_of_a_cluster(changed: dict[str, Any], subject: str, level:
 @pytest.mark.parametrize(
     ("asked", "level", "words"),
     [
-        (1_000_000, "problem", "is above transaction.max.timeout.ms=900000"),
+        (1_000_000, "problem", "exceeds the brokers' transaction.max.timeout.ms=900000"),
         (
             60_000,
             "warning",
-            "may last 1 minute; after a longer one the batch is sent again leave transaction.timeout.ms out",
+            "down for 1 minute; after that the batch is sent again remove transaction.timeout.ms",
         ),
     ],
 )
@@ -108,7 +113,7 @@ def test_a_timeout_of_the_job_is_held_against_that_of_the_brokers(asked: int, le
         ({"operations": frozenset({TopicRight.READ})}, "problem", "may not write there"),
         ({"operations": frozenset({TopicRight.WRITE})}, "warning", "may not read there"),
         ({"configs": None}, "not_checked", "--topic orders --operation DescribeConfigs"),
-        ({"configs": {MIN_INSYNC: "2", DISKLESS: "true"}}, "problem", "takes no transactions: diskless.enable=true"),
+        ({"configs": {MIN_INSYNC: "2", DISKLESS: "true"}}, "problem", "not support transactions: diskless.enable=true"),
         ({"configs": {MIN_INSYNC: "4"}}, "problem", "no write can succeed"),
         ({"configs": {MIN_INSYNC: "1"}}, "warning", "can be lost with one broker"),
         ({"configs": {MIN_INSYNC: "2", UNCLEAN: "true"}}, "warning", "unclean.leader.election.enable=false"),
@@ -134,7 +139,7 @@ REFUSED = ConfigurationError(option="table", value="orders", rule="it is a view"
     [
         ({"problem": "no route"}, "database", "problem", "no route"),
         ({"standby": True}, "database", "problem", "target_session_attrs=read-write"),
-        ({"read_only": True}, "database", "problem", "take default_transaction_read_only back"),
+        ({"read_only": True}, "database", "problem", "reset default_transaction_read_only"),
         ({"version_number": 130009}, "database", "problem", "needs 14 or later"),
         ({"fsync": False}, "database", "warning", "set fsync=on"),
         ({"state_ready": False, "state_lines": ("old",)}, "state table", "problem", "old choose another state_table"),
@@ -142,7 +147,7 @@ REFUSED = ConfigurationError(option="table", value="orders", rule="it is a view"
             {"state_there": False, "may_make_state": False, "state_remedies": ("spark-2pc state ddl",)},
             "state table",
             "problem",
-            "may not make it spark-2pc state ddl",
+            "may not create it spark-2pc state ddl",
         ),
         ({"tables": (TableFacts("t", refusal=REFUSED),)}, "table t", "problem", "it is a view name a table"),
         ({"tables": (TableFacts("t", may_insert=False),)}, "table t", "problem", 'GRANT INSERT ON t TO "job"'),
@@ -169,14 +174,18 @@ def test_what_the_first_start_makes_is_no_problem() -> None:
 @pytest.mark.parametrize(
     ("kafka", "database", "words"),
     [
-        (KAFKA, DATABASE, "A crash may last as long as it likes"),
-        (replace(KAFKA, offers_two_phase=False), DATABASE, "A crash may last 15 minutes."),
-        (replace(KAFKA, problem="gone"), DATABASE, "is not known, since Kafka did not answer"),
-        (KAFKA, replace(DATABASE, fsync=False), "rows that PostgreSQL has committed, after a crash of its machine"),
+        (KAFKA, DATABASE, "The job may stay down indefinitely"),
+        (
+            replace(KAFKA, offers_two_phase=False),
+            DATABASE,
+            "the job may stay down for 15 minutes.",
+        ),
+        (replace(KAFKA, problem="gone"), DATABASE, "is unknown, because Kafka did not answer"),
+        (KAFKA, replace(DATABASE, fsync=False), "committed rows survive a crash of PostgreSQL's machine"),
         (
             replace(KAFKA, topics=(replace(TOPIC, replicas=1),)),
             DATABASE,
-            "records of orders after the loss of one broker",
+            "records of orders survive the loss of one broker",
         ),
     ],
 )
@@ -184,19 +193,21 @@ def test_the_paragraph_says_what_holds_and_what_does_not(
     kafka: KafkaFacts, database: DatabaseFacts, words: str
 ) -> None:
     found = guarantee(options(), kafka, database)
-    assert found.startswith("Each row of a batch gets to topic orders and table orders exactly once")
+    assert found.startswith("Every row of a batch is written to topic orders and table orders exactly once")
     assert words in found
     assert ("loss of one broker" in found) is ("loss of one broker" in words)
 
 
 def test_the_paragraph_names_every_output() -> None:
     several = options(writes=[Records("a"), Records("b", where="c > 1"), Rows("t")])
-    words = "gets to topic b, topic a and table t exactly once, as far as where lets it, whichever"
+    words = "Every row of a batch that matches where is written to topic b, topic a and table t exactly once, whichever"
     assert words in guarantee(several, KAFKA, DATABASE)
     letters = guarantee(options(bad_rows="dead_letter"), KAFKA, DATABASE)
-    assert "gets to table public.kafka_transaction_state_dead_letters alone" in letters
-    assert "gets to table t exactly once" in guarantee(options(writes=[Rows("t")]), KAFKA, DATABASE)
-    assert "gets to the topic that it names exactly once" in guarantee(options(writes=[Records()]), KAFKA, DATABASE)
+    assert "goes to table public.kafka_transaction_state_dead_letters only" in letters
+    assert "is written to table t exactly once" in guarantee(options(writes=[Rows("t")]), KAFKA, DATABASE)
+    assert "is written to the topic that it names exactly once" in guarantee(
+        options(writes=[Records()]), KAFKA, DATABASE
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,8 +215,8 @@ def test_the_paragraph_names_every_output() -> None:
     [
         ({MESSAGE_BYTES: "1048588", CLEANUP: "delete"}, "ok", ""),
         ({MESSAGE_BYTES: "32767"}, "problem", "a dead letter may need 32768"),
-        ({MESSAGE_BYTES: "32768"}, "warning", "go there without their row"),
-        ({MESSAGE_BYTES: "2000000", CLEANUP: "compact,delete"}, "warning", "removes that of an equal row"),
+        ({MESSAGE_BYTES: "32768"}, "warning", "sent without their row"),
+        ({MESSAGE_BYTES: "2000000", CLEANUP: "compact,delete"}, "warning", "replaces that of an equal row"),
     ],
 )
 def test_what_is_said_of_a_topic_of_dead_letters(configs: dict[str, str | None], level: Level, words: str) -> None:
@@ -218,7 +229,7 @@ def test_what_is_said_of_a_topic_of_dead_letters(configs: dict[str, str | None],
     unread = of_kafka(replace(KAFKA, topics=(TOPIC, replace(letters, configs=None))), **given)
     assert [each.level for each in unread] == ["not_checked"]
     promise = guarantee(options(**given), KAFKA, DATABASE)
-    assert "gets to table public.kafka_transaction_state_dead_letters and topic bad alone, exactly once too." in promise
+    assert "goes to table public.kafka_transaction_state_dead_letters and topic bad only, also exactly once." in promise
     by_row = of_kafka(replace(KAFKA, topics=(letters,)), writes=[Records(), Rows("t")], **given)
     assert "each row names its topic" in by_row[-1].text
 

@@ -62,13 +62,13 @@ def test_without_a_session_they_are_not_tried() -> None:
 
 def test_there_are_none_with_a_local_master(tried: list[Any]) -> None:
     (found,) = findings(session("local[2]"))
-    assert (found.level, found.text) == ("ok", "tasks run on one machine with the driver, and with its Python")
+    assert (found.level, found.text) == ("ok", "tasks run on the driver's machine, with its Python")
 
 
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        (ExecutorVerdict({}, {}), [("ok", "each can run the sink's tasks and reaches the driver")]),
+        (ExecutorVerdict({}, {}), [("ok", "all can run the sink's tasks and reach the driver")]),
         (ExecutorVerdict({"a": "a: broken"}, {"b": "b: weak"}), [("problem", "a: broken"), ("warning", "b: weak")]),
         (
             ConfigurationError(option="executors", value="a", rule="a: another Python", remedy="do"),

@@ -1,6 +1,6 @@
-"""The options that a sink, a service, recovery and a status share, and those of the last three.
+"""The options that a sink, a service, recovery and status share, and those of the last three.
 
-Which of them a call takes is decided by their groups. A sink has more: `spark_2pc_sink.options.sink`.
+Their groups decide which of them a call takes. A sink has more: `spark_2pc_sink.options.sink`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from spark_2pc_sink.options.settings import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Suffixes of the state table's name for the tables of its history, of what drivers and people did, and of the records
-#: that a service keeps.
+#: Suffixes of the state table's name for the tables of the history, of actions, and of a service's records.
 HISTORY_SUFFIX: Final = "_history"
 ACTIONS_SUFFIX: Final = "_actions"
 RECORDS_SUFFIX: Final = "_records"
@@ -60,10 +59,10 @@ class CommonOptions:
     """
 
     transactional_id: str = _connection(
-        why="the name of the sink, the same after a restart and different for each sink; both sides fence by it"
+        why="the name of the sink: the same after a restart, unique to each sink; both sides use it for fencing"
     )
     kafka: KafkaOptions = _connection(
-        why="Kafka client properties, by the names of librdkafka or Kafka",
+        why="Kafka client properties, named as in librdkafka or Kafka",
         given="Mapping[str, str | int | Callable[[str], Any]]",
         parse=lambda given, _: KafkaOptions.parse(given),
         how=True,
@@ -75,27 +74,27 @@ class CommonOptions:
     )
     database_password: Callable[[], str] | None = _connection(
         None,
-        "a function that returns the password for a new connection, where passwords or tokens expire. Driver and tasks "
-        "call it, each in its own process. None: the URL has the password, or libpq finds it (PGPASSWORD, ~/.pgpass, a "
-        "service file)",
+        "a function that returns the password of a new connection, for passwords or tokens that expire. Driver and "
+        "tasks call it, each in its own process. None: the URL has the password, or libpq finds it (PGPASSWORD, "
+        "~/.pgpass, a service file)",
         secret=True,
     )
     password_command: str | None = _connection(
         None,
-        "a program and its arguments, quoted as for a shell and called without one; the first line of its output is "
-        "the password. Called for each new connection, by driver, tasks and commands; it has connect_timeout_s. "
-        "Messages show it: it has no secret in itself",
+        "a program and its arguments, quoted as for a shell but run without one; the first line of its output is the "
+        "password. Driver, tasks and commands run it for each new connection, for at most connect_timeout_s. Messages "
+        "show the command, so it must not contain a secret",
     )
     require_tls: bool = _connection(
         default=False,
-        why="refuse connections to another machine that have no TLS, before anything is written: to the database, by "
-        "what each connection is, and to Kafka, by security.protocol. False: the log warns of such a database, once",
+        why="refuse connections to another machine without TLS, before anything is written: to the database, judged by "
+        "each connection, and to Kafka, judged by security.protocol. False: the log warns once about such a database",
         store=True,
     )
     accept_database: str | None = _connection(
         None,
-        "the name of a database that speaks PostgreSQL's protocol and is not PostgreSQL, as the error that refuses it "
-        "has the name: it is used nevertheless. For users who have tested crashes with it",
+        "the name of a database that uses PostgreSQL's protocol without being PostgreSQL, as in the error that refuses "
+        "it: it is then accepted. For users who have tested crashes with it",
         store=True,
         how=True,
     )
@@ -108,46 +107,46 @@ class CommonOptions:
     accept_loss: BatchRange | None = _decision(
         None,
         "with adopt: continue without these batches ('41..43'), which the database has lost; 'none' for no loss. The "
-        "error that asks for it names them. For one start only",
+        "error that asks for this option names them. For one start only",
         given="str | None",
         parse=lambda given, _: BatchRange.parse(given),
     )
     reason: str | None = _decision(
         None,
-        "why a person adopts, accepts or gives something up, in their own words; it is written into the record of what "
-        "people did, see spark-2pc history",
+        "why a person adopts, accepts or abandons something, in their own words; it is recorded with the action, see "
+        "spark-2pc history",
         how=True,
     )
     state_schema: str = _state(
         "public",
-        "the schema of the state table; it has a default because the search_path of the job's role and of the "
-        "operator's may differ",
+        "the schema of the state table; not found by search_path, which may differ between the job's role and the "
+        "operator's",
         parse=parse_identifier,
     )
     state_table: str = _state(
         "kafka_transaction_state",
-        "the table of the state row of each sink, by the name in KIP-939's recipe",
+        "the table with the state row of each sink, named as in KIP-939's recipe",
         parse=parse_identifier,
     )
     history_table: str | None = _state(
         None,
-        "the table of earlier decisions, in the same schema; None: the name of the state table followed by _history, "
-        "so that no two state tables share one",
+        "the table of earlier decisions, in the same schema. None: the name of the state table followed by _history, "
+        "so that each state table has its own",
         parse=parse_identifier,
         how=True,
     )
     history_batches: int = _state(
         1_000,
-        "lines of the history that are kept for each sink. A decision writes one of about half a kilobyte. A lost "
-        "state row is made again from the newest, the others are for audits. As many claims and recoveries are kept, "
-        "in the table named like the state table followed by _actions. 0: none of both",
+        "history rows kept for each sink. Each decision writes one of about half a kilobyte. A lost state row is "
+        "rebuilt from the newest; the others are for audits. As many claims and recoveries are kept, in the table "
+        "whose name is that of the state table followed by _actions. 0: neither is kept",
         at_least=0,
         at_most=1_000_000,
         how=True,
     )
     connect_timeout_s: int = setting(
         10,
-        "the longest attempt to connect to the database; libpq takes no less than 2 s",
+        "time limit of one attempt to connect to the database; libpq's minimum is 2 s",
         group=LIMITS,
         unit="s",
         at_least=2,
@@ -157,55 +156,55 @@ class CommonOptions:
     )
     connect_deadline_ms: int = _limit(
         30_000,
-        "a database that has answered before is given this long to come back; a failover takes 10 to 20 s",
+        "how long to retry connecting to a database that has answered before; a failover takes 10 to 20 s",
         at_least=0,
     )
     claim_lock_timeout_ms: int = _limit(
         2_000,
-        "a claim waits this long for a COMMIT under way, then ends the older driver's session; a COMMIT takes "
-        "milliseconds",
+        "how long a claim waits for a COMMIT in progress before it terminates the older driver's session; a COMMIT "
+        "takes milliseconds",
     )
-    claim_deadline_ms: int = _limit(30_000, "the longest claim; it then gives up, and names the sessions in its way")
+    claim_deadline_ms: int = _limit(30_000, "time limit of a claim; the error names the sessions that block it")
     lock_timeout_ms: int = _limit(
-        30_000, "the longest wait for a lock of the target table; the batch is then run again"
+        30_000, "time limit of a wait for a lock on the target table; the batch is then retried"
     )
     statement_timeout_ms: int = _limit(
         600_000,
-        "the longest single statement, COPY included: 400 million rows at the measured rate, and below the 15 minutes "
-        "that a stock broker lets a transaction stay open",
+        "time limit of one statement, COPY included: enough for 400 million rows at the measured rate, and below the "
+        "15 minutes for which brokers keep a transaction open by default",
     )
     idle_in_transaction_timeout_ms: int = _limit(
         60_000,
-        "a driver that stops between two statements loses its locks after this. One that waits for its tasks sends a "
-        "statement three times as often",
+        "a driver that stops between two statements loses its locks after this. While it waits for its tasks, it sends "
+        "a statement after a third of this time",
     )
     commit_timeout_ms: int = _limit(
         60_000,
-        "the longest COMMIT. No server setting bounds it, and a lost synchronous standby holds it for ever. The "
-        "connection is then cut, and a new claim finds the outcome",
+        "time limit of a COMMIT. No server setting bounds it, and without its synchronous standby it waits forever. "
+        "The connection is then closed, and a new claim determines the outcome",
     )
     settle_deadline_ms: int = _limit(
-        120_000, "the longest wait of recovery for a coordinator that writes end markers or loads its log", store=False
+        120_000, "how long recovery waits for a coordinator that writes end markers or loads its log", store=False
     )
 
     def __post_init__(self) -> None:
         check_settings(self)
         check_transactional_id(self.transactional_id)
         if self.accept_loss is not None and not self.adopt:
-            rule = "it names what adopt goes on without"
-            raise refused("accept_loss", str(self.accept_loss), rule, "pass adopt=True with it, or leave it out")
+            rule = "it must be combined with adopt"
+            raise refused("accept_loss", str(self.accept_loss), rule, "pass adopt=True too, or leave it out")
         self._check_password()
         self._check_kafka_tls()
         for low, high in (("claim_lock_timeout_ms", "claim_deadline_ms"), ("lock_timeout_ms", "statement_timeout_ms")):
             value, bound = getattr(self, low), getattr(self, high)
             if value > bound:
-                raise refused(low, value, f"it is not above {high}={bound}", f"lower {low} or raise {high}")
+                raise refused(low, value, f"it must not exceed {high}={bound}", f"lower {low} or raise {high}")
         self._check_tables()
 
     def _check_password(self) -> None:
         given: object = self.database_password
         if given is not None and not callable(given):
-            rule = "it is a function without arguments that returns the password"
+            rule = "it must be a function without arguments that returns the password"
             raise refused("database_password", HIDDEN, rule, "pass a function, or put the password into the URL")
         if self.password_source is None:
             return
@@ -213,7 +212,7 @@ class CommonOptions:
             raise refused("password_command", HIDDEN, "database_password is given as well", "leave one of the two out")
         if has_password(self.database):
             named = "database_password" if given is not None else "password_command"
-            raise refused(named, HIDDEN, "the URL of database has a password as well", "take it out of the URL")
+            raise refused(named, HIDDEN, "the URL of database has a password as well", "remove it from the URL")
 
     def _check_kafka_tls(self) -> None:
         """Whether a broker connection uses TLS depends only on security.protocol, unlike with PostgreSQL."""
@@ -228,7 +227,7 @@ class CommonOptions:
         """Check that the three tables have distinct names that PostgreSQL does not truncate."""
         actions_table = self.state_table + ACTIONS_SUFFIX
         if self.history_table in (self.state_table, actions_table):
-            rule = f"it is another table than state_table, and than {actions_table}"
+            rule = f"it must differ from state_table and from {actions_table}"
             raise refused("history_table", self.history_table, rule, "rename it")
         if self.history_table is None:
             self._check_suffix(HISTORY_SUFFIX, ", or pass history_table=")
@@ -237,12 +236,12 @@ class CommonOptions:
 
     def _check_suffix(self, suffix: str, otherwise: str = "") -> None:
         if len((self.state_table + suffix).encode()) > IDENTIFIER_BYTES_MAX:
-            rule = f"with {suffix} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
+            rule = f"with the suffix {suffix} it must have at most {IDENTIFIER_BYTES_MAX} bytes"
             raise refused("state_table", self.state_table, rule, f"shorten it{otherwise}")
 
     @property
     def password_source(self) -> Callable[[], str] | None:
-        """Provider of each new connection's password, in the process that makes it; None for none."""
+        """Provides the password of each new connection, in the process that opens it; None if the URL has it."""
         if self.password_command is not None:
             return PasswordCommand(self.password_command, self.connect_timeout_s)
         return self.database_password
@@ -271,18 +270,18 @@ class CommonOptions:
 
     @property
     def layout(self) -> SinkLayout | None:
-        """Places of records and rows; None for a command, which does not know them."""
+        """Where records and rows go; None for a command, which does not know."""
         return None
 
 
-#: The options of a connection and of the state tables, which every reader of the database takes. Only who writes is
-#: asked whether another database is accepted.
+#: The options of a connection and of the state tables, which every reader of the database takes. Only writers need
+#: accept_database.
 READER_OPTIONS: Final = tuple(
     item.name
     for item in options_of(CommonOptions)
     if setting_of(item).group in (CONNECT, STATE) and item.default is not MISSING and item.name != "accept_database"
 )
-#: Those of them that have a text, and so a flag of a command.
+#: Those that can be flags of a command.
 READER_FLAGS: Final = tuple(name for name in READER_OPTIONS if name != "database_password")
 
 
@@ -302,29 +301,30 @@ def _is_here(server: str) -> bool:
 class RecoveryOptions(CommonOptions):
     """Everything that ``recover(...)`` takes in addition to :class:`CommonOptions`; decisions are for one call."""
 
-    dry_run: bool = setting(default=False, why="only say what would be done; nothing is claimed or changed")
+    dry_run: bool = setting(default=False, why="only report what would be done; nothing is claimed or changed")
     take_over: bool = setting(
         default=False,
-        why="also where the driver lives, by its database sessions, which this then stops; or where they do not tell, "
-        "and the row was touched within takeover_grace_s",
+        why="also recover from a driver that is running, judged by its database sessions, and stop it; or if the "
+        "sessions do not show that, and the row was updated within takeover_grace_s",
     )
     decision: OperatorDecision | None = setting(None, "a person's decision about a batch that Kafka may lack")
     batch: int | None = setting(
         None,
-        "with decision the batch that is meant, which the refusal names: no other is touched. With open_transaction "
-        "'commit' its batch: the newest in the checkpoint's offsets/ that is not in its commits/",
+        "with decision: the batch that it is about, as named by the refusal; no other is changed. With "
+        "open_transaction='commit': its batch, the newest in the checkpoint's offsets/ that is not in its commits/",
         at_least=0,
         at_most=2**63 - 1,
     )
     open_transaction: Literal["commit", "abort"] | None = setting(
         None,
-        "with adopt, where the state row and its history are lost and Kafka has a transaction open: 'commit' when the "
-        "table has the rows of its records, 'abort' when it has none of them",
+        "with adopt, if the state row and its history are lost and Kafka has an open transaction: 'commit' if the "
+        "table has the rows of its records, 'abort' if it has none of them",
     )
     takeover_grace_s: int = setting(
         300,
-        "a state row that was touched later than this ago may have a running sink. Recovery then takes it over only if "
-        "told to, where database sessions do not tell (behind a pooler in transaction mode, on a standby)",
+        "a state row that was updated more recently than this may belong to a running sink. Where database sessions do "
+        "not show whether it runs (behind a pooler in transaction mode, on a standby), recovery then takes over only "
+        "with take_over",
         unit="s",
         at_least=0,
         at_most=86_400,
@@ -335,16 +335,16 @@ class RecoveryOptions(CommonOptions):
         decision: object = self.decision
         given, rule, remedy = "open_transaction", "", ""
         if decision is not None and not isinstance(decision, OperatorDecision):
-            given, rule = "decision", "it is an OperatorDecision"
+            given, rule = "decision", "it must be an OperatorDecision"
             remedy = "pass OperatorDecision.DROP or OperatorDecision.ACCEPT_REPLAY"
         elif self.open_transaction is not None and not self.adopt:
-            rule, remedy = "it is about an id whose state row is lost, which has to be adopted", "pass adopt too"
+            rule, remedy = "it must be combined with adopt, because the id's state row is lost", "pass adopt too"
         elif self.open_transaction == "commit" and self.batch is None:
-            given, rule = "batch", "it comes with open_transaction='commit'"
+            given, rule = "batch", "open_transaction='commit' requires it"
             remedy = "pass the newest batch in the checkpoint's offsets/ that is not in its commits/"
         elif self.batch is not None and self.open_transaction != "commit" and self.decision is None:
-            given, rule = "batch", "it comes with open_transaction='commit' or a decision, and with nothing else"
-            remedy = "leave it out, or say what is decided about that batch"
+            given, rule = "batch", "it must be combined with open_transaction='commit' or a decision"
+            remedy = "leave it out, or pass a decision about that batch"
         if rule:
             raise refused(given, getattr(self, given), rule, remedy)
 
@@ -357,11 +357,11 @@ class StatusOptions:
         ConfigurationError: a value is out of bounds.
     """
 
-    match: str | None = setting(None, "of all sinks, those whose ids fit this glob, such as 'orders-*'; None: all")
+    match: str | None = setting(None, "only sinks whose ids match this glob, such as 'orders-*'; None: all")
     timeout_s: int = setting(
         10,
-        "the longest look at both sides together. What one of them does not tell until then is said, with what the "
-        "other one knows",
+        "time limit of both sides together. If one of them has not answered by then, the result says so and has what "
+        "the other one reported",
         unit="s",
         at_least=1,
         at_most=3_600,
@@ -383,48 +383,48 @@ class ServiceOptions(CommonOptions):
     """
 
     transactional_id: str = _connection(
-        why="the name of the service, the same after a restart and in all its processes. Its transactional ids are "
+        why="the name of the service: the same after a restart and in all its processes. Its transactional ids are "
         "this name followed by -0, -1, …"
     )
     ids: int = setting(
         8,
-        "transactional ids that one process holds: so many transactions commit at the same time, from their first "
-        "record to EndTxn. Have twice as many: before an id is used again its end markers are written. Each has a "
-        "connection of its own to each broker, as a broker answers the requests of one connection one after the other",
+        "transactional ids that one process holds, and so the number of transactions that can be open at once, from "
+        "their first record to EndTxn. Choose twice as many: an id can be used again only when its end markers are "
+        "written. Each has its own connection to each broker, which answers the requests of a connection in order",
         at_least=1,
         at_most=1_024,
     )
     ids_max: int = setting(
         64,
-        "transactional ids, and so state rows, of all processes of the service together. A process takes those that no "
-        "other holds, and settles those that a dead one has left",
+        "transactional ids, and so state rows, of all processes of the service together. A process takes ids that no "
+        "other holds, and recovers those that a crashed one has left",
         at_least=1,
         at_most=1_024,
     )
     wait_for_id_ms: int = milliseconds(
         10_000,
-        "the longest wait for a transactional id that no other transaction is using. The transaction is then rolled "
-        "back, and nothing was written",
+        "how long to wait for a transactional id that no other transaction is using. After that the transaction is "
+        "rolled back, and nothing is written",
         at_least=0,
         group="",
     )
     kafka_commit: Literal["before_return", "in_background"] = setting(
         "before_return",
-        "'before_return': the call returns when both sides have the transaction. 'in_background': it returns after the "
+        "'before_return': the call returns when both sides have committed. 'in_background': it returns after the "
         "database's COMMIT, which is the decision; readers of the topic see the records a moment later",
     )
     takeover_grace_s: int = setting(
         60,
-        "where database sessions do not tell whether another process lives (behind a pooler in transaction mode), an "
-        "id is taken over when its state row was not touched for so long",
+        "where database sessions do not show whether another process is running (behind a pooler in transaction mode), "
+        "an id is taken over if its state row was not updated for this time",
         unit="s",
         at_least=0,
         at_most=86_400,
     )
     history_batches: int = _state(
         0,
-        "lines of the history that are kept for each transactional id, as for a sink. A line costs as much as the "
-        "decision, and a thousand of them are seconds of a busy service: none by default",
+        "history rows kept for each transactional id, as for a sink. Writing one costs as much as the decision, and a "
+        "thousand cover only seconds of a busy service: none by default",
         at_least=0,
         at_most=1_000_000,
     )
@@ -432,10 +432,10 @@ class ServiceOptions(CommonOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ids > self.ids_max:
-            raise refused("ids", self.ids, f"it is not above ids_max={self.ids_max}", "raise ids_max")
+            raise refused("ids", self.ids, f"it must not exceed ids_max={self.ids_max}", "raise ids_max")
         longest = self.id_of(self.ids_max - 1)
         if len(longest) > TRANSACTIONAL_ID_CHARACTERS_MAX:
-            rule = f"with a number behind it, it has at most {TRANSACTIONAL_ID_CHARACTERS_MAX} characters"
+            rule = f"followed by a number it must have at most {TRANSACTIONAL_ID_CHARACTERS_MAX} characters"
             raise refused("transactional_id", self.transactional_id, rule, "shorten it")
         self._check_suffix(RECORDS_SUFFIX)
 

@@ -48,17 +48,17 @@ def parse_database_url(text: object) -> str:
     # Both literal NULs and %00.
     check_texts("database", [*url.translate_connect_args().values(), dict(url.query)])
     if url.host is not None and (" " in url.host or not url.host.isprintable()):
-        _refuse(HIDDEN, "a host has no space, line break or other character that cannot be seen", _EXAMPLE)
+        _refuse(HIDDEN, "a host must not have a space, a line break or another invisible character", _EXAMPLE)
     if url.host is not None and "@" in url.host:
         # The text before it is the end of a password, and errors of connections name the host.
-        rule = "a host has no @, and a password with one is encoded"
+        rule = "a host must not have an @, and one in a password must be encoded"
         _refuse(HIDDEN, rule, f"{_EXAMPLE}, and write %40 for an @ in a user or a password")
     if url.database is not None and "@" in url.database:
         # A password with a literal '/': the rest of it would be shown as the name of a database.
-        _refuse(HIDDEN, "behind the host is an '@', as where a password has a '/'", f"{_EXAMPLE}; {_ENCODED}")
+        _refuse(HIDDEN, "an '@' follows the host, as when a password has a '/'", f"{_EXAMPLE}; {_ENCODED}")
     if url.database is not None and url.database != url.database.strip():
         # Parsing the text again would give another name, as the space is at its end.
-        _refuse(HIDDEN, "the name of the database neither begins nor ends with a space", _EXAMPLE)
+        _refuse(HIDDEN, "the name of the database must not begin or end with a space", _EXAMPLE)
     if url.drivername not in _DRIVERS:
         _refuse(f"{url.drivername}://{HIDDEN}", "the database must be PostgreSQL", _EXAMPLE)
     return url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
@@ -169,8 +169,8 @@ def as_libpq_uri(text: str) -> str:
 
     # libpq's form of several hosts is "a,b", with separate ports.
     dialect: Any = PGDialect_psycopg2
-    _, told = dialect().create_connect_args(make_url(without_secrets(text)))
-    options = {name: str(value) for name, value in told.items()}
+    _, parameters = dialect().create_connect_args(make_url(without_secrets(text)))
+    options = {name: str(value) for name, value in parameters.items()}
     user, database = (quote(options.pop(name, ""), safe="") for name in ("user", "dbname"))
     hosts, ports = (options.pop(name, "").split(",") for name in ("host", "port"))
     places = ",".join(
@@ -203,7 +203,7 @@ def _refuse(shown: str, rule: str, remedy: str) -> NoReturn:
 # --- the program that prints the password ---------------------------------------------------------------------------
 
 #: How many characters of a program's standard error are shown.
-_TOLD_MAX: Final = 300
+_STDERR_MAX: Final = 300
 
 
 class PasswordCommandError(Exception):
@@ -248,13 +248,13 @@ class PasswordCommand:
         except subprocess.TimeoutExpired:
             raise PasswordCommandError(f"password_command was killed after {self.timeout_s} s") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise PasswordCommandError(f"password_command cannot be called: {error}") from error
-        told = done.stderr.strip()[-_TOLD_MAX:]
+            raise PasswordCommandError(f"password_command could not be run: {error}") from error
+        stderr = done.stderr.strip()[-_STDERR_MAX:]
         if done.returncode != 0:
-            raise PasswordCommandError(f"password_command ended with status {done.returncode}: {told}")
+            raise PasswordCommandError(f"password_command ended with status {done.returncode}: {stderr}")
         first, _, _ = done.stdout.partition("\n")
         if not first.strip():
-            raise PasswordCommandError(f"password_command printed no password: {told}")
+            raise PasswordCommandError(f"password_command printed no password: {stderr}")
         return first.rstrip("\r")
 
     def _words(self) -> list[str]:
@@ -264,5 +264,5 @@ class PasswordCommand:
             rule = f"it cannot be split into words: {error}"
             raise refused("password_command", HIDDEN, rule, "correct it") from None
         if not words:
-            raise refused("password_command", HIDDEN, "it names a program", "pass 'my-program --argument'")
+            raise refused("password_command", HIDDEN, "it must name a program", "pass 'my-program --argument'")
         return words

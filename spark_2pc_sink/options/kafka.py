@@ -51,51 +51,47 @@ _up_to_a_day: Final = partial(milliseconds, group=_WAITS, at_most=86_400_000, do
 class KafkaOptions(SecurityOptions):
     """How to reach the brokers and how to write to them.
 
-    Made by :meth:`parse`; every field documents the property names, its default and the reason for it. Secrets are
-    not part of the repr.
-
-    Raises:
-        ConfigurationError: a value is out of bounds, or two of them contradict each other.
+    Made by :meth:`parse`. Secrets are not part of the repr.
     """
 
     bootstrap_servers: tuple[str, ...] = _connect(
-        why="where the first connection goes, 'host:port' separated by commas; the port is 9092 unless given",
+        why="the brokers of the first connection, 'host:port' separated by commas; the default port is 9092",
         properties=("bootstrap.servers", "metadata.broker.list"),
         given="str",
     )
-    client_id: str = _connect("spark-2pc-sink", "the name that the broker's logs and quotas know the client by")
+    client_id: str = _connect("spark-2pc-sink", "the client's name in the broker's logs and quotas")
     socket_connection_setup_timeout_ms: int = _up_to_a_day(
-        10_000, "a connection not made after this is tried again; Java's default", group=_CONNECT
+        10_000, "time limit of connecting, after which it is retried; Java's default", group=_CONNECT
     )
-    reconnect_backoff_ms: int = _up_to_a_day(50, "first pause before connecting again; Java's default", group=_CONNECT)
+    reconnect_backoff_ms: int = _up_to_a_day(50, "first pause before reconnecting; Java's default", group=_CONNECT)
     reconnect_backoff_max_ms: int = _up_to_a_day(
         1_000,
         "longest such pause; Java's default, so that a restarted broker is found well within max.block.ms",
         group=_CONNECT,
     )
     metadata_max_age_ms: int = _up_to_a_day(
-        300_000, "leaders are looked up again after this even without an error; Java's default", group=_CONNECT
+        300_000, "leaders are refreshed after this even without an error; Java's default", group=_CONNECT
     )
     connections_max_idle_ms: int = _up_to_a_day(
         540_000,
-        "closed by us just before the broker would (10 minutes); Java's default",
+        "idle connections are closed just before the broker would close them (10 minutes); Java's default",
         group=_CONNECT,
         at_least=1_000,
     )
     batch_bytes_max: int = _size(
         1_000_000,
-        "uncompressed bytes of records in one record batch; below message.max.bytes of a stock broker (1 048 588), so "
-        "that the default never meets RECORD_TOO_LARGE. Big, because a task has all its rows at hand",
+        "uncompressed bytes of records in one record batch; below the broker's default message.max.bytes (1 048 588), "
+        "so that the default never causes RECORD_TOO_LARGE. Large, because a task has all its rows available",
         properties=("batch.size",),
     )
     max_request_bytes: int = _size(
         1_048_576,
-        "a single record beyond batch.size travels alone up to this size, uncompressed; Java's default",
+        "a record larger than batch.size is sent alone, up to this size, uncompressed; Java's default",
         properties=("max.request.size", "message.max.bytes"),
     )
     receive_bytes_max: int = _size(
         100_000_000,
-        "a longer answer means a broken or foreign peer; librdkafka's default",
+        "a longer response means a broken or foreign peer; librdkafka's default",
         properties=("receive.message.max.bytes",),
         at_least=1_000,
     )
@@ -108,13 +104,13 @@ class KafkaOptions(SecurityOptions):
     )
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = setting(
         "zstd",
-        "the smallest batches of the five for the least processor time over them",
+        "the best ratio of size to CPU time of the five",
         group=_SIZES,
         properties=("compression.type", "compression.codec"),
     )
     zstd_level: int = _size(
         1,
-        "JSON of 110 bytes takes half of the time that Kafka's default, 3, takes, and 3 % more bytes (KIP-390)",
+        "takes half the time of Kafka's default, 3, for JSON of 110 bytes, with 3 % more bytes (KIP-390)",
         properties=("compression.zstd.level",),
         at_least=-131_072,
         at_most=22,
@@ -122,7 +118,7 @@ class KafkaOptions(SecurityOptions):
     )
     gzip_level: int = _size(
         -1,
-        "0 to 9; -1 is what zlib takes by itself, as with Kafka (KIP-390)",
+        "0 to 9; -1 is zlib's own default, as with Kafka (KIP-390)",
         properties=("compression.gzip.level",),
         at_least=-1,
         at_most=9,
@@ -130,7 +126,7 @@ class KafkaOptions(SecurityOptions):
     )
     request_timeout_ms: int = _up_to_a_day(
         30_000,
-        "an answer later than this counts as lost and the request is sent again; Java's default",
+        "a response that takes longer counts as lost, and the request is sent again; Java's default",
         properties=("request.timeout.ms", "socket.timeout.ms"),
     )
     delivery_timeout_ms: int = _up_to_a_day(
@@ -147,7 +143,7 @@ class KafkaOptions(SecurityOptions):
     retry_backoff_max_ms: int = _up_to_a_day(1_000, "longest such pause; Java's default")
     transaction_timeout_ms: int | None = milliseconds(
         None,
-        "how long a crash may last where the broker does not grant two-phase commit; None: as long as it allows",
+        "how long a transaction outlives a crash if the broker does not grant two-phase commit; None: its maximum",
         group=_WAITS,
         at_least=1_000,
         dotted=True,
@@ -174,14 +170,14 @@ class KafkaOptions(SecurityOptions):
         if isinstance(properties, KafkaOptions):
             return properties
         if not isinstance(properties, Mapping) or not all(isinstance(name, str) for name in properties):
-            rule = "it is a mapping of Kafka client property names to values"
+            rule = "it must be a mapping of Kafka client property names to values"
             raise refused("kafka", shown("kafka", properties), rule, "pass kafka={'bootstrap.servers': 'host:9092'}")
         check_texts("kafka", properties)
         plain = _without_fixed(properties)
         security, plain = read_security(plain)
         values: dict[str, Any] = {**security, **_read_plain(plain)}
         if "bootstrap_servers" not in values:
-            raise refused("bootstrap.servers", None, "kafka={...} needs it", "add 'bootstrap.servers': 'host:9092'")
+            raise refused("bootstrap.servers", None, "kafka={...} requires it", "add 'bootstrap.servers': 'host:9092'")
         _let_defaults_yield(values)
         return cls(**values)
 
@@ -233,7 +229,7 @@ def _without_fixed(properties: Mapping[str, object]) -> dict[str, object]:
             if str(value).lower() not in allowed:
                 raise refused(name, value, why, "leave it out")
         elif name in REFUSED:
-            raise refused(name, shown(name, value), "it is not set in kafka={...}", REFUSED[name])
+            raise refused(name, shown(name, value), "it must not be in kafka={...}", REFUSED[name])
         elif name in _FIELD_OF or name in _SECURITY_ONLY:
             kept[name] = value
         else:
@@ -301,7 +297,7 @@ def _let_defaults_yield(values: dict[str, Any]) -> None:
 def _check_order(options: KafkaOptions, low_name: str, high_name: str) -> None:
     low, high = (getattr(options, _FIELD_OF[name].name) for name in (low_name, high_name))
     if low > high:
-        raise refused(low_name, low, f"it is not above {high_name}={high}", f"lower {low_name} or raise {high_name}")
+        raise refused(low_name, low, f"it must not exceed {high_name}={high}", f"lower {low_name} or raise {high_name}")
 
 
 #: librdkafka's default; Java has none and refuses an address without a port.
@@ -316,7 +312,7 @@ def _servers(name: str, raw: object) -> tuple[str, ...]:
     parts = list(raw) if isinstance(raw, (list, tuple)) and listed else as_text(name, raw).split(",")
     addresses = tuple(_address(name, part.strip()) for part in parts if part.strip())
     if not addresses:
-        raise refused(name, raw, "it names at least one broker", "pass 'host:9092,host:9092'")
+        raise refused(name, raw, "it must name at least one broker", "pass 'host:9092,host:9092'")
     return addresses
 
 
@@ -324,7 +320,7 @@ def _address(name: str, text: str) -> str:
     match = _ADDRESS.fullmatch(text)
     port = int(match["port"] or _DEFAULT_PORT) if match else 0
     if match is None or not 0 < port <= _PORT_MAX:
-        rule = "each broker is 'host:port', an IPv6 address in square brackets, without a protocol before it"
+        rule = "each broker must be 'host:port', with an IPv6 address in square brackets, and without a protocol"
         raise refused(name, text, rule, "pass 'host:9092,host:9092', and the protocol as security.protocol")
     return f"{match['host']}:{port}"
 
@@ -359,12 +355,12 @@ REFUSED: Final = {
     ),
     **_instead(
         "linger.ms queue.buffering.max.ms queue.buffering.max.messages queue.buffering.max.kbytes",
-        "leave it out: a task has all its rows at hand and fills each record batch without waiting",
+        "leave it out: a task has all its rows available and fills each record batch without waiting",
     ),
     **_instead("batch.num.messages", "set batch.size, in bytes"),
     **_instead("buffer.memory", "leave it out: a task holds at most 32 MiB of batches and 32 MiB of rows"),
     **_instead("compression.level", "set compression.zstd.level or compression.gzip.level, which are Java's names"),
-    **_instead("compression.lz4.level", "leave it out: lz4 is for speed, and always at its fastest"),
+    **_instead("compression.lz4.level", "leave it out: lz4 always uses its fastest level"),
     **_instead(
         "retries message.send.max.retries", "set delivery.timeout.ms: requests are sent again until that deadline"
     ),
@@ -385,7 +381,7 @@ REFUSED: Final = {
     **_instead(
         "sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.retry.backoff.ms "
         "sasl.login.retry.backoff.max.ms",
-        "leave it out: a token endpoint has 5 s, and is asked again until max.block.ms is over",
+        "leave it out: a token endpoint has 5 s to answer, and is retried until max.block.ms",
     ),
     **_instead(
         "sasl.login.refresh.window.factor sasl.login.refresh.window.jitter sasl.login.refresh.min.period.seconds "
@@ -394,8 +390,7 @@ REFUSED: Final = {
     ),
     **_instead(
         "sasl.oauthbearer.header.urlencode",
-        "leave it out: id and secret go into the header as they are; where an issuer wants something else, give "
-        "oauth_cb",
+        "leave it out: id and secret go into the header unchanged; if an issuer requires another form, give oauth_cb",
     ),
     **_instead(
         "sasl.kerberos.principal sasl.kerberos.keytab sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin "
@@ -416,7 +411,7 @@ REFUSED: Final = {
         "sasl.oauthbearer.metadata.authentication.type",
         "give oauth_cb, a function that asks the metadata service; see docs/logins.md",
     ),
-    **_instead("enable.sasl.oauthbearer.unsecure.jwt", "leave it out: an unsigned token lets everybody in"),
+    **_instead("enable.sasl.oauthbearer.unsecure.jwt", "leave it out: anyone could forge an unsigned token"),
     **_instead(
         "https.ca.pem ssl.ca.pem ssl.certificate.pem ssl.key.pem ssl.truststore.certificates "
         "ssl.keystore.certificate.chain ssl.keystore.key",
@@ -429,11 +424,11 @@ REFUSED: Final = {
     **_instead(
         "enable.ssl.certificate.verification", "give the broker's certificate authority as ssl.ca.location instead"
     ),
-    **_instead("isolation.level", "it is a reader's property: set read_committed where the topic is read"),
-    **_instead("group.id", "it is a reader's property, and the sink does not read"),
+    **_instead("isolation.level", "it is a consumer property: set read_committed in the readers of the topic"),
+    **_instead("group.id", "it is a consumer property, and the sink does not consume"),
 }
 
-#: What other Python clients call it, letters and digits only.
+#: Names in other Python clients, letters and digits only.
 KNOWN_ELSEWHERE: Final[Mapping[str, str]] = {
     "saslplainusername": "sasl.username",
     "saslplainpassword": "sasl.password",

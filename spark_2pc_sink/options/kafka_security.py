@@ -66,58 +66,57 @@ class SecurityOptions:
         properties=("ssl.certificate.location", "ssl.keystore.location"),
     )
     ssl_key_location: str | None = _file(
-        "a PEM file with the client's private key; None when the certificate's file holds it too", dotted=True
+        "a PEM file with the client's private key; None if the certificate's file contains it", dotted=True
     )
-    ssl_key_password: str | None = _file("of the client's private key, when it is encrypted", secret=True, dotted=True)
+    ssl_key_password: str | None = _file("the password of an encrypted private key", secret=True, dotted=True)
     ssl_crl_location: str | None = _file("a PEM file of revoked certificates", dotted=True)
     ssl_check_hostname: bool = setting(
         default=True,
-        why="'https' compares the broker's name with its certificate; 'none' or '' does not",
+        why="'https': the broker's name must match its certificate; 'none' or '': it is not compared",
         group=_ENCRYPT,
         properties=("ssl.endpoint.identification.algorithm",),
         given="Literal['https', 'none', '']",
     )
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | None = _token(
-        "no default: Kafka's (GSSAPI) needs a Kerberos library, which the extra [gssapi] brings",
+        "no default: Kafka's (GSSAPI) needs a Kerberos library, which the extra [gssapi] installs",
         properties=("sasl.mechanism", "sasl.mechanisms"),
     )
     sasl_username: str | None = _token("the user, also read from sasl.jaas.config", dotted=True)
     sasl_password: str | None = _token("the password, also read from sasl.jaas.config", secret=True, dotted=True)
     kerberos_service_name: str | None = _token(
-        "GSSAPI: the first part of the brokers' principals; None: kafka, as with librdkafka",
+        "GSSAPI: the first part of the brokers' principals; None: 'kafka', as in librdkafka",
         properties=("sasl.kerberos.service.name",),
     )
     oauth_cb: TokenFunction | None = _token(
         "a function that takes the text of sasl.oauthbearer.config and returns (token, expiry in seconds since 1970), "
         "by the convention of confluent-kafka; or its name as 'module:function', for files. Driver, tasks and commands "
-        "call it, each in its own process. Returned after that may be a principal, which is not used, and a mapping of "
-        "SASL extensions",
+        "call it, each in its own process. It may also return a principal, which is not used, and a mapping of SASL "
+        "extensions",
         properties=("oauth_cb",),
         given="Callable[[str], tuple] | str",
     )
     oauth_config: str | None = _token(
-        "the text that oauth_cb is called with; '' unless given", properties=("sasl.oauthbearer.config",)
+        "the argument of oauth_cb; by default ''", properties=("sasl.oauthbearer.config",)
     )
     oauth_method: Literal["default", "oidc"] | None = _token(
-        "'oidc': tokens are those of a token endpoint; 'default': those of oauth_cb. None: what the other properties "
-        "say",
+        "'oidc': tokens come from a token endpoint; 'default': from oauth_cb. None: decided by the other properties",
         properties=("sasl.oauthbearer.method",),
     )
     oauth_token_url: str | None = _token(
-        "where a client asks for tokens with its credentials (OAuth 2.0 client credentials grant, KIP-768)",
+        "the token endpoint (OAuth 2.0 client credentials grant, KIP-768)",
         properties=("sasl.oauthbearer.token.endpoint.url",),
     )
     oauth_client_id: str | None = _token(
-        "the name of that client, also read from sasl.jaas.config",
+        "the client's id at the token endpoint, also read from sasl.jaas.config",
         properties=("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.credentials.client.id"),
     )
     oauth_client_secret: str | None = _token(
-        "its secret, also read from sasl.jaas.config",
+        "the client's secret, also read from sasl.jaas.config",
         properties=("sasl.oauthbearer.client.secret", "sasl.oauthbearer.client.credentials.client.secret"),
         secret=True,
     )
     oauth_scope: str | None = _token(
-        "what the client asks access for, names with spaces between; also read from sasl.jaas.config",
+        "the requested scopes, separated by spaces; also read from sasl.jaas.config",
         properties=("sasl.oauthbearer.scope",),
     )
     oauth_extensions: str | None = _token(
@@ -125,13 +124,13 @@ class SecurityOptions:
         properties=("sasl.oauthbearer.extensions",),
     )
     https_ca_location: str | None = _token(
-        "a PEM file of the certificates that the token endpoint is trusted by; None: those of Python's certifi",
+        "a PEM file of certificates trusted for the token endpoint; None: those of Python's certifi",
         dotted=True,
     )
 
     @property
     def sasl_extensions(self) -> dict[str, str]:
-        """The extensions of ``sasl.oauthbearer.extensions``."""
+        """``sasl.oauthbearer.extensions``, parsed."""
         return read_extensions(self.oauth_extensions or "")
 
     def given(self, names: tuple[str, ...]) -> dict[str, object]:
@@ -156,11 +155,7 @@ _TLS: Final = (
 
 
 def check_security(options: SecurityOptions) -> None:
-    """Refuse credentials that the protocol would ignore, and a protocol without its credentials.
-
-    Raises:
-        ConfigurationError: naming the property to add or to remove.
-    """
+    """Refuse credentials that the protocol would ignore, and a protocol without its credentials."""
     protocol = options.security_protocol
     tls = options.given(_TLS)
     if not options.ssl_check_hostname:
@@ -176,7 +171,7 @@ def check_security(options: SecurityOptions) -> None:
     if protocol.startswith("SASL"):
         _check_mechanism(options)
     if options.ssl_key_location is not None and options.ssl_certificate_location is None:
-        rule = "a private key is of no use without its certificate"
+        rule = "a private key requires its certificate"
         raise refused("ssl.key.location", options.ssl_key_location, rule, "add ssl.certificate.location")
 
 
@@ -184,7 +179,7 @@ def _check_mechanism(options: SecurityOptions) -> None:
     """Check that each mechanism has the options it needs, and none that only another would use."""
     mechanism = options.sasl_mechanism
     if mechanism is None:
-        rule = "it needs sasl.mechanism, and what that needs in turn"
+        rule = "it requires sasl.mechanism and its credentials"
         raise refused("security.protocol", options.security_protocol, rule, "add sasl.mechanism")
     used = {"OAUTHBEARER": _TOKENS, "GSSAPI": _KERBEROS}.get(mechanism, _PASSWORD)
     surplus = options.given(tuple(name for name in (*_PASSWORD, *_TOKENS, *_KERBEROS) if name not in used))
@@ -196,7 +191,7 @@ def _check_mechanism(options: SecurityOptions) -> None:
     for field_name in _PASSWORD if used is _PASSWORD else ():
         if getattr(options, field_name) is None:
             name = _PROPERTY[field_name]
-            rule = f"sasl.mechanism={mechanism} needs sasl.username and sasl.password"
+            rule = f"sasl.mechanism={mechanism} requires sasl.username and sasl.password"
             raise refused(name, None, rule, f"add {name}")
 
 
@@ -211,15 +206,15 @@ def _check_tokens(options: SecurityOptions) -> None:
             raise refused(surplus[0], HIDDEN, rule, "leave one of the two out")
         return
     if options.oauth_config is not None:
-        rule = "it is what oauth_cb is called with, and oauth_cb is not given"
+        rule = "it is the argument of oauth_cb, which is not given"
         raise refused("sasl.oauthbearer.config", HIDDEN, rule, "add oauth_cb, or leave it out")
     if not of_endpoint or options.oauth_method == "default":
-        rule = f"it needs oauth_cb, or {required}"
+        rule = f"it requires oauth_cb, or {required}"
         raise refused("sasl.mechanism", "OAUTHBEARER", rule, "add oauth_cb with a function, or these")
     for field_name in _ENDPOINT_REQUIRED:
         if getattr(options, field_name) is None:
             name = _PROPERTY[field_name]
-            raise refused(name, None, f"a token endpoint is asked with {required}", f"add {name}")
+            raise refused(name, None, f"a token endpoint requires {required}", f"add {name}")
     _check_url(str(options.oauth_token_url))
     read_extensions(options.oauth_extensions or "")
 
@@ -230,7 +225,7 @@ def _check_url(text: str) -> None:
     except ValueError:
         url = urlsplit("")
     if url.scheme not in ("https", "http") or not url.hostname or url.username is not None or url.fragment:
-        rule = "it is an https or http URL without user and fragment"
+        rule = "it must be an https or http URL without user and fragment"
         # It is not shown: it may hold a password.
         raise refused("sasl.oauthbearer.token.endpoint.url", HIDDEN, rule, "pass https://login.example.org/token")
 
@@ -244,17 +239,13 @@ _NAMED_FUNCTION: Final = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za
 
 
 def read_token_function(given: object) -> TokenFunction:
-    """The function itself, or the one named by ``'module:function'``.
-
-    Raises:
-        ConfigurationError: it is neither, or the function does not exist here.
-    """
+    """The function itself, or the one named by ``'module:function'``."""
     if isinstance(given, TokenFunction):
         return given
     if isinstance(given, str):
         given = _imported(given)
     if not callable(given):
-        rule = "it is a function, or the name of one as 'module:function'"
+        rule = "it must be a function, or the name of one as 'module:function'"
         raise refused("oauth_cb", HIDDEN, rule, "pass a function that returns (token, expiry in seconds since 1970)")
     return TokenFunction(given, uuid.uuid4().hex)
 
@@ -263,7 +254,7 @@ def _imported(text: str) -> object:
     named = _NAMED_FUNCTION.fullmatch(text)
     if named is None:
         remedy = "write it as my_package.my_module:my_function"
-        raise refused("oauth_cb", HIDDEN, "the name of a function is 'module:function'", remedy)
+        raise refused("oauth_cb", HIDDEN, "the name of a function must be 'module:function'", remedy)
     try:
         return getattr(importlib.import_module(named["module"]), named["name"])
     except (ImportError, AttributeError) as error:
@@ -273,11 +264,7 @@ def _imported(text: str) -> object:
 
 
 def read_extensions(text: str) -> dict[str, str]:
-    """SASL extensions from ``'name=value,name=value'``.
-
-    Raises:
-        ConfigurationError: a name or a value that RFC 7628 does not allow.
-    """
+    """SASL extensions from ``'name=value,name=value'``."""
     found = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = part.partition("=")
@@ -287,16 +274,10 @@ def read_extensions(text: str) -> dict[str, str]:
 
 
 def check_extensions(extensions: Mapping[str, str], *, option: str) -> None:
-    """Refuse extensions that RFC 7628 does not allow, as they would end the login without an error message.
-
-    Raises:
-        ConfigurationError: naming the extension.
-    """
+    """Refuse extensions that RFC 7628 does not allow, as they would end the login without an error message."""
     for name, value in extensions.items():
         if not _EXTENSION_NAME.fullmatch(name) or name == "auth" or not _EXTENSION_VALUE.fullmatch(value):
-            rule = (
-                "a SASL extension is a name of letters, which is not 'auth', and a value of printable ASCII characters"
-            )
+            rule = "a SASL extension must be a name of letters other than 'auth', and a value of printable ASCII"
             raise refused(option, name, rule, "correct it, as in logicalCluster=lkc-123,identityPoolId=pool-abc")
 
 
@@ -339,7 +320,7 @@ def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], 
         if name in left and str(kind).upper() != "PEM":
             given, pkcs12, pem = (shlex.quote(f"{left[name]}{suffix}") for suffix in ("", ".p12", ".pem"))
             option = "ssl.ca.location" if store == "ssl.truststore" else "ssl.certificate.location"
-            rule = f"a Java key store can't be read here, and {store}.type does not say PEM"
+            rule = f"Java key stores are not supported, and {store}.type is not PEM"
             remedy = (
                 f"convert it: `keytool -importkeystore -srckeystore {given} -destkeystore {pkcs12} -deststoretype "
                 f"PKCS12` and `openssl pkcs12 -nodes -in {pkcs12} -out {pem}`, and set {option}={left[name]}.pem in "
@@ -378,7 +359,7 @@ def _read_jaas(text: str, mechanism: str) -> dict[str, object]:
         raise _jaas_refused("there is no JVM that could run Krb5LoginModule", f"leave it out: {KERBEROS_TICKETS}")
     if match is None or module not in _JAAS_MODULES:
         raise _jaas_refused(
-            'it has the form \'<...>PlainLoginModule required username="..." password="...";\', or the same with '
+            'it must have the form \'<...>PlainLoginModule required username="..." password="...";\', or the same with '
             "ScramLoginModule or OAuthBearerLoginModule",
             "use one of the three, or give properties such as sasl.username and sasl.password",
         )
@@ -392,7 +373,7 @@ def _read_jaas(text: str, mechanism: str) -> dict[str, object]:
     if mechanism == "OAUTHBEARER":
         return _read_token_jaas(options)
     if not options.get("username") or not options.get("password"):
-        raise _jaas_refused("it has a username and a password", "add both")
+        raise _jaas_refused("it must have a username and a password", "add both")
     return {field: options[name] for name, field in _PASSWORD_JAAS.items()}
 
 
@@ -400,7 +381,7 @@ def _read_token_jaas(options: Mapping[str, str]) -> dict[str, object]:
     """Options of OAuthBearerLoginModule: the client's credentials, or empty if the properties have them."""
     unknown = [name for name in options if name not in _TOKEN_JAAS and not name.startswith(_EXTENSION)]
     if unknown:
-        rule = f"OAuthBearerLoginModule has {', '.join(_TOKEN_JAAS)} and {_EXTENSION}..., and no {unknown[0]}"
+        rule = f"OAuthBearerLoginModule has no {unknown[0]}, only {', '.join(_TOKEN_JAAS)} and {_EXTENSION}..."
         raise _jaas_refused(rule, "leave it out")
     values: dict[str, object] = {field: options[name] for name, field in _TOKEN_JAAS.items() if name in options}
     extensions = {name.removeprefix(_EXTENSION): text for name, text in options.items() if name.startswith(_EXTENSION)}

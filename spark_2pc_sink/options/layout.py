@@ -1,4 +1,4 @@
-"""Layout of a sink: the places of its records and rows, and how both are made from a batch.
+"""Layout of a sink: where its records and rows go, and how both are made from a batch.
 
 A job stores it in the database with its claim, so that comparing both sides needs no arguments. Connections are not
 part of it, so it has no secret unless a person has written one into an expression.
@@ -27,8 +27,7 @@ class SinkLayout(RecordShape, RowShape):
         records: False if no records are made from the rows.
         rows: rows of an output, see `Rows`; None for the rows of the batch.
         where: filter of an output, see `Rows`; None for all rows.
-        lanes: for a sink with several outputs, one layout for each lane, with only the dead letters' places in
-            addition; empty for one topic and one table.
+        lanes: for a sink with several outputs, one layout for each lane; empty for one topic and one table.
         dead_letter_topic: None if dead letters go to no topic.
         dead_letter_table: as quoted SQL; None if dead letters go to no topic, and they are not compared.
     """
@@ -50,7 +49,7 @@ class SinkLayout(RecordShape, RowShape):
 
     @classmethod
     def of(cls, lanes: tuple[Lane, ...], *, dead_letters: tuple[str, str] | None = None) -> SinkLayout:
-        """The layout of a sink with these lanes; ``dead_letters`` are their topic and table, None without a topic."""
+        """The layout of a sink; ``dead_letters`` are their topic and table, None without a topic."""
         one = len(lanes) == 1 and lanes[0].alone
         layout = cls._of_lane(lanes[0]) if one else cls(lanes=tuple(map(cls._of_lane, lanes)))
         if dead_letters is None:
@@ -71,7 +70,7 @@ class SinkLayout(RecordShape, RowShape):
 
     @property
     def each(self) -> tuple[SinkLayout, ...]:
-        """The layouts of all lanes."""
+        """One layout for each lane."""
         return self.lanes or (self,)
 
     @classmethod

@@ -41,9 +41,9 @@ class TableName:
         """
         parts = _split(text) if isinstance(text, str) else []
         if len(parts) not in _PARTS:
-            rule = "it is 'table' or 'schema.table'; each part starts with a letter or _ and goes on with letters, "
+            rule = "it must be 'table' or 'schema.table'; each part starts with a letter or _, followed by letters, "
             remedy = "quote a part with other characters: 'public.\"order-items\"'"
-            raise refused(option, text, f"{rule}digits, _ and $, or stands in double quotes", remedy)
+            raise refused(option, text, f"{rule}digits, _ and $, or is in double quotes", remedy)
         for part in parts:
             _check_length(option, text, part)
         return cls(parts[-1], parts[0] if len(parts) > 1 else None)
@@ -61,7 +61,7 @@ def quote_identifier(name: str) -> str:
     """
     if not name or "\x00" in name:
         remedy = "choose another name, for a column with columns={'name': 'expression'}"
-        raise refused("name", name, "a name in PostgreSQL has at least one character, and no NUL", remedy)
+        raise refused("name", name, "a PostgreSQL name must have at least one character, and no NUL", remedy)
     _check_length("name", name, name)
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
@@ -71,7 +71,7 @@ def parse_identifier(text: object, option: str) -> str:
     """One identifier by the same rules as in :meth:`TableName.parse`, as the catalogue spells it."""
     parts = _split(text) if isinstance(text, str) else []
     if len(parts) != 1:
-        rule = "it is one name: letters, digits, _ and $, or anything in double quotes"
+        rule = "it must be one name: letters, digits, _ and $, or anything in double quotes"
         raise refused(option, text, rule, "give schema and table as two options")
     _check_length(option, text, parts[0])
     return parts[0]
@@ -82,7 +82,7 @@ def check_topic(text: object, option: str = "topic") -> str | None:
     if text is None or (isinstance(text, str) and _TOPIC.fullmatch(text) and text not in (".", "..")):
         return text
     or_none = ", or leave it out where the batch has a column named topic" if option == "topic" else ""
-    rule = "it has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and is neither '.' nor '..'"
+    rule = "it must have 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and must not be '.' or '..'"
     raise refused(option, text, rule, f"correct it{or_none}")
 
 
@@ -107,5 +107,5 @@ def _check_length(option: str, text: object, part: str) -> None:
     check_texts(option, part)
     length = len(part.encode())
     if length > IDENTIFIER_BYTES_MAX:
-        rule = f"PostgreSQL keeps {IDENTIFIER_BYTES_MAX} bytes of a name, and {part!r} has {length}"
+        rule = f"PostgreSQL truncates names to {IDENTIFIER_BYTES_MAX} bytes, and {part!r} has {length}"
         raise refused(option, text, rule, "choose a shorter one")

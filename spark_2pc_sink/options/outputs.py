@@ -53,7 +53,7 @@ def _columns(given: object, name: str) -> dict[str, str]:
         example = "columns={'order_id': 'order_id', 'total': 'price * quantity'}, or leave it out for all columns"
         if name != "columns":
             example = f"{name}={{'description': \"description = '__debezium_unavailable_value'\"}}"
-        rule = "it is a mapping of table columns to SQL expressions, neither of them empty"
+        rule = "it must be a mapping of table columns to SQL expressions, neither of them empty"
         raise refused(name, given, rule, f"pass {example}")
     return {column: _ended(expression, name) for column, expression in given.items()}
 
@@ -63,7 +63,7 @@ def _names(given: object, name: str) -> tuple[str, ...]:
     listed = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
     names = tuple(given) if isinstance(given, Sequence) and listed else ()
     if not (listed and all(isinstance(each, str) and each for each in names) and len(set(names)) == len(names)):
-        raise refused(name, given, "it is a list of distinct column names", f"pass {name}=['order_id']")
+        raise refused(name, given, "it must be a list of distinct column names", f"pass {name}=['order_id']")
     return names
 
 
@@ -92,23 +92,23 @@ class RecordShape:
     )
     headers: str | None = _expression("SQL expression; None: the column headers if there is one", group=TO_KAFKA)
     partition: str | None = _expression(
-        "SQL expression; None: the column partition if there is one, else as Java's producer partitions", group=TO_KAFKA
+        "SQL expression; None: the column partition if there is one, else Java's default partitioner", group=TO_KAFKA
     )
     tombstone_when: str | None = _expression(
         "SQL condition; where it is true, the record has its key and no value, which removes the key from a compacted "
-        "topic. None: every record has its value",
+        "topic. None: every record has a value",
         sink=None,
     )
     key_format: Literal["raw", "avro", "protobuf"] = setting(
         "raw",
-        "'raw': the key is text or bytes, and goes out as it is. 'avro', 'protobuf': the key is encoded with a schema "
-        "of the schema_registry, in subject <topic>-key",
+        "'raw': the key is text or bytes, sent unchanged. 'avro', 'protobuf': the key is encoded with a schema of the "
+        "schema_registry, in subject <topic>-key",
         group=ENCODE,
     )
     value_format: Literal["json", "avro", "protobuf"] = setting(
         "json",
-        "'json': the value is text or bytes, and goes out as it is; without one, the row's JSON. 'avro', 'protobuf': "
-        "the value is a struct, without one the whole row, and is encoded with a schema of the schema_registry",
+        "'json': the value is text or bytes, sent unchanged; without one, the row's JSON. 'avro', 'protobuf': the "
+        "value is a struct, without one the whole row, and is encoded with a schema of the schema_registry",
         group=ENCODE,
     )
 
@@ -123,7 +123,7 @@ class RowShape:
     )
     update_columns: Sequence[str] | None = setting(
         None,
-        "the columns that an upsert changes in an existing row; others are written with new rows only. None: all "
+        "the columns that an upsert changes in an existing row; others are written only with new rows. None: all "
         "columns that are written",
         group=KEYED,
         given=f"{_LIST} | None",
@@ -132,13 +132,13 @@ class RowShape:
     upsert_where: str | None = setting(
         None,
         "PostgreSQL's SQL over EXCLUDED and the table's name, as in orders.version < EXCLUDED.version: an existing row "
-        "changes only where it is true. Kafka gets all records. None: always",
+        "changes only if it is true. Kafka gets all records. None: always",
         group=KEYED,
     )
     unchanged_when: Mapping[str, str] | None = setting(
         None,
-        "column -> SQL condition; with mode='upsert': a row for which it is true carries no value for the column, and "
-        "the column keeps the value that it has. None: every row carries every value",
+        "column -> SQL condition; with mode='upsert': a row for which it is true has no value for the column, and the "
+        "column keeps its value. None: every row has every value",
         group=KEYED,
         parse=_columns,
     )
@@ -153,7 +153,7 @@ def _keywords_checked(output: _Output) -> _Output:
 _rows: Final = partial(
     setting,
     None,
-    "'explode(expression) AS name' makes a row of each element of an array; None: the rows of the batch",
+    "'explode(expression) AS name' makes each element of an array a row; None: the rows of the batch",
     sink=None,
     parse=_ended,
 )
@@ -185,13 +185,13 @@ class Records(RecordShape):
     )
     value_subject_name_strategy: Literal["topic", "record", "topic_record"] = setting(
         "topic",
-        "the value's subject, as Confluent's strategies name it: <topic>-value, <name> or <topic>-<name>",
+        "the value's subject, by Confluent's strategies: <topic>-value, <name> or <topic>-<name>",
         group=ENCODE,
     )
     superseded: Literal["send_first", "leave_out"] = setting(
         "send_first",
-        "where a table with {order_by} gets the same rows: the records of rows that {order_by} passed over in their "
-        "batch are sent before the one that the table keeps, or not at all. With either the last record of a key is "
+        "if a table with {order_by} gets the same rows: records of rows that are not the greatest of their key in the "
+        "batch are sent before the one that the table keeps, or are left out. With either the last record of a key is "
         "the table's row",
         group=KEYED,
         sink="upsert_superseded",
@@ -236,14 +236,14 @@ class Rows(RowShape):
     where: str | None = _where()
     columns: Mapping[str, str] | None = setting(
         None,
-        "column -> SQL expression; None: every column, but not one of Kafka's where a topic gets the same rows",
+        "column -> SQL expression; None: every column, except the record's if a topic gets the same rows",
         group=TO_POSTGRESQL,
         parse=_columns,
     )
     mode: Literal["append", "upsert", "insert_ignore"] = setting(
         "append",
-        "'upsert' replaces rows with the same {keys}; 'insert_ignore' leaves them as they are, and the new row out. "
-        "Kafka gets its record in either mode",
+        "'upsert' replaces rows with the same {keys}; 'insert_ignore' keeps them and leaves the new row out. Kafka "
+        "gets its record in either mode",
         group=KEYED,
     )
     keys: Sequence[str] = setting(
@@ -255,35 +255,35 @@ class Rows(RowShape):
         sink="upsert_keys",
     )
     order_by: str | None = _expression(
-        "SQL expression; of rows with one key in a batch the greatest wins. None: a batch that has one key twice is "
-        "refused",
+        "SQL expression; among the rows of one key in a batch the greatest is kept. None: a batch with a duplicate key "
+        "is refused",
         group=KEYED,
         sink="upsert_order_by",
     )
     late_rows: Literal["replace", "keep_newer"] = setting(
         "replace",
-        "a row may be older, by {order_by}, than the one that an earlier batch has left in the table. It replaces that "
-        "one on both sides; or the table keeps the newer one, and Kafka still gets the late record",
+        "for a row that is older, by {order_by}, than the one that an earlier batch wrote to the table. 'replace': it "
+        "replaces that one on both sides. 'keep_newer': the table keeps the newer one, and Kafka still gets the record",
         group=KEYED,
         sink="upsert_late_rows",
     )
     create_table: bool = setting(
         default=False,
-        why="create the table from the first batch's schema when it is missing",
+        why="create the table from the first batch's schema if it is missing",
         group=TO_POSTGRESQL,
         how=True,
     )
     primary_key: Sequence[str] = setting(
         (),
-        "with create_table: the columns of the primary key of a table to which rows are appended. In other modes it is "
-        "{keys}",
+        "with create_table and mode='append': the columns of the primary key. In other modes it is {keys}",
         group=TO_POSTGRESQL,
         given=_LIST,
         parse=_names,
     )
     schema_evolution: Literal["strict", "add_columns"] = setting(
         "strict",
-        "a column that the table lacks ends the query; or it is added to the table, nullable, before the batch",
+        "'strict': a column that the table lacks ends the query. 'add_columns': it is added to the table, nullable, "
+        "before the batch",
         group=TO_POSTGRESQL,
     )
 
@@ -353,27 +353,27 @@ def _check_schema(records: Records) -> None:
         value = getattr(records, item.name)
         of_schema = item.name.startswith(("value_schema", "value_subject"))
         if of_schema and records.value_format == "json" and value != item.default:
-            rule = "it has no meaning with value_format='json'"
+            rule = "it has no effect with value_format='json'"
             raise refused(item.name, value, rule, "pass value_format='avro' or 'protobuf'")
 
 
 def _check_mode(rows: Rows) -> None:
     """Refuse options that the mode lacks, or would ignore."""
     if rows.mode != "append" and not rows.keys:
-        raise refused("mode", rows.mode, "it needs upsert_keys", "pass upsert_keys=['order_id']")
+        raise refused("mode", rows.mode, "it requires upsert_keys", "pass upsert_keys=['order_id']")
     ignored = {"append": ("keys", "order_by"), "upsert": (), "insert_ignore": ()}[rows.mode]
     if rows.mode != "upsert":
         ignored = (*ignored, "delete_when", "update_columns", "upsert_where", "unchanged_when")
     for item in fields(Rows):
         if item.name in ignored and (value := getattr(rows, item.name)):
-            rule = f"it has no meaning with mode={rows.mode!r}"
+            rule = f"it has no effect with mode={rows.mode!r}"
             raise refused(shown_name(item), value, rule, "pass mode='upsert'")
     if rows.update_columns is not None and not rows.update_columns:
-        rule = "without a column to update, an existing row stays as it is"
+        rule = "without a column to update, an existing row never changes"
         raise refused("update_columns", [], rule, "pass mode='insert_ignore', or leave it out for all columns")
     unknown = [key for key in rows.keys if rows.columns is not None and key not in rows.columns]
     if unknown:
-        raise refused("upsert_keys", unknown[0], "each is one of columns", f"add {unknown[0]!r} to columns={{...}}")
+        raise refused("upsert_keys", unknown[0], "it must be one of columns", f"add {unknown[0]!r} to columns={{...}}")
 
 
 def _check_late_rows(rows: Rows) -> None:
@@ -383,16 +383,16 @@ def _check_late_rows(rows: Rows) -> None:
     if rows.order_by is None:
         raise _needs_order("upsert_late_rows", given)
     if rows.mode == "insert_ignore":
-        rule = "with mode='insert_ignore' the existing row stays, newer or not"
+        rule = "with mode='insert_ignore' the existing row is kept, newer or not"
         raise refused("upsert_late_rows", given, rule, "leave it out, or pass mode='upsert'")
     if rows.delete_when is not None:
         rule = (
-            "a row that is deleted leaves no order behind, so with upsert_late_rows='keep_newer' a late row of its key "
-            "would bring it back"
+            "the order of a deleted row is not kept, so with upsert_late_rows='keep_newer' a late row would bring back "
+            "its key"
         )
         remedy = (
-            "leave upsert_late_rows at 'replace' where the rows of a key come in their order; or keep the row and mark "
-            "it, with columns={..., 'deleted': \"op = 'd'\"}"
+            "leave upsert_late_rows at 'replace' if the rows of a key arrive in order; or keep the row and mark it, "
+            "with columns={..., 'deleted': \"op = 'd'\"}"
         )
         raise refused("delete_when", rows.delete_when, rule, remedy)
 
@@ -403,24 +403,24 @@ def _check_unchanged(rows: Rows) -> None:
             rule = f"{name!r} must be one of columns, and not one of upsert_keys"
             raise refused("unchanged_when", rows.unchanged_when, rule, f"leave {name!r} out of it")
     if rows.unchanged_when and rows.late_rows == "keep_newer":
-        rule = "a row without a value keeps that of the change before it, which may still come late"
+        rule = "a row without a value keeps that of the previous change, which may still arrive late"
         raise refused("unchanged_when", rows.unchanged_when, rule, "leave upsert_late_rows at 'replace'")
     if rows.unchanged_when and rows.upsert_where is not None:
-        rule = "a row without a value updates the row in the table and nothing else, whatever upsert_where says"
+        rule = "a row without a value always updates the row in the table, whatever upsert_where says"
         raise refused("unchanged_when", rows.unchanged_when, rule, "leave upsert_where out")
 
 
 def _check_primary_key(rows: Rows) -> None:
     given = rows.primary_key
     if given and not rows.create_table:
-        raise refused("primary_key", given, "it is of a table that the sink creates", "pass create_table=True")
+        raise refused("primary_key", given, "it requires create_table", "pass create_table=True")
     if given and rows.keys:
-        rule = "the upsert_keys are the primary key of a table that the sink creates"
+        rule = "upsert_keys are already the primary key of a table that the sink creates"
         raise refused("primary_key", given, rule, "leave it out")
 
 
 def _needs_order(name: str, given: str) -> ConfigurationError:
-    rule = "it needs an order of the rows with one key"
+    rule = "it requires an order of the rows with one key"
     return refused(name, given, rule, f"pass upsert_order_by='event_time', or leave {name} out")
 
 
@@ -437,9 +437,6 @@ class Lane:
         rows: the table; None if the rows go to no table.
         source: the source of its rows.
         alone: True if topic and table are the keywords of the sink itself.
-
-    Raises:
-        ConfigurationError: records are to be omitted, and it is not known in time which.
     """
 
     index: int
@@ -456,16 +453,16 @@ class Lane:
     def _check_superseded(self, given: str) -> None:
         rows = self.rows
         if rows is not None and rows.mode == "insert_ignore":
-            rule = "with mode='insert_ignore' only the table tells which rows are left out, and it is asked after the "
+            rule = "with mode='insert_ignore' records are sent before it is known which rows the table leaves out"
             remedy = (
-                "leave it out, and have readers keep the first record of each key; or drop the rows before the sink, "
+                "leave it out, and let readers keep the first record of each key; or drop the rows before the sink, "
                 "with dropDuplicatesWithinWatermark"
             )
-            raise refused("upsert_superseded", given, f"{rule}records are sent", remedy)
+            raise refused("upsert_superseded", given, rule, remedy)
         if self.order_by is None and self.alone:
             raise _needs_order("upsert_superseded", given)
         if rows is None or self.order_by is None:
-            rule = "it needs a table with upsert_order_by that gets the same rows"
+            rule = "it requires a table with upsert_order_by that gets the same rows"
             remedy = "give Records and Rows the same rows and where, or leave superseded out"
             raise refused("upsert_superseded", given, rule, remedy)
         if rows.unchanged_when:
@@ -474,7 +471,7 @@ class Lane:
 
     @property
     def order_by(self) -> str | None:
-        """The order of rows with one key; None without."""
+        """The order of rows with one key."""
         return None if self.rows is None else self.rows.order_by
 
     @contextmanager
@@ -489,9 +486,6 @@ class Lane:
 
 def lanes_of(outputs: Sequence[Records | Rows]) -> tuple[Lane, ...]:
     """Group outputs with the same rows: the first topic of a source with its first table, and so on.
-
-    Args:
-        outputs: in the order in which tables are written.
 
     Raises:
         ConfigurationError: there are none, two are the same, or one needs an option that its lane does not have.
@@ -516,13 +510,13 @@ def _refuse_doubles(outputs: Sequence[Records | Rows]) -> None:
         return refused("writes", [str(output) for output in outputs], rule, remedy)
 
     if not outputs:
-        raise refuse("there is no output", "pass writes=[Records('orders'), Rows('orders')]")
+        raise refuse("there must be at least one output", "pass writes=[Records('orders'), Rows('orders')]")
     tables = Counter(TableName.parse(output.table) for output in outputs if isinstance(output, Rows))
     for table, number in tables.items():
         if number > 1:
-            rule = f"each table is written by one output, and {table} by {number}"
-            raise refuse(rule, "put both into one, with columns={...} and where='a OR b'")
+            rule = f"each table must have one output, and {table} has {number}"
+            raise refuse(rule, "merge them, with columns={...} and where='a OR b'")
     for place, output in enumerate(outputs):
         if output in outputs[:place]:
-            rule = f"{output} stands there twice, so each row would go there twice"
-            raise refuse(rule, "remove one of the two, or give it another where, key or value")
+            rule = f"{output} is listed twice, so each row would be written twice"
+            raise refuse(rule, "remove one of them, or give it another where, key or value")

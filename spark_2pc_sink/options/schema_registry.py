@@ -55,11 +55,13 @@ class SchemaRegistryOptions:
         if given is None or isinstance(given, cls):
             return given
         if not isinstance(given, Mapping):
-            raise _refused("", "it is a mapping of properties", "pass schema_registry={'url': 'http://…:8081'}", given)
+            raise _refused(
+                "", "it must be a mapping of properties", "pass schema_registry={'url': 'http://…:8081'}", given
+            )
         known = _TEXTS | _NUMBERS | set(_SERIALIZERS)
         for name in given:
             if name not in known:
-                rule = "the schema registry's client has no such property"
+                rule = "the schema registry client has no such property"
                 raise _refused(str(name), rule, nearest(str(name), known), given[name])
         flags = {name: _flag(name, given.get(name, default)) for name, default in _SERIALIZERS.items()}
         client = {name: _value(name, given[name]) for name in given if name not in _SERIALIZERS and name != "url"}
@@ -87,7 +89,7 @@ class SchemaRegistryOptions:
 def _url(given: Mapping[str, Any]) -> str:
     url = given.get("url")
     if not isinstance(url, str) or not all(part.strip().startswith(_SCHEMES) for part in url.split(",")):
-        rule = "it is the address of the registry, http://… or https://…, or several with commas between"
+        rule = "it must be the address of the registry, http://… or https://…, or several separated by commas"
         raise _refused("url", rule, "pass schema_registry={'url': 'http://registry:8081'}", url)
     return url
 
@@ -100,14 +102,14 @@ def _value(name: str, value: object) -> str | int:
         return value
     if not numeric and isinstance(value, str) and value:
         return value
-    rule = "it is a number" if numeric else "it is a text"
+    rule = "it must be a number" if numeric else "it must be a text"
     raise _refused(name, rule, f"pass '{name}': …, or leave it out", value)
 
 
 def _flag(name: str, value: object) -> bool:
     found = {"true": True, "false": False}.get(str(value).lower())
     if found is None:
-        raise _refused(name, "it is True or False", "pass one of the two", value)
+        raise _refused(name, "it must be True or False", "pass one of the two", value)
     return found
 
 

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache, wraps
 from inspect import Parameter, signature
@@ -61,9 +61,8 @@ class Setting:
         why: what it does and why the default is what it is, one or two sentences. ``{keys}`` is the user's name of the
             option ``keys``.
         group: one of `GROUPS`; '' for an option that only one command or class has.
-        unit: unit of a number: 'ms', 's', 'bytes', or '' for a count or a text.
-        at_least: smallest value of a number, inclusive.
-        at_most: largest value of a number, inclusive.
+        unit: 'ms', 's', 'bytes', or '' for a count or a text.
+        at_least, at_most: bounds of a number, inclusive.
         properties: for Kafka options, the names under which users know it, the preferred one first.
         dotted: users know it by the field's name with dots, like the properties of a Kafka broker.
         given: the type that a user passes, if the field has another one.
@@ -229,20 +228,31 @@ def refusal(item: Field[Any], value: object, rule: str, remedy: str) -> Configur
     return refused(shown_name(item), HIDDEN if setting_of(item).secret else value, rule, remedy)
 
 
-def nearest(name: str, valid: Iterable[str], *, known_elsewhere: Mapping[str, str] | None = None) -> str:
+def one_of(choices: Sequence[str]) -> str:
+    """``'a', 'b' or 'c'``."""
+    *others, last = map(repr, choices)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def nearest(
+    name: str, valid: Iterable[str], *, known_elsewhere: Mapping[str, str] | None = None, otherwise: str = ""
+) -> str:
     """A remedy sentence that names the valid word nearest to ``name``.
 
     Args:
         name: what the user wrote.
         valid: the words that exist.
         known_elsewhere: other libraries' words, lower case without punctuation, mapped to ours.
+        otherwise: the remedy if none is near; '' for one that lists all valid words.
     """
     words = {_folded(word): word for word in valid}
     folded = _folded(name)
     if folded not in words and known_elsewhere and folded in known_elsewhere:
         return f"the name here is {known_elsewhere[folded]!r}"
     close = difflib.get_close_matches(folded, words, n=1, cutoff=0.6)
-    return f"did you mean {words[close[0]]!r}?" if close else f"the valid ones are {', '.join(words.values())}"
+    if close or otherwise:
+        return f"did you mean {words[close[0]]!r}?" if close else otherwise
+    return f"valid are {', '.join(words.values())}"
 
 
 def _folded(name: str) -> str:
@@ -266,9 +276,8 @@ def check_texts(option: str, value: object) -> None:
         value = str(value)
     if isinstance(value, str):
         if found := _NO_TEXT.search(value):
-            rule = f"character {found.start() + 1} of it is U+{ord(found[0]):04X}, which no text of PostgreSQL and "
-            remedy = "take it out, or write it as an escape of the language that the text is in"
-            raise refused(option, shown(option, value), f"{rule}Kafka has", remedy)
+            rule = f"character {found.start() + 1} is U+{ord(found[0]):04X}, which PostgreSQL and Kafka do not accept"
+            raise refused(option, shown(option, value), rule, "remove it, or write it as an escape sequence")
     elif isinstance(value, Mapping):
         for name, entry in value.items():
             check_texts(option, name)
@@ -311,12 +320,14 @@ def _check_one(item: Field[Any], value: object, choices: tuple[str, ...] | None)
     if kind.startswith("int"):
         _check_number(item, value)
     elif kind.startswith("bool") and not isinstance(value, bool):
-        raise refusal(item, value, "it is True or False", "pass one of the two")
+        raise refusal(item, value, "it must be True or False", "pass one of the two")
     elif choices is not None or kind.startswith("str"):
         if not isinstance(value, str) or not value.strip():
-            raise refusal(item, value, "it is a text that is not empty", "pass a text, or leave the option out")
+            raise refusal(item, value, "it must be a non-empty text", "pass a text, or leave the option out")
         if choices is not None and value not in choices:
-            raise refusal(item, value, f"it is one of {', '.join(choices)}", nearest(value, choices))
+            raise refusal(
+                item, value, f"it must be {one_of(choices)}", nearest(value, choices, otherwise="pass one of them")
+            )
 
 
 def _check_number(item: Field[Any], value: object) -> None:
@@ -324,11 +335,11 @@ def _check_number(item: Field[Any], value: object) -> None:
     unit = f" {about.unit}" if about.unit else ""
     # bool is a subclass of int, and 'request.timeout.ms': True is a mistake, not one millisecond.
     if isinstance(value, bool) or not isinstance(value, int):
-        raise refusal(item, value, "it is a whole number", f"pass a number{unit}")
+        raise refusal(item, value, "it must be a whole number", f"pass a number{unit}")
     if about.at_least is not None and value < about.at_least:
-        raise refusal(item, value, f"it is at least {about.at_least}{unit}", "raise it")
+        raise refusal(item, value, f"it must be at least {about.at_least}{unit}", "raise it")
     if about.at_most is not None and value > about.at_most:
-        raise refusal(item, value, f"it is at most {about.at_most}{unit}", "lower it")
+        raise refusal(item, value, f"it must be at most {about.at_most}{unit}", "lower it")
 
 
 # --- keywords of a call --------------------------------------------------------------------------------------------
@@ -408,7 +419,7 @@ def as_text(name: str, raw: object, *, secret: bool = False) -> str:
     """A text; numbers are not texts, so that a password of digits keeps its leading zeros."""
     if isinstance(raw, str):
         return raw
-    raise refused(name, HIDDEN if secret else raw, "it is a text", "put it in quotation marks")
+    raise refused(name, HIDDEN if secret else raw, "it must be a text", "put it in quotation marks")
 
 
 def as_number(name: str, raw: object) -> int:
@@ -418,7 +429,7 @@ def as_number(name: str, raw: object) -> int:
     if isinstance(raw, str) and _NUMBER.fullmatch(raw.strip()):
         # int() itself strips fewer kinds of blanks than strip() does.
         return int(raw.strip())
-    raise refused(name, raw, "it is a whole number", "pass a number or its text")
+    raise refused(name, raw, "it must be a whole number", "pass a number or its text")
 
 
 def as_boolean(name: str, raw: object, *, true: tuple[str, ...], false: tuple[str, ...]) -> bool:
@@ -426,8 +437,7 @@ def as_boolean(name: str, raw: object, *, true: tuple[str, ...], false: tuple[st
     text = raw.strip().lower() if isinstance(raw, str) else None
     if text in true or text in false:
         return text in true
-    valid = ", ".join(repr(word) for word in (*true, *false))
-    raise refused(name, raw, f"it is one of {valid}", "pass one of them")
+    raise refused(name, raw, f"it must be {one_of((*true, *false))}", "pass one of them")
 
 
 def value_of_text(item: Field[Any], text: str) -> Any:
@@ -454,8 +464,8 @@ def value_of_text(item: Field[Any], text: str) -> Any:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise refusal(item, shown(item.name, text), f"its text is JSON: {error}", "write JSON") from None
+        raise refusal(item, shown(item.name, text), f"it must be JSON: {error}", "write JSON") from None
     if isinstance(value, dict if mapping else list):
         return value
     rule, remedy = ("an object", '{"order_id": "id"}') if mapping else ("a list", '["order_id"]')
-    raise refusal(item, shown(item.name, text), f"its text is JSON, {rule}", f"write for example {remedy}")
+    raise refusal(item, shown(item.name, text), f"it must be JSON, {rule}", f"write for example {remedy}")

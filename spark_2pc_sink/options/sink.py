@@ -1,4 +1,4 @@
-"""The options of a sink, all of them: its own, those of its one topic and one table, and those that all calls share."""
+"""All options of a sink: its own, those of its one topic and one table, and those that all calls share."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 #: Suffix of the state table's name for the dead-letter table.
 DEAD_LETTERS_SUFFIX: Final = "_dead_letters"
 _PORT_MAX: Final = 65_535
+_OUTPUTS: Final = "it must be a list of Records(...) and Rows(...)"
 _BOTH: Final = "pass writes=[Records('orders', key='order_id'), Rows('orders')]"
 
 
@@ -80,7 +81,7 @@ class BadRowLimit:
             return cls(rows=given)
         if share is not None and 0 < share < 1:
             return cls(rows=BAD_ROWS_MAX, share=share)
-        rule = f"it is a number of rows from 0 to {BAD_ROWS_MAX}, or a share of the batch's rows between 0 and 1"
+        rule = f"it must be a number of rows from 0 to {BAD_ROWS_MAX}, or a share of the batch's rows between 0 and 1"
         raise refused("max_bad_rows", given, rule, "pass max_bad_rows=100, max_bad_rows=0.001 or max_bad_rows='0.1%'")
 
     def of(self, rows: int) -> int:
@@ -113,7 +114,7 @@ def _share(given: object) -> Decimal | None:
 def _listed(given: object, name: str) -> tuple[Any, ...]:
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
         return tuple(given)
-    raise refused(name, given, "it is a list of Records(...) and Rows(...)", _BOTH)
+    raise refused(name, given, _OUTPUTS, _BOTH)
 
 
 _code: Final = partial(setting, None, group=OWN_CODE)
@@ -131,7 +132,7 @@ class SinkOptions(CommonOptions):
 
     schema_registry: SchemaRegistryOptions | None = setting(
         None,
-        "where the schemas of Avro and Protobuf are: properties of confluent-kafka's client and serializers, "
+        "the registry of Avro and Protobuf schemas: properties of confluent-kafka's client and serializers, "
         "{'url': 'http://registry:8081', 'basic.auth.user.info': 'user:password'}",
         group=ENCODE,
         given="Mapping[str, str | int | bool] | None",
@@ -141,60 +142,61 @@ class SinkOptions(CommonOptions):
     tombstones: bool = setting(
         default=False,
         why="the record of a row that deletes has its key and no value, which removes the key from a compacted topic. "
-        "False: it has its value as any other",
+        "False: it has a value like any other",
         group=KEYED,
     )
     writes: tuple[Records | Rows, ...] = setting(
         (),
-        "several topics and tables, written by one decision; in place of topic, table and what belongs to them. Tables "
-        "are written in this order",
+        "several topics and tables, written in one decision; replaces topic, table and their options. Tables are "
+        "written in this order",
         group=SEVERAL,
         given="Sequence[Records | Rows]",
         parse=_listed,
     )
     bad_rows: Literal["fail", "dead_letter"] = _bad_rows(
         "fail",
-        "a row that PostgreSQL or Kafka cannot take fails the batch; or it goes to the dead-letter table and nowhere "
-        "else, in the same decision",
+        "'fail': a row that PostgreSQL or Kafka refuses fails the batch. 'dead_letter': it goes only to the "
+        "dead-letter table, in the same decision",
     )
     max_bad_rows: BadRowLimit = _bad_rows(
         BadRowLimit(),
-        "a batch with more bad rows fails: a number, or a share as 0.001 or '0.1%', and never more than 10 000. With "
-        "100 a person can look at each of them, and a change that makes every row bad is noticed",
+        "a batch with more bad rows fails: a number, or a share such as 0.001 or '0.1%', at most 10 000. A person can "
+        "look at 100 rows, and a change that makes every row bad is noticed",
         given="float | str",
         parse=lambda given, _: BadRowLimit.parse(given),
     )
     dead_letter_table: str | None = _bad_rows(
         None,
-        "'table' or 'schema.table', made when it is missing; None: the state table's name followed by _dead_letters, "
+        "'table' or 'schema.table', created if it is missing. None: the state table's name followed by _dead_letters, "
         "in state_schema",
     )
     dead_letter_topic: str | None = _bad_rows(
         None,
-        "with bad_rows='dead_letter': a topic that gets each dead letter too, in the Kafka transaction of its batch. "
-        "It exists, and is no output of the sink. None: dead letters are in the table alone",
+        "with bad_rows='dead_letter': a topic that also gets each dead letter, in the Kafka transaction of its batch. "
+        "It must exist, and must not be an output of the sink. None: dead letters are only in the table",
     )
     on_batch: Callable[[Any], object] | None = _code(
-        "called in the driver with the BatchReport of each batch that both sides have. An exception of it ends the "
-        "query; the batch stays written",
+        "called in the driver with the BatchReport of each batch that both sides have. An exception ends the query; "
+        "the batch remains written",
         given="Callable[[BatchReport], object] | None",
     )
     on_decide: Callable[[Any, Any], object] | tuple[str, ...] | None = _code(
-        "SQL texts, or a function, in the transaction that decides a batch: after its rows, once, and never for a "
-        "replay. An exception of it fails the attempt, and nothing is written",
+        "SQL statements, or a function, run in the transaction that decides a batch: after its rows, once, and never "
+        "for a replay. An exception fails the attempt, and nothing is written",
         given="Callable[[Connection, DecidingBatch], object] | list[str] | tuple[str, ...] | None",
         parse=lambda given, _: tuple(given) if isinstance(given, list) else given,
     )
     openlineage_namespace: str | None = setting(
         None,
         "the namespace of the job in OpenLineage: each run sends events with its topics, its tables and what it wrote. "
-        "The extra openlineage brings the client, which has its own configuration. None: no events",
+        "The extra openlineage installs the client, which has its own configuration. None: no events",
         group=TELL,
     )
     accept_replay: int | None = setting(
         None,
-        "the id of a batch: continue although Spark replays different rows. If Kafka lacks the batch, it is sent as it "
-        "is now; if both sides hold it, it is skipped. The error that asks for it names the batch. For one start only",
+        "the id of a batch: continue although Spark replays it with different rows. If Kafka lacks the batch, it is "
+        "sent as it is now; if both sides have it, it is skipped. The error that asks for this option names the batch. "
+        "For one start only",
         group=CONTINUE,
         at_least=0,
         at_most=2**63 - 1,
@@ -202,31 +204,30 @@ class SinkOptions(CommonOptions):
     )
     query_name: str | None = setting(
         None,
-        "of a stream on Spark Connect, which tells a foreachBatch function nothing of its query: a name that stays "
-        "with the checkpoint, and that no other checkpoint has. None: found, where the session has one query",
+        "for a stream on Spark Connect, where a foreachBatch function does not know its query: a name that stays with "
+        "the checkpoint and is unique to it. None: it is found, if the session has exactly one query",
         group=CONTINUE,
     )
     batch_attempts_max: int = _tuning(
-        3, "the number of attempts of a batch before the query fails", at_least=1, at_most=100
+        3, "number of attempts of a batch before the query fails", at_least=1, at_most=100
     )
     driver_port: int = _tuning(
         0,
-        "the port of the driver to which tasks send rows and records. 0: a free one, which the system chooses. Set it "
-        "where a firewall is between executors and driver",
+        "the port of the driver to which tasks send rows and records. 0: a free one, chosen by the system. Set it if a "
+        "firewall is between executors and driver",
         at_least=0,
         at_most=_PORT_MAX,
     )
     driver_port_range: int = _tuning(
         16,
-        "with driver_port: the number of ports tried from it on, because each query that runs in the driver at the "
-        "same time needs its own; as many as Spark tries for spark.driver.port",
+        "with driver_port: how many ports are tried, starting with it, because each concurrent query of a driver needs "
+        "its own; as many as Spark tries for spark.driver.port",
         at_least=1,
         at_most=1_000,
     )
     decision_margin_ms: int = milliseconds(
         10_000,
-        "the database does not decide when less time than this is left to the Kafka transaction: COMMIT and EndTxn "
-        "need some",
+        "a batch is not decided if the Kafka transaction times out in less than this: COMMIT and EndTxn need some time",
         at_least=0,
         how=True,
     )
@@ -254,10 +255,10 @@ class SinkOptions(CommonOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reason is not None and not (self.adopt or self.accept_replay is not None):
-            rule = "it says why adopt, accept_loss or accept_replay is set, and none of them is"
+            rule = "it must be combined with adopt, accept_loss or accept_replay"
             raise refused("reason", self.reason, rule, "leave it out")
         if self.schema_registry is None and any(lane.records and lane.records.formats for lane in self.lanes):
-            rule = "records are encoded with schemas, and no registry is named"
+            rule = "records with a schema require it"
             raise refused("schema_registry", None, rule, "pass schema_registry={'url': 'http://registry:8081'}")
         self._check_dead_letters()
         self._check_own_code()
@@ -267,38 +268,34 @@ class SinkOptions(CommonOptions):
             raise refused("driver_port_range", self.driver_port_range, rule, "lower one of the two")
         open_ms = self.kafka.transaction_timeout_ms
         if open_ms is not None and self.decision_margin_ms >= open_ms:
-            rule = f"it is below transaction.timeout.ms={open_ms}, or no batch could ever be decided"
+            rule = f"it must be below transaction.timeout.ms={open_ms}, or no batch could ever be decided"
             remedy = "lower it, or raise transaction.timeout.ms"
             raise refused("decision_margin_ms", self.decision_margin_ms, rule, remedy)
 
     def _check_own_code(self) -> None:
         given: object = self.on_batch
         if given is not None and not callable(given):
-            rule = "it is a function of one argument, the BatchReport"
+            rule = "it must be a function of one argument, the BatchReport"
             raise refused("on_batch", given, rule, "pass on_batch=lambda report: print(report)")
-        told: Any = self.on_decide
-        if told is None or callable(told):
+        code: Any = self.on_decide
+        if code is None or callable(code):
             return
-        if not (isinstance(told, tuple) and told and all(isinstance(text, str) and text.strip() for text in told)):
-            rule = "it is a function of two arguments, the connection and the DecidingBatch, or a list of SQL texts"
-            raise refused("on_decide", told, rule, "pass on_decide=['INSERT INTO audit VALUES (:batch_id)']")
-        for text in told:
+        if not (isinstance(code, tuple) and code and all(isinstance(text, str) and text.strip() for text in code)):
+            rule = "it must be a function of the connection and the DecidingBatch, or a list of SQL statements"
+            raise refused("on_decide", code, rule, "pass on_decide=['INSERT INTO audit VALUES (:batch_id)']")
+        for text in code:
             if command := transaction_command(text):
-                rule = f"{command.upper()} would end the transaction that decides, which is the sink's to end"
+                rule = f"{command.upper()} would end the deciding transaction, which only the sink may end"
                 raise refused("on_decide", text, rule, "leave it out")
 
     def _check_dead_letters(self) -> None:
         topic = self.dead_letter_topic
-        if self.bad_rows == "fail":
-            if self.max_bad_rows != BadRowLimit():
-                rule = "it has no meaning with bad_rows='fail'"
-                raise refused("max_bad_rows", str(self.max_bad_rows), rule, "pass bad_rows='dead_letter'")
-            if topic is not None:
-                rule = "there are no dead letters with bad_rows='fail'"
-                raise refused("dead_letter_topic", topic, rule, "pass bad_rows='dead_letter'")
+        for name, value in (("max_bad_rows", str(self.max_bad_rows)), ("dead_letter_topic", topic)):
+            if self.bad_rows == "fail" and value not in (None, str(BadRowLimit())):
+                raise refused(name, value, "it has no effect with bad_rows='fail'", "pass bad_rows='dead_letter'")
         check_topic(topic, "dead_letter_topic")
         if topic is not None and topic in self.topics:
-            rule = "it is the topic of an output, whose readers would take dead letters for its records"
+            rule = "it must not be an output's topic, whose readers would mistake dead letters for its records"
             raise refused("dead_letter_topic", topic, rule, "name another topic")
         if self.dead_letter_table is not None:
             TableName.parse(self.dead_letter_table, option="dead_letter_table")
@@ -315,7 +312,7 @@ class SinkOptions(CommonOptions):
 
     @property
     def layout(self) -> SinkLayout:
-        """Places of records, rows and dead letters, and how the first two are made from a batch."""
+        """Where records, rows and dead letters go, and how the first two are made from a batch."""
         topic = self.dead_letter_topic
         return SinkLayout.of(self.lanes, dead_letters=None if topic is None else (topic, str(self.dead_letter_name)))
 
@@ -360,18 +357,18 @@ def _lanes(given: Mapping[str, Any], writes: tuple[Any, ...]) -> tuple[Lane, ...
     if writes:
         for output in writes:
             if not isinstance(output, (Records, Rows)):
-                raise refused("writes", output, "it is a list of Records(...) and Rows(...)", _BOTH)
+                raise refused("writes", output, _OUTPUTS, _BOTH)
         defaults = {item.name: item.default for item in options_of(SinkOptions)}
         for name, value in (flat | {"tombstones": given.get("tombstones")}).items():
             if value and value != defaults[name]:
-                rule = f"with writes, each output has its own, and {name} would belong to none"
+                rule = f"with writes, each output has its own {name}"
                 raise refused(name, value, rule, "move it into Records(...) or Rows(...)")
         return lanes_of(writes)
     if flat.get("table") is None:
         raise refused("table", None, "it is required", "pass table=, or writes= with several outputs")
     deleted = flat.get("delete_when") if given.get("tombstones") else None
     if given.get("tombstones") is True and deleted is None:
-        rule = "a tombstone is the record of a row that delete_when deletes"
+        rule = "it requires delete_when: a tombstone is the record of a row that deletes"
         raise refused("tombstones", given["tombstones"], rule, "pass delete_when=\"op = 'd'\", or leave it out")
     by_kind: dict[type[Any], dict[str, Any]] = {Rows: {}, Records: {"tombstone_when": deleted}}
     for name, value in flat.items():

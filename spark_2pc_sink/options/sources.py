@@ -66,8 +66,7 @@ class SourcedOptions:
         options: by keyword, without Kafka's properties. Values may be secret.
         kafka: Kafka's properties by name.
         sources: the file or variable of each option and property.
-        shown: options and properties that messages do not show by value: they show the original text in the file, with
-            ``${NAME}``.
+        shown: the original text in the file, with ``${NAME}``, which messages show in place of the value.
     """
 
     options: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -117,7 +116,7 @@ def add_once(said: dict[str, Any], more: Iterable[tuple[str, Any]], *, source: s
     """
     for name, value in more:
         if said.setdefault(name, value) != value:
-            rule = "a property has one value, and this one was given before with another"
+            rule = "it was given before with another value"
             raise refused(source, name, rule, "give it once")
 
 
@@ -129,7 +128,7 @@ def read_environment(environment: Mapping[str, str], *, prefix: str = PREFIX, st
 
     Args:
         environment: all variables of the process.
-        prefix: prefix of the variables to read.
+        prefix: the prefix of a sink's variables.
         strict: refuse unknown variables with the prefix.
 
     Raises:
@@ -154,7 +153,7 @@ def read_environment(environment: Mapping[str, str], *, prefix: str = PREFIX, st
             meant = KNOWN_ELSEWHERE.get(option.replace("_", ""))
             # The prefix alone would make any name a near match.
             remedy = nearest(variable, valid) if meant is None else f"the name here is {prefix}{meant.upper()}"
-            rule = f"no variable that begins with {prefix} has this name"
+            rule = f"there is no such variable with the prefix {prefix}"
             raise refused(variable, shown(name, given[name]), rule, remedy)
     return found
 
@@ -191,7 +190,7 @@ def read_toml_file(path: str | os.PathLike[str], environment: Mapping[str, str] 
         raise refused("config", place, f"it cannot be read: {error.strerror}", "correct the path") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         # Newer versions of the error contain the whole file, including passwords.
-        raise refused("config", place, f"it is no TOML: {error}", "correct it there") from None
+        raise refused("config", place, f"it is not valid TOML: {error}", "correct it") from None
     try:
         found = SourcedOptions(shown=reader.written)
         found.add(reader.options(tables), source=place)
@@ -222,7 +221,7 @@ class _Reader:
     def _option(self, name: str, given: Any) -> Any:
         if name == "kafka":
             if not isinstance(given, Mapping):
-                rule, remedy = "it is a table of Kafka client properties", "write them below a line [kafka]"
+                rule, remedy = "it must be a table of Kafka client properties", "write them below a line [kafka]"
                 raise refused("kafka", shown("kafka", given), rule, remedy)
             return {name: self._filled(value, name) for name, value in _flat(given).items()}
         filled = self._filled(given, name)
@@ -266,9 +265,9 @@ class _Reader:
             return default
         if name is None:
             remedy = "write ${NAME} or ${NAME:-text}, or $${ for the two characters"
-            raise refused(option, given, "behind ${ stands the name of a variable", remedy)
+            raise refused(option, given, "${ must be followed by the name of a variable", remedy)
         remedy = f"set it, or write ${{{name}:-text}}"
-        raise refused(option, given, f"the environment has no variable {name}", remedy)
+        raise refused(option, given, f"the environment variable {name} is not set", remedy)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -286,16 +285,16 @@ def outputs_of_tables(given: object) -> tuple[Records | Rows, ...]:
         ConfigurationError: it is not a list of tables, a ``kind`` is missing or unknown, or an option is refused.
     """
     if not isinstance(given, list):
-        raise refused("writes", shown("writes", given), "it is a list of tables", _EXAMPLE)
+        raise refused("writes", shown("writes", given), "it must be a list of tables", _EXAMPLE)
     outputs = []
     for number, table in enumerate(given, start=1):
         if not isinstance(table, Mapping):
-            raise refused("writes", shown("writes", table), "it is a list of tables", _EXAMPLE)
+            raise refused("writes", shown("writes", table), "it must be a list of tables", _EXAMPLE)
         options = dict(table)
         kind = options.pop("kind", None)
         if kind not in _KINDS:
             remedy = nearest(kind, _KINDS) if isinstance(kind, str) else _EXAMPLE
-            rule = f'the kind of each output is "records" or "rows", and that of number {number} is not'
+            rule = f'the kind of output number {number} must be "records" or "rows"'
             raise refused("writes", kind, rule, remedy)
         outputs.append(_KINDS[kind](**options))
     return tuple(outputs)
@@ -326,8 +325,8 @@ def read_properties_file(path: Path, *, option: str) -> list[tuple[str, str]]:
     for part in parts:
         if isinstance(part, javaproperties.reading.KeyValue):
             if not part.value and not part.source.rstrip().endswith(("=", ":")):
-                rule = "each property has the form KEY=VALUE"
-                raise refused(option, f"{path}, line {line}", rule, "write KEY= where the value is empty")
+                rule = "each property must have the form KEY=VALUE"
+                raise refused(option, f"{path}, line {line}", rule, "write KEY= for an empty value")
             found.append((part.key, part.value))
         line += len(part.source.splitlines())
     return found

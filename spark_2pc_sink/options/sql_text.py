@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import refused
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ _CALL: Final = re.compile(r"(?P<function>\w+)\s*\(")
 _ALIAS: Final = re.compile(r"\s*\bAS\s+(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<bare>[A-Za-z_]\w*))\s*", re.IGNORECASE)
 #: Pattern before a star that means all columns.
 _ANYTHING: Final = re.compile(r"[(,]\s*(?P<star>)\Z")
+_FORM: Final = "it must be 'explode(expression) AS name'"
 _EXAMPLE: Final = "pass rows='explode(lines) AS line'"
 
 
@@ -74,15 +74,15 @@ def parse_rows(text: str) -> Explosion:
     stripped = text.strip()
     call = _CALL.match(stripped)
     if call is None:
-        raise _refused(text, "it is 'explode(expression) AS name'", _EXAMPLE)
+        raise refused("rows", text, _FORM, _EXAMPLE)
     function = call["function"].lower()
     if function in _OTHER_GENERATORS:
-        remedy = f"say it with explode, as in {_OTHER_GENERATORS[function]!r}"
-        raise _refused(text, f"explode is the only generator, and this is {function}", remedy)
+        remedy = f"use explode, as in {_OTHER_GENERATORS[function]!r}"
+        raise refused("rows", text, f"it must use explode, not {function}", remedy)
     end = _closing(stripped, call.end())
     alias = None if end is None else _ALIAS.fullmatch(stripped, end + 1)
     if function != "explode" or end is None or alias is None or not stripped[call.end() : end].strip():
-        raise _refused(text, "it is 'explode(expression) AS name'", _EXAMPLE)
+        raise refused("rows", text, _FORM, _EXAMPLE)
     name = alias["bare"] if alias["quoted"] is None else alias["quoted"].replace("``", "`")
     return Explosion(stripped[call.end() : end].strip(), name)
 
@@ -131,10 +131,6 @@ def unquoted(text: str, start: int = 0) -> Iterator[tuple[int, str]]:
             quote = character
         else:
             yield place, character
-
-
-def _refused(text: str, rule: str, remedy: str) -> ConfigurationError:
-    return refused("rows", text, rule, remedy)
 
 
 # Tokens that may contain any characters: '…', E'…' with backslashes, "…", $tag$…$tag$, and comments.

@@ -142,7 +142,7 @@ def test_where_kafka_is_may_be_said_as_to_kafkas_own_tools(
     assert cli.main(words) == 0
     assert calls[0]["kafka"] == {"bootstrap.servers": "h:1", "sasl.password": "secret"}
     assert cli.main([*words, "--kafka", "bootstrap.servers=other:1"]) == 2
-    assert "this one was given before with another" in capsys.readouterr().err
+    assert "it was given before with another value" in capsys.readouterr().err
 
 
 def test_what_is_left_in_doubt_is_exit_code_3(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:

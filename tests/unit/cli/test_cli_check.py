@@ -42,9 +42,9 @@ def test_every_option_is_a_flag(file: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["--batch-attempts-max", "many"], "--batch-attempts-max='many': it is a whole number"),
-        (["--table", "other"], "--config='table': a property has one value"),
-        (["--mode", "upsrt"], "mode='upsrt': it is one of append, upsert"),
+        (["--batch-attempts-max", "many"], "--batch-attempts-max='many': it must be a whole number"),
+        (["--table", "other"], "--config='table': it was given before with another value"),
+        (["--mode", "upsrt"], "mode='upsrt': it must be 'append', 'upsert' or"),
         (["--schema", "none.json"], "--schema='none.json': must be a file with a Spark schema"),
     ],
 )

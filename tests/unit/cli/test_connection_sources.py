@@ -120,10 +120,10 @@ def test_variables_must_not_contradict_each_other(file: Path, monkeypatch: pytes
     ("before", "line", "shown"),
     [
         ("state_schema", "state_shema", "did you mean 'state_schema'?"),
-        ("client.id = 'night'", "client.id = true", "client.id=True: it is a text"),
-        ("history_batches = 5", 'history_batches = "many"', "history_batches='many': it is a whole number"),
+        ("client.id = 'night'", "client.id = true", "client.id=True: it must be a text"),
+        ("history_batches = 5", 'history_batches = "many"', "history_batches='many': it must be a whole number"),
         ('database = "postgresql:', 'database = "mysql:', "database='mysql://***'"),
-        ("[kafka]", "[kafka", "it is no TOML"),
+        ("[kafka]", "[kafka", "it is not valid TOML"),
     ],
 )
 def test_a_file_that_is_none_is_refused(

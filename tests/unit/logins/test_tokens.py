@@ -158,8 +158,8 @@ def test_a_token_without_an_expiry_is_asked_for_again_soon() -> None:
         (("token", "soon"), "an expiry in seconds"),
         (("token", True), "an expiry in seconds"),
         (("token", 1.0, "me", "x=y"), "extensions as a mapping"),
-        (("token", 1.0, "me", {"auth": "x"}), "a SASL extension is a name of letters"),
-        (("token", 1.0, "me", {"name": "line\x01"}), "a SASL extension is a name of letters"),
+        (("token", 1.0, "me", {"auth": "x"}), "a SASL extension must be a name of letters"),
+        (("token", 1.0, "me", {"name": "line\x01"}), "a SASL extension must be a name of letters"),
         (("token", 1.0, "me", {}, "more"), "a token of letters"),
     ],
 )

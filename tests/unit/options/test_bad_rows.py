@@ -57,7 +57,7 @@ def test_it_is_shown_as_it_is_written() -> None:
 
 
 def test_a_limit_without_dead_letters_is_a_contradiction() -> None:
-    with pytest.raises(ConfigurationError, match="it has no meaning with bad_rows='fail'"):
+    with pytest.raises(ConfigurationError, match="it has no effect with bad_rows='fail'"):
         DualWriteSink(**GIVEN, max_bad_rows=5)
 
 
@@ -69,7 +69,7 @@ def test_the_table_is_named_after_the_state_table() -> None:
     assert SinkOptions.parse(**GIVEN, dead_letter_table="a.b").dead_letter_name == TableName("b", "a")
     with pytest.raises(ConfigurationError, match="dead_letter_table"):
         SinkOptions.parse(**GIVEN, dead_letter_table="a.b.c")
-    with pytest.raises(ConfigurationError, match="with _dead_letters behind it"):
+    with pytest.raises(ConfigurationError, match="with the suffix _dead_letters"):
         SinkOptions.parse(**GIVEN, state_table="s" * 55, bad_rows="dead_letter")
 
 
@@ -111,10 +111,10 @@ def test_a_layout_has_the_topic_and_the_table(outputs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("given", "rule"),
     [
-        ({**ONE, "bad_rows": "fail"}, "there are no dead letters with bad_rows='fail'"),
-        ({**ONE, "dead_letter_topic": "orders"}, "it is the topic of an output"),
-        ({**SEVERAL, "dead_letter_topic": "audit"}, "it is the topic of an output"),
-        ({**ONE, "dead_letter_topic": "bad orders"}, "it has 1 to 249 of the characters"),
+        ({**ONE, "bad_rows": "fail"}, "it has no effect with bad_rows='fail'"),
+        ({**ONE, "dead_letter_topic": "orders"}, "it must not be an output's topic"),
+        ({**SEVERAL, "dead_letter_topic": "audit"}, "it must not be an output's topic"),
+        ({**ONE, "dead_letter_topic": "bad orders"}, "it must have 1 to 249 of the characters"),
     ],
 )
 def test_what_contradicts_it_is_refused(given: dict[str, Any], rule: str) -> None:

@@ -30,33 +30,33 @@ def parse(**given: Any) -> SinkOptions:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"mode": "insert_ignore"}, "mode='insert_ignore': it needs upsert_keys"),
-        ({"delete_when": DELETE}, "delete_when=.*no meaning with mode='append'"),
-        ({**IGNORE, "delete_when": DELETE}, "delete_when=.*no meaning with mode='insert_ignore'"),
-        ({**IGNORE, "update_columns": ["a"]}, "update_columns=.*no meaning with mode='insert_ignore'"),
-        ({**IGNORE, "upsert_where": "true"}, "upsert_where=.*no meaning with mode='insert_ignore'"),
+        ({"mode": "insert_ignore"}, "mode='insert_ignore': it requires upsert_keys"),
+        ({"delete_when": DELETE}, "delete_when=.*no effect with mode='append'"),
+        ({**IGNORE, "delete_when": DELETE}, "delete_when=.*no effect with mode='insert_ignore'"),
+        ({**IGNORE, "update_columns": ["a"]}, "update_columns=.*no effect with mode='insert_ignore'"),
+        ({**IGNORE, "upsert_where": "true"}, "upsert_where=.*no effect with mode='insert_ignore'"),
         ({**UPSERT, "update_columns": []}, "update_columns=.*pass mode='insert_ignore'"),
-        ({**UPSERT, "update_columns": "status"}, "update_columns='status': it is a list of distinct column names"),
+        ({**UPSERT, "update_columns": "status"}, "update_columns='status': it must be a list of distinct column names"),
         (
             {**UPSERT, "upsert_order_by": "lsn", "upsert_late_rows": "keep_newer", "delete_when": DELETE},
-            "delete_when=.*leaves no order behind.*'deleted'",
+            "delete_when=.*order of a deleted row is not kept.*'deleted'",
         ),
         (
             {**IGNORE, "upsert_order_by": "lsn", "upsert_late_rows": "keep_newer"},
-            "upsert_late_rows=.*the existing row stays",
+            "upsert_late_rows=.*the existing row is kept",
         ),
         (
             {**IGNORE, "upsert_order_by": "lsn", "upsert_superseded": "leave_out"},
-            "upsert_superseded=.*asked after the records are sent.*dropDuplicatesWithinWatermark",
+            "upsert_superseded=.*sent before it is known.*dropDuplicatesWithinWatermark",
         ),
-        ({"unchanged_when": UNCHANGED}, "unchanged_when=.*no meaning with mode='append'"),
-        ({**UPSERT, "unchanged_when": {}}, "unchanged_when=.*it is a mapping"),
+        ({"unchanged_when": UNCHANGED}, "unchanged_when=.*no effect with mode='append'"),
+        ({**UPSERT, "unchanged_when": {}}, "unchanged_when=.*it must be a mapping"),
         ({**UPSERT, "unchanged_when": {"id": "true"}}, "unchanged_when=.*'id' must be one of columns"),
         ({**UPSERT, "unchanged_when": UNCHANGED, "columns": {"id": "id"}}, "unchanged_when=.*'a' must be one of"),
         ({**UPSERT, "unchanged_when": UNCHANGED, "upsert_where": "true"}, "unchanged_when=.*leave upsert_where out"),
         (
             {**UPSERT, "upsert_order_by": "n", "upsert_late_rows": "keep_newer", "unchanged_when": UNCHANGED},
-            "unchanged_when=.*may still come late",
+            "unchanged_when=.*may still arrive late",
         ),
         (
             {**UPSERT, "upsert_order_by": "n", "upsert_superseded": "leave_out", "unchanged_when": UNCHANGED},
@@ -64,11 +64,17 @@ def parse(**given: Any) -> SinkOptions:
         ),
         ({**UPSERT, "tombstones": True}, "tombstones=True.*pass delete_when"),
         ({"primary_key": ["id"]}, "primary_key=.*pass create_table=True"),
-        ({**UPSERT, "create_table": True, "primary_key": ["id"]}, "primary_key=.*upsert_keys are the primary key"),
-        ({"schema_evolution": "widen"}, "schema_evolution='widen': it is one of strict, add_columns"),
-        ({"on_decide": "SELECT 1"}, "on_decide='SELECT 1': it is a function of two arguments"),
-        ({"on_decide": []}, "on_decide=.*it is a function of two arguments"),
-        ({"on_decide": ["SELECT 1; COMMIT"]}, "on_decide='SELECT 1; COMMIT': COMMIT would end the transaction"),
+        (
+            {**UPSERT, "create_table": True, "primary_key": ["id"]},
+            "primary_key=.*upsert_keys are already the primary key",
+        ),
+        ({"schema_evolution": "widen"}, "schema_evolution='widen': it must be 'strict' or 'add_columns'"),
+        ({"on_decide": "SELECT 1"}, "on_decide='SELECT 1': it must be a function of the connection"),
+        ({"on_decide": []}, "on_decide=.*it must be a function of the connection"),
+        (
+            {"on_decide": ["SELECT 1; COMMIT"]},
+            "on_decide='SELECT 1; COMMIT': COMMIT would end the deciding transaction",
+        ),
     ],
 )
 def test_what_does_not_go_together(given: dict[str, Any], said: str) -> None:
@@ -91,7 +97,7 @@ def test_what_does() -> None:
 def test_outputs_have_the_same_options_by_their_own_names() -> None:
     with pytest.raises(ConfigurationError, match=r"Rows\('orders'\): delete_when=.*late_rows='keep_newer'"):
         Rows("orders", mode="upsert", keys=["id"], order_by="lsn", late_rows="keep_newer", delete_when=DELETE)
-    with pytest.raises(ConfigurationError, match=r"superseded=.*mode='insert_ignore' only the table tells"):
+    with pytest.raises(ConfigurationError, match=r"superseded=.*mode='insert_ignore' records are sent"):
         SinkOptions.parse(
             **{**BASE, "topic": None, "table": None},
             writes=[

@@ -77,8 +77,8 @@ def test_a_new_option_is_read_from_files_variables_and_flags(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"rows_per_moon_max": 10}, "rows_per_moon_max=10: it is at most 9; lower it"),
-        ({"rows_per_moon_max": "7"}, "rows_per_moon_max='7': it is a whole number; pass a number"),
+        ({"rows_per_moon_max": 10}, "rows_per_moon_max=10: it must be at most 9; lower it"),
+        ({"rows_per_moon_max": "7"}, "rows_per_moon_max='7': it must be a whole number; pass a number"),
         ({"rows_per_mon_max": 7}, "rows_per_mon_max=7: there is no such option; did you mean 'rows_per_moon_max'?"),
     ],
 )

@@ -119,9 +119,9 @@ def test_a_quoted_name_is_the_name(text: str) -> None:
     "value", ["a\x00b", "a\ud800b", ["a\x00b"], {"a": "a\x00b"}, {"a\udfffb": "a"}, Path("a\x00b")]
 )
 def test_what_no_text_has_is_refused_by_its_place(value: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"character 2 of it is U\+(0000|D800|DFFF), which no text"):
+    with pytest.raises(ConfigurationError, match=r"character 2 is U\+(0000|D800|DFFF), which PostgreSQL"):
         SinkOptions.parse(**{**REQUIRED, "columns": value})
-    with pytest.raises(ConfigurationError, match="character 2 of it"):
+    with pytest.raises(ConfigurationError, match="character 2 is"):
         KafkaOptions.parse({"bootstrap.servers": "h:9092", "client.id": value})
 
 
@@ -142,5 +142,5 @@ def test_a_url_says_nothing_that_libpq_cannot_be_told(url: str) -> None:
 @pytest.mark.parametrize("host", ["h ", "h\n", "\th", "h\x85"])
 def test_a_host_is_seen_as_it_is(host: str) -> None:
     """A line break comes with a host that was read from a file; libpq would look for another one."""
-    with pytest.raises(ConfigurationError, match="a host has no space, line break"):
+    with pytest.raises(ConfigurationError, match="a host must not have a space"):
         SinkOptions.parse(**{**REQUIRED, "database": f"postgresql://u:p@{host}:5432/d"})

@@ -77,22 +77,22 @@ def test_one_topic_and_one_table_are_one_lane() -> None:
     ("make", "said"),
     [
         (lambda: Rows("orders", kyes=["id"]), "kyes=.*did you mean 'keys'"),  # type: ignore[call-arg]
-        (lambda: Rows("order lines"), "it is 'table' or 'schema.table'"),
-        (lambda: Rows("orders", mode="upsert"), r"Rows\('orders'\): mode=.*it needs keys; pass keys="),
-        (lambda: Rows("orders", keys=["id"]), r"Rows\('orders'\): keys=.*no meaning with mode='append'"),
+        (lambda: Rows("order lines"), "it must be 'table' or 'schema.table'"),
+        (lambda: Rows("orders", mode="upsert"), r"Rows\('orders'\): mode=.*it requires keys; pass keys="),
+        (lambda: Rows("orders", keys=["id"]), r"Rows\('orders'\): keys=.*no effect with mode='append'"),
         (lambda: Rows("orders", mode="upsert", keys="id"), "a list of distinct column names"),
         (lambda: Rows("orders", columns={}), "a mapping of table columns"),
         (lambda: Records("no topic"), "1 to 249 of the characters"),
         (lambda: Records("a", superseded="leave"), "did you mean 'leave_out'"),  # type: ignore[arg-type]
-        (lambda: Records("a", where=" "), "a text that is not empty"),
+        (lambda: Records("a", where=" "), "a non-empty text"),
         (sink, "table=None: it is required; pass table=, or writes="),
         (lambda: sink("orders"), r"a list of Records\(\.\.\.\) and Rows"),  # type: ignore[arg-type]
-        (lambda: SinkOptions.parse(**REQUIRED, writes="orders"), r"writes='orders': it is a list of Records"),
+        (lambda: SinkOptions.parse(**REQUIRED, writes="orders"), r"writes='orders': it must be a list of Records"),
         (lambda: sink(Rows("a"), table="a"), "table='a': with writes, each output has its own"),
         (lambda: sink(Rows("a"), mode="upsert"), "mode='upsert': with writes, each output has its own"),
-        (lambda: sink(Rows("a"), Rows("A", where="x")), 'each table is written by one output, and "a" by 2'),
-        (lambda: sink(Records("a"), Records("a")), r"Records\('a'\) stands there twice"),
-        (lambda: sink(Records("a", superseded="leave_out"), Rows("a")), "it needs a table with order_by"),
+        (lambda: sink(Rows("a"), Rows("A", where="x")), 'each table must have one output, and "a" has 2'),
+        (lambda: sink(Records("a"), Records("a")), r"Records\('a'\) is listed twice"),
+        (lambda: sink(Records("a", superseded="leave_out"), Rows("a")), "it requires a table with order_by"),
     ],
 )
 def test_what_contradicts_is_refused(make: Any, said: str) -> None:
@@ -120,16 +120,16 @@ def test_an_explosion_is_read(text: str, array: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("explode_outer(lines) AS line", "explode is the only generator, and this is explode_outer"),
-        ("POSEXPLODE(lines) AS (n, line)", "say it with explode, as in 'explode\\(transform"),
-        ("inline(lines)", "explode is the only generator, and this is inline"),
-        ("explode(lines)", "it is 'explode\\(expression\\) AS name'"),
-        ("explode() AS line", "it is 'explode\\(expression\\) AS name'"),
-        ("explode(lines AS line", "it is 'explode\\(expression\\) AS name'"),
-        ("explode(map) AS (k, v)", "it is 'explode\\(expression\\) AS name'"),
-        ("explode(a) + explode(b) AS c", "it is 'explode\\(expression\\) AS name'"),
-        ("flatten(lines) AS line", "it is 'explode\\(expression\\) AS name'"),
-        ("lines", "it is 'explode\\(expression\\) AS name'"),
+        ("explode_outer(lines) AS line", "it must use explode, not explode_outer"),
+        ("POSEXPLODE(lines) AS (n, line)", "use explode, as in 'explode\\(transform"),
+        ("inline(lines)", "it must use explode, not inline"),
+        ("explode(lines)", "it must be 'explode\\(expression\\) AS name'"),
+        ("explode() AS line", "it must be 'explode\\(expression\\) AS name'"),
+        ("explode(lines AS line", "it must be 'explode\\(expression\\) AS name'"),
+        ("explode(map) AS (k, v)", "it must be 'explode\\(expression\\) AS name'"),
+        ("explode(a) + explode(b) AS c", "it must be 'explode\\(expression\\) AS name'"),
+        ("flatten(lines) AS line", "it must be 'explode\\(expression\\) AS name'"),
+        ("lines", "it must be 'explode\\(expression\\) AS name'"),
     ],
 )
 def test_any_other_generator_is_refused_by_name(text: str, said: str) -> None:

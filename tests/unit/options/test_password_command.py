@@ -55,11 +55,11 @@ def test_no_password_is_a_failure(printed: str) -> None:
 
 def test_what_is_no_text_is_a_failure() -> None:
     said = refusal(command("import sys; sys.stdout.buffer.write(bytes([255]))"))
-    assert "password_command cannot be called: 'utf-8' codec" in said
+    assert "password_command could not be run: 'utf-8' codec" in said
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
-    assert "password_command cannot be called" in refusal(PasswordCommand("no-such-program --at=all", LIMIT_S))
+    assert "password_command could not be run" in refusal(PasswordCommand("no-such-program --at=all", LIMIT_S))
 
 
 def test_a_command_has_its_time() -> None:
@@ -69,7 +69,7 @@ def test_a_command_has_its_time() -> None:
     assert time.monotonic() - began_s < LIMIT_S
 
 
-@pytest.mark.parametrize(("text", "rule"), [("   ", "it names a program"), ("program 'open", "split into words")])
+@pytest.mark.parametrize(("text", "rule"), [("   ", "it must name a program"), ("program 'open", "split into words")])
 def test_a_command_without_sense_is_refused_at_once(text: str, rule: str) -> None:
     with pytest.raises(ConfigurationError, match=rule):
         PasswordCommand(text, LIMIT_S)
@@ -94,12 +94,12 @@ def test_who_is_asked_for_the_password() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"database_password": "s3cret"}, "it is a function without arguments"),
+        ({"database_password": "s3cret"}, "it must be a function without arguments"),
         ({"database_password": lambda: "x", "password_command": "cat f"}, "database_password is given as well"),
         ({"password_command": "cat f", "database": "postgresql://u:s3cret@h/d"}, "has a password as well"),
         ({"database_password": lambda: "x", "database": "postgresql://h/d?password=s3cret"}, "has a password as well"),
         ({"password_command": "cat 'f"}, "it cannot be split into words"),
-        ({"password_command": ""}, "it is a text that is not empty"),
+        ({"password_command": ""}, "it must be a non-empty text"),
     ],
 )
 def test_one_place_has_the_password(given: dict[str, Any], said: str) -> None:

@@ -78,7 +78,7 @@ def test_no_secret_is_shown() -> None:
         ({"writeMode": "append"}, "the name here is 'mode'"),
         ({"bootstrap_servers": "h:9092"}, "the name here is 'kafka'"),
         ({"commitLogTable": "t"}, "the name here is 'state_table'"),
-        ({"frobnicate": "pass-word"}, "the valid ones are transactional_id, kafka, database"),
+        ({"frobnicate": "pass-word"}, "valid are transactional_id, kafka, database"),
     ],
 )
 def test_an_unknown_option_names_the_nearest(options: dict[str, object], said: str) -> None:
@@ -100,10 +100,10 @@ def test_what_is_required_is_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mode": "upsert"}, "it needs upsert_keys"),
-        ({"upsert_keys": ["id"]}, "no meaning with mode='append'"),
-        ({"upsert_order_by": "ts"}, "no meaning with mode='append'"),
-        ({"upsert_superseded": "leave_out"}, "it needs an order of the rows with one key"),
+        ({"mode": "upsert"}, "it requires upsert_keys"),
+        ({"upsert_keys": ["id"]}, "no effect with mode='append'"),
+        ({"upsert_order_by": "ts"}, "no effect with mode='append'"),
+        ({"upsert_superseded": "leave_out"}, "it requires an order of the rows with one key"),
         ({"mode": "upsert", "upsert_keys": ["id"], "upsert_late_rows": "keep_newer"}, "pass upsert_order_by="),
         ({"upsert_superseded": "leave_ot"}, "did you mean 'leave_out'?"),
         ({"mode": "upsert", "upsert_keys": ["id"], "columns": {"total": "1"}}, "add 'id' to columns"),
@@ -111,8 +111,8 @@ def test_what_is_required_is_named(name: str) -> None:
         ({"mode": "upsert", "upsert_keys": ["id", "id"]}, "a list of distinct column names"),
         ({"mode": "upsert", "upsert_keys": [1]}, "a list of distinct column names"),
         ({"mode": "upsrt"}, "did you mean 'upsert'?"),
-        ({"mode": 1}, "a text that is not empty"),
-        ({"key": " "}, "a text that is not empty"),
+        ({"mode": 1}, "a non-empty text"),
+        ({"key": " "}, "a non-empty text"),
         ({"columns": {}}, "a mapping of table columns"),
         ({"columns": ["id"]}, "a mapping of table columns"),
         ({"columns": {"id": ""}}, "a mapping of table columns"),
@@ -122,17 +122,17 @@ def test_what_is_required_is_named(name: str) -> None:
         ({"batch_attempts_max": 101}, "at most 100"),
         ({"batch_attempts_max": True}, "a whole number"),
         ({"lock_timeout_ms": "5s"}, "pass a number ms"),
-        ({"claim_lock_timeout_ms": 31_000}, "not above claim_deadline_ms=30000"),
-        ({"lock_timeout_ms": 600_001}, "not above statement_timeout_ms=600000"),
-        ({"state_table": "a", "history_table": "a"}, "another table than state_table"),
-        ({"history_table": "kafka_transaction_state_actions"}, "and than kafka_transaction_state_actions"),
-        ({"state_table": 56 * "a"}, "with _history behind it, it has at most 63 bytes"),
-        ({"state_table": 56 * "a", "history_table": "b"}, "with _actions behind it, it has at most 63 bytes"),
-        ({"reason": "the disk is gone"}, "why adopt, accept_loss or accept_replay is set, and none of them is"),
-        ({"reason": " ", "adopt": True}, "a text that is not empty"),
+        ({"claim_lock_timeout_ms": 31_000}, "not exceed claim_deadline_ms=30000"),
+        ({"lock_timeout_ms": 600_001}, "not exceed statement_timeout_ms=600000"),
+        ({"state_table": "a", "history_table": "a"}, "it must differ from state_table"),
+        ({"history_table": "kafka_transaction_state_actions"}, "and from kafka_transaction_state_actions"),
+        ({"state_table": 56 * "a"}, "with the suffix _history it must have at most 63 bytes"),
+        ({"state_table": 56 * "a", "history_table": "b"}, "with the suffix _actions it must have at most 63 bytes"),
+        ({"reason": "the disk is gone"}, "it must be combined with adopt, accept_loss or accept_replay"),
+        ({"reason": " ", "adopt": True}, "a non-empty text"),
         ({"kafka": {"bootstrap.servers": "h", "transaction.timeout.ms": 5_000}}, "below transaction.timeout.ms=5000"),
         ({"require_tls": True}, "security.protocol=PLAINTEXT has no TLS, and h:9092 is on another machine"),
-        ({"transactional_id": ""}, "a text that is not empty"),
+        ({"transactional_id": ""}, "a non-empty text"),
         ({"transactional_id": "a\nb"}, "printable characters"),
         ({"topic": "a b"}, "1 to 249 of the characters"),
         ({"table": "a.b.c"}, "'table' or 'schema.table'"),
@@ -225,7 +225,7 @@ def test_what_is_named_as_lost_is_a_part_of_adopting() -> None:
     """C5: alone it would say nothing."""
     assert str(sink(adopt=True, accept_loss="41..43").accept_loss) == "41..43"
     assert sink(adopt=True).accept_loss is None
-    with pytest.raises(ConfigurationError, match=r"accept_loss='41\.\.43': it names what adopt goes on without"):
+    with pytest.raises(ConfigurationError, match=r"accept_loss='41\.\.43': it must be combined with adopt"):
         sink(accept_loss="41..43")
     with pytest.raises(ConfigurationError, match="accept_loss='all'"):
         sink(adopt=True, accept_loss="all")
@@ -245,7 +245,7 @@ def test_recovery_takes_its_own_options_only() -> None:
 def test_a_replay_is_accepted_by_the_name_of_its_batch() -> None:
     """A7: a flag that is left on would accept the next one too. True would else be taken for batch 1."""
     assert sink(accept_replay=0).accept_replay == 0
-    with pytest.raises(ConfigurationError, match="it is a whole number"):
+    with pytest.raises(ConfigurationError, match="it must be a whole number"):
         sink(accept_replay=True)
 
 
@@ -288,5 +288,5 @@ def test_topics_follow_the_rules_of_kafka() -> None:
 
 
 def test_the_nearest_word() -> None:
-    assert nearest("acks", []) == "the valid ones are "
+    assert nearest("acks", []) == "valid are "
     assert nearest("compresion_type", ["compression.type"]) == "did you mean 'compression.type'?"

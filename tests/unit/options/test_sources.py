@@ -106,14 +106,14 @@ def test_a_variable_may_stand_for_a_number_or_a_switch(write: Write) -> None:
     [
         ('tabel = "orders"', "tabel='orders': there is no such option; did you mean 'table'?"),
         ('dbtable = "orders"', "the name here is 'table'"),
-        ('key = "${MISSING}"', "key='${MISSING}': the environment has no variable MISSING"),
-        ('key = "${1}"', "key='${1}': behind ${ stands the name of a variable"),
-        ('history_batches = "${PASSWORD}"', "history_batches='${PASSWORD}': it is a whole number"),
-        ("kafka = 5", "kafka=5: it is a table of Kafka client properties; write them below a line [kafka]"),
-        ("writes = 5", "writes=5: it is a list of tables"),
-        ('[[writes]]\nkind = "record"', "writes='record': the kind of each output"),
+        ('key = "${MISSING}"', "key='${MISSING}': the environment variable MISSING is not set"),
+        ('key = "${1}"', "key='${1}': ${ must be followed by the name of a variable"),
+        ('history_batches = "${PASSWORD}"', "history_batches='${PASSWORD}': it must be a whole number"),
+        ("kafka = 5", "kafka=5: it must be a table of Kafka client properties; write them below a line [kafka]"),
+        ("writes = 5", "writes=5: it must be a list of tables"),
+        ('[[writes]]\nkind = "record"', "writes='record': the kind of output number 1"),
         ('[[writes]]\nkind = "rows"\ntabel = "o"', "tabel='o': there is no such option; did you mean 'table'?"),
-        ("key = ", "it is no TOML: "),
+        ("key = ", "it is not valid TOML: "),
     ],
 )
 def test_what_cannot_be_read_is_refused(write: Write, text: str, shown: str) -> None:
@@ -128,13 +128,13 @@ def test_what_cannot_be_read_is_refused(write: Write, text: str, shown: str) -> 
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
-        ('mode = "upsrt"', "mode='upsrt': it is one of append, upsert"),
-        ("batch_attempts_max = 0", "batch_attempts_max=0: it is at least 1"),
-        ("batch_attempts_max = 1.5", "batch_attempts_max=1.5: it is a whole number"),
-        ('batch_attempts_max = "${SECRET}"', "batch_attempts_max='${SECRET}': it is at least 1"),
-        ("topic = 5", "topic=5: it is a text"),
-        ('columns = { a = "${SECRET}", b = "" }', "columns='***': it is a mapping"),
-        ('on_batch = "print"', "on_batch='print': it is a function"),
+        ('mode = "upsrt"', "mode='upsrt': it must be 'append', 'upsert' or"),
+        ("batch_attempts_max = 0", "batch_attempts_max=0: it must be at least 1"),
+        ("batch_attempts_max = 1.5", "batch_attempts_max=1.5: it must be a whole number"),
+        ('batch_attempts_max = "${SECRET}"', "batch_attempts_max='${SECRET}': it must be at least 1"),
+        ("topic = 5", "topic=5: it must be a non-empty text"),
+        ('columns = { a = "${SECRET}", b = "" }', "columns='***': it must be a mapping"),
+        ('on_batch = "print"', "on_batch='print': it must be a function"),
     ],
 )
 def test_an_error_names_file_option_and_value(
@@ -233,11 +233,11 @@ def test_a_misspelt_variable_is_refused(name: str, remedy: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "shown"),
     [
-        ("HISTORY_BATCHES", "many", "SPARK_2PC_HISTORY_BATCHES='many': it is a whole number"),
-        ("ADOPT", "ja", "SPARK_2PC_ADOPT='ja': it is one of 'true', 'false'"),
-        ("COLUMNS", "[]", "SPARK_2PC_COLUMNS='[]': its text is JSON, an object"),
-        ("COLUMNS", "{", "SPARK_2PC_COLUMNS='{': its text is JSON: "),
-        ("WRITES", '[{"kind": "record"}]', "SPARK_2PC_WRITES='record': the kind of each output"),
+        ("HISTORY_BATCHES", "many", "SPARK_2PC_HISTORY_BATCHES='many': it must be a whole number"),
+        ("ADOPT", "ja", "SPARK_2PC_ADOPT='ja': it must be 'true' or 'false'"),
+        ("COLUMNS", "[]", "SPARK_2PC_COLUMNS='[]': it must be JSON, an object"),
+        ("COLUMNS", "{", "SPARK_2PC_COLUMNS='{': it must be JSON: "),
+        ("WRITES", '[{"kind": "record"}]', "SPARK_2PC_WRITES='record': the kind of output number 1"),
     ],
 )
 def test_a_text_that_is_no_value_is_refused(name: str, text: str, shown: str) -> None:
@@ -250,7 +250,7 @@ def test_an_error_of_the_sink_names_the_variable(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SHOP_MODE", "upsrt")
     for name, text in {**SIDES, "SPARK_2PC_TABLE": "t", "SPARK_2PC_TRANSACTIONAL_ID": "t"}.items():
         monkeypatch.setenv(name.replace("SPARK_2PC_", "SHOP_"), text)
-    with pytest.raises(ConfigurationError, match=r"^SHOP_MODE: mode='upsrt': it is one of append, upsert"):
+    with pytest.raises(ConfigurationError, match=r"^SHOP_MODE: mode='upsrt': it must be 'append', 'upsert' or"):
         DualWriteSink.from_env(prefix="SHOP_")
 
 
@@ -265,7 +265,7 @@ def test_files_that_variables_name_are_read_too(tmp_path: Path) -> None:
         "database": SIDES["SPARK_2PC_DATABASE"],
         "kafka": {"client.id": "night", "sasl.password": "hidden", "bootstrap.servers": "h:9092"},
     }
-    with pytest.raises(ConfigurationError, match="SPARK_2PC_TABLE='table': a property has one value"):
+    with pytest.raises(ConfigurationError, match="SPARK_2PC_TABLE='table': it was given before with another value"):
         read_environment({**environment, "SPARK_2PC_TABLE": "other"})
 
 

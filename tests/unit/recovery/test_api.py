@@ -58,7 +58,7 @@ def test_a_glob_chooses_of_all_sinks() -> None:
 
 @pytest.mark.parametrize("timeout_s", [0, 3_601])
 def test_the_time_out_has_bounds(timeout_s: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"timeout_s={timeout_s}: it is at "):
+    with pytest.raises(ConfigurationError, match=f"timeout_s={timeout_s}: it must be at "):
         status(**SIDES, timeout_s=timeout_s)
 
 

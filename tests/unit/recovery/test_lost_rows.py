@@ -174,13 +174,13 @@ def test_where_it_is_open_is_asked_within_bounds() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"open_transaction": "end", "adopt": True}, "it is one of commit, abort"),
+        ({"open_transaction": "end", "adopt": True}, "it must be 'commit' or 'abort'"),
         ({"open_transaction": "abort"}, "pass adopt too"),
-        ({"open_transaction": "commit", "adopt": True}, "it comes with open_transaction='commit'"),
-        ({"open_transaction": "abort", "adopt": True, "batch": 3}, "it comes with open_transaction='commit'"),
+        ({"open_transaction": "commit", "adopt": True}, "open_transaction='commit'"),
+        ({"open_transaction": "abort", "adopt": True, "batch": 3}, "open_transaction='commit'"),
         ({"decision": "drop"}, "pass OperatorDecision.DROP"),
-        ({"batch": 3}, "it comes with open_transaction='commit'"),
-        ({"open_transaction": "commit", "adopt": True, "batch": -1}, "it is at least 0"),
+        ({"batch": 3}, "open_transaction='commit'"),
+        ({"open_transaction": "commit", "adopt": True, "batch": -1}, "it must be at least 0"),
     ],
 )
 def test_a_word_that_is_not_complete_is_refused(options: dict[str, object], said: str) -> None:

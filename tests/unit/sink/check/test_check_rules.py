@@ -9,8 +9,7 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import Records, Rows, SinkOptions
-from spark_2pc_sink.sink.check.check import database_findings, guarantee
-from spark_2pc_sink.sink.check.database_side import DatabaseFacts, TableFacts
+from spark_2pc_sink.sink.check.check import DatabaseFacts, TableFacts, database_findings, guarantee
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding, Level
 from spark_2pc_sink.sink.check.kafka_rules import TopicRight, kafka_findings
 from spark_2pc_sink.sink.check.kafka_side import (

@@ -45,126 +45,151 @@ def answered(response: Any) -> Any:
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", versions(Api.METADATA))
-def test_metadata_asks_by_name_and_creates_nothing(version: int) -> None:
-    seen = as_broker_sees_it(messages.metadata_request(["b", "a", "a"], version=version))
-    assert [topic["name"] for topic in seen["topics"]] == ["a", "b"]
-    assert seen["allow_auto_topic_creation"] is False
+LISTED = {"name": "orders", "partitions": [0, 3]}
+LOOKUPS = {ORDERS_0: OffsetSpec.LATEST, ORDERS_3: 1234}
 
 
-def test_metadata_without_topics_asks_for_none_of_them() -> None:
-    """An empty list asks for no topics; null would ask for all."""
-    assert as_broker_sees_it(messages.metadata_request([], version=12))["topics"] == []
+def fetch(version: int, **changes: Any) -> Any:
+    wanted = {"isolation": IsolationLevel.READ_COMMITTED, "max_wait_ms": 50, "partition_bytes_max": 1000, **changes}
+    return messages.fetch_request({ORDERS_3: 11, ORDERS_0: 5}, version=version, **wanted)
 
 
-@pytest.mark.parametrize("version", versions(Api.FIND_COORDINATOR))
-def test_find_coordinator_asks_for_transactions(version: int) -> None:
-    seen = as_broker_sees_it(messages.find_coordinators_request(["tid", "other"], version=version))
-    assert seen == {"key_type": 1, "coordinator_keys": ["tid", "other"]}
+def init(version: int, **flags: bool) -> Any:
+    return messages.init_producer_id_request("tid", version=version, timeout_ms=60_000, **flags)
 
 
-@pytest.mark.parametrize("version", versions(Api.INIT_PRODUCER_ID))
-def test_init_producer_id(version: int) -> None:
-    """Without a pair of its own, which fences everyone (KIP-360)."""
-    seen = as_broker_sees_it(messages.init_producer_id_request("tid", version=version, timeout_ms=60_000))
-    assert (seen["producer_id"], seen["producer_epoch"]) == (-1, -1)
-    assert (seen["transactional_id"], seen["transaction_timeout_ms"]) == ("tid", 60_000)
-    assert not seen.get("enable2_pc")
-    assert not seen.get("keep_prepared_txn")
+def marker(version: int, *, commit: bool) -> Any:
+    return messages.write_txn_markers_request(PRODUCER, ORDERS_3, commit=commit, coordinator_epoch=5, version=version)
 
 
-@pytest.mark.parametrize("two_phase", [True, False])
-@pytest.mark.parametrize("keep", [True, False])
-def test_init_producer_id_v6_carries_both_flags(two_phase: bool, keep: bool) -> None:
-    """KIP-939, "Protocol Changes": Enable2Pc and KeepPreparedTxn, version 6."""
-    request = messages.init_producer_id_request(
-        "tid", version=6, timeout_ms=1, enable_two_phase_commit=two_phase, keep_prepared=keep
-    )
-    seen = as_broker_sees_it(request)
-    assert (seen["enable2_pc"], seen["keep_prepared_txn"]) == (two_phase, keep)
+#: What is built at a version, and what a broker sees of it. An empty list of topics asks for none, and null for all.
+#: A request for a pair names none, which fences everyone (KIP-360).
+REQUESTS: list[tuple[Api, Any, dict[str, Any]]] = [
+    (
+        Api.METADATA,
+        lambda version: messages.metadata_request(["b", "a", "a"], version=version),
+        {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False},
+    ),
+    (Api.METADATA, lambda version: messages.metadata_request([], version=version), {"topics": []}),
+    (
+        Api.METADATA,
+        lambda version: messages.metadata_request(None, version=version, operations=True),
+        {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": True},
+    ),
+    (
+        Api.FIND_COORDINATOR,
+        lambda version: messages.find_coordinators_request(["tid", "other"], version=version),
+        {"key_type": 1, "coordinator_keys": ["tid", "other"]},
+    ),
+    (
+        Api.INIT_PRODUCER_ID,
+        init,
+        {"producer_id": -1, "producer_epoch": -1, "transactional_id": "tid", "transaction_timeout_ms": 60_000},
+    ),
+    (
+        Api.ADD_PARTITIONS_TO_TXN,
+        lambda version: messages.add_partitions_request(
+            "tid", PRODUCER, [ORDERS_3, AUDIT_1, ORDERS_0, ORDERS_0], version=version
+        ),
+        {
+            "v3_and_below_transactional_id": "tid",
+            "v3_and_below_producer_id": 2**40,
+            "v3_and_below_producer_epoch": 32_766,
+            "v3_and_below_topics": [{"name": "audit", "partitions": [1]}, LISTED],
+        },
+    ),
+    (
+        Api.LIST_TRANSACTIONS,
+        lambda version: messages.list_transactions_request(version=version, states=["Ongoing"], producer_ids=[5]),
+        {"state_filters": ["Ongoing"], "producer_id_filters": [5]},
+    ),
+    (
+        Api.DESCRIBE_CONFIGS,
+        lambda version: messages.describe_configs_request(ConfigResource.BROKER, "1", ["a"], version=version),
+        {"resources": [{"resource_type": 4, "resource_name": "1", "configuration_keys": ["a"]}]},
+    ),
+    (
+        Api.FETCH,
+        fetch,
+        {"replica_id": -1, "session_id": 0, "session_epoch": -1, "max_wait_ms": 50, "min_bytes": 1, "max_bytes": 2000},
+    ),
+    (Api.FETCH, lambda version: fetch(version, bytes_max=1500), {"max_bytes": 1500, "isolation_level": 1}),
+    (
+        Api.FETCH,
+        lambda version: fetch(version, partition_bytes_max=2**30, isolation=IsolationLevel.READ_UNCOMMITTED),
+        {"max_bytes": 2**31 - 1, "isolation_level": 0},
+    ),
+    (
+        Api.LIST_OFFSETS,
+        lambda version: messages.list_offsets_request(
+            LOOKUPS, version=version, isolation=IsolationLevel.READ_COMMITTED
+        ),
+        {"replica_id": -1, "isolation_level": 1},
+    ),
+]
 
 
-@pytest.mark.parametrize(("two_phase", "keep"), [(True, False), (False, True)])
-def test_a_flag_that_a_version_would_drop_is_refused(two_phase: bool, keep: bool) -> None:
-    """Encoding v5 drops unknown fields, and without keepPreparedTxn the broker aborts what was prepared."""
-    with pytest.raises(LocalProtocolError, match="only version 6 carries"):
-        messages.init_producer_id_request(
-            "tid", version=5, timeout_ms=1, enable_two_phase_commit=two_phase, keep_prepared=keep
-        )
+@pytest.mark.parametrize(("api", "build", "fields"), REQUESTS)
+def test_a_request_as_a_broker_sees_it(api: Api, build: Any, fields: dict[str, Any]) -> None:
+    for version in versions(api):
+        seen = as_broker_sees_it(build(version))
+        assert {name: seen[name] for name in fields} == fields
 
 
-def test_add_partitions() -> None:
-    request = messages.add_partitions_request("tid", PRODUCER, [ORDERS_3, AUDIT_1, ORDERS_0, ORDERS_0], version=3)
-    assert as_broker_sees_it(request) == {
-        "v3_and_below_transactional_id": "tid",
-        "v3_and_below_producer_id": 2**40,
-        "v3_and_below_producer_epoch": 32_766,
-        "v3_and_below_topics": [{"name": "audit", "partitions": [1]}, {"name": "orders", "partitions": [0, 3]}],
-    }
-
-
-@pytest.mark.parametrize("version", versions(Api.LIST_TRANSACTIONS))
-def test_list_transactions(version: int) -> None:
-    request = messages.list_transactions_request(version=version, states=["Ongoing"], producer_ids=[5])
-    seen = as_broker_sees_it(request)
-    assert (seen["state_filters"], seen["producer_id_filters"]) == (["Ongoing"], [5])
-    assert seen.get("duration_filter", -1) == -1
-    assert seen.get("transactional_id_pattern") is None
-
-
-@pytest.mark.parametrize("version", versions(Api.DESCRIBE_CONFIGS))
-def test_describe_configs(version: int) -> None:
-    request = messages.describe_configs_request(ConfigResource.BROKER, "1", ["a", "b"], version=version)
-    (resource,) = as_broker_sees_it(request)["resources"]
-    assert resource == {"resource_type": 4, "resource_name": "1", "configuration_keys": ["a", "b"]}
-
-
-@pytest.mark.parametrize("version", versions(Api.FETCH))
-@pytest.mark.parametrize("isolation", list(IsolationLevel))
-def test_fetch(version: int, isolation: IsolationLevel) -> None:
-    request = messages.fetch_request(
-        {ORDERS_3: 11, ORDERS_0: 5}, version=version, isolation=isolation, max_wait_ms=50, partition_bytes_max=1000
-    )
-    seen = as_broker_sees_it(request)
-    assert (seen["replica_id"], seen["session_id"], seen["session_epoch"]) == (-1, 0, -1)
-    assert (seen["max_wait_ms"], seen["min_bytes"], seen["max_bytes"]) == (50, 1, 2000)
-    assert seen["isolation_level"] == isolation
-    (topic,) = seen["topics"]
+def test_what_is_asked_of_each_partition_is_in_its_topic() -> None:
+    (topic,) = as_broker_sees_it(fetch(12))["topics"]
     assert [(part["partition"], part["fetch_offset"], part["partition_max_bytes"]) for part in topic["partitions"]] == [
         (3, 11, 1000),
         (0, 5, 1000),
     ]
-
-
-def test_fetch_has_a_bound_for_all_partitions() -> None:
-    request = messages.fetch_request(
-        {ORDERS_3: 11, ORDERS_0: 5},
-        version=12,
-        isolation=IsolationLevel.READ_COMMITTED,
-        max_wait_ms=0,
-        partition_bytes_max=1000,
-        bytes_max=1500,
-    )
-    assert as_broker_sees_it(request)["max_bytes"] == 1500
-
-
-def test_fetch_of_many_partitions_stays_within_int32() -> None:
-    offsets = {TopicPartition("orders", index): 0 for index in range(3)}
-    request = messages.fetch_request(
-        offsets, version=12, isolation=IsolationLevel.READ_COMMITTED, max_wait_ms=0, partition_bytes_max=2**30
-    )
-    assert as_broker_sees_it(request)["max_bytes"] == 2**31 - 1
-
-
-@pytest.mark.parametrize("version", versions(Api.LIST_OFFSETS))
-def test_list_offsets(version: int) -> None:
-    request = messages.list_offsets_request(
-        {ORDERS_0: OffsetSpec.LATEST, ORDERS_3: 1234}, version=version, isolation=IsolationLevel.READ_COMMITTED
-    )
-    seen = as_broker_sees_it(request)
-    (topic,) = seen["topics"]
-    assert (seen["replica_id"], seen["isolation_level"]) == (-1, 1)
+    request = messages.list_offsets_request(LOOKUPS, version=7, isolation=IsolationLevel.READ_COMMITTED)
+    (topic,) = as_broker_sees_it(request)["topics"]
     assert [(part["partition_index"], part["timestamp"]) for part in topic["partitions"]] == [(0, -1), (3, 1234)]
+    seen = as_broker_sees_it(messages.metadata_request(["b", "a", "a"], version=12))
+    assert [topic["name"] for topic in seen["topics"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("two_phase", [True, False])
+@pytest.mark.parametrize("keep", [True, False])
+def test_init_producer_id_carries_both_flags_or_is_refused(two_phase: bool, keep: bool) -> None:
+    """KIP-939, "Protocol Changes": from version 6 on. Dropped before, the broker would abort what was prepared."""
+    flags = {"enable_two_phase_commit": two_phase, "keep_prepared": keep}
+    seen = as_broker_sees_it(init(6, **flags))
+    assert (seen["enable2_pc"], seen["keep_prepared_txn"]) == (two_phase, keep)
+    if two_phase or keep:
+        with pytest.raises(LocalProtocolError, match="only version 6 carries"):
+            init(5, **flags)
+
+
+@pytest.mark.parametrize(
+    ("filters", "oldest", "source"),
+    [
+        ({"running_longer_than_ms": 9}, 1, "KIP-994"),
+        ({"running_longer_than_ms": -1}, 1, "KIP-994"),
+        ({"transactional_id_pattern": "orders-.*"}, 2, "KIP-1152"),
+    ],
+)
+def test_a_filter_is_sent_or_refused(filters: dict[str, Any], oldest: int, source: str) -> None:
+    """Dropped silently it would list everything."""
+    seen = as_broker_sees_it(messages.list_transactions_request(version=oldest, **filters))
+    assert {*filters.values()} <= {seen["duration_filter"], seen.get("transactional_id_pattern")}
+    with pytest.raises(LocalProtocolError, match=f"from version {oldest} on .{source}"):
+        messages.list_transactions_request(version=oldest - 1, **filters)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_write_txn_markers(commit: bool) -> None:
+    """KIP-1228: TransactionVersion is 0, so that the leader takes the epoch of the transaction itself."""
+    for version in versions(Api.WRITE_TXN_MARKERS):
+        (seen,) = as_broker_sees_it(marker(version, commit=commit))["markers"]
+        assert seen.pop("transaction_version", 0) == 0
+        assert seen == {
+            "producer_id": 2**40,
+            "producer_epoch": 32_766,
+            "transaction_result": commit,
+            "topics": [{"name": "orders", "partition_indexes": [3]}],
+            "coordinator_epoch": 5,
+        }
 
 
 BUILDERS: dict[Api, Any] = {
@@ -187,9 +212,7 @@ BUILDERS: dict[Api, Any] = {
     Api.DESCRIBE_PRODUCERS: lambda version: messages.describe_producers_request([], version=version),
     Api.DESCRIBE_TRANSACTIONS: lambda version: messages.describe_transactions_request([], version=version),
     Api.LIST_TRANSACTIONS: lambda version: messages.list_transactions_request(version=version),
-    Api.WRITE_TXN_MARKERS: lambda version: messages.write_txn_markers_request(
-        PRODUCER, ORDERS_3, commit=False, coordinator_epoch=0, version=version
-    ),
+    Api.WRITE_TXN_MARKERS: lambda version: marker(version, commit=False),
 }
 
 

@@ -138,9 +138,7 @@ class IdPool:
         with self._changed:
             self._changed.wait_for(lambda: self._free or not self._open, limit_ms / 1000)
             if not self._open:
-                raise LocalProtocolError(
-                    operation="transaction", state="closed", rule="no transaction can begin after close()"
-                )
+                raise closed_error()
             if not self._free:
                 unsettled = len(self._held) - self._lent
                 halted = f", {self._halted} need an operator (spark-2pc status)" if self._halted else ""

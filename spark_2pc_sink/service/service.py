@@ -21,7 +21,7 @@ from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import ServiceOptions, checks_keywords
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.service.commitment import Commitment
-from spark_2pc_sink.service.id_pool import IdPool
+from spark_2pc_sink.service.id_pool import IdPool, closed_error
 from spark_2pc_sink.service.id_writer import IdWriter, OwnedId
 from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord, encode
 from spark_2pc_sink.service.transaction import OpenBlocks
@@ -150,9 +150,7 @@ class Service:
             )
         with self._lock:
             if self._closed:
-                raise LocalProtocolError(
-                    operation="transaction", state="closed", rule="no transaction can begin after close()"
-                )
+                raise closed_error()
             if self._process is None:
                 self._begin()
 
@@ -177,9 +175,7 @@ class Service:
     def commitment(self) -> Commitment:
         pool = self._pool
         if pool is None:
-            raise LocalProtocolError(
-                operation="transaction", state="closed", rule="no transaction can begin after close()"
-            )
+            raise closed_error()
         return Commitment(pool, self._encode)
 
     @property

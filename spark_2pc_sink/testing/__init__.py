@@ -18,11 +18,10 @@ its verdict on both sides does not depend on the code under test. Linux only.
 
 `pytest_plugin` provides the servers as fixtures, and a job that is killed at each step: docs/testing.md.
 
-Reading order: ``local_broker``, ``kafka_broker``, ``reference_coordinator``, ``postgres`` (the servers), ``tcp_proxy``
-(the faults), ``topics`` and ``compare`` (reading back, and describing how two sides differ), ``both_sides`` (the
-assertion based on verify), ``spark`` and ``spark_cluster`` (a session, and executors as processes), ``stack``, ``job``
-and ``killed_job`` (both sides for a job that runs as a process, and its death), ``pytest_plugin``, then the small
-parts: ``lifetime``, ``wait``, ``ports``, ``processes``, ``reaper``, ``java``.
+Reading order: ``local_broker``, ``kafka_broker``, ``postgres`` (the servers), ``tcp_proxy`` (the faults), ``topics``
+and ``compare`` (reading back, and how two sides differ), ``spark`` and ``spark_cluster`` (a session, and executors as
+processes), ``stack``, ``job`` and ``killed_job`` (both sides for a job that runs as a process, and its death),
+``pytest_plugin``, then the small parts: ``wait``, ``ports``, ``processes``, ``reaper``, ``java``.
 """
 
 from __future__ import annotations
@@ -34,14 +33,18 @@ from spark_2pc_sink.extras import extra
 
 if TYPE_CHECKING:
     from spark_2pc_sink.recipe.steps import Step
-    from spark_2pc_sink.testing.both_sides import assert_same_on_both_sides
-    from spark_2pc_sink.testing.compare import MultisetDifference, assert_same_multiset, multiset_difference
+    from spark_2pc_sink.testing.compare import (
+        MultisetDifference,
+        assert_same_multiset,
+        assert_same_on_both_sides,
+        multiset_difference,
+    )
     from spark_2pc_sink.testing.errors import CapabilityError, DeadlineError, JobError, ServerError
     from spark_2pc_sink.testing.job import CrashAt, run_job
     from spark_2pc_sink.testing.kafka_broker import KafkaBroker
+    from spark_2pc_sink.testing.local_broker import ReferenceCoordinator
     from spark_2pc_sink.testing.ports import free_port
     from spark_2pc_sink.testing.postgres import PostgresServer
-    from spark_2pc_sink.testing.reference_coordinator import ReferenceCoordinator
     from spark_2pc_sink.testing.stack import DualWriteStack
     from spark_2pc_sink.testing.tcp_proxy import TcpProxy, kafka_request, postgres_query
     from spark_2pc_sink.testing.topics import TopicRecord, read_topic
@@ -57,13 +60,13 @@ _HOMES: Final = {
     "KafkaBroker": "testing.kafka_broker",
     "MultisetDifference": "testing.compare",
     "PostgresServer": "testing.postgres",
-    "ReferenceCoordinator": "testing.reference_coordinator",
+    "ReferenceCoordinator": "testing.local_broker",
     "ServerError": "testing.errors",
     "Step": "recipe.steps",
     "TcpProxy": "testing.tcp_proxy",
     "TopicRecord": "testing.topics",
     "assert_same_multiset": "testing.compare",
-    "assert_same_on_both_sides": "testing.both_sides",
+    "assert_same_on_both_sides": "testing.compare",
     "free_port": "testing.ports",
     "kafka_request": "testing.tcp_proxy",
     "multiset_difference": "testing.compare",

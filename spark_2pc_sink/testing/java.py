@@ -19,12 +19,10 @@ _VERSION_DEADLINE_S = 30
 
 @cache
 def find_java_home() -> Path:
-    """Return the home of a Java runtime, 17 or later: ``$JAVA_HOME``, else PATH's, else the oldest in /usr/lib/jvm.
+    """The home of a Java runtime, 17 or later: ``$JAVA_HOME``, else PATH's, else the oldest in /usr/lib/jvm.
 
-    The oldest that suffices, because it is the one that most Spark releases support.
-
-    Raises:
-        CapabilityError: there is no such runtime.
+    The oldest that suffices, because it is the one that most Spark releases support. Raises CapabilityError if there is
+    none.
     """
     for home in _candidates():
         version = java_version(home)
@@ -38,7 +36,7 @@ def find_java_home() -> Path:
 
 @cache
 def java_version(home: Path) -> int | None:
-    """Return the major version of the runtime in ``home``, or None if it does not run."""
+    """The major version of the runtime in ``home``; None if it does not run."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None

@@ -110,7 +110,7 @@ def _run(command: list[str], environment: Mapping[str, str] | None, deadline_s: 
         except subprocess.TimeoutExpired:
             output.seek(0)
             tail = output.read().decode(errors="replace")[-_TAIL_CHARACTERS:]
-            message = f"{Path(command[-1]).name} was not done within {deadline_s} s. Its output ends:\n{tail}"
+            message = f"{Path(command[-1]).name} did not end within {deadline_s} s. Its output ends:\n{tail}"
             raise DeadlineError(message) from None
         finally:
             # Leftover processes; there are none if the job was killed with its group.

@@ -88,7 +88,7 @@ class KafkaBroker(LocalBroker):
         #: Kafka 3 has no such feature: its level is 0, and it rejects the feature's name.
         self._has_levels: bool = not any(folder.glob("kafka_2.13-3.*.jar"))
         if transaction_version and not self._has_levels:
-            raise CapabilityError(f"Kafka 3 in {folder} has transaction.version 0 alone, not {transaction_version}")
+            raise CapabilityError(f"Kafka 3 in {folder} supports only transaction.version 0, not {transaction_version}")
         super().__init__(transaction_version=transaction_version, two_phase_commit=two_phase_commit, node_id=node_id)
         self.cluster_id: str = _random_id()
         self.controller_port: int = free_port()
@@ -177,11 +177,7 @@ def _random_id() -> str:
 
 
 def find_libs(libs: Path | None = None) -> Path:
-    """Return the directory of the broker's jars.
-
-    Raises:
-        CapabilityError: it does not exist.
-    """
+    """The directory of the broker's jars; CapabilityError if it does not exist."""
     folder = (libs or Path(os.environ.get(LIBS_VARIABLE, LIBS_DEFAULT))).absolute()
     if not any(folder.glob("kafka_2.13-*.jar")):
         raise CapabilityError(f"no Kafka broker in {folder}: run `make setup`, or set {LIBS_VARIABLE}")

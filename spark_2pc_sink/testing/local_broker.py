@@ -1,9 +1,10 @@
-"""A Kafka-compatible server as a local process: the part common to all servers."""
+"""A Kafka-compatible server as a local process, and the reference coordinator as one."""
 
 from __future__ import annotations
 
 import shutil
 import signal
+import sys
 import tempfile
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -13,9 +14,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from spark_2pc_sink.testing.errors import ServerError
-from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import ServerProcess, pause_all
+from spark_2pc_sink.testing.processes import Lifetime, ServerProcess, pause_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
 from spark_2pc_sink.testing.wait import poll_until
 
@@ -23,6 +23,18 @@ from spark_2pc_sink.testing.wait import poll_until
 START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 20.0
 _REQUEST_DEADLINE_S = 10.0
+# As for the Kafka broker: internal topics of one partition, no waiting for members that never arrive.
+_PROPERTIES = {
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+# KIP-939, "Broker Configuration Changes"; as in Kafka, InitProducerId v6 is offered with unstable versions only.
+_TWO_PHASE_COMMIT = {"transaction.two.phase.commit.enable": "true", "unstable.api.versions.enable": "true"}
+_KEEP_PREPARED = {"transaction.keep.prepared.enable": "true"}
+#: Below this transaction.version prepared transactions cannot be kept (KIP-939 builds on KIP-890's epoch bump).
+_KEEPING_VERSION = 2
 
 
 class LocalBroker(Lifetime):
@@ -170,15 +182,51 @@ class LocalBroker(Lifetime):
         return self.node_id in metadata.brokers and all(has_leaders(metadata, topic) for topic in metadata.topics)
 
 
+class ReferenceCoordinator(LocalBroker):
+    """``spark-2pc coordinator`` as a separate process, see `LocalBroker`.
+
+    Args:
+        transaction_version: level of the feature ``transaction.version``: 0 or 1 (KIP-98), 2 (KIP-890).
+        two_phase_commit: grants ``enable2Pc`` to every client (KIP-939).
+        keep_prepared: lets InitProducerId keep a prepared transaction (KIP-939), which no released Kafka does; only
+            with ``two_phase_commit``.
+        properties: additional broker properties, or overrides of those set here.
+        node_id: its id.
+    """
+
+    def __init__(
+        self,
+        *,
+        transaction_version: int = 2,
+        two_phase_commit: bool = True,
+        keep_prepared: bool = True,
+        properties: Mapping[str, str] | None = None,
+        node_id: int = 1,
+    ) -> None:
+        super().__init__(transaction_version=transaction_version, two_phase_commit=two_phase_commit, node_id=node_id)
+        self.keep_prepared: bool = keep_prepared and two_phase_commit and transaction_version >= _KEEPING_VERSION
+        self.properties: dict[str, str] = {
+            **_PROPERTIES,
+            "node.id": str(node_id),
+            "transaction.version": str(transaction_version),
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self._proxied_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self._proxy_port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT",
+            **(_TWO_PHASE_COMMIT if two_phase_commit else {}),
+            **(_KEEP_PREPARED if self.keep_prepared else {}),
+            **(properties or {}),
+        }
+
+    def _command(self) -> list[str]:
+        settings = [f"--set={name}={value}" for name, value in self.properties.items()]
+        data = f"--data-dir={self._directory / 'data'}"
+        return [sys.executable, "-m", "spark_2pc_sink.cli", "coordinator", data, *settings]
+
+
 def create_topic(
     bootstrap: str, name: str, *, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
 ) -> None:
-    """Create a topic on any broker, and wait until its partitions have leaders.
-
-    Raises:
-        confluent_kafka.KafkaException: the broker refused.
-        ServerError: no leaders within ten seconds.
-    """
+    """Create a topic on any broker, and wait until its partitions have leaders; ServerError after ten seconds."""
     admin = _admin(bootstrap)
     topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
     admin.create_topics([topic])[name].result(_REQUEST_DEADLINE_S)
@@ -186,11 +234,7 @@ def create_topic(
 
 
 def wait_for_leaders(bootstrap: str, topic: str) -> None:
-    """Wait until one of the given brokers knows a leader of each partition.
-
-    Raises:
-        ServerError: it knew of none within ten seconds.
-    """
+    """Wait until one of the given brokers knows a leader of each partition; ServerError after ten seconds."""
     _wait_for_leaders(_admin(bootstrap), topic)
 
 

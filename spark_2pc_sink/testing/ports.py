@@ -27,8 +27,6 @@ TRIES_MAX: Final = 1_000
 
 
 class _Ports:
-    """Ports available to this process."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process = 0
@@ -36,7 +34,6 @@ class _Ports:
         self._drawn: deque[int] = deque()
 
     def draw(self) -> int:
-        """See `free_port`."""
         with self._lock:
             if self._process != os.getpid():
                 # After a fork: this state is the parent's, and the kernel frees it when both have ended.
@@ -51,7 +48,7 @@ class _Ports:
                 self._drawn.append(port)
                 if _is_free(port):
                     return port
-        raise OSError(f"no free port between {PORT_MIN} and {PORT_MAX} in {TRIES_MAX} tries, or others have them all")
+        raise OSError(f"no free port between {PORT_MIN} and {PORT_MAX} in {TRIES_MAX} tries")
 
     def _lease(self) -> bool:
         """Reserve a block that no running process has; False if there is none."""

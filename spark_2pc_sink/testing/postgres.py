@@ -19,9 +19,8 @@ import psycopg2
 
 from spark_2pc_sink.extras import install_command
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
-from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import ServerProcess, children, kill_all, pause_all, signal_all
+from spark_2pc_sink.testing.processes import Lifetime, ServerProcess, children, kill_all, pause_all, signal_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
 from spark_2pc_sink.testing.wait import poll_until
 
@@ -252,11 +251,7 @@ class PostgresServer(Lifetime):
 
 
 def find_binaries() -> Path:
-    """Return the directory of PostgreSQL's programs.
-
-    Raises:
-        CapabilityError: there are none.
-    """
+    """The directory of PostgreSQL's programs; CapabilityError if there are none."""
     if os.environ.get(BINARIES_VARIABLE):
         return Path(os.environ[BINARIES_VARIABLE])
     # Located, not imported: importing it warns, and searches for servers of its own.
@@ -280,12 +275,9 @@ def _version(binaries: Path) -> int:
 def readable_binaries(binaries: Path, user: tuple[int, int] | None) -> Path:
     """Return ``binaries``, or a copy of them that the unprivileged user can run.
 
-    A virtual environment below a private home directory cannot be read by the user as whom the server has to run.
-    Opening the home directory to all users is not acceptable, so the installation (about 40 MB) is copied, once in
-    each process, and removed at its end.
-
-    Raises:
-        CapabilityError: they do not run from any location.
+    A virtual environment below a private home directory cannot be read by the user as whom the server has to run. So
+    the installation (about 40 MB) is copied, once in each process, and removed at its end. Raises CapabilityError if
+    they do not run from any location.
     """
     wrong = _why_not(binaries, user)
     if wrong is None:
@@ -342,11 +334,7 @@ def run_as() -> tuple[int, int] | None:
 
 
 def run_program(command: list[str], user: tuple[int, int] | None) -> None:
-    """Run one of PostgreSQL's programs to its end.
-
-    Raises:
-        ServerError: it failed; the text contains its output.
-    """
+    """Run one of PostgreSQL's programs to its end; ServerError with its output if it failed."""
     done = subprocess.run(
         command,
         capture_output=True,

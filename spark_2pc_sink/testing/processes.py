@@ -15,12 +15,16 @@ import signal
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn
 
 from spark_2pc_sink.testing.reaper import start_time
 from spark_2pc_sink.testing.wait import wait_until
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: Bytes of a server's log that an error shows.
 LOG_TAIL_BYTES = 3_000
@@ -82,12 +86,33 @@ _reaper = _Reaper()
 atexit.register(_reaper.close)
 
 
+class Lifetime(ABC):
+    """A server, or several: entering starts it; leaving, or a failed start, closes it."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it, and wait until it can be used."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it and remove its data; also if it never started."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class ServerProcess:
     """A running server, its log file, and the signals that tests send it.
 
     Args:
-        command: program and arguments.
-        log: file to which its standard output and error are appended.
         environment: complete environment of the process; None to inherit.
         folder: directory removed if the parent dies without ending the server; None for none.
         user: numeric user and group to run as; None for the current ones.
@@ -131,11 +156,7 @@ class ServerProcess:
         self._process.send_signal(number)
 
     def wait(self, *, deadline_s: float) -> int:
-        """Wait for the end and return the exit status, negative for a signal.
-
-        Raises:
-            subprocess.TimeoutExpired: it did not end in time.
-        """
+        """Wait for the end and return the exit status, negative for a signal."""
         status = self._process.wait(deadline_s)
         _reaper.tell("-", self.pid, self._start, self._folder)
         return status
@@ -190,7 +211,7 @@ def kill_with_children() -> NoReturn:
         found += mine & set(children(pid))
     signal_all(found[1:], signal.SIGKILL)
     os.kill(own, signal.SIGKILL)
-    raise AssertionError("SIGKILL cannot be held off")
+    raise AssertionError("SIGKILL cannot be handled")
 
 
 def pause_all(pids: list[int]) -> None:
@@ -198,30 +219,20 @@ def pause_all(pids: list[int]) -> None:
 
     The signal takes effect when one of the threads is next scheduled; on a loaded machine the others can answer a
     request before that.
-
-    Raises:
-        DeadlineError: a thread did not stop within half a minute.
     """
-    _signal_until(pids, signal.SIGSTOP, _STILL, "processes to stand still")
+    _signal_until(pids, signal.SIGSTOP, _STILL, "processes to stop")
 
 
 def kill_all(pids: list[int]) -> None:
     """End processes with SIGKILL, and wait until all their threads have ended.
 
     Until then, a process that was sent the signal still holds its memory, its files and its ports.
-
-    Raises:
-        DeadlineError: a thread did not end within half a minute.
     """
     _signal_until(pids, signal.SIGKILL, _ENDED, "killed processes to end")
 
 
 def wait_for_group(group: int) -> None:
-    """Wait until every process of a group that was sent SIGKILL has ended.
-
-    Raises:
-        DeadlineError: one did not end within half a minute.
-    """
+    """Wait until every process of a group that was sent SIGKILL has ended."""
     wait_until(
         lambda: all(_all_threads(pid, _ENDED) for pid in _processes_with(_GROUP, group)),
         deadline_s=_SIGNAL_DEADLINE_S,

@@ -21,17 +21,11 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOp
 
 
 def spark_environment(directory: Path, *, python_path: Path | None = None) -> dict[str, str]:
-    """Return additional environment variables for a process that starts Spark.
+    """Additional environment variables for a process that starts Spark.
 
     Workers run this Python, and not the first on PATH; Java is a suitable one, and the driver does not listen on the
-    network.
-
-    Args:
-        directory: directory for Spark's shuffle files.
-        python_path: additional directory from which workers can import modules.
-
-    Raises:
-        CapabilityError: Java 17 is missing.
+    network. ``directory`` is for Spark's shuffle files, ``python_path`` an additional one from which workers can
+    import.
     """
     folders = [*([str(python_path)] if python_path else []), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
@@ -45,14 +39,10 @@ def spark_environment(directory: Path, *, python_path: Path | None = None) -> di
 
 
 def spark_settings(directory: Path, *, cores: int = 2) -> dict[str, str]:
-    """Return Spark settings for one machine.
+    """Spark settings for one machine, with ``cores`` concurrent tasks; ``directory`` is for Spark's warehouse.
 
     The jars of Spark's Kafka connector and of PostgreSQL's JDBC driver are added if available
     (``$SPARK_2PC_SPARK_JARS``, else ``.cache/spark-jars``), for comparisons; the sink needs neither.
-
-    Args:
-        directory: directory for Spark's warehouse.
-        cores: number of concurrent tasks.
     """
     jars = _jars()
     return {
@@ -70,22 +60,14 @@ def spark_settings(directory: Path, *, cores: int = 2) -> dict[str, str]:
 
 
 def class_archive() -> Path:
-    """Path of the class archive that halves a session's start time, if it has been created.
-
-    Raises:
-        CapabilityError: Java 17 is missing.
-    """
+    """Path of the class archive that halves a session's start time, if it has been created."""
     import pyspark  # noqa: PLC0415 - half a second that only users of Spark should pay
 
     return _jars() / f"classes-spark{pyspark.__version__}-java{java_version(find_java_home())}.jsa"
 
 
 def quick_java_options() -> str:
-    """Options for a driver or an executor that lives for seconds or minutes: `QUICK_JAVA`, and the archive if any.
-
-    Raises:
-        CapabilityError: Java 17 is missing.
-    """
+    """Options for a driver or an executor that lives for seconds or minutes: `QUICK_JAVA`, and the archive if any."""
     return " ".join([QUICK_JAVA, *archive_options(class_archive())])
 
 
@@ -103,15 +85,8 @@ def start_spark(
 ) -> SparkSession:
     """Start a session in this process, changing its environment. The caller stops it.
 
-    Args:
-        directory: directory for Spark's files.
-        cores: number of concurrent tasks.
-        python_path: additional directory from which workers can import modules.
-        quick: the session lives for seconds or minutes; see `quick_java_options`.
-        settings: additional settings, or overrides of those of :func:`spark_settings`.
-
-    Raises:
-        CapabilityError: Java 17 is missing.
+    With ``quick``, the session lives for seconds or minutes, see `quick_java_options`. ``settings`` override those of
+    `spark_settings`; for the other arguments see `spark_environment`.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that only users of Spark should pay
 

@@ -19,12 +19,8 @@ _STOP_DEADLINE_S = 20.0
 class SparkCluster:
     """The cluster; a context manager. Executors live as long as their session.
 
-    Args:
-        folder: directory for logs and the workers' files.
-        python_path: directory from which executors can import modules; None for their Python's modules only.
-        workers: number of workers started initially.
-        cores: cores of each worker, for the executors of all sessions.
-        memory: memory of each worker, in Spark's notation.
+    ``cores`` and ``memory`` (in Spark's notation) are those of each worker, for the executors of all sessions.
+    Executors can import modules from ``python_path``; with None, from their Python only.
     """
 
     def __init__(
@@ -70,11 +66,7 @@ class SparkCluster:
             process.end(signal.SIGTERM, deadline_s=_STOP_DEADLINE_S)
 
     def add_worker(self, *, python_path: Path | None) -> None:
-        """Start an additional worker, without waiting for it.
-
-        Args:
-            python_path: as for the cluster, for the executors of this worker.
-        """
+        """Start an additional worker, without waiting for it; ``python_path`` as for the cluster."""
         name = f"worker-{len(self.worker_pids)}"
         program = ("org.apache.spark.deploy.worker.Worker", *self._room)
         self._start(name, *program, "--work-dir", str(self._folder / name), self.master, python_path=python_path)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg2
 
-from spark_2pc_sink.testing.both_sides import assert_same_on_both_sides
+from spark_2pc_sink.testing.compare import assert_same_on_both_sides
 from spark_2pc_sink.testing.job import JOB_DEADLINE_S, CrashAt, run_job
 from spark_2pc_sink.testing.spark import spark_environment
 from spark_2pc_sink.testing.topics import TopicRecord, read_topic
 
 if TYPE_CHECKING:
+    from spark_2pc_sink.testing.local_broker import ReferenceCoordinator
     from spark_2pc_sink.testing.postgres import PostgresServer
-    from spark_2pc_sink.testing.reference_coordinator import ReferenceCoordinator
     from spark_2pc_sink.verification.report import VerifyReport
 
 _PARTITIONS: Final = 4

@@ -95,7 +95,7 @@ def _bounds(consumer: Consumer, topic: str, begun_s: float, deadline_s: float) -
             if error.args[0].code() not in _NO_LEADER_YET:
                 raise
             if time.monotonic() > begun_s + deadline_s:
-                raise DeadlineError(f"{topic}: no leader told its offsets within {deadline_s} s: {error}") from error
+                raise DeadlineError(f"no leader of {topic} gave offsets within {deadline_s} s: {error}") from error
         time.sleep(POLL_INTERVAL_S)
 
 
@@ -107,7 +107,7 @@ def _bounds_now(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     for partition in metadata.partitions:
         watermarks = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_REQUEST_DEADLINE_S)
         if watermarks is None:
-            raise DeadlineError(f"{topic}-{partition} told no offsets within {_REQUEST_DEADLINE_S} s")
+            raise DeadlineError(f"no offsets of {topic}-{partition} within {_REQUEST_DEADLINE_S} s")
         bounds[partition] = watermarks
     return bounds
 
@@ -121,7 +121,7 @@ def _read(
     consumer.assign([TopicPartition(topic, partition, bounds[partition][0]) for partition in unfinished])
     while unfinished:
         if time.monotonic() > begun_s + deadline_s:
-            raise DeadlineError(f"{topic}: partitions {sorted(unfinished)} not read to {ends} within {deadline_s} s")
+            raise DeadlineError(f"{topic}-{sorted(unfinished)} not read to {ends} within {deadline_s} s")
         for message in _arrived(consumer):
             error, partition, offset = message.error(), message.partition(), message.offset()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name

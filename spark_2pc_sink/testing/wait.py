@@ -32,17 +32,11 @@ def wait_until(condition: Callable[[], T], *, deadline_s: float, what: str, inte
     found = poll_until(condition, deadline_s=deadline_s, interval_s=interval_s)
     if found:
         return found
-    raise DeadlineError(f"waited {deadline_s} s for {what}; it never came. The last look found {found!r}")
+    raise DeadlineError(f"waited {deadline_s} s for {what}, in vain; the last result was {found!r}")
 
 
 def poll_until(condition: Callable[[], T], *, deadline_s: float, interval_s: float = POLL_INTERVAL_S) -> T:
-    """As `wait_until`, for callers with their own error: the last result, true unless time ran out.
-
-    Args:
-        condition: called without arguments; an exception it raises ends the wait.
-        deadline_s: maximum seconds to wait.
-        interval_s: seconds between two calls.
-    """
+    """As `wait_until`, for callers with their own error: the last result, true unless time ran out."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         if found := condition():

@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, KafkaBroker
-from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.local_broker import create_topic, wait_for_leaders
+from spark_2pc_sink.testing.processes import Lifetime
 from spark_2pc_sink.testing.wait import poll_until
 
 NODES = 3

@@ -15,8 +15,7 @@ from typing import Final
 from spark_2pc_sink.testing import KafkaBroker, free_port
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM
-from spark_2pc_sink.testing.lifetime import Lifetime
-from spark_2pc_sink.testing.processes import ServerProcess
+from spark_2pc_sink.testing.processes import Lifetime, ServerProcess
 from spark_2pc_sink.testing.wait import poll_until
 
 REALM = "EXAMPLE.ORG"

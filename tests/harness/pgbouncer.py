@@ -17,10 +17,9 @@ import trustme
 from sqlalchemy import make_url
 
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
-from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.postgres import run_as
-from spark_2pc_sink.testing.processes import ServerProcess
+from spark_2pc_sink.testing.processes import Lifetime, ServerProcess
 from spark_2pc_sink.testing.wait import poll_until
 
 START_DEADLINE_S = 30.0

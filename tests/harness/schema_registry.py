@@ -15,9 +15,8 @@ from pathlib import Path
 
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 from spark_2pc_sink.testing.java import find_java_home
-from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import ServerProcess
+from spark_2pc_sink.testing.processes import Lifetime, ServerProcess
 from spark_2pc_sink.testing.wait import poll_until
 
 FOLDER = "SPARK_2PC_REGISTRY_HOME"

@@ -64,7 +64,7 @@ def test_a_job_that_fails_is_an_error_with_its_output(script: str) -> None:
 def test_a_job_that_hangs_is_ended(tmp_path: Path) -> None:
     path = tmp_path / "job.py"
     path.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n")
-    with pytest.raises(DeadlineError, match="was not done within") as raised:
+    with pytest.raises(DeadlineError, match="did not end within") as raised:
         run_job(path, deadline_s=1.0)
     pid = int(str(raised.value).splitlines()[-1])
     with pytest.raises(ProcessLookupError):

@@ -17,5 +17,5 @@ def test_a_condition_is_looked_at_even_when_the_deadline_has_passed() -> None:
 
 
 def test_names_what_never_came() -> None:
-    with pytest.raises(DeadlineError, match=r"waited 0 s for rain; it never came. The last look found \[\]"):
+    with pytest.raises(DeadlineError, match=r"waited 0 s for rain, in vain; the last result was \[\]"):
         wait_until(list, deadline_s=0, what="rain")

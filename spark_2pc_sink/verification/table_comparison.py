@@ -311,7 +311,7 @@ class TableComparison:
         run(sql.make_rows(of_rows))
         if sql.order_first and partly:
             ((late,),) = run(f"WITH late AS ({sql.drop_late_records()} RETURNING 1) SELECT count(*) FROM late")
-            self._skip_some(late, "are late: the table keeps a newer row of their key")
+            self._skip_some(late, "arrived late: the table keeps a newer row of their key")
         if sql.has_tombstones:
             run(sql.drop_obeyed_tombstones())
         run(sql.make_unmatched())

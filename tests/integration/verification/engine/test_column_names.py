@@ -109,7 +109,7 @@ def test_the_newest_of_a_key_by_any_column(sides: Sides, kinds: dict[str, str]) 
     for scope in ({}, {"last": 1}, {"since": 1}):
         report = sides.verify(**options, **scope)
         assert report.verdict == "same", str(report)
-    assert any("are late" in part.why for part in sides.verify(**options, last=1).not_checked)
+    assert any("arrived late" in part.why for part in sides.verify(**options, last=1).not_checked)
     sides.sql("UPDATE target SET k = NULL WHERE id = 9")
     assert [(each.kind, each.key) for each in sides.verify(**options).differences] == [("differing", "id=9")]
 

@@ -64,7 +64,7 @@ def test_letters_of_both_sides_are_compared(letters: WrittenOutputs) -> None:
     assert (report.verdict, report.rows, found(report)) == ("same", 3, []), str(report)
     [told] = report.letters
     assert (told.letters, told.table) == (3, TABLE)
-    assert f"dead letters: 3 of topic {told.topic} with table {TABLE}" in str(report)
+    assert f"dead letters: compared 3 of topic {told.topic} with table {TABLE}" in str(report)
     assert json.loads(json.dumps(report.as_json()))["letters"][0]["letters"] == 3
     assert [each.letters for each in letters.verify(batch=0).letters] == [2]
 

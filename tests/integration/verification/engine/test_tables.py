@@ -80,7 +80,7 @@ def test_of_some_batches_a_late_record_is_not_held_against_the_newer_row(sides: 
     for scope in ({"last": 1}, {"since": 1}, {"batch": 1}):
         report = sides.verify(**options, **scope)
         assert (report.verdict, report.rows) == ("same", 1), str(report)
-        assert any("1 of its records came late" in part.why for part in report.not_checked), str(report)
+        assert any("1 of its records arrived late" in part.why for part in report.not_checked), str(report)
     sides.sql("UPDATE target SET name = 'other' WHERE id = 2")
     assert [each.key for each in sides.verify(**options, last=1).differences] == ["id=2"]
 

@@ -59,8 +59,8 @@ def test_a_batch_of_a_megabyte_that_becomes_one_gigabyte(make_pair: MakePair) ->
     found = verify(pair)
     assert found.code == NOT_CHECKED
     assert (
-        f"the batch at offset {offset} of {pair.topic}-0, {len(batch)} bytes: its GZIP data cannot be read: it decompresses to "
-        "more than 100000000 bytes; kafka-dump-log.sh shows its producer"
+        f"the batch at offset {offset} of {pair.topic}-0, {len(batch)} bytes: its GZIP data cannot be read: it "
+        "decompresses to more than 100000000 bytes; kafka-dump-log.sh shows its producer"
     ) in found.why
     assert found.peak_mib - usual.peak_mib < GROWTH_MIB_MAX
 

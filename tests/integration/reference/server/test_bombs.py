@@ -31,7 +31,7 @@ READER_DEADLINE_S = 120
 MIB = 1024 * 1024
 TOPIC = "compacted"
 CORRUPT = "KafkaError: the batch at offset 0 of plain-0, "
-TOO_LARGE = "data cannot be read: it decompresses to more than 100000000 bytes; kafka-dump-log.sh shows who wrote it"
+TOO_LARGE = "data cannot be read: it decompresses to more than 100000000 bytes; kafka-dump-log.sh shows its producer"
 #: What verify takes to find a batch that it refuses: a Fetch, and one piece of what the batch becomes.
 REFUSAL_MIB_MAX = 64
 

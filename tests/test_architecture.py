@@ -38,7 +38,6 @@ SMALL_WITH_ONE_USER = {
     "spark_2pc_sink.reference.handlers.acls": "handlers have a file for each subject of the protocol",
     "spark_2pc_sink.reference.metrics": "the figures of the coordinator, which a page lists",
     "spark_2pc_sink.sink.job_end": "public: only the package itself exports it",
-    "spark_2pc_sink.testing.compare": "public: only the package testing exports it",
     "spark_2pc_sink.testing.reaper": "a program of its own, which runs without the package",
     "spark_2pc_sink.testing.stack": "public: only the package testing exports it",
     "spark_2pc_sink.verification.open_records": "records of open transactions are compared by a rule of their own",

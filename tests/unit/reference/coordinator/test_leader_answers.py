@@ -9,7 +9,6 @@ from spark_2pc_sink.reference.coordinator.leader_answers import (
     offsets_code,
     offsets_question,
     produce_code,
-    produce_message,
     produce_question,
 )
 
@@ -60,29 +59,6 @@ def cells(table: str, versions: tuple[int, ...]) -> list[object]:
 def test_every_cell_for_producers(version: int, code: int, told: int) -> None:
     """KIP-890, Old Clients: 'we opt to use NOT_ENOUGH_REPLICAS'; a too-high epoch also ends as 47."""
     assert produce_code(version, code) == told
-
-
-@pytest.mark.parametrize(
-    ("told", "code", "message"),
-    [
-        (48, 48, "Partition was not added to the transaction"),
-        (48, 120, "Partition was not added to the transaction"),
-        (
-            19,
-            14,
-            (
-                "Unable to verify the partition has been added to the transaction. "
-                "Underlying error: COORDINATOR_LOAD_IN_PROGRESS"
-            ),
-        ),
-        (120, 120, None),
-        (47, 90, None),
-        (0, 0, None),
-    ],
-)
-def test_what_producers_are_told(told: int, code: int, message: str | None) -> None:
-    """The texts of ReplicaManager, as Kafka 4.4.0 sends them."""
-    assert produce_message(told, code) == message
 
 
 @pytest.mark.parametrize(("version", "code", "told"), cells(OFFSETS, (5, 4, 3, 1)))

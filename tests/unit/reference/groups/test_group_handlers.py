@@ -52,20 +52,6 @@ async def test_a_join_is_refused(version: int, fields: dict[str, Any], code: int
         assert {key: answer.get(key, REFUSED_JOIN[key]) for key in REFUSED_JOIN} == REFUSED_JOIN
 
 
-async def test_below_version_seven_the_missing_protocol_is_an_empty_name() -> None:
-    async with running_groups() as rig:
-        assert (await rig.ask("JoinGroup", 6, **messages.join("")))["protocol_name"] == ""
-
-
-async def test_a_refused_join_leaves_an_empty_group() -> None:
-    async with running_groups() as rig:
-        await rig.ask("JoinGroup", 9, **messages.join(protocols=[]))
-        listed = await rig.ask("ListGroups", 5, states_filter=[], types_filter=[])
-        assert listed["groups"] == [
-            {"group_id": "g", "protocol_type": "", "group_state": "Empty", "group_type": "classic"}
-        ]
-
-
 @pytest.mark.parametrize("version", range(10))
 async def test_every_version_of_join(version: int) -> None:
     async with running_groups() as rig:

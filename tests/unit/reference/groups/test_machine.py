@@ -322,12 +322,6 @@ def stable_pair(script: GroupScript) -> tuple[str, str]:
     return one, two
 
 
-def test_a_static_member_joins_in_one_step() -> None:
-    script = GroupScript()
-    one, _ = stable_pair(script)
-    assert one == "a-1"
-
-
 def test_a_follower_that_comes_back_gets_its_part_without_a_rebalance() -> None:
     script = GroupScript()
     one, two = stable_pair(script)

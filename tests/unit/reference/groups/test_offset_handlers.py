@@ -172,22 +172,6 @@ async def test_offsets_of_a_transaction() -> None:
         assert await committed(rig.restarted(), stable=True) == {0: 5, 1: 6}
 
 
-async def test_offsets_of_a_transaction_by_the_ids_of_topics() -> None:
-    """KIP-1319, from v6 on: what no topic has is UNKNOWN_TOPIC_ID, and a group that is gone says so."""
-    async with running_groups() as rig:
-        fields = messages.commit_in_transaction("g", (44, 0), {0: 5, 9: 1}, topic=TOPIC.id)
-        answer = await rig.ask("TxnOffsetCommit", 6, **fields)
-        assert (answer["topics"][0]["topic_id"], codes_of(answer)) == (str(TOPIC.id), [3, 0])
-        unknown = await rig.ask(
-            "TxnOffsetCommit", 6, **messages.commit_in_transaction("g", (44, 0), {0: 5}, topic=UNKNOWN_ID)
-        )
-        assert (unknown["topics"][0]["topic_id"], codes_of(unknown)) == (str(UNKNOWN_ID), [100])
-        gone = messages.commit_in_transaction("none", (44, 0), {0: 5}, topic=TOPIC.id, generation=3, member_id="x")
-        assert codes_of(await rig.ask("TxnOffsetCommit", 6, **gone)) == [69]
-        await rig.marker("g", PAIR, commit=True)
-        assert await committed(rig) == {0: 5}
-
-
 async def test_an_aborted_transaction_leaves_no_offsets() -> None:
     async with running_groups() as rig:
         await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 1}))
@@ -212,19 +196,10 @@ async def test_a_commit_outside_wins_over_a_transaction_that_wrote_before() -> N
 @pytest.mark.parametrize(
     ("version", "fields", "answered", "codes"),
     [
-        (5, messages.commit_in_transaction("", (44, 0), {0: 5}), 0, [24]),
         (5, messages.commit_in_transaction("", (44, 0), {0: 5, 7: 7}), 0, [3, 24]),
-        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}), 49, [49]),
-        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}), 47, [47]),
-        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}), 51, [51]),
-        (4, messages.commit_in_transaction("g", (44, 0), {0: 5}), 120, [120]),
-        (3, messages.commit_in_transaction("g", (44, 0), {0: 5}), 48, [48]),
         (2, messages.commit_in_transaction("g", (44, 0), {0: 5}), 14, [14]),
         (1, messages.commit_in_transaction("g", (44, 0), {0: 5}), 14, [15]),
         (5, messages.commit_in_transaction("g", (44, 0), {0: 5, 8: 8}), 0, [3, 0]),
-        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, topic="nope"), 0, [3]),
-        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, metadata="x" * 5000), 0, [12]),
-        (5, messages.commit_in_transaction("none", (44, 0), {0: 5}, generation=3, member_id="x"), 0, [22]),
         (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, generation=1, member_id="x"), 0, [25]),
         (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, generation=0, member_id="c-1"), 0, [22]),
         (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, generation=1, member_id="c-1"), 0, [0]),
@@ -237,16 +212,6 @@ async def test_commit_in_a_transaction(version: int, fields: dict[str, Any], ans
         await stable(rig)
         rig.verification.code = Code(answered)
         assert codes_of(await rig.ask("TxnOffsetCommit", version, **fields)) == codes
-
-
-async def test_a_stale_epoch_is_refused_before_the_coordinator_is_asked() -> None:
-    async with running_groups() as rig:
-        await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 3), {0: 5}))
-        rig.verification.asked.clear()
-        assert codes_of(
-            await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 2), {0: 5}))
-        ) == [47]
-        assert rig.verification.asked == []
 
 
 async def test_a_marker_while_the_coordinator_is_asked_takes_the_guard_away() -> None:

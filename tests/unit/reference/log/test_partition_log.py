@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,10 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.log.log_values import NOWHERE, EpochEnd, FoundOffset, Isolation, LeaderEpochs, LogSettings
-from spark_2pc_sink.reference.log.partition_log import LogState, PartitionLog
-from spark_2pc_sink.reference.log.producer_state import AbortedTransaction, EndMarker, NeedsCoordinator, Writer
-from spark_2pc_sink.reference.storage.batches import inspect
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import EndMarker, NeedsCoordinator, Writer
 from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.storage.files import MemoryStore, SegmentStore
-from spark_2pc_sink.wire.batch_format import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, seen
 
 UNCOMMITTED, COMMITTED = Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED
@@ -100,20 +97,6 @@ def test_the_broker_stamps_its_time() -> None:
 # --- transactions -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_transaction_holds_the_stable_offset_until_its_marker_is_durable(log: PartitionLog) -> None:
-    append(log, client_batch([b"before"]))
-    append_in_transaction(log, [b"inside"], producer=(7, 0), sequence=0)
-    append(log, client_batch([b"after"]))
-    await log.sync()
-    assert (log.high_watermark, log.last_stable_offset) == (3, 1)
-    assert values(log, 0, COMMITTED) == [b"before"]
-    assert log.read(1, max_bytes=ENOUGH_BYTES, isolation=COMMITTED, min_one=True).aborted == ()
-    assert log.append_marker(end(7, 1), now_ms=NOW_MS) == 0
-    assert log.last_stable_offset == 1
-    await log.sync()
-    assert (log.high_watermark, log.last_stable_offset) == (4, 4)
-
-
 def test_where_the_broker_gives_the_time_its_own_batches_say_so_as_well() -> None:
     """LogValidator stamps what every origin appends: the bit 0x08 in end markers and in records of the coordinators."""
     log = opened(log_append_time=True)
@@ -122,25 +105,6 @@ def test_where_the_broker_gives_the_time_its_own_batches_say_so_as_well() -> Non
     assert log.append_records([(b"k", b"v")], now_ms=NOW_MS).log_append_time_ms == -1
     assert [each.batch.attributes for each in log.records()] == [0x18, 0x38, 0x08]
     assert {each.timestamp_ms for each in log.records()} == {NOW_MS}
-
-
-async def test_aborted_transactions_are_listed_for_read_committed_only(log: PartitionLog) -> None:
-    append_in_transaction(log, [b"x"], producer=(1, 0), sequence=0)
-    append_in_transaction(log, [b"y"], producer=(2, 0), sequence=0)
-    log.append_marker(end(2, 1, commit=False), now_ms=NOW_MS)  # 2
-    log.append_marker(end(1, 1, commit=False), now_ms=NOW_MS)  # 3
-    append_in_transaction(log, [b"z"], producer=(3, 0), sequence=0)
-    log.append_marker(end(3, 1), now_ms=NOW_MS)  # 5
-    log.append_marker(end(9, 1, commit=False), now_ms=NOW_MS)  # ends nothing
-    await log.sync()
-
-    def aborted(offset: int, isolation: Isolation) -> object:
-        return log.read(offset, max_bytes=ENOUGH_BYTES, isolation=isolation, min_one=True).aborted
-
-    assert aborted(0, COMMITTED) == ((2, 1), (1, 0))
-    assert aborted(3, COMMITTED) == ((1, 0),)
-    assert aborted(4, COMMITTED) == ()
-    assert aborted(0, UNCOMMITTED) is None
 
 
 async def test_offsets_of_groups_are_records_of_the_broker_inside_a_transaction(log: PartitionLog) -> None:
@@ -163,23 +127,6 @@ async def test_offsets_of_groups_are_records_of_the_broker_inside_a_transaction(
         (5, b"l", None, False),
         (6, b"\0\0\0\1", b"\0\0\0\0\0\0", True),
     ]
-
-
-async def test_producers_are_described_until_they_expire(log: PartitionLog) -> None:
-    append(log, client_batch(producer=(1, 0), sequence=4, timestamps_ms=[NOW_MS - 9]))
-    append_in_transaction(log, [b"x"], producer=(2, 3), sequence=0)
-    log.append_marker(end(3, 1, coordinator=6), now_ms=NOW_MS)
-    described = [(each.producer_id, each.epoch, each.last_sequence, each.last_timestamp_ms) for each in log.producers()]
-    assert described == [(1, 0, 4, NOW_MS - 9), (2, 3, 0, NOW_MS), (3, 1, -1, NOW_MS)]
-    assert [(each.coordinator_epoch, each.txn_start_offset) for each in log.producers()] == [
-        (-1, None),
-        (-1, 1),
-        (6, None),
-    ]
-    log.expire_producers(NOW_MS + 86_400_000 - 9)
-    assert [each.producer_id for each in log.producers()] == [2, 3]
-    log.expire_producers(NOW_MS + 86_400_000)
-    assert [each.producer_id for each in log.producers()] == [2]
 
 
 # --- finding offsets --------------------------------------------------------------------------------------------------
@@ -339,13 +286,6 @@ async def test_closing_wakes_readers_and_refuses_writers(log: PartitionLog) -> N
     assert append(log, client_batch()).code == Code.KAFKA_STORAGE_ERROR
 
 
-def test_settings_may_change_while_the_log_is_open() -> None:
-    log = opened()
-    log.settings = replace(log.settings, message_max_bytes=10)
-    assert append(log, client_batch()).code == Code.MESSAGE_TOO_LARGE
-    assert inspect(client_batch()).size_bytes > 10
-
-
 #: Steps from one record's epoch to the next one's.
 STEPS = st.lists(st.integers(0, 3), max_size=30)
 
@@ -377,40 +317,3 @@ def test_an_epoch_without_records_is_forgotten_when_the_next_begins() -> None:
     assert epochs.end_of(1, 9) == EpochEnd(0, 5)
     epochs.begin(1, 9)
     assert epochs.latest == 2
-
-
-PID = 7
-
-
-def data(offset: int, *, pid: int = PID) -> BatchHeader:
-    return BatchHeader(offset, 100, 0, 2, 0, TRANSACTIONAL_BIT, 0, 1, 1, pid, 0, 0, 1)
-
-
-def marker(offset: int, *, pid: int = PID) -> BatchHeader:
-    return BatchHeader(offset, 66, 0, 2, 0, TRANSACTIONAL_BIT | CONTROL_BIT, 0, 1, 1, pid, 1, -1, 1)
-
-
-def test_a_marker_counts_only_below_the_high_watermark() -> None:
-    """It may be written while the fdatasync runs that makes everything before it durable."""
-    state = LogState(verification=True)
-    state.recovered(data(5), b"")
-    state.marker_written(marker(6), commit=True, coordinator_epoch=0)
-    assert [state.stable_offset(high_watermark) for high_watermark in (5, 6, 7)] == [5, 5, 7]
-
-
-def test_what_is_over_counts_until_then_even_before_what_is_open() -> None:
-    state = LogState(verification=True)
-    state.recovered(data(2, pid=1), b"")
-    state.recovered(data(3, pid=2), b"")
-    state.marker_written(marker(4, pid=1), commit=True, coordinator_epoch=0)
-    assert [state.stable_offset(high_watermark) for high_watermark in (4, 5)] == [2, 3]
-
-
-def test_an_abort_remembers_how_far_everything_is_settled() -> None:
-    """``ProducerStateManager.lastStableOffset``: the earliest still open, else what is behind the marker."""
-    state = LogState(verification=True)
-    state.recovered(data(2, pid=1), b"")
-    state.recovered(data(3, pid=2), b"")
-    state.marker_written(marker(4, pid=1), commit=False, coordinator_epoch=0)
-    state.marker_written(marker(5, pid=2), commit=False, coordinator_epoch=0)
-    assert state.aborted.entries == (AbortedTransaction(1, 2, 4, 3), AbortedTransaction(2, 3, 5, 6))

@@ -168,21 +168,6 @@ async def test_the_page_is_served() -> None:
     assert b"kafka_partitions_with_late_transactions_count 4.0\n" in body
 
 
-@pytest.mark.parametrize(
-    ("request_head", "status"),
-    [
-        (b"GET /metrics?x=1 HTTP/1.0\r\nhost:127.0.0.1\r\n\r\n", b"200"),
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
-        (b"POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", b"405"),
-        (b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", b"400"),
-        (b"GET /metrics HTTP/1.0\r\n\r\n", b"400"),
-        (b"\r\n\r\n", b"400"),
-    ],
-)
-async def test_other_requests_are_told_so(request_head: bytes, status: bytes) -> None:
-    assert (await asked(request_head)).split(b" ")[1] == status
-
-
 @pytest.mark.parametrize("request_head", [b"", b"GET /metr", b"x" * 100_000])
 async def test_what_is_no_request_ends_its_connection(request_head: bytes) -> None:
     assert await asked(request_head, shut=True) == b""

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
 from spark_2pc_sink.reference.network.request_channel import OTHER_REQUEST_BYTES_MAX, Dispatcher, join
@@ -147,26 +146,6 @@ async def test_a_client_without_a_proper_name_is_refused(name: str, software_ver
     """The bytes are those of Apache Kafka 4.4.0; kafka-python reads an answer with an error as version 0."""
     reply = await api_versions_bytes(4, name=name, software_version=software_version)
     assert reply == struct.pack(">ih", 7, 42) + b"\x01" + bytes(4) + b"\x00"
-
-
-@pytest.mark.parametrize(
-    ("whom", "code"),
-    [
-        ((None, -1), 0),
-        (("here", 1), 0),
-        (("here", 2), Code.REBOOTSTRAP_REQUIRED),
-        (("elsewhere", 1), Code.REBOOTSTRAP_REQUIRED),
-        (("", 1), Code.REBOOTSTRAP_REQUIRED),
-        ((None, 1), Code.INVALID_REQUEST),
-        (("here", -1), Code.INVALID_REQUEST),
-    ],
-)
-async def test_a_client_that_takes_the_node_for_another_is_told_so(whom: tuple[str | None, int], code: int) -> None:
-    """KIP-1242; as Kafka 4.4.0 answers."""
-    reply = await api_versions_bytes(5, whom=whom)
-    assert struct.unpack_from(">ih", reply) == (7, code)
-    if code:
-        assert reply[6:] == b"\x01" + bytes(5)
 
 
 async def test_a_proper_name_may_have_dots_and_dashes() -> None:

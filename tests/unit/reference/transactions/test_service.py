@@ -75,14 +75,6 @@ async def test_a_record_that_is_not_understood_is_named_and_nothing_is_lost() ->
     assert disk.stores[TRANSACTION_STATE, 0].files[0].size_bytes == before
 
 
-async def test_a_block_is_fetched_ahead_once() -> None:
-    async with node() as running:
-        for expected in range(1500):
-            assert (await running.init(None)).producer_id == expected
-            await asyncio.sleep(0)  # as between two requests
-        assert running.disk.next_producer_id == 2000
-
-
 async def test_while_a_block_is_being_allocated_no_other_one_is() -> None:
     async with node() as running:
         allocate, asked, finish = running.cluster.allocate_producer_ids, 0, asyncio.Event()
@@ -256,43 +248,6 @@ async def test_groups_hear_of_a_marker_in_their_partition_when_it_is_durable() -
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_transaction_that_is_open_for_too_long_is_aborted_and_one_in_two_phase_commit_is_not() -> None:
-    async with node() as running:
-        made = [await running.init("plain"), await running.init("2pc", enable2_pc=True)]
-        for tid, each in zip(("plain", "2pc"), made, strict=True):
-            assert await running.write((each.producer_id, 0), tid=tid, partition=each.producer_id) == 0
-        running.now_ms += 60_000
-        await running.service.abort_timed_out()
-        assert await running.settled("plain") == "Ongoing"
-        running.now_ms += 1
-        await running.service.abort_timed_out()
-        assert [await running.settled(tid) for tid in ("plain", "2pc")] == ["CompleteAbort", "Ongoing"]
-        assert [running.markers_of(partition=index) for index in (0, 1)] == [[(0, 1, "abort")], []]
-
-
-async def test_an_unused_id_is_forgotten_with_a_tombstone_and_stays_so_after_a_restart() -> None:
-    disk = Disk()
-    async with node(disk) as running:
-        await running.init()
-        running.now_ms += 7 * 86_400_000
-        await running.service.remove_expired()
-        assert running.service.state.get(TID) is None
-        assert running.records()[-1].value is None
-    async with node(disk.copied(everything=False)) as restarted:
-        assert restarted.service.state.get(TID) is None
-
-
-async def test_leaders_forget_unused_producers() -> None:
-    async with node() as running:
-        await running.produce({("t", 0): batch(b"v", pair=(7, 0), sequence=0, transactional=False)}, tid=None)
-        log = running.cluster.log("t", 0)
-        assert log is not None
-        running.now_ms += 86_400_000
-        assert len(list(log.producers())) == 1
-        await running.service.expire_producers()
-        assert list(log.producers()) == []
-
-
 async def test_the_timers_run_by_themselves_until_the_end() -> None:
     running = Node(Disk(), Settings(), verification=None)
     running.service._properties = BrokerProperties(
@@ -424,16 +379,6 @@ async def test_the_crash_points_reach_to_the_end_of_the_job() -> None:
         await Job().run(running)
         await running.settled()
     assert 10 < disk.syncs <= SYNCS_MAX
-
-
-@pytest.mark.parametrize("state", [StateId.PREPARE_COMMIT, StateId.PREPARE_ABORT])
-async def test_a_decided_transaction_is_driven_to_its_end_by_the_next_start(state: StateId) -> None:
-    prepared = metadata(state, (42, 6), partitions=frozenset({T0, T1}), previous_producer_id=42)
-    async with node(seeded(prepared, data={T0: (42, 5), T1: (42, 5)})) as running:
-        label = await running.settled()
-        assert label == ("CompleteCommit" if state is StateId.PREPARE_COMMIT else "CompleteAbort")
-        for index in (0, 1):
-            assert [marker[:2] for marker in running.markers_of(partition=index)] == [(42, 6)]
 
 
 # --- what it is made of -----------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService
 from spark_2pc_sink.reference.transactions.verification import Verification
 from tests.unit.reference.batches import client_batch, with_attributes
-from tests.unit.reference.waiting import DEADLINE_S, until
+from tests.unit.reference.waiting import DEADLINE_S, present, until
 
 TID = "orders"
 START_MS = 1_700_000_000_000
@@ -308,50 +308,60 @@ class Node:
         answers = await self.produce({("t", partition): records}, **fields)
         return int(answers["t", partition].error_code)
 
-    async def read(self, partition: int = 0, *, isolation: int = 1, offset: int = 0, **fields: Any) -> Any:
-        """Fetch one partition of t; the partition's answer."""
-        given = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "partition_max_bytes": 1 << 20} | fields
+    async def fetch(
+        self,
+        offsets: Mapping[tuple[str, int], int],
+        *,
+        access: Access = FULL_ACCESS,
+        version: int = 12,
+        partition_max_bytes: int = 1 << 20,
+        current_leader_epoch: int = -1,
+        **fields: Any,
+    ) -> Any:
+        """Fetch of partitions from these offsets; the whole response."""
+        usual = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 0}
+        topic = FetchRequest.FetchTopic
         request = FetchRequest(
-            max_wait_ms=given["max_wait_ms"],
-            min_bytes=given["min_bytes"],
-            max_bytes=given["max_bytes"],
-            isolation_level=isolation,
-            session_id=0,
-            session_epoch=-1,
+            **{"session_id": 0, "session_epoch": -1, **usual, **fields},
+            forgotten_topics_data=[],
+            rack_id="",
             topics=[
-                FetchRequest.FetchTopic(
-                    topic="t",
-                    topic_id=TOPIC_IDS["t"],
+                topic(
+                    topic=name,
+                    topic_id=TOPIC_IDS.get(name),
                     partitions=[
-                        FetchRequest.FetchTopic.FetchPartition(
-                            partition=partition,
-                            current_leader_epoch=given.get("current_leader_epoch", -1),
+                        topic.FetchPartition(
+                            partition=index,
+                            current_leader_epoch=current_leader_epoch,
                             fetch_offset=offset,
                             last_fetched_epoch=-1,
                             log_start_offset=-1,
-                            partition_max_bytes=given["partition_max_bytes"],
+                            partition_max_bytes=partition_max_bytes,
                         )
+                        for (other, index), offset in offsets.items()
+                        if other == name
                     ],
                 )
+                for name in dict.fromkeys(name for name, _ in offsets)
             ],
-            forgotten_topics_data=[],
-            rack_id="",
         )
-        response = await exchange(self.partitions.fetch, request, FetchResponse, given.get("version", 17))
+        return await exchange(self.partitions.fetch, request, FetchResponse, version, access=access)
+
+    async def read(self, partition: int = 0, *, isolation: int = 1, offset: int = 0, **fields: Any) -> Any:
+        """Fetch one partition of t; the partition's answer."""
+        response = await self.fetch({("t", partition): offset}, version=17, isolation_level=isolation, **fields)
         return response.responses[0].partitions[0]
 
     # --- what stands in the logs --------------------------------------------------------------------------------------
 
     def batches(self, topic: str = "t", partition: int = 0) -> list[Any]:
         """The headers in a log, all that were written."""
-        log = self.cluster.log(topic, partition)
-        assert log is not None
+        log = present(self.cluster.log(topic, partition))
         return [header for header, _ in log._log.batches(0)]
 
     def markers_of(self, topic: str = "t", partition: int = 0) -> list[tuple[int, int, str]]:
         """Producer id, epoch and type of the end markers in a log, in order."""
-        log = self.cluster.log(topic, partition)
-        assert log is not None
+        log = present(self.cluster.log(topic, partition))
         return [
             (each.batch.producer_id, each.batch.producer_epoch, "commit" if each.key == b"\0\0\0\1" else "abort")
             for each in log.records()
@@ -366,8 +376,7 @@ class Node:
     def records(self) -> list[LogRecord]:
         """The records of the state log, of the partition of the usual id."""
         index = self.service.state.partition_of(TID)
-        log = self.cluster.log(TRANSACTION_STATE, index)
-        assert log is not None
+        log = present(self.cluster.log(TRANSACTION_STATE, index))
         return [LogRecord.decode(index, each.key or b"", each.value) for each in log.records()]
 
     async def settled(self, tid: str = TID) -> str:

@@ -13,6 +13,7 @@ from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator
 from spark_2pc_sink.reference.storage.batches import inspect
 from tests.unit.reference.coordinator.driver import metadata
 from tests.unit.reference.node import START_MS, Disk, FakeCluster, batch
+from tests.unit.reference.waiting import present
 
 
 def seeded(*recorded: TransactionMetadata, data: Mapping[TopicPartition, tuple[int, int]] | None = None) -> Disk:
@@ -37,19 +38,16 @@ def known(state: StateId = StateId.COMPLETE_COMMIT) -> Disk:
 
 
 def _append_state(cluster: FakeCluster, recorded: TransactionMetadata) -> None:
-    topic = cluster.topic(TRANSACTION_STATE)
-    assert topic is not None
+    topic = present(cluster.topic(TRANSACTION_STATE))
     index = partition_for(recorded.transactional_id, topic.partitions)
     value = TransactionLogValue.of(recorded, version=1)
     record = LogRecord(partition=index, transactional_id=recorded.transactional_id, value=value)
-    log = cluster.log(TRANSACTION_STATE, index)
-    assert log is not None
+    log = present(cluster.log(TRANSACTION_STATE, index))
     log.append_records([(record.key_bytes, record.value_bytes)], now_ms=START_MS)
 
 
 def _append_data(cluster: FakeCluster, partition: TopicPartition, pair: tuple[int, int]) -> None:
-    log = cluster.log(partition.topic, partition.partition)
-    assert log is not None
+    log = present(cluster.log(partition.topic, partition.partition))
     records = batch(b"before", pair=pair, sequence=0)
     header = inspect(records)
     standing = log.standing(header, supports_epoch_bump=True, now_ms=START_MS)

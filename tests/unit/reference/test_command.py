@@ -25,6 +25,7 @@ from spark_2pc_sink.cli import coordinator, exits
 from spark_2pc_sink.reference import broker
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.testing import free_port, wait_until
+from tests.unit.reference.waiting import present
 
 DEADLINE_S = 30
 MEMORY = ("--in-memory", "--listen", "127.0.0.1:0")
@@ -40,8 +41,7 @@ def running(*words: str, files: int | None = None) -> Iterator[tuple[subprocess.
     with subprocess.Popen([*limited, *program], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            found = re.fullmatch(r"listening on ((?:127\.0\.0\.1|\[::1\]):\d+)\n", process.stdout.readline())
-            assert found is not None
+            found = present(re.fullmatch(r"listening on ((?:127\.0\.0\.1|\[::1\]):\d+)\n", process.stdout.readline()))
             yield process, found[1]
         finally:
             process.kill()

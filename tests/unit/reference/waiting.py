@@ -1,4 +1,4 @@
-"""Waiting for what the code under test brings about, with one deadline."""
+"""Waiting for what the code under test brings about, with one deadline; and values that must be there."""
 
 from __future__ import annotations
 
@@ -25,3 +25,9 @@ async def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert now_s() < end_s, "waited in vain"
         await asyncio.sleep(_PAUSE_S)
+
+
+def present(value: T | None) -> T:
+    """The value, which must be there."""
+    assert value is not None
+    return value

@@ -16,6 +16,7 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import (
     partition_for,
 )
 from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, PREDECESSORS, StateId
+from tests.unit.reference.waiting import present
 
 from .driver import RELEASED, metadata
 
@@ -35,8 +36,7 @@ def test_ids_come_from_the_block_in_order_and_then_from_the_next() -> None:
     ids = ProducerIds(ProducerIdBlock(0, 2)).with_block(ProducerIdBlock(5000, 2))
     given = []
     for _ in range(4):
-        taken = ids.take()
-        assert taken is not None
+        taken = present(ids.take())
         given.append(taken[0])
         ids = taken[1]
     assert given == [0, 1, 5000, 5001]

@@ -27,6 +27,7 @@ from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES, REQUESTS
+from tests.unit.reference.groups import messages
 
 TOPIC = Topic("orders", UUID(int=7), 3)
 PARTITIONS = 2
@@ -121,6 +122,22 @@ class GroupRig:
         encoded = answer.encode(version=version)
         decoded: dict[str, Any] = response_class(name).decode(encoded, version=version).to_dict()
         return decoded
+
+    async def stable(self, group: str = "g") -> str:
+        """A stable group of one member in generation 1; its id."""
+        member_id: str = (await self.ask("JoinGroup", 3, **messages.join(group)))["member_id"]
+        synced = await self.ask("SyncGroup", 5, **messages.sync(group, 1, member_id, {member_id: b"A"}))
+        assert synced["error_code"] == 0
+        return member_id
+
+    async def commit(self, *arguments: Any, version: int = 9, **fields: Any) -> list[int]:
+        """OffsetCommit, as `messages.commit` makes it; the codes."""
+        return codes_of(await self.ask("OffsetCommit", version, **messages.commit(*arguments, **fields)))
+
+    async def commit_in_transaction(self, *arguments: Any, version: int = 5, **fields: Any) -> list[int]:
+        """TxnOffsetCommit, as `messages.commit_in_transaction` makes it; the codes."""
+        made = messages.commit_in_transaction(*arguments, **fields)
+        return codes_of(await self.ask("TxnOffsetCommit", version, **made))
 
     async def answered(self, *tasks: asyncio.Task[dict[str, Any]]) -> list[dict[str, Any]]:
         """What the requests are answered, when nothing but the present deadlines has to pass."""

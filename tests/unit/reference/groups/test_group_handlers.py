@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.reference.coordinator.access import on_kinds
 from tests.unit.reference.groups import messages
-from tests.unit.reference.groups.group_rig import GroupRig, running_groups
+from tests.unit.reference.groups.group_rig import running_groups
 
 REFUSED_JOIN: dict[str, Any] = {
     "generation_id": -1,
@@ -19,17 +19,6 @@ REFUSED_JOIN: dict[str, Any] = {
     "skip_assignment": False,
     "members": [],
 }
-
-
-async def stable(rig: GroupRig, group: str = "g") -> str:
-    """A stable group of one member; its id."""
-    joined = await rig.ask("JoinGroup", 3, **messages.join(group))
-    member_id: str = joined["member_id"]
-    synced = await rig.ask(
-        "SyncGroup", 5, **messages.sync(group, joined["generation_id"], member_id, {member_id: b"A"})
-    )
-    assert synced["error_code"] == 0
-    return member_id
 
 
 @pytest.mark.parametrize(
@@ -94,13 +83,13 @@ async def test_every_version_of_join(version: int) -> None:
 )
 async def test_codes_of_a_stable_group(api: str, version: int, fields: dict[str, Any], code: int) -> None:
     async with running_groups() as rig:
-        assert await stable(rig) == "c-1"
+        assert await rig.stable() == "c-1"
         assert (await rig.ask(api, version, **fields))["error_code"] == code
 
 
 async def test_leaving_says_of_each_member_how_it_went() -> None:
     async with running_groups() as rig:
-        member_id = await stable(rig)
+        member_id = await rig.stable()
         answer = await rig.ask("LeaveGroup", 5, **messages.leave("g", ("x", None), (member_id, "i"), (member_id, None)))
         assert answer["error_code"] == 0
         assert [each["error_code"] for each in answer["members"]] == [25, 25, 0]
@@ -111,7 +100,7 @@ async def test_leaving_says_of_each_member_how_it_went() -> None:
 
 async def test_describing() -> None:
     async with running_groups() as rig:
-        member_id = await stable(rig)
+        member_id = await rig.stable()
         answer = await rig.ask("DescribeGroups", 6, groups=["g", "none"], include_authorized_operations=True)
         group, none = answer["groups"]
         assert (group["error_code"], group["group_state"], group["protocol_type"]) == (0, "Stable", "consumer")
@@ -142,14 +131,14 @@ async def test_describing() -> None:
 )
 async def test_listing(states: list[str], types: list[str], found: bool) -> None:
     async with running_groups() as rig:
-        await stable(rig)
+        await rig.stable()
         listed = await rig.ask("ListGroups", 5, states_filter=states, types_filter=types)
         assert [group["group_id"] for group in listed["groups"]] == ["g"] * found
 
 
 async def test_deleting() -> None:
     async with running_groups() as rig:
-        member_id = await stable(rig)
+        member_id = await rig.stable()
         commit = messages.commit("g", 1, member_id, {0: 5})
         assert (await rig.ask("OffsetCommit", 9, **commit))["topics"][0]["partitions"][0]["error_code"] == 0
         first = await rig.ask("DeleteGroups", 3, groups_names=["g", "none", "g", ""])
@@ -173,7 +162,7 @@ async def test_deleting() -> None:
 )
 async def test_without_an_acl_on_the_group(api: str, version: int, fields: dict[str, Any]) -> None:
     async with running_groups() as rig:
-        await stable(rig)
+        await rig.stable()
         before = rig.service.store.groups["g"]
         rig.context = replace(rig.context, access=on_kinds())
         assert (await rig.ask(api, version, **fields))["error_code"] == 30

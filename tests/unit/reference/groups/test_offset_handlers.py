@@ -23,13 +23,6 @@ PAIR = Pair(44, 0)
 UNKNOWN_ID = UUID(int=12345)
 
 
-async def stable(rig: GroupRig) -> None:
-    """The stable group g of the member c-1, in generation 1."""
-    joined = await rig.ask("JoinGroup", 3, **messages.join())
-    assert joined["member_id"] == "c-1"
-    await rig.ask("SyncGroup", 3, **messages.sync("g", 1, "c-1", {"c-1": b"A"}))
-
-
 async def committed(rig: GroupRig, group: str = "g", *, stable: bool = False) -> dict[int, int]:
     """What an OffsetFetch of everything shows: offset by partition, or the negative code."""
     answer = await rig.ask("OffsetFetch", 9, **messages.fetch((group, None), stable=stable))
@@ -68,7 +61,7 @@ async def committed(rig: GroupRig, group: str = "g", *, stable: bool = False) ->
 )
 async def test_commit(version: int, fields: dict[str, Any], codes: list[int]) -> None:
     async with running_groups() as rig:
-        await stable(rig)
+        await rig.stable()
         assert codes_of(await rig.ask("OffsetCommit", version, **fields)) == codes
         kept = {0: 5} if 0 in codes else {}
         assert await committed(rig, fields["group_id"]) == kept
@@ -78,22 +71,22 @@ async def test_commit(version: int, fields: dict[str, Any], codes: list[int]) ->
 async def test_a_commit_while_the_group_rebalances() -> None:
     """Offsets are taken while members join, and refused between the join phase and the assignment."""
     async with running_groups() as rig:
-        await stable(rig)
+        await rig.stable()
         two = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
         joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", two)))
         await asyncio.sleep(0)
-        assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("g", 1, "c-1", {0: 5}))) == [0]
+        assert await rig.commit("g", 1, "c-1", {0: 5}) == [0]
         again = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", "c-1")))
         await rig.answered(joining, again)
-        assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("g", 2, "c-1", {0: 6}))) == [27]
+        assert await rig.commit("g", 2, "c-1", {0: 6}) == [27]
         assert await committed(rig) == {0: 5}
 
 
 async def test_a_commit_is_a_sign_of_life() -> None:
     async with running_groups() as rig:
-        await stable(rig)
+        await rig.stable()
         rig.now_ms += 9_000
-        await rig.ask("OffsetCommit", 9, **messages.commit("g", 1, "c-1", {0: 5}))
+        await rig.commit("g", 1, "c-1", {0: 5})
         rig.now_ms += 9_000
         rig.service.expire("g")
         assert rig.service.heartbeat("g", "c-1", None, 1) == 0
@@ -132,7 +125,7 @@ async def test_fetch(version: int, fields: dict[str, Any], expected: dict[int, i
 async def test_fetching_by_the_id_of_a_topic_that_is_gone() -> None:
     """The offset was committed for a topic of the same name with another id, or the id is nobody's."""
     async with running_groups() as rig:
-        await rig.ask("OffsetCommit", 10, **messages.commit("g", -1, "", {0: 5}, topic=TOPIC.id))
+        await rig.commit("g", -1, "", {0: 5}, topic=TOPIC.id, version=10)
         answer = await rig.ask("OffsetFetch", 10, **messages.fetch(("g", {UNKNOWN_ID: [0], TOPIC.id: [0]})))
         codes = [topic["partitions"][0]["error_code"] for topic in answer["groups"][0]["topics"]]
         assert codes == [100, 0]
@@ -162,9 +155,7 @@ async def test_offsets_of_a_transaction() -> None:
         unstable = await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", {"orders": [0]}, stable=True))
         assert unstable["topics"][0]["partitions"] == [{"partition_index": 0, **NONE, "error_code": 88}]
         assert await committed(rig) == {}
-        assert codes_of(
-            await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 0), {1: 6}))
-        ) == [0]
+        assert await rig.commit_in_transaction("g", (44, 0), {1: 6}) == [0]
         assert len(rig.verification.asked) == 1
         assert (await rig.restarted().ask("DescribeGroups", 0, groups=["g"]))["groups"][0]["group_state"] == "Empty"
         await rig.marker("g", PAIR, commit=True)
@@ -174,8 +165,8 @@ async def test_offsets_of_a_transaction() -> None:
 
 async def test_an_aborted_transaction_leaves_no_offsets() -> None:
     async with running_groups() as rig:
-        await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 1}))
-        await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 0), {0: 5, 1: 5}))
+        await rig.commit("g", -1, "", {0: 1})
+        await rig.commit_in_transaction("g", (44, 0), {0: 5, 1: 5})
         assert await committed(rig, stable=True) == {0: -88}
         assert await committed(rig) == {0: 1}
         pending = rig.restarted()
@@ -187,8 +178,8 @@ async def test_an_aborted_transaction_leaves_no_offsets() -> None:
 
 async def test_a_commit_outside_wins_over_a_transaction_that_wrote_before() -> None:
     async with running_groups() as rig:
-        await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 0), {0: 5}))
-        await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 99}))
+        await rig.commit_in_transaction("g", (44, 0), {0: 5})
+        await rig.commit("g", -1, "", {0: 99})
         await rig.marker("g", PAIR, commit=True)
         assert await committed(rig) == await committed(rig.restarted()) == {0: 99}
 
@@ -209,7 +200,7 @@ async def test_a_commit_outside_wins_over_a_transaction_that_wrote_before() -> N
 )
 async def test_commit_in_a_transaction(version: int, fields: dict[str, Any], answered: int, codes: list[int]) -> None:
     async with running_groups() as rig:
-        await stable(rig)
+        await rig.stable()
         rig.verification.code = Code(answered)
         assert codes_of(await rig.ask("TxnOffsetCommit", version, **fields)) == codes
 
@@ -217,7 +208,7 @@ async def test_commit_in_a_transaction(version: int, fields: dict[str, Any], ans
 async def test_a_marker_while_the_coordinator_is_asked_takes_the_guard_away() -> None:
     """The add was for a transaction that is over by the time of the append: 48, and nothing is written."""
     async with running_groups() as rig:
-        await rig.ask("TxnOffsetCommit", 3, **messages.commit_in_transaction("g", (44, 0), {0: 1}))
+        await rig.commit_in_transaction("g", (44, 0), {0: 1}, version=3)
         await rig.marker("g", PAIR, commit=True)
         asked, answer = asyncio.Event(), asyncio.Event()
 
@@ -249,8 +240,8 @@ async def test_a_marker_while_the_coordinator_is_asked_takes_the_guard_away() ->
 )
 async def test_delete(fields: dict[str, Any], code: int, codes: list[int]) -> None:
     async with running_groups() as rig:
-        await stable(rig)
-        await rig.ask("OffsetCommit", 9, **messages.commit("simple", -1, "", {0: 5, 1: 6}))
+        await rig.stable()
+        await rig.commit("simple", -1, "", {0: 5, 1: 6})
         answer = await rig.ask("OffsetDelete", 0, **fields)
         assert (answer["error_code"], codes_of(answer)) == (code, codes)
         kept = {1: 6} if 0 in codes else {0: 5, 1: 6}
@@ -277,9 +268,9 @@ async def test_acls(
     resources: tuple[Resource, ...], commit: int, transaction: int, fetch: tuple[int, list[int]]
 ) -> None:
     async with running_groups() as rig:
-        await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 1}))
+        await rig.commit("g", -1, "", {0: 1})
         rig.context = replace(rig.context, access=on_kinds(*resources))
-        assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5}))) == [commit]
+        assert await rig.commit("g", -1, "", {0: 5}) == [commit]
         fields = messages.commit_in_transaction("g", (44, 0), {1: 5})
         assert codes_of(await rig.ask("TxnOffsetCommit", 5, **fields)) == [transaction]
         answer = await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", {"orders": [0]}))

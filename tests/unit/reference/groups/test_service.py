@@ -53,13 +53,6 @@ async def waiting(*tasks: asyncio.Task[Any]) -> bool:
     return not any(task.done() for task in tasks)
 
 
-async def stable(rig: GroupRig, group: str = "g") -> str:
-    joined = await rig.ask("JoinGroup", 3, **messages.join(group))
-    member_id: str = joined["member_id"]
-    await rig.ask("SyncGroup", 3, **messages.sync(group, joined["generation_id"], member_id, {member_id: b"A"}))
-    return member_id
-
-
 async def test_an_assignment_is_durable_before_anybody_gets_it() -> None:
     async with running_groups() as rig:
         joined = await rig.ask("JoinGroup", 3, **messages.join())
@@ -97,13 +90,13 @@ async def test_a_disk_that_fails_is_told_to_the_client() -> None:
         disk.free.set()
         synced = await rig.ask("SyncGroup", 3, **messages.sync("g", 1, joined["member_id"], {"c-1": b"A"}))
         assert (synced["error_code"], rig.service.store.groups["g"].state) == (16, GroupState.PREPARING_REBALANCE)
-        assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("other", -1, "", {0: 5}))) == [16]
+        assert await rig.commit("other", -1, "", {0: 5}) == [16]
 
 
 async def test_without_the_topic_of_offsets_there_is_no_coordinator() -> None:
     async with running_groups() as rig:
         rig.cluster.partitions.clear()
-        assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5}))) == [15]
+        assert await rig.commit("g", -1, "", {0: 5}) == [15]
         fields = messages.commit_in_transaction("g", (44, 0), {0: 5})
         assert codes_of(await rig.ask("TxnOffsetCommit", 5, **fields)) == [15]
         assert (await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", None)))["error_code"] == 15
@@ -111,7 +104,7 @@ async def test_without_the_topic_of_offsets_there_is_no_coordinator() -> None:
 
 async def test_a_restart_finds_the_group_and_its_member_goes_on() -> None:
     async with running_groups() as rig:
-        member_id = await stable(rig)
+        member_id = await rig.stable()
         again = rig.restarted()
         again.service.start()
         assert again.service.heartbeat("g", member_id, None, 1) == 0
@@ -122,7 +115,7 @@ async def test_a_restart_finds_the_group_and_its_member_goes_on() -> None:
 
 async def test_a_restart_gives_members_a_whole_session_and_then_removes_them() -> None:
     async with running_groups() as rig:
-        await stable(rig)
+        await rig.stable()
         again = rig.restarted()
         again.now_ms += 9_999
         again.service.expire("g")
@@ -159,7 +152,7 @@ async def test_deadlines_are_met_by_themselves() -> None:
 async def test_sessions_do_not_follow_a_clock_that_is_set(set_ms: int) -> None:
     """As in Kafka: set back, a member that has died would be waited for an hour; set ahead, all would be dead."""
     async with running_groups() as rig:
-        await stable(rig)
+        await rig.stable()
         rig.now_ms += 5_000
         rig.set_ms = set_ms
         rig.now_ms += 4_999
@@ -175,7 +168,7 @@ async def test_sessions_do_not_follow_a_clock_that_is_set(set_ms: int) -> None:
 async def test_a_rebalance_does_not_follow_a_clock_that_is_set(set_ms: int) -> None:
     """The members wait for one that does not come, and for an id that was given out, as long as they would have."""
     async with running_groups() as rig:
-        await stable(rig)
+        await rig.stable()
         pending = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
         joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", pending)))
         await asyncio.sleep(0)
@@ -191,7 +184,7 @@ async def test_a_rebalance_does_not_follow_a_clock_that_is_set(set_ms: int) -> N
 
 async def test_a_timer_that_is_due_later_gives_way_to_an_earlier_deadline() -> None:
     async with running_groups() as rig:
-        await stable(rig)
+        await rig.stable()
         first = rig.service._timers["g"].when()
         rig.service.heartbeat("g", "c-1", None, 1)
         assert rig.service._timers["g"].when() == first
@@ -204,7 +197,7 @@ async def test_a_timer_that_is_due_later_gives_way_to_an_earlier_deadline() -> N
 
 async def test_a_client_that_has_gone_is_not_answered() -> None:
     async with running_groups() as rig:
-        await stable(rig)
+        await rig.stable()
         pending = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
         joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", pending)))
         assert await waiting(joining)
@@ -217,7 +210,7 @@ async def test_a_client_that_has_gone_is_not_answered() -> None:
 
 async def test_the_end_answers_whoever_waits() -> None:
     async with running_groups() as rig:
-        one = await stable(rig)
+        one = await rig.stable()
         two = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
         joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", two)))
         assert await waiting(joining)
@@ -229,10 +222,10 @@ async def test_the_end_answers_whoever_waits() -> None:
 
 async def test_offsets_are_forgotten_after_the_retention_time() -> None:
     async with running_groups() as rig:
-        await rig.ask("OffsetCommit", 9, **messages.commit("simple", -1, "", {0: 5}))
-        await stable(rig)
-        await rig.ask("OffsetCommit", 9, **messages.commit("g", 1, "c-1", {0: 5}))
-        await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("open", (44, 0), {0: 5}))
+        await rig.commit("simple", -1, "", {0: 5})
+        await rig.stable()
+        await rig.commit("g", 1, "c-1", {0: 5})
+        await rig.commit_in_transaction("open", (44, 0), {0: 5})
         rig.now_ms += 7 * DAY_MS - 1
         await rig.service.remove_expired()
         assert set(rig.service.store.groups) == {"simple", "g", "open"}
@@ -248,7 +241,7 @@ async def test_offsets_are_forgotten_after_the_retention_time() -> None:
 async def test_offsets_of_a_topic_that_is_deleted_are_too() -> None:
     async with running_groups() as rig:
         for group in ("g", "h"):
-            await rig.ask("OffsetCommit", 9, **messages.commit(group, -1, "", {0: 5, 1: 6}))
+            await rig.commit(group, -1, "", {0: 5, 1: 6})
         rig.service.forget_topic("payments")
         assert len(rig.service.store.offsets("g").of_group("g")) == 2
         rig.service.forget_topic("orders")
@@ -260,7 +253,7 @@ async def test_many_tombstones_go_into_several_batches(monkeypatch: pytest.Monke
     monkeypatch.setattr("spark_2pc_sink.reference.groups.store.TOMBSTONES_MAX", 2)
 
     async with running_groups() as rig:
-        await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5, 1: 6, 2: 7}))
+        await rig.commit("g", -1, "", {0: 5, 1: 6, 2: 7})
         assert (await rig.ask("DeleteGroups", 2, groups_names=["g"]))["results"][0]["error_code"] == 0
         assert rig.restarted().service.store.groups == {}
 

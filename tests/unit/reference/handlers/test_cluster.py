@@ -14,6 +14,7 @@ from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Acl
 from spark_2pc_sink.reference.handlers.cluster import AUTO_CREATED_PARTITIONS_MAX
 from tests.unit.reference.cluster_node import ClusterNode, cluster_node
 from tests.unit.reference.coordinator.access import denying
+from tests.unit.reference.waiting import present
 
 NO_ID = uuid.UUID(int=0)
 MALFORMED = "This most likely occurs because of a request being malformed"
@@ -44,8 +45,7 @@ def codes(response: Any) -> dict[str, int]:
 @pytest.mark.parametrize("version", range(14))
 async def test_a_topic_is_described_in_every_version(version: int) -> None:
     async with cluster_node() as node:
-        topic = await node.catalog.create_topic("orders", 2)
-        assert topic is not None
+        topic = present(await node.catalog.create_topic("orders", 2))
         found = await metadata(node, ["orders"], version, create=True)
         (broker,) = found.brokers
         assert (broker.node_id, broker.host, broker.port) == (1, "127.0.0.1", 9092)

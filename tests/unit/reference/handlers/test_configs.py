@@ -10,6 +10,7 @@ from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigs
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, AclOperation, Resource
 from tests.unit.reference.cluster_node import ClusterNode, cluster_node
 from tests.unit.reference.coordinator.access import denying
+from tests.unit.reference.waiting import present
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -143,8 +144,7 @@ async def test_configs_are_set_and_taken_back() -> None:
         await node.catalog.create_topic("orders", 1, {"retention.ms": "5"})
 
         def configs() -> dict[str, str]:
-            topic = node.catalog.topic("orders")
-            assert topic is not None
+            topic = present(node.catalog.topic("orders"))
             return dict(topic.configs)
 
         assert await alter(node, "orders", ("max.message.bytes", SET, "7"), ("segment.ms", SET, "9")) == (0, None)
@@ -168,8 +168,7 @@ async def test_lists_are_appended_to_and_subtracted_from() -> None:
             (SUBTRACT, "delete,compact", ""),
         ):
             assert await alter(node, "orders", ("cleanup.policy", how, value)) == (0, None)
-            topic = node.catalog.topic("orders")
-            assert topic is not None
+            topic = present(node.catalog.topic("orders"))
             assert topic.configs["cleanup.policy"] == expected
 
 
@@ -221,8 +220,7 @@ async def test_verification_is_altered_while_the_node_runs() -> None:
     name = "transaction.partition.verification.enable"
     async with cluster_node({name: "true"}) as node:
         await node.catalog.create_topic("orders", 1)
-        log = node.catalog.log("orders", 0)
-        assert log is not None
+        log = present(node.catalog.log("orders", 0))
         told: list[bool] = []
         node.catalog.on_properties.append(
             lambda properties: told.append(properties.transaction_partition_verification_enable)

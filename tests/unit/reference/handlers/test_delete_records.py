@@ -20,6 +20,7 @@ from spark_2pc_sink.reference.storage.errors import OffsetOutOfRangeError
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.coordinator.access import denying
 from tests.unit.reference.node import exchange
+from tests.unit.reference.waiting import present
 
 RECORDS = 5
 EVERYTHING = -1
@@ -35,8 +36,7 @@ async def filled(directory: Path | None = None) -> Catalog:
     """A catalog with a topic of one partition that has `RECORDS` records."""
     catalog = await opened(directory)
     await catalog.create_topic("t", 1, {})
-    log = catalog.log("t", 0)
-    assert log is not None
+    log = present(catalog.log("t", 0))
     for number in range(RECORDS):
         log.append_records([(b"k", b"%d" % number)], now_ms=1000 + number)
     await log.sync()
@@ -65,8 +65,7 @@ async def delete(
 async def test_what_is_deleted_is_no_longer_read(version: int, offset: int, start: int) -> None:
     catalog = await filled()
     assert await delete(catalog, "t", 0, offset, version=version) == (Code.NONE, start)
-    log = catalog.log("t", 0)
-    assert log is not None
+    log = present(catalog.log("t", 0))
     assert log.earliest().offset == log.log_start_offset == start
     assert log.last_stable_offset == RECORDS
     found = await log.offset_for_timestamp(0, Isolation.READ_COMMITTED)
@@ -97,8 +96,7 @@ async def test_a_smaller_offset_brings_nothing_back() -> None:
 async def test_what_is_refused_deletes_nothing(topic: str, partition: int, offset: int, code: Code) -> None:
     catalog = await filled()
     assert await delete(catalog, topic, partition, offset) == (code, -1)
-    log = catalog.log("t", 0)
-    assert log is not None
+    log = present(catalog.log("t", 0))
     assert log.log_start_offset == 0
     await catalog.close()
 
@@ -129,7 +127,6 @@ async def test_a_restart_brings_nothing_back(tmp_path: Path) -> None:
     await delete(catalog, "t", 0, 3)
     await catalog.close()
     again = await opened(tmp_path)
-    log = again.log("t", 0)
-    assert log is not None
+    log = present(again.log("t", 0))
     assert (log.log_start_offset, log.end_offset) == (3, RECORDS)
     await again.close()

@@ -7,14 +7,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, AclOperation, Resource
+from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from tests.unit.reference.coordinator.access import denied
-from tests.unit.reference.node import TOPIC_IDS, Node, batch, committed, exchange, node
+from tests.unit.reference.node import TOPIC_IDS, Node, batch, committed, node
 from tests.unit.reference.seeds import known
-from tests.unit.reference.waiting import until
+from tests.unit.reference.waiting import present, until
 
 PAIR = (42, 5)
 
@@ -24,49 +23,9 @@ async def _plain(running: Node, *values: bytes, partition: int = 0) -> None:
     assert answers["t", partition].error_code == 0
 
 
-async def _fetch(
-    running: Node,
-    offsets: dict[tuple[str, int], int],
-    *,
-    access: Access = FULL_ACCESS,
-    version: int = 12,
-    **fields: Any,
-) -> Any:
-    """A fetch of several partitions; the whole response."""
-    given = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "partition_max_bytes": 1 << 20} | fields
-    partition_max_bytes = given.pop("partition_max_bytes")
-    topic = FetchRequest.FetchTopic
-    request = FetchRequest(
-        **{"isolation_level": 0, "session_id": 0, "session_epoch": -1} | given,
-        forgotten_topics_data=[],
-        rack_id="",
-        topics=[
-            topic(
-                topic=name,
-                topic_id=TOPIC_IDS.get(name),
-                partitions=[
-                    topic.FetchPartition(
-                        partition=index,
-                        current_leader_epoch=-1,
-                        fetch_offset=offset,
-                        last_fetched_epoch=-1,
-                        log_start_offset=-1,
-                        partition_max_bytes=partition_max_bytes,
-                    )
-                    for (other, index), offset in offsets.items()
-                    if other == name
-                ],
-            )
-            for name in dict.fromkeys(name for name, _ in offsets)
-        ],
-    )
-    return await exchange(running.partitions.fetch, request, FetchResponse, version, access=access)
-
-
 def _reads(running: Node, topic: str = "t") -> Any:
     """Counts how often readers look into a log. Who has looked waits or has answered: nothing else comes between."""
-    log = running.cluster.log(topic, 0)
-    assert log is not None
+    log = present(running.cluster.log(topic, 0))
     return mock.patch.object(log, "read", wraps=log.read)
 
 
@@ -78,13 +37,13 @@ async def test_there_are_no_sessions() -> None:
     async with node(known()) as running:
         await _plain(running, b"a")
         for session_epoch in (0, -1):
-            response = await _fetch(running, {("t", 0): 0}, session_epoch=session_epoch)
+            response = await running.fetch({("t", 0): 0}, session_epoch=session_epoch)
             assert (response.error_code, response.session_id) == (0, 0)
             assert len(_rows(response)) == 1
         # A client that closes a session is served like one without.
-        response = await _fetch(running, {("t", 0): 0}, session_id=7, session_epoch=-1)
+        response = await running.fetch({("t", 0): 0}, session_id=7, session_epoch=-1)
         assert (response.error_code, len(_rows(response))) == (0, 1)
-        unknown = await _fetch(running, {("t", 0): 0}, session_id=7, session_epoch=3)
+        unknown = await running.fetch({("t", 0): 0}, session_id=7, session_epoch=3)
         assert (unknown.error_code, unknown.responses) == (Code.FETCH_SESSION_ID_NOT_FOUND, [])
 
 
@@ -93,7 +52,7 @@ async def test_errors_are_answered_per_partition_and_at_once() -> None:
         await _plain(running, b"a")
         offsets = {("t", 0): 0, ("t", 1): 5, ("t", 9): 0, ("missing", 0): 0, ("u", 0): 0}
         access = denied((AclOperation.READ, Resource.TOPIC, "u"))
-        rows = _rows(await _fetch(running, offsets, access=access, min_bytes=1 << 20, max_wait_ms=60_000))
+        rows = _rows(await running.fetch(offsets, access=access, min_bytes=1 << 20, max_wait_ms=60_000))
         assert {name: each.error_code for name, each in rows.items()} == {
             ("t", 0): Code.NONE,
             ("t", 1): Code.OFFSET_OUT_OF_RANGE,
@@ -127,7 +86,7 @@ async def test_a_disk_that_cannot_be_read() -> None:
 async def test_an_unknown_topic_id() -> None:
     async with node(known()) as running:
         running.disk.topics.pop("u")
-        response = await _fetch(running, {("u", 0): 0}, version=13)
+        response = await running.fetch({("u", 0): 0}, version=13)
         assert response.responses[0].topic_id == TOPIC_IDS["u"]
         assert response.responses[0].partitions[0].error_code == Code.UNKNOWN_TOPIC_ID
 
@@ -151,7 +110,7 @@ async def test_the_first_partition_with_data_gives_one_batch_however_large() -> 
         offsets = {("t", partition): 0 for partition in range(3)}
 
         async def sizes(**fields: Any) -> list[int]:
-            return [len(each.records) for each in _rows(await _fetch(running, offsets, **fields)).values()]
+            return [len(each.records) for each in _rows(await running.fetch(offsets, **fields)).values()]
 
         assert await sizes() == [0, 2 * size_bytes, 2 * size_bytes]
         assert await sizes(partition_max_bytes=1) == [0, size_bytes, 0]
@@ -215,7 +174,7 @@ async def test_a_reader_of_committed_data_is_woken_by_the_end_of_the_transaction
 async def test_a_topic_that_is_deleted_wakes_its_readers() -> None:
     async with node(known()) as running:
         with _reads(running, "u") as reads:
-            task = asyncio.ensure_future(_fetch(running, {("u", 0): 0, ("t", 0): 0}, max_wait_ms=60_000))
+            task = asyncio.ensure_future(running.fetch({("u", 0): 0, ("t", 0): 0}, max_wait_ms=60_000))
             await until(lambda: reads.call_count == 1)
             assert not task.done()
         running.cluster.delete("u")

@@ -23,7 +23,7 @@ from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.coordinator.driver import KEEPING
 from tests.unit.reference.node import START_MS, TID, batch, node
 from tests.unit.reference.seeds import known
-from tests.unit.reference.waiting import until
+from tests.unit.reference.waiting import present, until
 
 T0 = ("t", 0)
 PAIR = (42, 5)
@@ -217,8 +217,7 @@ async def test_an_old_client_is_believed_where_verification_is_off() -> None:
     async with node(known(), verification=BrokerProperties(transaction_partition_verification_enable=False)) as running:
         running.cluster.settings = LogSettings(verification=False)
         assert await running.write(PAIR, version=11) == 0
-        found = running.service.state.get(TID)
-        assert found is not None
+        found = present(running.service.state.get(TID))
         assert found.state is StateId.COMPLETE_COMMIT
         # A new client relies on the implicit add, whatever the property says.
         assert await running.write(PAIR, version=12, partition=1) == 0

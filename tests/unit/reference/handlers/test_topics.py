@@ -12,6 +12,7 @@ from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, D
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, AclOperation, Resource
 from tests.unit.reference.cluster_node import ClusterNode, cluster_node
 from tests.unit.reference.coordinator.access import denied, denying
+from tests.unit.reference.waiting import present
 
 _Topic = CreateTopicsRequest.CreatableTopic
 _State = DeleteTopicsRequest.DeleteTopicState
@@ -75,8 +76,7 @@ async def grow(
 async def test_a_topic_is_created(version: int) -> None:
     async with cluster_node() as node:
         (made,) = await create(node, topic("orders", 2, configs={"max.message.bytes": "9"}), version=version)
-        known = node.catalog.topic("orders")
-        assert known is not None
+        known = present(node.catalog.topic("orders"))
         assert (made.name, made.error_code, made.error_message) == ("orders", 0, None)
         assert (known.partitions, known.configs) == (2, {"max.message.bytes": "9"})
         if version >= 5:
@@ -199,8 +199,7 @@ async def test_a_topic_of_a_coordinator_that_this_server_lacks_can_be_deleted() 
 
 async def test_what_cannot_be_deleted_stays() -> None:
     async with cluster_node() as node:
-        a = await node.catalog.create_topic("a", 1)
-        assert a is not None
+        a = present(await node.catalog.create_topic("a", 1))
         assert await delete(node, "a", "a") == [("a", 42)]
         assert await delete(node, ids=(a.id, a.id)) == [(None, 42)]
         assert await delete(node, "a", ids=(a.id,)) == [("a", 42)]
@@ -219,8 +218,7 @@ async def test_what_cannot_be_deleted_stays() -> None:
 
 async def test_who_may_not_see_a_topic_does_not_learn_of_it_by_deleting() -> None:
     async with cluster_node() as node:
-        a = await node.catalog.create_topic("a", 1)
-        assert a is not None
+        a = present(await node.catalog.create_topic("a", 1))
         blind = denying(AclOperation.DELETE, AclOperation.DESCRIBE)
         assert await delete(node, "a", "absent", access=blind) == [("a", 29), ("absent", 29)]
         assert await delete(node, ids=(a.id,), access=blind) == [(None, 29)]
@@ -239,8 +237,7 @@ async def test_a_topic_gets_more_partitions() -> None:
         assert await grow(node, "a", 3, validate_only=True) == (0, None)
         assert await grow(node, "a", 3) == (0, None)
         assert await grow(node, "a", 4, [[1]]) == (0, None)
-        known = node.catalog.topic("a")
-        assert known is not None
+        known = present(node.catalog.topic("a"))
         assert known.partitions == 4
 
 
@@ -289,6 +286,5 @@ async def test_growing_twice_in_one_request_or_without_alter_is_refused() -> Non
         response = await node.ask(CreatePartitionsRequest(topics=topics, timeout_ms=1, validate_only=False), 0)
         assert [(each.name, each.error_code) for each in response.results] == [("a", 42)]
         assert await grow(node, "a", 2, access=denying(AclOperation.ALTER)) == (29, None)
-        known = node.catalog.topic("a")
-        assert known is not None
+        known = present(node.catalog.topic("a"))
         assert known.partitions == 1

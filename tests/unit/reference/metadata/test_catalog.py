@@ -21,6 +21,7 @@ from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
 from spark_2pc_sink.reference.storage.errors import ShortLogError
 from spark_2pc_sink.wire.batch_format import read_header
 from tests.unit.reference.node import START_MS, batch
+from tests.unit.reference.waiting import present
 
 PROPERTIES = BrokerProperties(transaction_state_log_num_partitions=3, offsets_topic_num_partitions=2)
 
@@ -46,15 +47,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 
 async def test_topics_come_grow_change_and_go(place: Path | None) -> None:
     async with opened(place) as catalog:
-        topic = await catalog.create_topic("orders", 2, {"max.message.bytes": "500"})
-        assert topic is not None
+        topic = present(await catalog.create_topic("orders", 2, {"max.message.bytes": "500"}))
         assert catalog.topic("orders") == topic == catalog.topic_by_id(topic.id)
         assert await catalog.create_topic("orders", 9) is None
         assert await catalog.add_partitions("orders", 2) is None
         grown = await catalog.add_partitions("orders", 4)
         assert grown == catalog.topic("orders") == Topic("orders", topic.id, 4, {"max.message.bytes": "500"})
-        log = catalog.log("orders", 3)
-        assert log is not None
+        log = present(catalog.log("orders", 3))
         assert log.settings.message_max_bytes == 500
         await catalog.alter_configs("orders", lambda now: {**now, "max.message.bytes": "600"})
         assert log.settings.message_max_bytes == 600
@@ -179,8 +178,7 @@ async def test_a_topic_deleted_and_made_again_survives_the_next_start(tmp_path: 
         await catalog.create_topic("orders", 1)
         await catalog.delete_topic("orders")
         await catalog.create_topic("orders", 1)
-        log = catalog.log("orders", 0)
-        assert log is not None
+        log = present(catalog.log("orders", 0))
         log.append(records, read_header(records), now_ms=START_MS)
     async with opened(tmp_path) as catalog:
         assert [log.end_offset for log in catalog.logs()] == [1]
@@ -205,8 +203,7 @@ async def test_files_that_the_disk_does_not_let_go_are_left_to_the_next_start(
             (left,) = (name for name in names_in(tmp_path) if name.endswith("-delete"))
             assert caplog.messages == [f"{tmp_path / left} is left for later: device or resource busy"]
             await catalog.create_topic("orders", 1)
-            log = catalog.log("orders", 0)
-            assert log is not None
+            log = present(catalog.log("orders", 0))
             log.append(records, read_header(records), now_ms=START_MS)
         async with opened(tmp_path) as catalog:
             await look(catalog)
@@ -288,8 +285,7 @@ async def test_who_deletes_is_told_when_no_reader_finds_the_topic_any_more(place
             lambda topic: told.append((topic.name, catalog.topic(topic.name) is None, len(catalog.logs())))
         )
         await catalog.create_topic("orders", 1)
-        log = catalog.log("orders", 0)
-        assert log is not None
+        log = present(catalog.log("orders", 0))
         changed = log.changed()
         await catalog.delete_topic("orders")
         assert told == [("orders", True, 1)]
@@ -393,8 +389,7 @@ async def test_a_log_that_is_shorter_than_at_the_last_stop_or_start_is_refused_b
     records = batch(b"a")
     async with opened(tmp_path) as catalog:
         await catalog.create_topic("orders", 1)
-        log = catalog.log("orders", 0)
-        assert log is not None
+        log = present(catalog.log("orders", 0))
         for _ in range(3):
             log.append(records, read_header(records), now_ms=START_MS)
     file = tmp_path / "orders-0" / "00000000000000000000.log"
@@ -426,6 +421,5 @@ async def test_a_log_that_is_shorter_than_at_the_last_stop_or_start_is_refused_b
     file.unlink()
     (tmp_path / "log-ends.json").unlink()
     async with opened(tmp_path) as catalog:
-        log = catalog.log("orders", 0)
-        assert log is not None
+        log = present(catalog.log("orders", 0))
         assert log.end_offset == 0

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,14 @@ STATE = CatalogState(
     acls=({"principal": "User:a", "operation": 15},),
     removing=(Topic("gone", uuid.UUID(int=8), 1),),
 )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[DataDirectory]:
+    """The directory of a node, held by this process."""
+    held = DataDirectory(tmp_path)
+    yield held
+    held.close()
 
 
 def test_another_process_is_kept_out_and_told_which_directory(tmp_path: Path) -> None:
@@ -66,17 +75,14 @@ def test_a_directory_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> N
         (b"\xff\xfe\x00", "can't decode|invalid|codec"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, fault: str) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, directory: DataDirectory, content: bytes, fault: str) -> None:
     (tmp_path / "catalog.json").write_bytes(content)
-    directory = DataDirectory(tmp_path)
     with pytest.raises(ConfigurationError, match=fault) as refused:
         directory.read_catalog()
     assert str(tmp_path / "catalog.json") in str(refused.value)
-    directory.close()
 
 
-def test_a_field_of_the_wrong_type_is_named(tmp_path: Path) -> None:
-    directory = DataDirectory(tmp_path)
+def test_a_field_of_the_wrong_type_is_named(tmp_path: Path, directory: DataDirectory) -> None:
     directory.write_catalog(STATE)
     file = tmp_path / "catalog.json"
     document = json.loads(file.read_text()) | {"starts": "4"}
@@ -84,21 +90,19 @@ def test_a_field_of_the_wrong_type_is_named(tmp_path: Path) -> None:
     file.write_text(json.dumps(document))
     with pytest.raises(ConfigurationError, match="'starts'"):
         directory.read_catalog()
-    directory.close()
 
 
 @pytest.mark.parametrize("name", ["meta.properties", "orders-0"])
-def test_the_data_of_another_server_is_left_alone(tmp_path: Path, name: str) -> None:
+def test_the_data_of_another_server_is_left_alone(tmp_path: Path, directory: DataDirectory, name: str) -> None:
     (tmp_path / name).mkdir()
-    directory = DataDirectory(tmp_path)
     with pytest.raises(ConfigurationError, match=f"holds {name}"):
         directory.read_catalog()
-    directory.close()
 
 
-def test_a_flipped_bit_anywhere_is_noticed_and_the_state_before_is_named(tmp_path: Path) -> None:
+def test_a_flipped_bit_anywhere_is_noticed_and_the_state_before_is_named(
+    tmp_path: Path, directory: DataDirectory
+) -> None:
     """D14."""
-    directory = DataDirectory(tmp_path)
     directory.write_catalog(STATE)
     directory.write_catalog(replace(STATE, starts=5))
     file = tmp_path / "catalog.json"
@@ -111,11 +115,9 @@ def test_a_flipped_bit_anywhere_is_noticed_and_the_state_before_is_named(tmp_pat
             directory.read_catalog()
     file.write_bytes((tmp_path / "catalog.json.previous").read_bytes())
     assert directory.read_catalog() == STATE
-    directory.close()
 
 
-def test_ends_of_logs_are_read_as_written_and_damage_is_named(tmp_path: Path) -> None:
-    directory = DataDirectory(tmp_path)
+def test_ends_of_logs_are_read_as_written_and_damage_is_named(tmp_path: Path, directory: DataDirectory) -> None:
     assert directory.read_log_ends() == {}
     ends = {(ORDERS.id, 0): 7, (ORDERS.id, 1): 2**40}
     directory.write_log_ends(ends)
@@ -125,11 +127,11 @@ def test_ends_of_logs_are_read_as_written_and_damage_is_named(tmp_path: Path) ->
         file.write_bytes(content)
         with pytest.raises(ConfigurationError, match=fault):
             directory.read_log_ends()
-    directory.close()
 
 
-def test_a_write_cut_short_leaves_the_state_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = DataDirectory(tmp_path)
+def test_a_write_cut_short_leaves_the_state_before_it(
+    directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory.write_catalog(STATE)
 
     def crash(_path: Path, _target: Path) -> Path:
@@ -139,7 +141,6 @@ def test_a_write_cut_short_leaves_the_state_before_it(tmp_path: Path, monkeypatc
     with pytest.raises(OSError, match="power cut"):
         directory.write_catalog(replace(STATE, starts=5))
     assert directory.read_catalog() == STATE
-    directory.close()
 
 
 def test_file_and_directory_are_on_disk_before_a_write_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +154,7 @@ def test_file_and_directory_are_on_disk_before_a_write_returns(tmp_path: Path, m
     directory.close()
 
 
-def test_meta_properties_and_partition_metadata_are_kafkas(tmp_path: Path) -> None:
-    directory = DataDirectory(tmp_path)
+def test_meta_properties_and_partition_metadata_are_kafkas(tmp_path: Path, directory: DataDirectory) -> None:
     directory.write_catalog(STATE)
     directory.write_meta(STATE)
     directory.make_partitions([ORDERS])
@@ -166,31 +166,25 @@ def test_meta_properties_and_partition_metadata_are_kafkas(tmp_path: Path) -> No
         "directory.id=AAAAAAAAAAAAAAAAAAAACQ",
     }
     assert (tmp_path / "orders-1" / "partition.metadata").read_text() == "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABw"
-    directory.close()
 
 
-def test_meta_properties_of_another_cluster_are_refused(tmp_path: Path) -> None:
-    directory = DataDirectory(tmp_path)
+def test_meta_properties_of_another_cluster_are_refused(directory: DataDirectory) -> None:
     directory.write_catalog(STATE)
     directory.write_meta(replace(STATE, cluster_id="another"))
     with pytest.raises(ConfigurationError, match="different clusters"):
         directory.read_catalog()
-    directory.close()
 
 
-def test_a_partition_of_another_topic_of_that_name_is_not_touched(tmp_path: Path) -> None:
-    directory = DataDirectory(tmp_path)
+def test_a_partition_of_another_topic_of_that_name_is_not_touched(tmp_path: Path, directory: DataDirectory) -> None:
     directory.make_partitions([ORDERS])
     assert directory.must_belong(ORDERS, 0) == tmp_path / "orders-0"
     with pytest.raises(ConfigurationError, match="orders-0"):
         directory.must_belong(replace(ORDERS, id=uuid.UUID(int=1)), 0)
     (tmp_path / "orders-0" / "partition.metadata").write_text("")  # what a crash may leave of it
     assert directory.must_belong(ORDERS, 0) == tmp_path / "orders-0"
-    directory.close()
 
 
-def test_deleted_topics_and_leftovers_go_and_others_stay(tmp_path: Path) -> None:
-    directory = DataDirectory(tmp_path)
+def test_deleted_topics_and_leftovers_go_and_others_stay(tmp_path: Path, directory: DataDirectory) -> None:
     orders = replace(ORDERS, partitions=1)
     directory.make_partitions([orders, Topic("orders-x", uuid.UUID(int=2), 1), Topic("x-delete", uuid.UUID(int=3), 1)])
     (tmp_path / "old-0.0123-delete").mkdir()
@@ -199,11 +193,11 @@ def test_deleted_topics_and_leftovers_go_and_others_stay(tmp_path: Path) -> None
     directory.remove_topics([orders])
     directory.remove_topics([orders])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".lock", "orders-x-0", "x-delete-0"]
-    directory.close()
 
 
-def test_a_directory_of_a_topic_that_there_is_not_makes_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    directory = DataDirectory(tmp_path)
+def test_a_directory_of_a_topic_that_there_is_not_makes_room(
+    tmp_path: Path, directory: DataDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
     directory.make_partitions([ORDERS])
     (tmp_path / "orders-1" / "00000000000000000000.log").write_bytes(b"x")
     again = replace(ORDERS, id=uuid.UUID(int=1))
@@ -222,17 +216,14 @@ def test_a_directory_of_a_topic_that_there_is_not_makes_room(tmp_path: Path, cap
     ]
     directory.remove_topics([])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".lock", "orders-0", "orders-1", stray.name]
-    directory.close()
 
 
-def test_a_directory_of_a_topic_that_there_is_stays_where_it_is(tmp_path: Path) -> None:
-    directory = DataDirectory(tmp_path)
+def test_a_directory_of_a_topic_that_there_is_stays_where_it_is(directory: DataDirectory) -> None:
     directory.make_partitions([ORDERS])
     other = replace(ORDERS, id=uuid.UUID(int=1))
     directory.make_partitions([other], live=[replace(ORDERS, name="renamed")])
     with pytest.raises(ConfigurationError, match="orders-0"):
         directory.must_belong(other, 0)
-    directory.close()
 
 
 @pytest.mark.parametrize(
@@ -247,17 +238,15 @@ def test_a_directory_of_a_topic_that_there_is_stays_where_it_is(tmp_path: Path) 
     ids=["its own", "made again", "of nobody", "made again, cut short", "cut short"],
 )
 def test_only_what_is_the_deleted_topics_goes(
-    tmp_path: Path, owner: uuid.UUID | None, live: set[str], goes: bool
+    tmp_path: Path, directory: DataDirectory, owner: uuid.UUID | None, live: set[str], goes: bool
 ) -> None:
     """A topic of the same name may have been made since, and its records acknowledged."""
-    directory = DataDirectory(tmp_path)
     orders = replace(ORDERS, partitions=1)
     directory.make_partitions([orders if owner is None else replace(orders, id=owner)])
     if owner is None:
         (tmp_path / "orders-0" / "partition.metadata").write_text("")
     directory.remove_topics([orders], live=live)
     assert (tmp_path / "orders-0").exists() is not goes
-    directory.close()
 
 
 def test_ids_are_written_as_kafka_writes_them() -> None:

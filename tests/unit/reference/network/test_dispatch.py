@@ -24,12 +24,12 @@ from tests.unit.reference.net import (
     produce,
     produce_request,
 )
+from tests.unit.reference.waiting import present
 
 
 async def answer(found: Dispatcher, frame: bytes) -> bytes:
     call = found.read(frame)
-    reply = await found.answer(call, RequestContext(version=call.head.version))
-    assert reply is not None
+    reply = present(await found.answer(call, RequestContext(version=call.head.version)))
     return b"".join(reply)[4:]
 
 

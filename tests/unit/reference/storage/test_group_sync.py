@@ -14,6 +14,7 @@ from spark_2pc_sink.reference.storage.files import DiskFile, DiskStore, MemorySt
 from spark_2pc_sink.reference.storage.group_sync import INLINE_BYTES_MAX, INLINE_SECONDS_MAX, GroupSync
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
 from spark_2pc_sink.wire.batch_format import read_header
+from tests.unit.reference.waiting import present
 
 DEADLINE_S = 20
 
@@ -117,8 +118,7 @@ async def test_a_failure_is_for_good_and_for_everybody(tmp_path: Path, monkeypat
     waiting = log.sync.request()
     disk.may_end.release()
     for future in (first, waiting, log.sync.request()):
-        failure = await future
-        assert failure is not None
+        failure = present(await future)
         assert "Input/output error" in str(failure)
     assert (disk.count, log.durable) == (1, [])
     with pytest.raises(OSError, match="fdatasync failed"):

@@ -25,6 +25,7 @@ from spark_2pc_sink.reference.storage.files import (
 )
 from spark_2pc_sink.reference.storage.segmented_log import INDEX_INTERVAL_BYTES, RELATIVE_OFFSET_MAX, SegmentedLog
 from spark_2pc_sink.wire.batch_format import BatchHeader, read_header
+from tests.unit.reference.waiting import present
 
 SEGMENT_BYTES = 20_000
 #: Batches by their records and the bytes of each.
@@ -209,8 +210,7 @@ def test_what_is_to_be_synced_is_given_once_and_names_with_every_new_file(
     def synced(*sizes: int) -> tuple[int, int]:
         for size in sizes:
             append(log, 1, size)
-        work = log.take_unsynced()
-        assert work is not None
+        work = present(log.take_unsynced())
         files.clear()
         names.clear()
         work()

@@ -26,7 +26,7 @@ from spark_2pc_sink.reference.transactions.service import RETRY_PAUSE_MS, Transa
 from tests.unit.reference.coordinator.driver import KEEPING, RELEASED, metadata
 from tests.unit.reference.node import START_MS, TID, Disk, FakeCluster, Node, batch, committed, node
 from tests.unit.reference.seeds import seeded
-from tests.unit.reference.waiting import until
+from tests.unit.reference.waiting import present, until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -52,8 +52,7 @@ async def test_a_record_of_a_kind_that_is_not_known_does_not_keep_the_node_from_
 ) -> None:
     """TransactionLog.readTxnRecordKey: an unknown key version is warned of and ignored, as left by an upgrade."""
     disk = seeded(metadata(StateId.COMPLETE_COMMIT))
-    log = FakeCluster(disk).log(TRANSACTION_STATE, 0)
-    assert log is not None
+    log = present(FakeCluster(disk).log(TRANSACTION_STATE, 0))
     end = log.append_records([(b"\0\x63of another kind", b"\0\0value")], now_ms=START_MS).base_offset
     async with node(disk.copied(everything=True)) as restarted:
         assert restarted.state() == "CompleteCommit"
@@ -63,8 +62,7 @@ async def test_a_record_of_a_kind_that_is_not_known_does_not_keep_the_node_from_
 async def test_a_record_that_is_not_understood_is_named_and_nothing_is_lost() -> None:
     """D12."""
     disk = seeded(metadata(StateId.COMPLETE_COMMIT))
-    log = FakeCluster(disk).log(TRANSACTION_STATE, 0)
-    assert log is not None
+    log = present(FakeCluster(disk).log(TRANSACTION_STATE, 0))
     offset = log.append_records([(b"\0\0garbage", b"\0\0value")], now_ms=START_MS).base_offset
     before = disk.stores[TRANSACTION_STATE, 0].files[0].size_bytes
     with pytest.raises(UnreadableRecordError, match=r"Start the version that wrote it") as refused:
@@ -180,8 +178,7 @@ async def test_a_record_that_may_not_be_durable_is_not_answered_as_done_and_the_
 async def test_a_completion_that_the_log_does_not_take_for_a_moment_is_tried_again_after_a_pause() -> None:
     async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
         assert await running.write((42, 5)) == 0
-        log = running.cluster.log(TRANSACTION_STATE, running.service.state.partition_of(TID))
-        assert log is not None
+        log = present(running.cluster.log(TRANSACTION_STATE, running.service.state.partition_of(TID)))
         append, tried_s = log.append_records, []
 
         def busy_once(records: Any, *, now_ms: int) -> Appended:
@@ -208,8 +205,7 @@ async def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
         start_s = loop.time()
         await until(lambda: running.disk.failed_appends >= 2)
         assert loop.time() - start_s >= 0.9 * RETRY_PAUSE_MS / 1000
-        found = running.service.state.get(TID)
-        assert found is not None
+        found = present(running.service.state.get(TID))
         assert found.partitions == frozenset({T1})
         running.disk.append_error = ""
         assert await running.settled() == "CompleteCommit"

@@ -14,15 +14,14 @@ from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from tests.unit.reference.coordinator.driver import T0, T1, metadata
 from tests.unit.reference.node import TID, Node, batch, committed, node
 from tests.unit.reference.seeds import seeded
-from tests.unit.reference.waiting import until
+from tests.unit.reference.waiting import present, until
 
 PAIR = (42, 5)
 AT_REST = [StateId.EMPTY, StateId.COMPLETE_COMMIT, StateId.COMPLETE_ABORT]
 
 
 def _partitions(running: Node) -> set[TopicPartition]:
-    found = running.service.state.get(TID)
-    assert found is not None
+    found = present(running.service.state.get(TID))
     return set(found.partitions)
 
 
@@ -132,8 +131,7 @@ async def test_offsets_are_added_for_new_clients_and_verified_for_old_ones(
     disk = seeded(metadata(StateId.COMPLETE_COMMIT))
     async with node(disk, verification=BrokerProperties(transaction_partition_verification_enable=enabled)) as running:
         assert await running.verification.for_offsets(version, TID, Pair(42, 5), OFFSETS) == code
-        found = running.service.state.get(TID)
-        assert found is not None
+        found = present(running.service.state.get(TID))
         assert (OFFSETS in found.partitions) is added
         if enabled:
             assert await running.verification.for_offsets(version, TID, Pair(42, 4), OFFSETS) == 47

@@ -131,6 +131,15 @@ def metadata_response(cluster_id: str = "c") -> Any:
     return MetadataResponse(throttle_time_ms=0, brokers=[], cluster_id=cluster_id, controller_id=1, topics=[])
 
 
+async def whoami(context: RequestContext, _request: Any) -> Any:
+    """Metadata whose cluster id is the principal of the connection."""
+    return metadata_response(context.principal)
+
+
+async def ask_whoami(client: Client) -> Any:
+    return (await client.ask(metadata_request(), MetadataResponse, METADATA_VERSION)).cluster_id
+
+
 def metadata_request() -> Any:
     return MetadataRequest(topics=[])
 

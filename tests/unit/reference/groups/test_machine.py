@@ -80,27 +80,6 @@ def test_two_members_rebalance_eagerly() -> None:
     assert script.heartbeat(one) is script.heartbeat(two) is Code.NONE
 
 
-def test_two_members_rebalance_cooperatively() -> None:
-    """KIP-429: the member that gave partitions up joins once more, with other metadata, and a generation follows."""
-    script = GroupScript()
-    cooperative = (("cooperative-sticky", b"owned: all"),)
-    one, _ = script.new_member(protocols=cooperative)
-    script.pass_ms(0)
-    script.assign(one)
-    two, joining = script.new_member(protocols=(("cooperative-sticky", b"owned: none"),))
-    assert script.heartbeat(one) is Code.REBALANCE_IN_PROGRESS
-    script.ask_join(one, protocols=cooperative)
-    script.ask_sync(two)
-    script.assign(one)
-    assert script.group.state is GroupState.STABLE
-    again = script.ask_join(one, protocols=(("cooperative-sticky", b"owned: half"),))
-    assert script.heartbeat(two) is Code.REBALANCE_IN_PROGRESS
-    second = script.ask_join(two, protocols=(("cooperative-sticky", b"owned: none"),))
-    assert script.joined(again).generation == script.joined(second).generation == 3
-    assert {each.member_id: each.metadata for each in script.joined(again).members}[one] == b"owned: half"
-    assert script.joined(joining).generation == 2
-
-
 def test_a_follower_that_joins_again_unchanged_gets_the_generation_as_it_is() -> None:
     script = GroupScript()
     one, two = script.stable(2)

@@ -85,27 +85,6 @@ async def test_only_what_is_asked_for() -> None:
         assert await describe(node) == []
 
 
-async def test_the_properties_of_the_broker() -> None:
-    async with cluster_node({"num.partitions": "3"}) as node:
-        names = ["num.partitions", "node.id", "auto.create.topics.enable", "ssl.key.password", "log.segment.bytes"]
-        (found,) = await describe(node, (BROKER, "1", names))
-        shown = {
-            each.name: (each.value, each.read_only, each.config_source, each.config_type, each.is_sensitive)
-            for each in found.configs
-        }
-        assert shown == {
-            "num.partitions": ("3", True, 4, 3, False),
-            "node.id": ("1", True, 5, 3, False),
-            "auto.create.topics.enable": ("true", True, 5, 1, False),
-            "ssl.key.password": (None, True, 5, 9, True),
-            "log.segment.bytes": ("1073741824", True, 5, 3, False),
-        }
-        (partitions,) = [each for each in found.configs if each.name == "num.partitions"]
-        assert [(each.value, each.source) for each in partitions.synonyms] == [("3", 4), ("1", 5)]
-        (defaults,) = await describe(node, (BROKER, "", None))
-        assert (defaults.error_code, defaults.configs) == (0, [])
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "code", "message"),
     [

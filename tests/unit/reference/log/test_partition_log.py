@@ -86,14 +86,6 @@ def test_what_a_partition_refuses(settings: dict[str, Any], batch: bytes, expect
     assert log.end_offset == (0 if expected else 1)
 
 
-def test_the_broker_stamps_its_time() -> None:
-    log = opened(log_append_time=True)
-    outcome = append(log, client_batch([b"a"], timestamps_ms=[5]), now_ms=NOW_MS + 1)
-    assert outcome.log_append_time_ms == NOW_MS + 1
-    (record,) = log.records()
-    assert record.timestamp_ms == NOW_MS + 1
-
-
 # --- transactions -----------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,6 @@ from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.storage.files import MemoryStore
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, read_back
-from tests.unit.reference.waiting import present
 
 #: So small that a handful of batches fills one.
 SEGMENT_BYTES = 12_000
@@ -82,7 +81,8 @@ async def play(log: PartitionLog, commands: list[tuple[str, int, int, int]]) -> 
             assert (outcome.code, outcome.base_offset) == (Code.NONE, at)
             if model.open(pid) is None:
                 model.transactions.append(Transaction(pid, at))
-            opened = present(model.open(pid))
+            opened = model.open(pid)
+            assert opened is not None
             opened.values += zip(range(at, at + count), values, strict=True)
             sequences[pid] += count
         elif kind == "end":

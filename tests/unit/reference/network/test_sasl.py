@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kafka.net.sasl.scram import ScramClient
-from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -21,8 +21,7 @@ from kafka.protocol.sasl import (
 from spark_2pc_sink.reference.config.listeners import Users
 from spark_2pc_sink.reference.network import connection as connections
 from spark_2pc_sink.reference.network.sasl import SaslRefusedError, ScramExchange
-from spark_2pc_sink.reference.protocol.api import RequestContext
-from tests.unit.reference.net import METADATA_VERSION, Client, metadata, metadata_request, metadata_response, serving
+from tests.unit.reference.net import METADATA_VERSION, Client, ask_whoami, metadata, metadata_request, serving, whoami
 from tests.unit.reference.waiting import until
 
 PROPERTIES = {
@@ -33,14 +32,6 @@ PROPERTIES = {
         'user_alice="secret" user_bob="p\\"w" user_zoë="ünï";'
     ),
 }
-
-
-async def whoami(context: RequestContext, _request: Any) -> Any:
-    return metadata_response(context.principal)
-
-
-async def ask_whoami(client: Client) -> Any:
-    return (await client.ask(metadata_request(), MetadataResponse, METADATA_VERSION)).cluster_id
 
 
 async def handshake(client: Client, version: int = 1, mechanism: str = "PLAIN") -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import trustme
-from kafka.protocol.metadata import MetadataResponse
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.reference.config.properties import BrokerProperties
@@ -21,13 +20,14 @@ from tests.unit.reference.net import (
     METADATA_VERSION,
     PRODUCE_VERSION,
     Client,
+    ask_whoami,
     metadata,
     metadata_request,
-    metadata_response,
     produce,
     produce_request,
     produce_response,
     serving,
+    whoami,
 )
 
 
@@ -60,14 +60,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def with_client_auth(certificates: Certificates, auth: str) -> dict[str, str]:
     trusted = str(certificates.folder / "authority.pem")
     return {**certificates.properties, "ssl.client.auth": auth, "ssl.truststore.location": trusted}
-
-
-async def whoami(context: RequestContext, _request: Any) -> Any:
-    return metadata_response(context.principal)
-
-
-async def ask_whoami(client: Client) -> Any:
-    return (await client.ask(metadata_request(), MetadataResponse, METADATA_VERSION)).cluster_id
 
 
 async def test_requests_travel_through_tls(certificates: Certificates) -> None:

@@ -246,11 +246,6 @@ def full_disk(*_arguments: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_files_are_named_as_kafka_names_them() -> None:
-    assert segment_name(0) == "00000000000000000000.log"
-    assert segment_name(9_223_372_036_854_775_807) == "09223372036854775807.log"
-
-
 def test_a_store_finds_its_segments_again(store: SegmentStore) -> None:
     assert store.base_offsets() == []
     for base_offset in (7, 0, 123_456):

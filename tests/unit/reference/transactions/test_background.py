@@ -48,21 +48,6 @@ async def test_work_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_timer_goes_on_until_the_end() -> None:
-    owner = Background()
-    rounds = 0
-
-    async def work() -> None:
-        nonlocal rounds
-        rounds += 1
-
-    owner.every(1, work)
-    assert rounds == 0
-    await until(lambda: rounds >= 3)
-    await owner.stop()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
 async def test_a_timer_goes_on_behind_a_round_that_failed(caplog: pytest.LogCaptureFixture) -> None:
     """Else no transaction would time out any more."""
     owner = Background()

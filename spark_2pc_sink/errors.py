@@ -385,7 +385,7 @@ class TransactionExpiredError(DualWriteError):
             else f"transaction.max.timeout.ms={self.timeout_ms} of the brokers"
         )
         remedy = (
-            "raise it (to at most transaction.max.timeout.ms of the brokers, which it is where it is left out)"
+            "raise it (to at most transaction.max.timeout.ms of the brokers, which is the default)"
             if self.own_timeout
             else "raise it on the brokers"
         )

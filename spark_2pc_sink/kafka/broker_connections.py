@@ -353,7 +353,7 @@ class BrokerConnections:
             return
         del self._connections[node_id]
         self._last_error = str(failure)
-        _log.debug("the connection to broker %s is closed: %s", node_id, failure)
+        _log.debug("connection to broker %s closed: %s", node_id, failure)
         if not connection.opened:
             self._failures[node_id] = failure
             count = self._in_a_row[node_id] = self._in_a_row.get(node_id, 0) + 1

@@ -115,7 +115,7 @@ def produce_error(
     partition: TopicPartition, batch: Batch, answer: ProducedPartition, producer: ProducerIdAndEpoch
 ) -> Exception:
     code = answer.error_code
-    detail = f"{partition}, pair {producer}: {answer.error_message or 'the broker gave no reason'}"
+    detail = f"{partition}, producer {producer}: {answer.error_message or 'the broker gave no reason'}"
     if code == Code.INVALID_TIMESTAMP:
         # The rows are not at fault: all records have the timestamp of their batch.
         time_ms = read_header(memoryview(batch.payload).cast("B")).max_timestamp_ms

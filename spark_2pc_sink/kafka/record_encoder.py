@@ -176,7 +176,7 @@ def partition_for_keys(keys: ArrowColumn, partition_count: int) -> Int32Array:
         raise LocalProtocolError(
             operation="choose a partition by key",
             state=f"a topic of {partition_count} partitions",
-            rule="a topic has at least one partition",
+            rule="a topic must have at least one partition",
         )
     keys = as_binary(keys, "key")
     partitions: Int32Array = (murmur2(keys) & np.int32(0x7FFFFFFF)) % np.int32(partition_count)

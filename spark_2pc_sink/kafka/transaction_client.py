@@ -252,7 +252,7 @@ class TransactionClient:
                 partition.topic, f"partition {partition.partition} does not exist; create the topic if it was deleted"
             )
         if code != Code.NONE:
-            raise kafka_error("AddPartitionsToTxn", code, f"partition {partition}, pair {producer}")
+            raise kafka_error("AddPartitionsToTxn", code, f"partition {partition}, producer {producer}")
 
     def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
         """Send the same EndTxn until it is answered, and return the answer without interpreting it.

@@ -57,7 +57,7 @@ def coordinators_of(response: KafkaResponse, transactional_ids: Iterable[str]) -
         raise RemoteProtocolError(
             peer="a broker",
             detail=f"FindCoordinator for {len(wanted)} transactional ids answered {len(response.coordinators)} "
-            f"coordinators, of {len(found.keys() & wanted)} of them",
+            f"coordinators, {len(found.keys() & wanted)} of them for these ids",
         )
     return found
 
@@ -66,7 +66,9 @@ def initialized_pair(response: KafkaResponse) -> ProducerIdAndEpoch | None:
     """The pair returned by InitProducerId; None with an error, RemoteProtocolError for success without a pair."""
     producer = pair_of(response.producer_id, response.producer_epoch)
     if response.error_code == Code.NONE and producer is None:
-        raise RemoteProtocolError(peer="the transaction coordinator", detail="InitProducerId succeeded without a pair")
+        raise RemoteProtocolError(
+            peer="the transaction coordinator", detail="InitProducerId succeeded without a producer id"
+        )
     return producer
 
 

@@ -331,7 +331,7 @@ def test_read_find_coordinators() -> None:
 
 @pytest.mark.parametrize(
     ("keys", "told"),
-    [((), "0 coordinators, of 0"), (("tid", "tid"), "2 coordinators, of 1"), (("other",), "1 coordinators, of 0")],
+    [((), "0 coordinators, 0 of"), (("tid", "tid"), "2 coordinators, 1 of"), (("other",), "1 coordinators, 0 of")],
 )
 def test_an_answer_about_other_coordinators_is_refused(keys: tuple[str, ...], told: str) -> None:
     with pytest.raises(RemoteProtocolError, match=f"for 1 transactional ids answered {told}"):

@@ -74,17 +74,17 @@ def test_without_version_6_the_transaction_lasts_as_long_as_the_broker_allows(
     assert (request.version, request.body.transaction_timeout_ms, request.body.producer_id) == (5, 3_600_000, -1)
 
 
-def test_without_permission_to_see_the_brokers_maximum_kafkas_default_is_asked(
-    fake: FakeCluster, client: TransactionClient
+@pytest.mark.parametrize(
+    ("configs", "option_ms", "expected"),
+    [({"transaction.max.timeout.ms": "3600000"}, 12_345, (12_345, True)), (None, None, (900_000, False))],
+    ids=["the option", "no permission to see the broker's maximum"],
+)
+def test_the_option_is_asked_for_and_else_kafkas_default(
+    fake: FakeCluster, cluster: Cluster, configs: dict[str, str] | None, option_ms: int | None, expected: object
 ) -> None:
-    fake.broker_configs = None
-    initialized = client.init_producer_id()
-    assert (initialized.timeout_ms, initialized.own_timeout) == (900_000, False)
-
-
-def test_the_option_is_asked_for(cluster: Cluster) -> None:
-    initialized = client_on(cluster, transaction_timeout_ms=12_345).init_producer_id()
-    assert (initialized.timeout_ms, initialized.own_timeout) == (12_345, True)
+    fake.broker_configs = configs
+    initialized = client_on(cluster, transaction_timeout_ms=option_ms).init_producer_id()
+    assert (initialized.timeout_ms, initialized.own_timeout) == expected
 
 
 @pytest.mark.parametrize("readable", [True, False])
@@ -149,21 +149,17 @@ def test_init_ends_at_its_deadline(fake: FakeCluster) -> None:
         client_on(cluster).init_producer_id()
 
 
-def test_keep_prepared_answers_both_pairs(fake: FakeCluster, client: TransactionClient) -> None:
-    """KIP-939, InitProducerId v6: OngoingTxnProducerId and OngoingTxnProducerEpoch name the kept transaction."""
-    offer_two_phase(fake, grant=True, keep=True)
+@pytest.mark.parametrize("grant", [True, False])
+def test_keep_prepared_answers_both_pairs(fake: FakeCluster, client: TransactionClient, grant: bool) -> None:
+    """KIP-939, InitProducerId v6: OngoingTxnProducerId and OngoingTxnProducerEpoch name the kept transaction.
+
+    'Disallowing keepPreparedTxn=true without 2PC' is among the rejected alternatives.
+    """
+    offer_two_phase(fake, grant=grant, keep=True)
     fake.know(FakeTransaction(7, 4, partitions=(T0,)))
     initialized = client.init_producer_id(keep_prepared=True)
-    assert initialized.ongoing == PreparedTxnState("7:4")
-    assert initialized.producer == ProducerIdAndEpoch(7, 5)
-
-
-def test_keep_prepared_without_two_phase_commit_is_legal(fake: FakeCluster, client: TransactionClient) -> None:
-    """KIP-939, 'Disallowing keepPreparedTxn=true without 2PC' is among the rejected alternatives."""
-    offer_two_phase(fake, grant=False, keep=True)
-    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
-    initialized = client.init_producer_id(keep_prepared=True)
-    assert (initialized.ongoing, initialized.two_phase_commit) == (PreparedTxnState("7:4"), False)
+    assert (initialized.ongoing, initialized.producer) == (PreparedTxnState("7:4"), ProducerIdAndEpoch(7, 5))
+    assert initialized.two_phase_commit is grant
 
 
 def test_keep_prepared_that_takes_two_phase_commit_is_refused_without(

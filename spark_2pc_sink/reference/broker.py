@@ -1,8 +1,8 @@
 """``spark-2pc coordinator``: assembles catalog, coordinators, handlers and listeners; starts and stops them.
 
-Start: the catalog first (it locks the directory and counts the start), then the logs, groups and transactions
-are recovered, then the listeners open: clients never meet a coordinator that is still loading. Stop is the reverse;
-everything that was answered is durable already, so a crash instead of a stop loses nothing either.
+Start: the catalog (it locks the directory and counts the start), then recovery of logs, groups and transactions, then
+the listeners: clients never meet a coordinator that is loading. Everything answered is durable, so a crash instead of
+a stop loses nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from spark_2pc_sink.clock import now_ms, steady_ms
-from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.reference.config.listeners import address_text
@@ -74,12 +73,13 @@ class Broker:
         self._closers.append(catalog.close)
         await catalog.ensure_internal_topics()
         await catalog.open_logs()
-        store = GroupStore(catalog, partition_count=_partitions(catalog, GROUP_OFFSETS), now_ms=now_ms)
+        offsets_partitions = next(each.partitions for each in catalog.topics() if each.name == GROUP_OFFSETS)
+        store = GroupStore(catalog, partition_count=offsets_partitions, now_ms=now_ms)
         self._markers = MarkerWriter(catalog, on_group_marker=store.on_marker, now_ms=now_ms)
         settings = settings_of(
             properties,
             transaction_version=catalog.transaction_version,
-            offsets_partition_count=_partitions(catalog, GROUP_OFFSETS),
+            offsets_partition_count=offsets_partitions,
         )
         self._transactions = TransactionService(
             catalog, self._markers, settings=settings, properties=properties, now_ms=now_ms
@@ -155,16 +155,7 @@ class Broker:
         return Dispatcher({**handlers, **handlers_of(ApiVersionsHandlers(handlers, catalog))})
 
 
-def _partitions(catalog: Catalog, internal_topic: str) -> int:
-    topic = catalog.topic(internal_topic)
-    if topic is None:
-        raise LocalProtocolError(
-            operation="start", state=f"no {internal_topic}", rule="internal topics are created before the coordinators"
-        )
-    return topic.partitions
-
-
-#: Host names in a metrics request that are always allowed: any address, or localhost.
+#: Allows any address and localhost as the host of a metrics request.
 ADDRESSES_ONLY: Final = MetricsAccess()
 #: Open files if the system reports no limit; Java's value.
 _FILES_WITHOUT_LIMIT: Final = 10_240

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
@@ -25,13 +25,12 @@ from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 
-_Family = TypeVar("_Family", GaugeMetricFamily, CounterMetricFamily)
 #: Allowance beyond the longest timeout before a partition counts as late (KIP-664, Metrics).
 LATE_PADDING_MS: Final = 5 * 60 * 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetricsSnapshot:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MetricsSnapshot(Collector):
     """All figures at one moment; ``open_time_max_ms`` is 0 without an open transaction."""
 
     transactions: Mapping[str, int]
@@ -40,6 +39,47 @@ class MetricsSnapshot:
     log_bytes: Mapping[str, int]
     network: NetworkMetrics
     verification: VerificationMetrics
+
+    def collect(self) -> Iterator[Metric]:
+        network, verification = self.network, self.verification
+        yield GaugeMetricFamily(
+            "kafka_active_transaction_open_time_max_ms",
+            "Milliseconds that the transaction open for the longest has been open (KIP-939); 0 without one.",
+            value=self.open_time_max_ms,
+        )
+        yield GaugeMetricFamily(
+            "kafka_partitions_with_late_transactions_count",
+            "Partitions with a transaction open beyond transaction.max.timeout.ms and five minutes (KIP-664).",
+            value=self.late_partitions,
+        )
+        states = GaugeMetricFamily("kafka_transactions", "Transactional ids by state.", labels=["state"])
+        yield _labelled(states, self.transactions)
+        yield SummaryMetricFamily(
+            "kafka_verification_time_ms",
+            "Milliseconds from a partition leader's question to the coordinator's answer (KIP-890).",
+            count_value=verification.asked,
+            sum_value=verification.time_ms,
+        )
+        yield CounterMetricFamily(
+            "kafka_verification_failures",
+            "Partitions that were not verified, or not added to their transaction (KIP-890, VerificationFailureRate).",
+            value=verification.failures,
+        )
+        log_bytes = GaugeMetricFamily("kafka_log_bytes", "Bytes of a topic's segments.", labels=["topic"])
+        yield _labelled(log_bytes, dict(sorted(self.log_bytes.items())))
+        yield CounterMetricFamily("kafka_requests", "Requests received.", value=network.requests)
+        connections = CounterMetricFamily("kafka_connections", "Connections by outcome.", labels=["outcome"])
+        outcomes = ("accepted", "refused", "idle")
+        yield _labelled(connections, {each: getattr(network, f"connections_{each}") for each in outcomes})
+        errors = CounterMetricFamily("kafka_connection_errors", "Connections closed by an error.", labels=["cause"])
+        causes = {"protocol": network.protocol_errors, "login": network.failed_logins}
+        yield _labelled(errors, {**causes, "handler": network.handler_errors})
+
+
+def _labelled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
+    for label, value in values.items():
+        family.add_metric([label], value)
+    return family
 
 
 def take_snapshot(
@@ -79,62 +119,8 @@ def _is_late(log: PartitionLog, *, late_before_ms: int) -> bool:
 
 def render(snapshot: MetricsSnapshot) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Figures(snapshot))
+    registry.register(snapshot)
     return generate_latest(registry)
-
-
-class Figures(Collector):
-    def __init__(self, snapshot: MetricsSnapshot) -> None:
-        self._snapshot = snapshot
-
-    def collect(self) -> Iterator[Metric]:
-        yield from _transaction_figures(self._snapshot)
-        log_bytes = GaugeMetricFamily("kafka_log_bytes", "Bytes of a topic's segments.", labels=["topic"])
-        yield _labelled(log_bytes, dict(sorted(self._snapshot.log_bytes.items())))
-        yield from _network_figures(self._snapshot.network)
-
-
-def _labelled(family: _Family, values: Mapping[str, float]) -> _Family:
-    for label, value in values.items():
-        family.add_metric([label], value)
-    return family
-
-
-def _transaction_figures(snapshot: MetricsSnapshot) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "kafka_active_transaction_open_time_max_ms",
-        "Milliseconds that the transaction open for the longest has been open (KIP-939); 0 without one.",
-        value=snapshot.open_time_max_ms,
-    )
-    yield GaugeMetricFamily(
-        "kafka_partitions_with_late_transactions_count",
-        "Partitions with a transaction open beyond transaction.max.timeout.ms and five minutes (KIP-664).",
-        value=snapshot.late_partitions,
-    )
-    states = GaugeMetricFamily("kafka_transactions", "Transactional ids by the state they are in.", labels=["state"])
-    yield _labelled(states, snapshot.transactions)
-    verification = snapshot.verification
-    yield SummaryMetricFamily(
-        "kafka_verification_time_ms",
-        "Milliseconds from a leader's question about its partitions to the coordinator's answer (KIP-890).",
-        count_value=verification.asked,
-        sum_value=verification.time_ms,
-    )
-    yield CounterMetricFamily(
-        "kafka_verification_failures",
-        "Partitions that were not verified, or not added to their transaction (KIP-890, VerificationFailureRate).",
-        value=verification.failures,
-    )
-
-
-def _network_figures(network: NetworkMetrics) -> Iterator[Metric]:
-    yield CounterMetricFamily("kafka_requests", "Requests taken up.", value=network.requests)
-    connections = CounterMetricFamily("kafka_connections", "Connections by what became of them.", labels=["outcome"])
-    outcomes = ("accepted", "refused", "idle")
-    yield _labelled(connections, {each: getattr(network, f"connections_{each}") for each in outcomes})
-    errors = CounterMetricFamily("kafka_connection_errors", "What ended connections.", labels=["cause"])
-    causes = {"protocol": network.protocol_errors, "login": network.failed_logins, "handler": network.handler_errors}
-    yield _labelled(errors, causes)
 
 
 def metrics_server(take: Callable[[], MetricsSnapshot], access: MetricsAccess) -> MetricsServer:

@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 
 from spark_2pc_sink.monitoring.exporter import families
 from spark_2pc_sink.recovery.status import StatusReport
-from spark_2pc_sink.reference.metrics import Figures, MetricsSnapshot
+from spark_2pc_sink.reference.metrics import MetricsSnapshot
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 from tools.reference_pages.markdown import code, table
@@ -46,7 +46,7 @@ def metrics_page() -> str:
     )
     return _PAGE.format(
         exporter=_table(families(StatusReport(sinks=()), {}, took_s=0)),
-        coordinator=_table(Figures(at_start).collect()),
+        coordinator=_table(at_start.collect()),
     )
 
 

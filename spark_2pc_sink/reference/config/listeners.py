@@ -1,7 +1,7 @@
 """The server's listeners and their users: Kafka's ``listeners`` and JAAS user lists.
 
-A listener's name determines, by ``listener.security.protocol.map``, whether it uses TLS and SASL. Metadata answers
-depend on the client's listener (``advertised.listeners``), so that a proxy can be placed in front of one.
+Metadata answers depend on the client's listener (``advertised.listeners``), so that a proxy can be placed in front of
+one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ PLAIN_LOGIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginMo
 _USER_PREFIX: Final = "user_"
 _ENDPOINT: Final = re.compile(r"(?P<name>\w+)://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\],]*):(?P<port>[0-9]{1,5})")
 _PROTOCOL_MAP: Final = "listener.security.protocol.map"
-#: Addresses for every interface.
 _EVERY_INTERFACE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - refused, not bound
 _JAAS_LOGIN: Final = re.compile(r"\s*(?P<module>[\w.$]+)\s+(?P<flag>\w+)\b(?P<options>.*);\s*", re.DOTALL)
 _JAAS_OPTION: Final = re.compile(r"""\s+(?P<key>\w+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s";]+))""")
@@ -83,8 +82,8 @@ def parse_endpoints(text: str, *, option: str) -> tuple[Endpoint, ...]:
     for part in text.split(","):
         match = _ENDPOINT.fullmatch(part.strip())
         if match is None or int(match["port"]) > _PORT_MAX or match["name"].upper() in endpoints:
-            rule = "it is a list of NAME://HOST:PORT, each name once"
-            remedy = "pass 'PLAINTEXT://127.0.0.1:9092'; an IPv6 address stands in square brackets"
+            rule = "must be a list of NAME://HOST:PORT, each name once"
+            remedy = "pass 'PLAINTEXT://127.0.0.1:9092'; put an IPv6 address in square brackets"
             raise ConfigurationError(option=option, value=text, rule=rule, remedy=remedy)
         name = match["name"].upper()
         endpoints[name] = Endpoint(name, match["host"].strip("[]"), int(match["port"]))
@@ -94,31 +93,27 @@ def parse_endpoints(text: str, *, option: str) -> tuple[Endpoint, ...]:
 def parse_listeners(listeners: str, *, advertised: str | None, protocol_map: str) -> tuple[Listener, ...]:
     endpoints = parse_endpoints(listeners, option="listeners")
     option = "advertised.listeners"
-    told = {} if advertised is None else {each.name: each for each in parse_endpoints(advertised, option=option)}
-    for name in told.keys() - {each.name for each in endpoints}:
+    public = {} if advertised is None else {each.name: each for each in parse_endpoints(advertised, option=option)}
+    for name in public.keys() - {each.name for each in endpoints}:
         remedy = f"the listeners are {', '.join(each.name for each in endpoints)}"
-        rule = f"it names {name}, which is no listener"
+        rule = f"{name} is not the name of a listener"
         raise ConfigurationError(option=option, value=advertised, rule=rule, remedy=remedy)
     protocols = _parse_protocol_map(protocol_map)
-    return tuple(_listener(each, told.get(each.name), protocols) for each in endpoints)
+    return tuple(_listener(each, public.get(each.name), protocols) for each in endpoints)
 
 
-def _listener(endpoint: Endpoint, told: Endpoint | None, protocols: Mapping[str, SecurityProtocol]) -> Listener:
-    if endpoint.name not in protocols:
-        raise ConfigurationError(
-            option=_PROTOCOL_MAP,
-            value=endpoint.name,
-            rule="it has no protocol for this listener",
-            remedy=f"name the listener as one of {', '.join(protocols)}, or add {endpoint.name}:PROTOCOL",
-        )
-    if (told or endpoint).host in _EVERY_INTERFACE:
-        raise ConfigurationError(
-            option="advertised.listeners",
-            value=str(told or endpoint),
-            rule="clients cannot connect to an address that means every interface",
-            remedy=f"give {endpoint.name}://HOST:PORT with a host that clients can reach",
-        )
-    return Listener(endpoint, protocols[endpoint.name], None if told is None else (told.host, told.port))
+def _listener(endpoint: Endpoint, public: Endpoint | None, protocols: Mapping[str, SecurityProtocol]) -> Listener:
+    name = endpoint.name
+    if name not in protocols:
+        remedy = f"name the listener as one of {', '.join(protocols)}, or add {name}:PROTOCOL"
+        rule = "must have a protocol for each listener"
+        raise ConfigurationError(option=_PROTOCOL_MAP, value=name, rule=rule, remedy=remedy)
+    if (public or endpoint).host in _EVERY_INTERFACE:
+        rule = "clients cannot connect to an address that means every interface"
+        remedy = f"give {name}://HOST:PORT with a host that clients can reach"
+        value = str(public or endpoint)
+        raise ConfigurationError(option="advertised.listeners", value=value, rule=rule, remedy=remedy)
+    return Listener(endpoint, protocols[name], None if public is None else (public.host, public.port))
 
 
 def _parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
@@ -126,7 +121,7 @@ def _parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
     for entry in text.split(","):
         name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
         if not name or protocol not in SecurityProtocol.__members__:
-            rule = f"it is a list of NAME:PROTOCOL, a protocol is one of {', '.join(SecurityProtocol.__members__)}"
+            rule = f"must be a list of NAME:PROTOCOL; a protocol is one of {', '.join(SecurityProtocol.__members__)}"
             remedy = nearest(protocol, SecurityProtocol.__members__)
             raise ConfigurationError(option=_PROTOCOL_MAP, value=text, rule=rule, remedy=remedy)
         known[name] = SecurityProtocol[protocol]
@@ -169,6 +164,6 @@ def _bad_jaas(option: str) -> ConfigurationError:
     return ConfigurationError(
         option=option,
         value=HIDDEN,
-        rule="it is one PLAIN login with a user_NAME for each user, closed by a semicolon",
+        rule="must be one PLAIN login with a user_NAME for each user and a semicolon at the end",
         remedy=f"pass '{PLAIN_LOGIN_MODULE} required user_NAME=\"PASSWORD\";'",
     )

@@ -1,8 +1,7 @@
 """Broker properties: Kafka's names, defaults and bounds, and a few of our own.
 
-Every supported property is one row below; the attribute is the name with its dots as underscores. A property
-without a row is refused, never ignored: a broker that silently lacks what its file asks for is worse than
-one that does not start. Sources: ``KafkaConfig`` and the configuration classes of Apache Kafka 4.4.0.
+Every supported property is one row below; the attribute is the name with its dots as underscores. A property without
+a row is refused, never ignored. Sources: ``KafkaConfig`` and the configuration classes of Apache Kafka 4.4.0.
 
 As in Kafka, a listener's protocol is selected by its name: ``listeners=SASL_SSL://host:port``, with
 ``listener.security.protocol.map`` for names that are not protocols. Its users are set by
@@ -18,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, NoReturn, TypeAlias, get_args
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
@@ -35,15 +34,8 @@ from spark_2pc_sink.options.settings import (
     setting_of,
     shown_name,
 )
-from spark_2pc_sink.reference.config.listeners import (
-    DEFAULT_PROTOCOL_MAP,
-    MECHANISMS,
-    PLAIN,
-    PLAIN_LOGIN_MODULE,
-    Listener,
-    Users,
-    parse_listeners,
-)
+from spark_2pc_sink.reference.config import listeners as listener_texts
+from spark_2pc_sink.reference.config.listeners import MECHANISMS, PLAIN, Listener, Users
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,6 @@ _DAY_MS: Final = 24 * _HOUR_MS
 #: The only supported authorizer (KIP-801).
 _Authorizer = Literal["org.apache.kafka.metadata.authorizer.StandardAuthorizer"]
 STANDARD_AUTHORIZER: Final[str] = get_args(_Authorizer)[0]
-_NOBODY: Final = Users()
 #: Kafka 4.4.0 has levels up to 2. Other implementations of KIP-939 request 3.
 TRANSACTION_VERSION_MAX: Final = 3
 _JAAS_NAME: Final = re.compile(r"listener\.name\.(?P<listener>\w+)\.(?P<mechanism>[\w-]+)\.sasl\.jaas\.config")
@@ -122,25 +113,25 @@ class BrokerProperties:
 
     node_id: int = _count(1, "the id of the node in Metadata", at_least=0)
     listeners: str = _row("PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://HOST:PORT,…")
-    advertised_listeners: str | None = _row(None, "the address that Metadata gives to clients; None: those listened on")
-    listener_security_protocol_map: str = _row(DEFAULT_PROTOCOL_MAP, "which protocol a listener speaks, by its name")
-    max_connections: int = _count(INT32_MAX, "how many connections there may be; those beyond are refused")
+    advertised_listeners: str | None = _row(None, "the addresses in Metadata; None: those of listeners")
+    listener_security_protocol_map: str = _row(
+        listener_texts.DEFAULT_PROTOCOL_MAP, "the protocol of each listener, by its name"
+    )
+    max_connections: int = _count(INT32_MAX, "most connections at a time; further ones are refused")
     connections_max_idle_ms: int = _ms(10 * _MINUTE_MS, "an idle connection ends after this", at_most=_INT64_MAX)
     socket_request_max_bytes: int = _bytes(104_857_600, "the longest request; a longer one ends its connection")
     queued_max_request_bytes: int = _bytes(
-        536_870_912,
-        "what the requests of all connections may take in memory; Kafka's default is no bound",
-        at_most=_INT64_MAX,
+        536_870_912, "memory for the requests of all connections; Kafka's default is unlimited", at_most=_INT64_MAX
     )
-    socket_listen_backlog_size: int = _count(50, "how many connections may wait to be accepted")
+    socket_listen_backlog_size: int = _count(50, "most connections that wait to be accepted")
     connection_failed_authentication_delay_ms: int = _ms(
         100, "a failed login ends the connection after this", at_least=0
     )
     unstable_api_versions_enable: bool = _row(default=False, why="offer unreleased versions (InitProducerId 6)")
 
     num_partitions: int = _count(1, "partitions of a topic that is created without a number of them")
-    auto_create_topics_enable: bool = _row(default=True, why="Metadata creates missing topics that are asked for")
-    message_max_bytes: int = _bytes(1_048_588, "the largest record batch taken", at_least=0)
+    auto_create_topics_enable: bool = _row(default=True, why="Metadata creates the missing topics that it names")
+    message_max_bytes: int = _bytes(1_048_588, "the largest record batch accepted", at_least=0)
     log_segment_bytes: int = _bytes(1_073_741_824, "a segment file is rolled at this size", at_least=1_048_576)
     log_index_interval_bytes: int = _bytes(4096, "bytes between two entries of the offset index", at_least=0)
 
@@ -150,7 +141,9 @@ class BrokerProperties:
         at_least=0,
         at_most=TRANSACTION_VERSION_MAX,
     )
-    transaction_keep_prepared_enable: bool = _row(default=False, why="InitProducerId keeps what is prepared (KIP-939)")
+    transaction_keep_prepared_enable: bool = _row(
+        default=False, why="InitProducerId keeps prepared transactions (KIP-939)"
+    )
     transaction_keep_prepared_form: Literal["bump", "unchanged"] = _row(
         "bump", "what keeping does: hand out the next epoch (apache/kafka#21735), or nothing (apache/kafka#22704)"
     )
@@ -164,28 +157,28 @@ class BrokerProperties:
         default=False,
         why="a commit after the coordinator's own abort is PRODUCER_FENCED (KAFKA-20785), not INVALID_TXN_STATE",
     )
-    transaction_two_phase_commit_enable: bool = _row(default=False, why="producers may ask for enable2Pc (KIP-939)")
+    transaction_two_phase_commit_enable: bool = _row(default=False, why="producers may use enable2Pc (KIP-939)")
     transaction_partition_verification_enable: bool = _row(default=True, why="old clients are verified (KIP-890)")
     transaction_max_timeout_ms: int = _ms(900_000, "the longest transaction.timeout.ms of a producer")
     transactional_id_expiration_ms: int = _ms(7 * _DAY_MS, "an id that is not used for this long is forgotten")
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _ms(
-        10_000, "pause between two searches for transactions that have timed out"
+        10_000, "pause between searches for transactions that have timed out"
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = _ms(
-        _HOUR_MS, "pause between two searches for transactional ids that have expired"
+        _HOUR_MS, "pause between searches for expired transactional ids"
     )
-    transaction_state_log_num_partitions: int = _count(50, "how many partitions __transaction_state is created with")
+    transaction_state_log_num_partitions: int = _count(50, "initial number of partitions of __transaction_state")
     transaction_state_log_segment_bytes: int = _bytes(104_857_600, "size of a segment file of __transaction_state")
     add_partitions_to_txn_retry_backoff_ms: int = _ms(
-        20, "the longest pause between two attempts of a leader to add a partition to a transaction"
+        20, "the longest pause between a leader's attempts to add a partition to a transaction"
     )
     add_partitions_to_txn_retry_backoff_max_ms: int = _ms(
-        100, "how long a leader tries to add a partition while the transaction before is completed", at_least=0
+        100, "how long a leader tries to add a partition while the previous transaction is completed", at_least=0
     )
     producer_id_expiration_ms: int = _ms(_DAY_MS, "a leader forgets a producer id that is not used for this long")
     producer_id_expiration_check_interval_ms: int = _ms(600_000, "pause between searches for expired producer ids")
 
-    offsets_topic_num_partitions: int = _count(50, "how many partitions __consumer_offsets is created with")
+    offsets_topic_num_partitions: int = _count(50, "initial number of partitions of __consumer_offsets")
     offsets_topic_segment_bytes: int = _bytes(104_857_600, "size of a segment file of __consumer_offsets")
     offsets_retention_minutes: int = _count(10_080, "offsets of a group without members for this long are forgotten")
     offsets_retention_check_interval_ms: int = _ms(
@@ -195,21 +188,21 @@ class BrokerProperties:
     group_min_session_timeout_ms: int = _ms(6000, "the shortest session timeout of a member", at_least=0)
     group_max_session_timeout_ms: int = _ms(1_800_000, "the longest session timeout of a member", at_least=0)
     group_initial_rebalance_delay_ms: int = _ms(3000, "how long an empty group waits for further members", at_least=0)
-    group_max_size: int = _count(INT32_MAX, "how many members a group may have")
+    group_max_size: int = _count(INT32_MAX, "most members of a group")
 
     sasl_enabled_mechanisms: str = _row(PLAIN, f"how clients may log in, one or more of {', '.join(MECHANISMS)}")
     sasl_server_max_receive_size: int = _count(524_288, "the longest request before the login is done, in bytes")
     ssl_keystore_type: Literal["PEM"] = _row("PEM", "the format of the keystore; PEM is the only one")
     ssl_keystore_location: str | None = _row(None, "a PEM file: private key and certificates")
-    ssl_key_password: str | None = _row(None, "the password of the private key, where that is encrypted", secret=True)
+    ssl_key_password: str | None = _row(None, "the password of an encrypted private key", secret=True)
     ssl_truststore_type: Literal["PEM"] = _row("PEM", "the format of the truststore; PEM is the only one")
-    ssl_truststore_location: str | None = _row(None, "a PEM file: who may sign for clients")
-    ssl_client_auth: Literal["none", "requested", "required"] = _row("none", "whether a client shows a certificate")
+    ssl_truststore_location: str | None = _row(None, "a PEM file: the authorities trusted for client certificates")
+    ssl_client_auth: Literal["none", "requested", "required"] = _row("none", "whether a client sends a certificate")
     authorizer_class_name: _Authorizer | None = _row(  # noqa: RUF009 - makes a field
-        None, "what decides on access; None allows everything to everyone"
+        None, "the authorizer; None allows everything to everyone"
     )
-    super_users: str | None = _row(None, "principals that no ACL binds, User:a;User:b")
-    allow_everyone_if_no_acl_found: bool = _row(default=False, why="what no ACL names is open to all")
+    super_users: str | None = _row(None, "principals without restrictions, User:a;User:b")
+    allow_everyone_if_no_acl_found: bool = _row(default=False, why="resources without an ACL are open to everyone")
 
     users: tuple[tuple[str, Users], ...] = setting((), why="read from the JAAS properties", secret=True)
     given: frozenset[str] = setting(frozenset(), why="what DescribeConfigs calls a static value")
@@ -231,18 +224,17 @@ class BrokerProperties:
         plain = {name: value for name, value in stripped.items() if name in ROWS}
         read: dict[str, Any] = {ROWS[name].name: _read(ROWS[name], value) for name, value in plain.items()}
         properties = cls(**read, users=_users(logins), given=frozenset(stripped))
-        _check_nothing_is_idle(properties)
-        _check_keeping(properties)
+        _check_all_take_effect(properties)
         return properties
 
     @property
     def listening(self) -> tuple[Listener, ...]:
-        return parse_listeners(
+        return listener_texts.parse_listeners(
             self.listeners, advertised=self.advertised_listeners, protocol_map=self.listener_security_protocol_map
         )
 
     def users_of(self, listener: Listener) -> Users:
-        return dict(self.users).get(listener.endpoint.name, _NOBODY)
+        return dict(self.users).get(listener.endpoint.name, Users())
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -266,7 +258,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
         name, sign, value = assignment.partition("=")
         if not sign or not name.strip():
             remedy = "pass for example --set num.partitions=3"
-            raise ConfigurationError(option="--set", value=assignment, rule="it is NAME=VALUE", remedy=remedy)
+            raise ConfigurationError(option="--set", value=assignment, rule="must be NAME=VALUE", remedy=remedy)
         values[name.strip()] = value
     return values
 
@@ -303,7 +295,7 @@ def _users(logins: Mapping[str, str]) -> tuple[tuple[str, Users], ...]:
     for name, value in logins.items():
         match = _JAAS_NAME.fullmatch(name)
         if match is None or match["mechanism"].upper() != PLAIN:
-            rule = "the users of all mechanisms stand in the login of PLAIN"
+            rule = "the users of all mechanisms are those of PLAIN"
             listener = "NAME" if match is None else match["listener"]
             remedy = f"leave it out, and give listener.name.{listener}.plain.sasl.jaas.config"
             raise ConfigurationError(option=name, value=HIDDEN, rule=rule, remedy=remedy)
@@ -311,43 +303,30 @@ def _users(logins: Mapping[str, str]) -> tuple[tuple[str, Users], ...]:
     return tuple(users.items())
 
 
+def _refuse(properties: BrokerProperties, name: str, rule: str, remedy: str) -> NoReturn:
+    raise refusal(ROWS[name], getattr(properties, ROWS[name].name), rule, remedy)
+
+
 def _check_together(properties: BrokerProperties) -> None:
-    listening = properties.listening
-    if any(each.protocol.has_tls for each in listening) and properties.ssl_keystore_location is None:
-        rule = "a listener that speaks TLS needs a certificate"
-        raise refusal(ROWS["ssl.keystore.location"], None, rule, "name a PEM file with private key and certificates")
+    if any(each.protocol.has_tls for each in properties.listening) and properties.ssl_keystore_location is None:
+        remedy = "name a PEM file with private key and certificates"
+        _refuse(properties, "ssl.keystore.location", "a listener with TLS needs a certificate", remedy)
     if properties.ssl_client_auth != "none" and properties.ssl_truststore_location is None:
-        rule = "certificates of clients are checked against a truststore"
-        raise refusal(ROWS["ssl.client.auth"], properties.ssl_client_auth, rule, "give ssl.truststore.location")
+        rule = "client certificates are checked against a truststore"
+        _refuse(properties, "ssl.client.auth", rule, "give ssl.truststore.location")
     for mechanism in properties.mechanisms:
         if mechanism not in MECHANISMS:
-            rule = f"it is a list of mechanisms, each one of {', '.join(MECHANISMS)}"
-            remedy = nearest(mechanism, MECHANISMS)
-            raise refusal(ROWS["sasl.enabled.mechanisms"], properties.sasl_enabled_mechanisms, rule, remedy)
+            rule = f"must be a list of mechanisms, each one of {', '.join(MECHANISMS)}"
+            _refuse(properties, "sasl.enabled.mechanisms", rule, nearest(mechanism, MECHANISMS))
     if properties.group_min_session_timeout_ms > properties.group_max_session_timeout_ms:
-        rule = f"it is at most group.max.session.timeout.ms ({properties.group_max_session_timeout_ms})"
-        raise refusal(ROWS["group.min.session.timeout.ms"], properties.group_min_session_timeout_ms, rule, "lower it")
+        rule = f"must be at most group.max.session.timeout.ms ({properties.group_max_session_timeout_ms})"
+        _refuse(properties, "group.min.session.timeout.ms", rule, "lower it")
     if properties.queued_max_request_bytes < properties.socket_request_max_bytes:
-        rule = f"it is at least socket.request.max.bytes ({properties.socket_request_max_bytes})"
-        raise refusal(ROWS["queued.max.request.bytes"], properties.queued_max_request_bytes, rule, "raise it")
-    for principal in properties.super_user_principals:
-        if ":" not in principal:
-            rule = "it is a list of principals, Type:name, with semicolons between them"
-            raise refusal(ROWS["super.users"], properties.super_users, rule, "write User:name")
-
-
-def _check_keeping(properties: BrokerProperties) -> None:
-    """Refuse options that need InitProducerId 6 if that is not offered or not carried out."""
-    if not properties.transaction_keep_prepared_enable:
-        if "transaction.keep.prepared.form" in properties.given:
-            rule, form = "no prepared transaction is kept", properties.transaction_keep_prepared_form
-            remedy = "set transaction.keep.prepared.enable=true, or leave it out"
-            raise refusal(ROWS["transaction.keep.prepared.form"], form, rule, remedy)
-        return
-    option = ROWS["transaction.keep.prepared.enable"]
-    if not properties.unstable_api_versions_enable:
-        rule = "clients ask for it in InitProducerId 6, which is offered with unstable.api.versions.enable=true only"
-        raise refusal(option, "true", rule, "set unstable.api.versions.enable=true, or leave it out")
+        rule = f"must be at least socket.request.max.bytes ({properties.socket_request_max_bytes})"
+        _refuse(properties, "queued.max.request.bytes", rule, "raise it")
+    if not all(":" in principal for principal in properties.super_user_principals):
+        rule = "must be a list of principals, Type:name, separated by semicolons"
+        _refuse(properties, "super.users", rule, "write User:name")
 
 
 def check_level(properties: BrokerProperties, level: int) -> None:
@@ -357,36 +336,39 @@ def check_level(properties: BrokerProperties, level: int) -> None:
     """
     wanted = properties.transaction_keep_prepared_version
     if level > wanted:
-        rule = f"the finalized level of transaction.version must not be above it, and is {level}"
-        raise refusal(ROWS["transaction.keep.prepared.version"], wanted, rule, f"set it to {level}")
+        rule = f"must be at least the finalized level of transaction.version, which is {level}"
+        _refuse(properties, "transaction.keep.prepared.version", rule, f"set it to {level}")
     if properties.transaction_keep_prepared_enable and level < wanted:
         rule = f"a prepared transaction is kept from transaction.version {wanted} on; the finalized level is {level}"
-        remedy = (
-            f"start without it and upgrade with kafka-features.sh, or set transaction.version={wanted}, or leave it out"
-        )
-        raise refusal(ROWS["transaction.keep.prepared.enable"], "true", rule, remedy)
+        remedy = f"upgrade with kafka-features.sh first, or set transaction.version={wanted}, or leave it out"
+        _refuse(properties, "transaction.keep.prepared.enable", rule, remedy)
 
 
-def _check_nothing_is_idle(properties: BrokerProperties) -> None:
-    """Security that was configured and would have no effect is refused: the user believes to be protected."""
+def _check_all_take_effect(properties: BrokerProperties) -> None:
+    """Refuse what was configured and would have no effect, security above all: the user believes to be protected."""
+    if not properties.transaction_keep_prepared_enable and "transaction.keep.prepared.form" in properties.given:
+        remedy = "set transaction.keep.prepared.enable=true, or leave it out"
+        _refuse(properties, "transaction.keep.prepared.form", "no prepared transaction is kept", remedy)
+    if properties.transaction_keep_prepared_enable and not properties.unstable_api_versions_enable:
+        rule = "clients request it in InitProducerId 6, which is offered with unstable.api.versions.enable=true only"
+        remedy = "set unstable.api.versions.enable=true, or leave it out"
+        _refuse(properties, "transaction.keep.prepared.enable", rule, remedy)
     listening = properties.listening
     wanting = {each.endpoint.name for each in listening if each.protocol.has_sasl}
     for name in sorted(wanting ^ dict(properties.users).keys()):
         option = f"listener.name.{name.lower()}.plain.sasl.jaas.config"
         if name in wanting:
-            remedy = f'give it: {PLAIN_LOGIN_MODULE} required user_NAME="PASSWORD";'
-            raise ConfigurationError(option=option, value=None, rule="this listener asks for a login", remedy=remedy)
-        rule, remedy = "no listener of this name asks for a login", "give the listener a SASL protocol, or leave it out"
+            remedy = f'give it: {listener_texts.PLAIN_LOGIN_MODULE} required user_NAME="PASSWORD";'
+            raise ConfigurationError(option=option, value=None, rule="this listener requires a login", remedy=remedy)
+        rule, remedy = "no listener of this name requires a login", "give the listener a SASL protocol, or leave it out"
         raise ConfigurationError(option=option, value=HIDDEN, rule=rule, remedy=remedy)
     has_tls = any(each.protocol.has_tls for each in listening)
     for name in sorted(properties.given):
         if name.startswith("ssl.") and not has_tls:
-            remedy = "choose SSL or SASL_SSL for a listener, or leave it out"
-            raise refusal(ROWS[name], getattr(properties, ROWS[name].name), "no listener speaks TLS", remedy)
+            _refuse(properties, name, "no listener uses TLS", "choose SSL or SASL_SSL for a listener, or leave it out")
         if name in {"super.users", "allow.everyone.if.no.acl.found"} and properties.authorizer_class_name is None:
             remedy = f"set authorizer.class.name={STANDARD_AUTHORIZER}, or leave it out"
-            value = getattr(properties, ROWS[name].name)
-            raise refusal(ROWS[name], value, "without an authorizer everything is allowed to everyone", remedy)
+            _refuse(properties, name, "without an authorizer everything is allowed to everyone", remedy)
 
 
 #: Altered configs, by the broker's id as a text; '' for the default of all brokers.
@@ -395,14 +377,14 @@ BrokerConfigs: TypeAlias = Mapping[str, Mapping[str, str]]
 #: Alterable properties. All are booleans, and none is a secret.
 DYNAMIC: Final = frozenset({"transaction.partition.verification.enable"})
 _BOOLEANS: Final = {"true": True, "false": False}
-_APPEND, _SUBTRACT = 2, 3
-_WORDS: Final = {_APPEND: "append", _SUBTRACT: "subtract"}
+#: Operations on lists (Kafka: AlterConfigOp.OpType).
+_LIST_OPERATIONS: Final = {2: "append", 3: "subtract"}
 
 
 def dynamic_fault(name: str, operation: int, value: str | None) -> tuple[Code, str] | None:
     """What is wrong with one operation on one of `DYNAMIC`, in Kafka's words; None if it is valid."""
-    if operation in _WORDS:
-        return Code.INVALID_CONFIG, f"Config value {_WORDS[operation]} is not allowed for config key: {name}"
+    if operation in _LIST_OPERATIONS:
+        return Code.INVALID_CONFIG, f"Config value {_LIST_OPERATIONS[operation]} is not allowed for config key: {name}"
     if value is not None and value.strip().lower() not in _BOOLEANS:
         text = f"Invalid value {value} for configuration {name}: Expected value to be either true or false"
         return Code.INVALID_REQUEST, text

@@ -2,9 +2,8 @@
 
 The server never removes a record by age or size and never compacts. So the topic configs for Kafka's removal of
 records (``retention.*``, ``cleanup.policy``, ``segment.ms`` and those of the cleaner) are accepted with any value that
-Kafka accepts, stored and shown, and nothing is removed: a topic contains what it would in Kafka before the cleaner's
-next run. Setting one is logged. Configs that would have to change anything else, and do not here, are refused with
-INVALID_CONFIG unless the value matches the actual behaviour.
+Kafka accepts, stored and shown, and nothing is removed. Setting one is logged. Other configs without an effect here
+are refused with INVALID_CONFIG unless the value matches the actual behaviour.
 """
 
 from __future__ import annotations
@@ -156,11 +155,12 @@ _DAY: Final = "86400000"
 _CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _TIMES: Final = ("CreateTime", "LogAppendTime")
 _ONLY_PRODUCER: Final = "record batches are stored as the producer sent them"
-_AHEAD: Final = "how far ahead of the server's clock the time of a record may be"
-_LOOKS: Final = "the server looks into few batches, and refuses those that become more than 64 MiB"
+_AHEAD: Final = "how far the time of a record may be ahead of the server's clock"
+_DECOMPRESSED: Final = "the server decompresses few batches, and refuses those of more than 64 MiB"
 _KEEPS: Final = "whether records keep the time that the producer gave them"
-_FLUSHED: Final = "records are on disk before the answer that needs them"
+_FLUSHED: Final = "records are on disk before the server answers"
 _ONE_REPLICA: Final = "there is one node, so a partition has one replica"
+_ANY_AGE: Final = "records may have any age"
 _NO_TIERS: Final = "there is no remote storage"
 _NO_THROTTLE: Final = "there is no replication"
 _NOTHING_GOES: Final = "kept and shown; the server removes no records"
@@ -179,29 +179,15 @@ _ROWS: Final = (
     _indifferent("flush.messages", _LONG, _MAX, _FLUSHED, "log.flush.interval.messages", 1),
     _indifferent("flush.ms", _LONG, _MAX, _FLUSHED, at_least=0),
     _fixed("follower.replication.throttled.replicas", _LIST, "", _NO_THROTTLE),
-    _indifferent(
-        "index.interval.bytes",
-        _INT,
-        "4096",
-        "kept and shown; indexes are the server's own business",
-        "log.index.interval.bytes",
-        0,
-    ),
+    _indifferent("index.interval.bytes", _INT, "4096", "kept and shown only", "log.index.interval.bytes", 0),
     _fixed("leader.replication.throttled.replicas", _LIST, "", _NO_THROTTLE),
     _fixed("local.retention.bytes", _LONG, "-2", _NO_TIERS, "log.local.retention.bytes"),
     _fixed("local.retention.ms", _LONG, "-2", _NO_TIERS, "log.local.retention.ms"),
     _kept("max.compaction.lag.ms", _LONG, _MAX, _NO_COMPACTION, "log.cleaner.max.compaction.lag.ms", 1),
-    _fixed("max.decompressed.message.bytes", _INT, "2147483639", _LOOKS, "max.decompressed.message.bytes"),
-    _honoured("max.message.bytes", _INT, "1048588", "the largest record batch taken", "message.max.bytes", 0),
+    _fixed("max.decompressed.message.bytes", _INT, "2147483639", _DECOMPRESSED, "max.decompressed.message.bytes"),
+    _honoured("max.message.bytes", _INT, "1048588", "the largest record batch accepted", "message.max.bytes", 0),
     _honoured("message.timestamp.after.max.ms", _LONG, "3600000", _AHEAD, "log.message.timestamp.after.max.ms", 0),
-    _fixed(
-        "message.timestamp.before.max.ms",
-        _LONG,
-        _MAX,
-        "records may be as old as they like",
-        "log.message.timestamp.before.max.ms",
-        0,
-    ),
+    _fixed("message.timestamp.before.max.ms", _LONG, _MAX, _ANY_AGE, "log.message.timestamp.before.max.ms", 0),
     _honoured("message.timestamp.type", _STRING, "CreateTime", _KEEPS, "log.message.timestamp.type", choices=_TIMES),
     _kept("min.cleanable.dirty.ratio", Kind.DOUBLE, "0.5", _NO_COMPACTION, "log.cleaner.min.cleanable.ratio", 0, 1),
     _kept("min.compaction.lag.ms", _LONG, "0", _NO_COMPACTION, "log.cleaner.min.compaction.lag.ms", 0),
@@ -214,19 +200,11 @@ _ROWS: Final = (
     _fixed("remote.storage.enable", _BOOLEAN, "false", _NO_TIERS),
     _kept("retention.bytes", _LONG, "-1", _NOTHING_GOES, "log.retention.bytes"),
     _kept("retention.ms", _LONG, "-1", _NOTHING_GOES, at_least=-1),
-    _honoured(
-        "segment.bytes", _INT, "1073741824", "a segment file is rolled at this size", "log.segment.bytes", 1_048_576
-    ),
+    _honoured("segment.bytes", _INT, "1073741824", "size of a segment file", "log.segment.bytes", 1_048_576),
     _fixed("segment.index.bytes", _INT, "10485760", "indexes grow as they are written", "log.index.size.max.bytes"),
     _kept("segment.jitter.ms", _LONG, "0", _BY_SIZE, at_least=0),
     _kept("segment.ms", _LONG, "604800000", _BY_SIZE, at_least=1),
-    _indifferent(
-        "unclean.leader.election.enable",
-        _BOOLEAN,
-        "false",
-        "one replica is the leader",
-        "unclean.leader.election.enable",
-    ),
+    _indifferent("unclean.leader.election.enable", _BOOLEAN, "false", _ONE_REPLICA, "unclean.leader.election.enable"),
 )
 
 #: Every topic config by name, sorted by name.
@@ -255,11 +233,11 @@ def check_topic_config(name: str, value: str) -> str:
     """
     config = TOPIC_CONFIGS.get(name)
     if config is None:
-        raise _refused(name, value, "there is no such topic config")
+        raise _refused(name, value, "unknown topic config")
     text = value.strip()
     _check_value(config, text)
     if config.use is Use.FIXED and text.lower() != config.default.lower():
-        raise _refused(name, value, f"{config.doc}, so only {config.default!r} is taken")
+        raise _refused(name, value, f"{config.doc}, so only {config.default!r} is accepted")
     return text
 
 
@@ -304,7 +282,7 @@ def note_topic_configs(topic: str, configs: Mapping[str, str]) -> None:
     known = TOPIC_CONFIGS
     idle = [name for name in configs if known[name].use is Use.KEPT and configs[name] != known[name].default]
     if idle:
-        _log.warning("topic %s: %s is kept and shown, but no records are ever removed", topic, ", ".join(sorted(idle)))
+        _log.warning("topic %s: %s has no effect: records are never removed", topic, ", ".join(sorted(idle)))
 
 
 def log_settings(configs: Mapping[str, str], properties: BrokerProperties) -> LogSettings:
@@ -327,15 +305,8 @@ def log_settings(configs: Mapping[str, str], properties: BrokerProperties) -> Lo
     )
 
 
-@dataclass(frozen=True)
-class InternalTopic:
-    name: str
-    partitions: int
-    configs: Mapping[str, str]
-
-
-def internal_topics(properties: BrokerProperties) -> tuple[InternalTopic, InternalTopic]:
-    """The coordinators' topics (Kafka: ``transactionTopicConfigs`` and ``groupMetadataTopicConfigs``)."""
+def internal_topics(properties: BrokerProperties) -> tuple[tuple[str, int, dict[str, str]], ...]:
+    """Name, partitions and configs (Kafka: ``transactionTopicConfigs`` and ``groupMetadataTopicConfigs``)."""
     transactions = {
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",
@@ -349,8 +320,8 @@ def internal_topics(properties: BrokerProperties) -> tuple[InternalTopic, Intern
         "segment.bytes": str(properties.offsets_topic_segment_bytes),
     }
     return (
-        InternalTopic(TRANSACTION_STATE, properties.transaction_state_log_num_partitions, transactions),
-        InternalTopic(GROUP_OFFSETS, properties.offsets_topic_num_partitions, offsets),
+        (TRANSACTION_STATE, properties.transaction_state_log_num_partitions, transactions),
+        (GROUP_OFFSETS, properties.offsets_topic_num_partitions, offsets),
     )
 
 

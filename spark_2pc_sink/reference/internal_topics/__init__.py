@@ -19,11 +19,9 @@ from kafka.protocol.consumer import metadata as consumer_metadata
 
 from spark_2pc_sink.errors import RemoteProtocolError
 
-#: The transaction coordinator's topic.
 TRANSACTION_STATE: Final = "__transaction_state"
-#: The group coordinator's topic.
 GROUP_OFFSETS: Final = "__consumer_offsets"
-#: The share coordinator's topic. The reference broker has none, but reserves the name, as Kafka does.
+#: The reference broker has no share coordinator, but reserves the name of its topic, as Kafka does.
 SHARE_GROUP_STATE: Final = "__share_group_state"
 #: Topics that clients may read but must not produce to or add to a transaction (``Topic.INTERNAL_TOPICS``).
 INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS, SHARE_GROUP_STATE})
@@ -41,7 +39,6 @@ def _patched(_: type, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _class(name: str) -> Any:
-    """Load the class for a schema; kafka-python finds the schema by its name."""
     patch: dict[str, Any] = {"json_patch": classmethod(_patched)}
     return new_class(name, (ApiData,), {"load_json": __package__}, lambda namespace: namespace.update(patch))
 

@@ -183,9 +183,8 @@ class Catalog:
         Kafka creates each when it is first needed. Here both exist from the start, so that the coordinators always
         find their partitions.
         """
-        await self._create(
-            [Topic(each.name, random_id(), each.partitions, each.configs) for each in internal_topics(self.properties)]
-        )
+        rows = internal_topics(self.properties)
+        await self._create([Topic(name, random_id(), partitions, configs) for name, partitions, configs in rows])
 
     async def delete_topic(self, name: str) -> Topic | None:
         """Delete a topic with its records, and return its last state; None if it does not exist."""

@@ -5,12 +5,6 @@ Limits per client, beyond the request in progress: frames read ahead up to `REQU
 not read its replies, its requests wait and no more are read. A client that sends no whole request for
 ``connections.max.idle.ms`` is disconnected, even if single bytes arrive; so is one that does not log in within
 `LOGIN_DEADLINE_S`. The requests of all connections together are bounded by ``queued.max.request.bytes``.
-
-A `RequestReader` provides the buffer for the next bytes. Short frames arrive in a scratch buffer that all
-connections share and are copied out of it; a frame longer than the bytes received so far gets its own buffer, which
-receives the rest directly. That buffer grows with the bytes received, to twice as much at most, so that announcing a
-length costs nothing. The reader never raises: a protocol violation is stored in ``broken``, after the frames that
-arrived before it.
 """
 
 from __future__ import annotations
@@ -67,7 +61,7 @@ def server_context(properties: BrokerProperties) -> ssl.SSLContext:
             option, value, what, remedy = "ssl.truststore.location", trusted, "certificates", "correct the file"
             context.load_verify_locations(trusted)
     except (OSError, ssl.SSLError) as error:
-        rule = f"it is a PEM file with {what}: {error}"
+        rule = f"must be a PEM file with {what}: {error}"
         raise ConfigurationError(option=option, value=value, rule=rule, remedy=remedy) from error
     return context
 
@@ -95,10 +89,12 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class RequestReader:
-    """The frames of one connection; ``broken`` says why no further frame can follow.
+    """The frames of one connection; ``broken`` says why no further frame can follow. It never raises.
 
-    All connections of an event loop share ``scratch``: it holds bytes only between `buffer` and `received`.
-    ``has_room`` is called with the bytes by which a buffer is about to grow; False breaks the connection.
+    Short frames arrive in ``scratch``, which all connections share: it holds bytes only between `buffer` and
+    `received`. A frame longer than the bytes received so far gets its own buffer, which grows with them, to twice as
+    much at most, so that announcing a length costs nothing. ``has_room`` is called with the bytes by which a buffer is
+    about to grow; False breaks the connection.
     """
 
     def __init__(self, scratch: memoryview, *, frame_bytes_max: int, has_room: Callable[[int], bool]) -> None:
@@ -140,7 +136,7 @@ class RequestReader:
         while len(data) - position >= _LENGTH.size:
             length = _LENGTH.unpack_from(data, position)[0]
             if not 0 <= length <= self.frame_bytes_max:
-                detail = f"a frame of {length} bytes; from 0 to {self.frame_bytes_max} are taken"
+                detail = f"a frame of {length} bytes; the limit is {self.frame_bytes_max}"
                 self.broken = RemoteProtocolError(peer="the client", detail=detail)
                 return frames
             position += _LENGTH.size
@@ -158,8 +154,8 @@ class RequestReader:
         size = min(self._length, 2 * max(self._filled, len(self._scratch)))
         if not self._has_room(size - self._filled):
             self._frame = None
-            detail = f"a frame of {self._length} bytes, {self._filled} of which have come: all connections together "
-            detail += "hold queued.max.request.bytes. Raise it, or send smaller requests"
+            detail = f"a frame of {self._length} bytes, {self._filled} received: the requests of all connections have "
+            detail += "reached queued.max.request.bytes. Raise it, or send smaller requests"
             self.broken = RemoteProtocolError(peer="the client", detail=detail)
             return
         self._frame = bytearray(size)
@@ -183,8 +179,6 @@ CLOSE_DEADLINE_S: Final = 5.0
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """The protocol of one accepted connection."""
-
     def __init__(self, listener: ListenerContext, server: SocketServer) -> None:
         self._listener = listener
         self._server = server
@@ -215,10 +209,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport = transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
         self._peer = f"{address[0]}:{address[1]}" if address else "a client that has gone"
-        if not self._server.has_room:
+        if not self._server.accepts:
             self._listener.metrics.connections_refused += 1
             limit = self._server.properties.max_connections
-            _log.warning("refused %s: max.connections=%d are open, or the server stops", self._peer, limit)
+            _log.warning("refused %s: max.connections=%d reached, or the server is stopping", self._peer, limit)
             transport.abort()
             return
         self._listener.metrics.connections_accepted += 1
@@ -336,11 +330,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def stop(self) -> None:
         """Finish the request in progress, then close; later requests are dropped."""
-        self._ended = True
-        self._frames.clear()
-        self._frame_bytes = 0
         self._channel.client_gone()
-        self._wake()
+        self._drop_frames()
         self.resume_writing()
 
     def cancel(self) -> None:
@@ -354,8 +345,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     @property
     def request_bytes(self) -> int:
         """Memory used by this connection's requests: received, waiting, and in progress."""
-        under_way = self._carried_out_bytes + (self._channel.produce_bytes if self._admitted else 0)
-        return self._frame_bytes + self._reader.buffered_bytes + under_way
+        in_progress = self._carried_out_bytes + (self._channel.produce_bytes if self._admitted else 0)
+        return self._frame_bytes + self._reader.buffered_bytes + in_progress
 
     def _fail(self, error: Exception) -> None:
         """End the connection because of an error, with one line in the log, or with a traceback if it is our bug."""
@@ -368,11 +359,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         else:
             self._listener.metrics.handler_errors += 1
             _log.error("closed the connection of %s: a request failed", self._peer, exc_info=error)
+        self._drop_frames()
+        self._close()
+
+    def _drop_frames(self) -> None:
         self._ended = True
         self._frames.clear()
         self._frame_bytes = 0
         self._wake()
-        self._close()
 
     def _close(self) -> None:
         """Close after sending the pending replies, or when that takes too long."""
@@ -434,7 +428,6 @@ class SocketServer:
         self.scratch: memoryview = memoryview(bytearray(SCRATCH_BYTES))
 
     async def start(self) -> None:
-        """Bind every listener, then serve."""
         try:
             for listener in self._listening:
                 await self._bind(listener)
@@ -462,8 +455,7 @@ class SocketServer:
         await emptied
 
     @property
-    def has_room(self) -> bool:
-        """False at the connection limit, and once the server stops."""
+    def accepts(self) -> bool:
         return len(self.connections) < self.properties.max_connections and not self._stopping
 
     def may_hold(self, more_bytes: int) -> bool:
@@ -482,8 +474,7 @@ class SocketServer:
             self._emptied.set_result(None)
 
     async def _bind(self, listener: Listener) -> None:
-        """Bind a listener; its connections learn the actual port."""
-        contexts: list[ListenerContext] = []
+        contexts: list[ListenerContext] = []  # made below: its connections must know the actual port
         tls: ssl.SSLContext | None = self._tls if listener.protocol.has_tls else None
         server = await asyncio.get_running_loop().create_server(
             lambda: ClientConnection(contexts[0], self),
@@ -497,8 +488,8 @@ class SocketServer:
         self._servers.append(server)
         host, port = server.sockets[0].getsockname()[:2]
         self.addresses.append((host, port))
-        told_host, told_port = listener.advertised or (listener.endpoint.host, 0)
-        advertised = (told_host, told_port or port)
+        public_host, public_port = listener.advertised or (listener.endpoint.host, 0)
+        advertised = (public_host, public_port or port)
         self.advertised.append(advertised)
         contexts.append(
             ListenerContext(

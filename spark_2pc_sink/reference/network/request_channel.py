@@ -1,8 +1,7 @@
 """Request channel of a connection: carries out requests and answers them in order.
 
-One at a time, as Kafka does; only consecutive Produce requests overlap, while earlier ones wait for the
-disk. The next one begins once the previous one has called ``context.appended()``, so records are in the logs in
-arrival order, and a Produce that must first ask the transaction coordinator delays later ones.
+One at a time, as Kafka does; only consecutive Produce requests overlap, while earlier ones wait for the disk. The next
+one begins once the previous one has called ``context.appended()``, so records are in the logs in arrival order.
 Replies are sent in request order, whichever request finishes first.
 """
 
@@ -22,7 +21,7 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.listeners import Users
 from spark_2pc_sink.reference.coordinator.events import Access
 from spark_2pc_sink.reference.network.sasl import Expect, Login, LoginStep
-from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Handler, Handlers, RequestContext, nothing_waits
+from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Handler, Handlers, RequestContext
 from spark_2pc_sink.reference.protocol.codec import (
     REQUESTS,
     ApiRequest,
@@ -67,16 +66,14 @@ class QueuedCall:
 
 
 class Dispatcher:
-    """The server's offered APIs."""
-
     def __init__(self, handlers: Mapping[Api, Handler]) -> None:
         self._handlers = {int(api): handler for api, handler in handlers.items()}
 
     def read(self, frame: bytes | bytearray) -> QueuedCall:
         """Find the handler of a frame and decode it.
 
-        An API or version that is not offered, a request that is too long, and bytes that do not match the schema are
-        protocol errors. As in Kafka such a request gets no answer; ApiVersions lists the offered versions.
+        Raises RemoteProtocolError for an API or version that is not offered, a request that is too long, and bytes that
+        do not match the schema. As in Kafka such a request gets no answer; ApiVersions lists the offered versions.
         """
         head = read_head(frame)
         handler = self._handlers.get(head.api_key)
@@ -95,20 +92,17 @@ class Dispatcher:
     async def answer(self, call: QueuedCall, context: RequestContext) -> Reply | None:
         """Carry out a call. None: no reply is sent."""
         if call.handler is None or call.request is None:
-            return self._unknown_version(call.head)
+            # KIP-511: the answer has version 0, which every client can read, and lists the versions of ApiVersions.
+            offered = self._handlers[Api.API_VERSIONS]
+            entry = ApiVersionsResponse.ApiVersion(
+                api_key=Api.API_VERSIONS, min_version=offered.version_min, max_version=offered.version_max
+            )
+            response = ApiVersionsResponse(error_code=Code.UNSUPPORTED_VERSION, api_keys=[entry])
+            return write_response(response, call.head.correlation_id, version=0)
         response = await call.handler.function(context, call.request.body)
-        if response is None:
-            return None
-        return write_response(response, call.head.correlation_id, version=call.head.version)
-
-    def _unknown_version(self, head: RequestHead) -> Reply:
-        """KIP-511: the answer has version 0, which every client can read, and lists the versions of ApiVersions."""
-        offered = self._handlers[Api.API_VERSIONS]
-        entry = ApiVersionsResponse.ApiVersion(
-            api_key=Api.API_VERSIONS, min_version=offered.version_min, max_version=offered.version_max
+        return (
+            None if response is None else write_response(response, call.head.correlation_id, version=call.head.version)
         )
-        response = ApiVersionsResponse(error_code=Code.UNSUPPORTED_VERSION, api_keys=[entry])
-        return write_response(response, head.correlation_id, version=0)
 
 
 #: Produce requests in progress at a time: as many as Java producers send (``max.in.flight.requests.per.connection``),
@@ -121,8 +115,6 @@ AccessOf: TypeAlias = Callable[[str, str], Access]
 
 @dataclass
 class NetworkMetrics:
-    """Connection counters since the server's start."""
-
     connections_accepted: int = 0
     connections_refused: int = 0
     connections_idle: int = 0
@@ -134,10 +126,7 @@ class NetworkMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class ListenerContext:
-    """Data shared by all connections of one listener; without ``users`` no login is required.
-
-    ``advertised`` is host and port for Metadata.
-    """
+    """Shared by all connections of one listener; without ``users`` no login is required."""
 
     dispatcher: Dispatcher
     access_of: AccessOf
@@ -149,10 +138,10 @@ class ListenerContext:
 
 
 class RequestChannel:
-    """A connection's principal, and its requests in progress, with the bytes of its Produce requests.
+    """A connection's principal, and its requests in progress.
 
-    ``send`` takes a reply's bytes, and drops them once the connection has ended. ``fail`` ends the connection because
-    of a Produce error; a second call changes nothing.
+    ``send`` drops a reply once the connection has ended. ``fail`` ends the connection because of a Produce error; a
+    second call changes nothing. ``produce_bytes`` are those of the Produce requests in progress.
     """
 
     def __init__(
@@ -175,7 +164,7 @@ class RequestChannel:
         self.produce_bytes: int = 0
         self._gone = False
         self._failed = False
-        self._become(principal)
+        self._log_in_as(principal)
 
     @property
     def logged_in(self) -> bool:
@@ -208,7 +197,7 @@ class RequestChannel:
 
     async def finish(self) -> None:
         while self._produces:
-            await _over(self._produces[0])
+            await _done(self._produces[0])
             self._produces.popleft()
 
     def client_gone(self) -> None:
@@ -223,11 +212,11 @@ class RequestChannel:
         for task in self._produces:
             task.cancel()
 
-    def _become(self, principal: str) -> None:
+    def _log_in_as(self, principal: str) -> None:
         self._principal = principal
         self._access = self._listener.access_of(principal, self._client_host)
 
-    def _context(self, call: QueuedCall, appended: Callable[[], None] = nothing_waits) -> RequestContext:
+    def _context(self, call: QueuedCall, appended: Callable[[], None] = lambda: None) -> RequestContext:
         return RequestContext(
             version=call.head.version,
             client_id=None if call.request is None else call.request.client_id,
@@ -241,11 +230,10 @@ class RequestChannel:
     async def _log_in(self, login: Login, call: QueuedCall) -> None:
         if call.api is Api.API_VERSIONS:
             if call.request is not None:
-                login.versions_asked()
+                login.api_versions_requested()
             await self._answer(call)
-        elif call.request is None:
-            raise AssertionError("only ApiVersions is answered in any version")
         else:
+            assert call.request is not None, "only ApiVersions is answered in any version"
             await self._follow(login.request(call.api, call.request))
 
     async def _follow(self, step: LoginStep) -> None:
@@ -259,18 +247,16 @@ class RequestChannel:
             raise RemoteProtocolError(peer="the client", detail=f"no login: {step.refused}")
         if step.principal is not None:
             self._login = None
-            self._become(step.principal)
+            self._log_in_as(step.principal)
 
     async def _answer(self, call: QueuedCall) -> None:
         answer = self._listener.dispatcher.answer(call, self._context(call))
-        if call.handler is None or not call.handler.only_reads:
-            reply = await answer
-        else:
-            reply = await self._read(answer)
+        only_reads = call.handler is not None and call.handler.only_reads
+        reply = await (self._cancellable(answer) if only_reads else answer)
         if reply is not None:
             self._send(reply)
 
-    async def _read(self, answer: Coroutine[Any, Any, Reply | None]) -> Reply | None:
+    async def _cancellable(self, answer: Coroutine[Any, Any, Reply | None]) -> Reply | None:
         """Await a read; None if the client disconnected first."""
         self._reading = asyncio.ensure_future(answer)
         if self._gone:
@@ -283,7 +269,7 @@ class RequestChannel:
 
     async def _room_for_produce(self) -> None:
         while self._produces and (self._produces[0].done() or len(self._produces) >= PRODUCES_AHEAD_MAX):
-            await _over(self._produces[0])
+            await _done(self._produces[0])
             self._produces.popleft()
         if self._appended is not None:
             await self._appended
@@ -295,31 +281,30 @@ class RequestChannel:
         task = asyncio.ensure_future(self._produce(call, context, previous))
         self.produce_bytes += frame_bytes
 
-        def let_go(_: object) -> None:
+        def finished(_: object) -> None:
             self.produce_bytes -= frame_bytes
 
-        task.add_done_callback(let_go)
+        task.add_done_callback(finished)
         self._produces.append(task)
 
     async def _produce(self, call: QueuedCall, context: RequestContext, previous: asyncio.Task[None] | None) -> None:
         """Carry out one Produce; its reply, or its failure, follows those of the previous ones."""
-        reply: Reply | None = None
-        failure: Exception | None = None
+        reply: Reply | Exception | None
         try:
             reply = await self._listener.dispatcher.answer(call, context)
-        except Exception as error:  # noqa: BLE001 - raised below, in order
-            failure = error
+        except Exception as error:  # noqa: BLE001 - passed on below, in order
+            reply = error
         context.appended()
         if previous is not None:
-            await _over(previous)
-        if failure is not None:
+            await _done(previous)
+        if isinstance(reply, Exception):
             self._failed = True
-            self._fail(failure)
+            self._fail(reply)
         elif reply is not None:
             self._send(reply)
 
 
-async def _over(task: asyncio.Task[None]) -> None:
+async def _done(task: asyncio.Task[None]) -> None:
     """Wait until a task is done, however it ends; a finished one costs no turn of the loop."""
     if not task.done():
         await asyncio.wait({task})

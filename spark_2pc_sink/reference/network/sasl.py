@@ -2,10 +2,10 @@
 
 The order is Kafka's: at most one ApiVersions, then SaslHandshake, then the messages of the mechanism, one for PLAIN and
 two for SCRAM: as SaslAuthenticate after a handshake of version 1, as bare frames after one of version 0. Anything else
-ends the connection. The machine has no clock and no socket; its `LoginStep` says what to send and what to do next.
+ends the connection. There is no clock and no socket here.
 
-For SCRAM (RFC 5802, RFC 7677) the checks, their order and messages are those of Kafka's ScramSaslServer.
-So an unknown user is refused at the first message, which reveals whether a user exists.
+For SCRAM (RFC 5802, RFC 7677) the checks, their order and messages are those of Kafka's ScramSaslServer, so an unknown
+user is refused at the first message, which reveals whether a user exists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import struct
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
@@ -33,30 +33,26 @@ from spark_2pc_sink.wire.api_versions import Api
 
 
 class SaslRefusedError(Exception):
-    """The login is refused: ``told`` is Kafka's message for the client, ``reason`` more detail, for the log only."""
+    """The login is refused, with Kafka's message for the client, and more detail for the log only."""
 
-    def __init__(self, told: str, reason: str | None = None) -> None:
-        super().__init__(told)
-        self.told = told
-        self.logged: str = told if reason is None else f"{told} ({reason})"
-
-
-class Exchange(Protocol):
-    """The messages of one login; one object for each."""
-
-    def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
-        """Answer one client message: the reply, and the user's name once the exchange is complete."""
-        ...
+    def __init__(self, client_message: str, reason: str | None = None) -> None:
+        super().__init__(client_message)
+        self.client_message = client_message
+        self.log_message: str = client_message if reason is None else f"{client_message} ({reason})"
 
 
 _REFUSED: Final = "Authentication failed: Invalid username or password"
+_OTHER_ID: Final = "Authentication failed: Client requested an authorization id that is different from username"
 
 
 class PlainExchange:
+    """The messages of one login, as `ScramExchange`."""
+
     def __init__(self, users: Users) -> None:
         self._users = users
 
     def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
+        """Answer one client message: the reply, and the user's name once the exchange is complete."""
         parts = message.split(b"\x00")
         if len(parts) != 3:  # noqa: PLR2004 - authorization id, user name, password
             raise SaslRefusedError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
@@ -71,8 +67,7 @@ class PlainExchange:
         if not hmac.compare_digest(expected.encode(), password.encode()):
             raise SaslRefusedError(_REFUSED)
         if authorization_id not in {"", user}:
-            detail = "Client requested an authorization id that is different from username"
-            raise SaslRefusedError(f"Authentication failed: {detail}")
+            raise SaslRefusedError(_OTHER_ID)
         return b"", user
 
 
@@ -104,9 +99,7 @@ class _Credential:
 
 
 @dataclass(frozen=True)
-class _Begun:
-    """Contents of the first two messages."""
-
+class _FirstMessages:
     user: str
     credential: _Credential
     channel: bytes
@@ -118,62 +111,61 @@ class ScramExchange:
     def __init__(self, users: Users, mechanism: str) -> None:
         self._users = users
         self._mechanism = mechanism
-        self._begun: _Begun | None = None
+        self._first: _FirstMessages | None = None
 
     def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
         try:
             text = message.decode()
         except UnicodeDecodeError:
-            raise self._refused("a message is no UTF-8") from None
-        if self._begun is None:
-            return self._first(text), None
-        return self._final(text, self._begun), self._begun.user
+            raise self._refused("a message is not UTF-8") from None
+        if self._first is None:
+            return self._evaluate_first(text), None
+        return self._evaluate_final(text, self._first), self._first.user
 
-    def _first(self, text: str) -> bytes:
+    def _evaluate_first(self, text: str) -> bytes:
         found = _CLIENT_FIRST.fullmatch(text)
         if found is None:
-            raise self._refused("the first message has another form")
+            raise self._refused("malformed first message")
         user = found["user"].replace("=2C", ",").replace("=3D", "=")
         password = self._users.passwords.get(user)
         if password is None:
-            raise self._refused("there is no such user")
+            raise self._refused("unknown user")
         if found["authorization_id"] not in {None, found["user"]}:
-            detail = "Client requested an authorization id that is different from username"
-            raise SaslRefusedError(f"Authentication failed: {detail}")
+            raise SaslRefusedError(_OTHER_ID)
         credential = _credential(self._mechanism, user, password)
         nonce = found["nonce"] + secrets.token_hex(_SALT_BYTES)
         answer = f"r={nonce},s={base64.b64encode(credential.salt).decode()},i={ITERATIONS}"
         messages = f"{found['bare']},{answer}"
-        self._begun = _Begun(user, credential, found["header"].encode(), nonce, messages)
+        self._first = _FirstMessages(user, credential, found["header"].encode(), nonce, messages)
         return answer.encode()
 
-    def _final(self, text: str, begun: _Begun) -> bytes:
+    def _evaluate_final(self, text: str, first: _FirstMessages) -> bytes:
         found = _CLIENT_FINAL.fullmatch(text)
         if found is None:
-            raise self._refused("the second message has another form")
+            raise self._refused("malformed second message")
         try:
             channel, proof = (base64.b64decode(found[name], validate=True) for name in ("channel", "proof"))
         except binascii.Error:
-            raise self._refused("the second message has another form") from None
-        if found["nonce"] != begun.nonce or channel != begun.channel:
-            raise self._refused("the second message belongs to another first one")
-        authenticated = f"{begun.messages},{found['without_proof']}".encode()
-        client_signature = self._hmac(begun.credential.stored_key, authenticated)
+            raise self._refused("malformed second message") from None
+        if found["nonce"] != first.nonce or channel != first.channel:
+            raise self._refused("the second message does not continue the first")
+        authenticated = f"{first.messages},{found['without_proof']}".encode()
+        client_signature = self._hmac(first.credential.stored_key, authenticated)
         if len(proof) != len(client_signature):
-            raise self._refused("the proof has another length")
+            raise self._refused("the proof has the wrong length")
         client_key = bytes(one ^ other for one, other in zip(proof, client_signature, strict=True))
         stored_key = hashlib.new(_HASHES[self._mechanism], client_key).digest()
-        if not hmac.compare_digest(stored_key, begun.credential.stored_key):
-            raise self._refused("the password is another")
-        return b"v=" + base64.b64encode(self._hmac(begun.credential.server_key, authenticated))
+        if not hmac.compare_digest(stored_key, first.credential.stored_key):
+            raise self._refused("the password does not match")
+        return b"v=" + base64.b64encode(self._hmac(first.credential.server_key, authenticated))
 
     def _hmac(self, key: bytes, message: bytes) -> bytes:
         return hmac.digest(key, message, _HASHES[self._mechanism])
 
     def _refused(self, reason: str) -> SaslRefusedError:
         """As in Kafka's SaslServerAuthenticator, the client gets no more detail (KIP-152)."""
-        told = "Authentication failed during authentication due to invalid credentials with SASL mechanism"
-        return SaslRefusedError(f"{told} {self._mechanism}", reason)
+        text = "Authentication failed during authentication due to invalid credentials with SASL mechanism"
+        return SaslRefusedError(f"{text} {self._mechanism}", reason)
 
 
 @lru_cache(maxsize=_CREDENTIALS_MAX)
@@ -215,11 +207,10 @@ class Login:
     def __init__(self, users: Users, mechanisms: tuple[str, ...]) -> None:
         self._users = users
         self._mechanisms = mechanisms
-        self._exchange: Exchange = PlainExchange(users)
+        self._exchange: PlainExchange | ScramExchange = PlainExchange(users)
         self.expect: Expect = Expect.VERSIONS_OR_HANDSHAKE
 
-    def versions_asked(self) -> None:
-        """Note an ApiVersions request; its answer is the same as always."""
+    def api_versions_requested(self) -> None:
         if self.expect is not Expect.VERSIONS_OR_HANDSHAKE:
             raise self._unexpected("ApiVersions")
         self.expect = Expect.HANDSHAKE
@@ -237,7 +228,7 @@ class Login:
         try:
             answer, principal = self._evaluate(bytes(frame))
         except SaslRefusedError as error:
-            return LoginStep(None, refused=error.logged)
+            return LoginStep(None, refused=error.log_message)
         return LoginStep((struct.pack(">i", len(answer)), answer), principal=principal)
 
     def _handshake(self, request: ApiRequest) -> LoginStep:
@@ -260,8 +251,8 @@ class Login:
             answer, principal = self._evaluate(request.body.auth_bytes)
             response = SaslAuthenticateResponse(error_message=None, auth_bytes=answer)
         except SaslRefusedError as error:
-            refused = error.logged
-            response = SaslAuthenticateResponse(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=error.told)
+            refused, code = error.log_message, Code.SASL_AUTHENTICATION_FAILED
+            response = SaslAuthenticateResponse(error_code=code, error_message=error.client_message)
         reply = write_response(response, head.correlation_id, version=head.version)
         return LoginStep(reply, principal=principal, refused=refused)
 
@@ -274,9 +265,7 @@ class Login:
         return answer, None if user is None else f"User:{user}"
 
     def _unexpected(self, what: str) -> RemoteProtocolError:
-        return RemoteProtocolError(
-            peer="the client", detail=f"{what} before the login, where {self.expect.value} is expected"
-        )
+        return RemoteProtocolError(peer="the client", detail=f"{what} before the login; expected {self.expect.value}")
 
 
 class SaslHandlers:

@@ -1,4 +1,4 @@
-"""APIs of the server, the context of a request, and the type of a handler."""
+"""The context of a request, and handlers: methods that are marked with their API and versions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,12 @@ from spark_2pc_sink.wire.api_versions import Api
 ANONYMOUS: Final = "User:ANONYMOUS"
 
 
-def nothing_waits() -> None:
-    """Default for requests that do not block later ones."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class RequestContext:
     """The client, and the version of its request; ``advertised`` is host and port of its listener in Metadata.
 
     Produce calls ``appended`` when its records are in the logs, in order, and only their durability is pending: the
-    connection's next Produce may then begin. Otherwise the next one begins after the reply.
+    connection's next Produce may then begin.
     """
 
     version: int
@@ -32,7 +28,7 @@ class RequestContext:
     access: Access = FULL_ACCESS
     client_host: str = "/127.0.0.1"
     advertised: tuple[str, int] = ("127.0.0.1", 9092)
-    appended: Callable[[], None] = nothing_waits
+    appended: Callable[[], None] = lambda: None
 
 
 class RefusedError(Exception):

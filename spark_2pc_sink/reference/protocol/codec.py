@@ -4,19 +4,13 @@ A request is kafka-python's own object; its fields have the names of Kafka's sch
 response classes themselves. Headers are read and written here: the library would copy a whole request for its
 header, but the records of a Produce request should be copied only once, out of the frame.
 
-The server has one event loop, so a request with a million entries would block every client until it is decoded,
-carried out and answered. The library's decoders are functions generated from the schemas; a long request is decoded
-by the same function with its two names for reading lists and tags replaced, and is rejected as soon as one entry too
-many is announced.
+The server has one event loop, so a request with a million entries would block every client. The library's decoders are
+functions generated from the schemas; a long request is decoded by the same function with its two names for reading
+lists and tags replaced, and is rejected as soon as one entry too many is announced.
 
-Messages in versions of Kafka 4.4.0 that kafka-python lacks.
-
-Each is kafka-python's own class, built from its schema with the newer version's additions. The differences are from
-the schemas (``common/message`` in Kafka's client library):
-
-- TxnOffsetCommit v6 identifies topics by id (KIP-1319);
-- ApiVersions v5 has the client's expected cluster and node (KIP-1242);
-- DeleteGroups v3 has a message with each code.
+Versions of Kafka 4.4.0 that kafka-python lacks are its own classes, built from its schemas with the additions of
+Kafka's (``common/message`` in its client library): TxnOffsetCommit v6 identifies topics by id (KIP-1319), ApiVersions
+v5 has the client's expected cluster and node (KIP-1242), DeleteGroups v3 a message with each code.
 """
 
 from __future__ import annotations
@@ -42,7 +36,12 @@ def _named(fields: list[_Schema], name: str) -> _Schema:
     return next(field for field in fields if field["name"] == name)
 
 
-def _topics_by_id(schema: _Schema) -> None:
+def _text_field(name: str, version: int) -> _Schema:
+    versions = f"{version}+"
+    return {"name": name, "type": "string", "versions": versions, "nullableVersions": versions, "default": "null"}
+
+
+def _add_topic_ids(schema: _Schema) -> None:
     for field in schema["fields"]:
         # Its name in OffsetCommit, and here from 4.4.0 on.
         if field["name"] == "GenerationId":
@@ -52,24 +51,17 @@ def _topics_by_id(schema: _Schema) -> None:
     topic.insert(1, {"name": "TopicId", "type": "uuid", "versions": "6+", "ignorable": True})
 
 
-def _whom(schema: _Schema) -> None:
-    schema["fields"] += [
-        {"name": "ClusterId", "type": "string", "versions": "5+", "nullableVersions": "5+", "default": "null"},
-        {"name": "NodeId", "type": "int32", "versions": "5+", "default": -1},
-    ]
+def _add_expected_node(schema: _Schema) -> None:
+    node = {"name": "NodeId", "type": "int32", "versions": "5+", "default": -1}
+    schema["fields"] += [_text_field("ClusterId", 5), node]
 
 
-def _texts(schema: _Schema) -> None:
-    text = {"name": "ErrorMessage", "type": "string", "versions": "3+", "nullableVersions": "3+", "default": "null"}
-    _named(schema["fields"], "Results")["fields"].append(text)
+def _add_messages(schema: _Schema) -> None:
+    _named(schema["fields"], "Results")["fields"].append(_text_field("ErrorMessage", 3))
 
 
-def _nothing(schema: _Schema) -> None:
-    """The new version has the same fields."""
-
-
-def _newer(known: Any, version: int, patch: _Patch) -> Any:
-    """The class of a message up to a version that its own class lacks."""
+def _newer(known: Any, version: int, patch: _Patch = lambda _schema: None) -> Any:
+    """The class of a message up to a version that its own class lacks; without ``patch`` that has the same fields."""
 
     def patched(_: type, schema: _Schema) -> _Schema:
         newer = deepcopy(schema)
@@ -84,21 +76,16 @@ def _newer(known: Any, version: int, patch: _Patch) -> Any:
     return made
 
 
-TxnOffsetCommitRequest: Final = _newer(producer.TxnOffsetCommitRequest, 6, _topics_by_id)
-TxnOffsetCommitResponse: Final = _newer(producer.TxnOffsetCommitResponse, 6, _topics_by_id)
-ApiVersionsRequest: Final = _newer(metadata.ApiVersionsRequest, 5, _whom)
-ApiVersionsResponse: Final = _newer(metadata.ApiVersionsResponse, 5, _nothing)
-DeleteGroupsRequest: Final = _newer(admin.DeleteGroupsRequest, 3, _nothing)
-DeleteGroupsResponse: Final = _newer(admin.DeleteGroupsResponse, 3, _texts)
-
+TxnOffsetCommitRequest: Final = _newer(producer.TxnOffsetCommitRequest, 6, _add_topic_ids)
+TxnOffsetCommitResponse: Final = _newer(producer.TxnOffsetCommitResponse, 6, _add_topic_ids)
+ApiVersionsRequest: Final = _newer(metadata.ApiVersionsRequest, 5, _add_expected_node)
+ApiVersionsResponse: Final = _newer(metadata.ApiVersionsResponse, 5)
+DeleteGroupsRequest: Final = _newer(admin.DeleteGroupsRequest, 3)
+DeleteGroupsResponse: Final = _newer(admin.DeleteGroupsResponse, 3, _add_messages)
+_REQUESTS: Final = (TxnOffsetCommitRequest, ApiVersionsRequest, DeleteGroupsRequest)
 _RESPONSES: Final = (TxnOffsetCommitResponse, ApiVersionsResponse, DeleteGroupsResponse)
 #: The responses, by API key.
 NEWER_RESPONSES: Final = {each.API_KEY: each for each in _RESPONSES}
-#: The requests, by API key.
-NEWER_REQUESTS: Final = {
-    each.API_KEY: each for each in (TxnOffsetCommitRequest, ApiVersionsRequest, DeleteGroupsRequest)
-}
-
 
 _HEAD: Final = struct.Struct(">hhi")  # api key, version, correlation id
 _SHORT: Final = struct.Struct(">h")
@@ -124,7 +111,7 @@ REQUESTS: Final[dict[int, Any]] = {
     for name in dir(module)
     if name.endswith("Request") and name != "SaslBytesRequest"
     for found in (getattr(module, name),)
-} | NEWER_REQUESTS
+} | {each.API_KEY: each for each in _REQUESTS}
 
 
 @dataclass(frozen=True)
@@ -168,41 +155,34 @@ def read_request(frame: bytes | bytearray | memoryview, head: RequestHead) -> Ap
 
 
 def _decode_counted(schema: Any, body: memoryview, *, version: int, flexible: bool) -> Any:
-    """As ``schema.decode``, with `_Entries` replacing two names of its generated function."""
+    """As ``schema.decode``, with two names of its generated function replaced by functions that count entries."""
     generated = schema._struct.compiled_decode_from(  # noqa: SLF001 - the library has no way in for a limit
         version, compact=flexible, tagged=flexible, data_class=schema[None]
     )
-    entries = _Entries()
-    names = {**generated.__globals__, "range": entries.of_list, "_BytesIO": entries.of_tags}
+    left = ENTRIES_MAX
+
+    def take(count: int) -> None:
+        nonlocal left
+        left -= count
+        if left < 0:
+            raise ValueError(f"more than {ENTRIES_MAX} entries")
+
+    def list_range(count: int) -> range:
+        take(max(0, count))
+        return range(count)
+
+    def tag_bytes(rest: bytes) -> BytesIO:
+        count, _ = _unsigned_varint(memoryview(rest), 0)  # the number of tags is first
+        take(count + len(rest) // _COPIED_BYTES_PER_ENTRY)
+        return BytesIO(rest)
+
+    names = {**generated.__globals__, "range": list_range, "_BytesIO": tag_bytes}
     decoded, _ = FunctionType(generated.__code__, names)(body, 0)
     return decoded
 
 
-class _Entries:
-    """Counts a request's entries while it is decoded."""
-
-    def __init__(self) -> None:
-        self._left = ENTRIES_MAX
-
-    def of_list(self, count: int) -> range:
-        """Replaces ``range``, which the decoder uses for lists."""
-        self._take(max(0, count))
-        return range(count)
-
-    def of_tags(self, rest: bytes) -> BytesIO:
-        """Replaces ``BytesIO``, which the decoder uses for tags; their count is first."""
-        count, _ = _unsigned_varint(memoryview(rest), 0)
-        self._take(count + len(rest) // _COPIED_BYTES_PER_ENTRY)
-        return BytesIO(rest)
-
-    def _take(self, count: int) -> None:
-        self._left -= count
-        if self._left < 0:
-            raise ValueError(f"more than {ENTRIES_MAX} entries")
-
-
 def _read_client_id(view: memoryview, *, flexible: bool) -> tuple[str | None, int]:
-    """The rest of the header (RequestHeader v1 and v2): the client id, and the start of the body."""
+    """The client id (RequestHeader v1 and v2), and the start of the body."""
     (length,) = _SHORT.unpack_from(view, _HEAD.size)
     position = _HEAD.size + _SHORT.size
     end = position + max(length, 0)

@@ -57,10 +57,10 @@ def test_listeners_have_a_protocol_by_name_and_an_address_to_tell() -> None:
 @pytest.mark.parametrize(
     ("listeners", "advertised", "protocols", "text"),
     [
-        ("A://h:1", None, DEFAULT_PROTOCOL_MAP, "no protocol for this listener"),
+        ("A://h:1", None, DEFAULT_PROTOCOL_MAP, "must have a protocol for each listener"),
         ("A://h:1", None, "A:TSL", "a protocol is one of"),
-        ("A://h:1", None, "A", "it is a list of NAME:PROTOCOL"),
-        ("SSL://h:1", "PLAINTEXT://h:1", DEFAULT_PROTOCOL_MAP, "PLAINTEXT, which is no listener"),
+        ("A://h:1", None, "A", "must be a list of NAME:PROTOCOL"),
+        ("SSL://h:1", "PLAINTEXT://h:1", DEFAULT_PROTOCOL_MAP, "PLAINTEXT is not the name of a listener"),
         ("SSL://0.0.0.0:1", None, DEFAULT_PROTOCOL_MAP, "every interface"),
         ("SSL://:1", None, DEFAULT_PROTOCOL_MAP, "every interface"),
         ("SSL://[::]:1", None, DEFAULT_PROTOCOL_MAP, "every interface"),

@@ -122,13 +122,13 @@ def test_values_that_are_taken(name: str, value: str) -> None:
         ("cleanup.policy", "compact,foo", "String must be one of: compact, delete"),
         ("message.timestamp.type", "Foo", "String must be one of: CreateTime, LogAppendTime"),
         ("compression.type", "foo", "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer"),
-        ("nonsense", "1", "no such topic config"),
+        ("nonsense", "1", "unknown topic config"),
         # Kafka takes these, and would do something else than this server does.
         ("compression.type", "gzip", "stored as the producer sent them"),
         ("min.insync.replicas", "2", "there is one node"),
         ("preallocate", "true", "segments grow as they are written"),
         ("remote.storage.enable", "true", "there is no remote storage"),
-        ("message.timestamp.before.max.ms", "5", "records may be as old as they like"),
+        ("message.timestamp.before.max.ms", "5", "records may have any age"),
     ],
 )
 def test_values_that_are_refused(name: str, value: str, rule: str) -> None:
@@ -181,11 +181,11 @@ def test_the_coordinators_topics_are_made_as_kafka_makes_them() -> None:
     properties = BrokerProperties(
         transaction_state_log_num_partitions=4, offsets_topic_num_partitions=5, offsets_topic_segment_bytes=2_000_000
     )
-    transactions, offsets = internal_topics(properties)
-    assert (transactions.name, transactions.partitions) == (TRANSACTION_STATE, 4)
-    assert (offsets.name, offsets.partitions) == (GROUP_OFFSETS, 5)
-    assert {"cleanup.policy": "compact", "segment.bytes": "104857600"}.items() <= transactions.configs.items()
-    assert {"cleanup.policy": "compact", "segment.bytes": "2000000"}.items() <= offsets.configs.items()
+    rows = {name: (partitions, configs) for name, partitions, configs in internal_topics(properties)}
+    assert (rows[TRANSACTION_STATE][0], rows[GROUP_OFFSETS][0]) == (4, 5)
+    compacted = {"cleanup.policy": "compact"}
+    assert {**compacted, "segment.bytes": "104857600"}.items() <= rows[TRANSACTION_STATE][1].items()
+    assert {**compacted, "segment.bytes": "2000000"}.items() <= rows[GROUP_OFFSETS][1].items()
 
 
 def test_configs_without_effect_are_noted(caplog: pytest.LogCaptureFixture) -> None:

@@ -91,7 +91,7 @@ async def test_a_stopped_server_can_be_stopped_again_and_takes_nobody() -> None:
         client = await Client.connect(server)
         assert await client.works()
         await server.stop(deadline_s=5)
-        assert not server.has_room
+        assert not server.accepts
         assert await client.ends() == b""
         with pytest.raises(ConnectionRefusedError):
             await Client.connect(server)

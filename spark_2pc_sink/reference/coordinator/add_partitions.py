@@ -6,7 +6,7 @@ produces: to add (implicitly, for clients that speak transaction.version 2) or o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
@@ -27,20 +27,14 @@ from spark_2pc_sink.reference.coordinator.plans import (
     answer,
     change,
 )
-from spark_2pc_sink.reference.coordinator.states import (
-    AT_REST,
-    DECIDED,
-    NO_EPOCH,
-    Pair,
-    StateId,
-    TransactionMetadata,
-)
+from spark_2pc_sink.reference.coordinator.states import AT_REST, DECIDED, NO_EPOCH, StateId, TransactionMetadata
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS
 
 #: First version that brokers send, several transactions in one request (KIP-890, AddPartitionsToTxnRequest).
 BATCH_VERSION = 4
 #: PRODUCER_FENCED exists from this version of both requests on; earlier versions use INVALID_PRODUCER_EPOCH.
 _FENCED_CODE_VERSION = 2
+_Adding: TypeAlias = AddPartitionsToTxn | AddOffsetsToTxn
 
 
 def batch_allowed(access: Access) -> Code:
@@ -53,17 +47,10 @@ def add_partitions(state: CoordinatorState, event: AddPartitionsToTxn, now_ms: i
     refused = _front_door(event)
     if refused is not None:
         return answer(refused)
-    reply = AddPartitionsReply(event.transactional_id, tuple((each, Code.NONE) for each in event.partitions))
+    reply = _all_added(event)
     if event.verify_only:
         return answer(_verified(state, event, reply))
-    wanted = _Wanted(
-        transactional_id=event.transactional_id,
-        pair=event.pair,
-        partitions=frozenset(event.partitions),
-        client_transaction_version=EPOCH_BUMP_VERSION if event.version >= BATCH_VERSION else 0,
-        fenced=_fenced(event.version),
-    )
-    return _add(state, wanted, reply, now_ms)
+    return _add(state, event, frozenset(event.partitions), reply, now_ms)
 
 
 def add_offsets(state: CoordinatorState, event: AddOffsetsToTxn, now_ms: int) -> Plan:
@@ -72,29 +59,12 @@ def add_offsets(state: CoordinatorState, event: AddOffsetsToTxn, now_ms: int) ->
     if not event.access.allows(AclOperation.READ, Resource.GROUP, event.group_id):
         return answer(AddOffsetsReply(Code.GROUP_AUTHORIZATION_FAILED))
     index = partition_for(event.group_id, state.settings.offsets_partition_count)
-    wanted = _Wanted(
-        transactional_id=event.transactional_id,
-        pair=Pair(event.producer_id, event.producer_epoch),
-        partitions=frozenset({TopicPartition(GROUP_OFFSETS, index)}),
-        client_transaction_version=0,
-        fenced=_fenced(event.version),
-    )
-    return _add(state, wanted, AddOffsetsReply(Code.NONE), now_ms)
+    partitions = frozenset({TopicPartition(GROUP_OFFSETS, index)})
+    return _add(state, event, partitions, AddOffsetsReply(Code.NONE), now_ms)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Wanted:
-    """The partitions to add, and the request version's code for a stale epoch."""
-
-    transactional_id: str
-    pair: Pair
-    partitions: frozenset[TopicPartition]
-    client_transaction_version: int
-    fenced: Code
-
-
-def _fenced(version: int) -> Code:
-    return Code.PRODUCER_FENCED if version >= _FENCED_CODE_VERSION else Code.INVALID_PRODUCER_EPOCH
+def _all_added(event: AddPartitionsToTxn) -> AddPartitionsReply:
+    return AddPartitionsReply(event.transactional_id, tuple((each, Code.NONE) for each in event.partitions))
 
 
 def _front_door(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
@@ -104,8 +74,7 @@ def _front_door(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
     """
     client = event.version < BATCH_VERSION
     if client and not event.access.allows(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
-        reply = AddPartitionsReply(event.transactional_id, tuple((each, Code.NONE) for each in event.partitions))
-        return reply.failed(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _all_added(event).failed(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not client and not event.unknown:
         return None
     codes = dict.fromkeys(event.partitions, Code.OPERATION_NOT_ATTEMPTED)
@@ -120,7 +89,7 @@ def _front_door(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
 
 def _verified(state: CoordinatorState, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:
     """Whether each partition is in the transaction; a pending change is deliberately ignored."""
-    code, metadata = _located(state, event.transactional_id, event.pair)
+    code, metadata = _located(state, event)
     if metadata is None:
         return reply.failed(code)
     if metadata.state in DECIDED:
@@ -133,38 +102,42 @@ def _verified(state: CoordinatorState, event: AddPartitionsToTxn, reply: AddPart
 
 
 def _located(
-    state: CoordinatorState, transactional_id: str, pair: Pair, *, pending_matters: bool = False
+    state: CoordinatorState, event: _Adding, *, pending_matters: bool = False
 ) -> tuple[Code, TransactionMetadata | None]:
-    """The id, if this coordinator may serve it for this pair, or the refusal code, in Kafka's order."""
-    if not transactional_id:
+    """The id, if this coordinator may serve it for the event's pair, or the refusal code, in Kafka's order."""
+    if not event.transactional_id:
         return Code.INVALID_REQUEST, None
-    metadata = state.get(transactional_id)
+    metadata = state.get(event.transactional_id)
     if metadata is None:
         return Code.INVALID_PRODUCER_ID_MAPPING, None
     if pending_matters and metadata.pending is not None:
         return Code.CONCURRENT_TRANSACTIONS, None
-    if metadata.client_pair.producer_id != pair.producer_id:
+    if metadata.client_pair.producer_id != event.producer_id:
         return Code.INVALID_PRODUCER_ID_MAPPING, None
-    if metadata.client_pair.epoch != pair.epoch:
+    if metadata.client_pair.epoch != event.producer_epoch:
         return Code.PRODUCER_FENCED, None
     return Code.NONE, metadata
 
 
-def _add(state: CoordinatorState, wanted: _Wanted, reply: WritingReply, now_ms: int) -> Plan:
-    code, metadata = _located(state, wanted.transactional_id, wanted.pair, pending_matters=True)
+def _add(
+    state: CoordinatorState, event: _Adding, partitions: frozenset[TopicPartition], reply: WritingReply, now_ms: int
+) -> Plan:
+    code, metadata = _located(state, event, pending_matters=True)
     if metadata is None:
-        return answer(reply.failed(wanted.fenced if code is Code.PRODUCER_FENCED else code))
+        old = code is Code.PRODUCER_FENCED and event.version < _FENCED_CODE_VERSION
+        return answer(reply.failed(Code.INVALID_PRODUCER_EPOCH if old else code))
     refused = _not_now(metadata)
     if refused:
         return answer(reply.failed(refused))
-    if metadata.state is StateId.ONGOING and wanted.partitions <= metadata.partitions:
+    if metadata.state is StateId.ONGOING and partitions <= metadata.partitions:
         return answer(reply)
+    implicit = isinstance(event, AddPartitionsToTxn) and event.version >= BATCH_VERSION
     after = metadata.moved_to(
         StateId.ONGOING,
         now_ms,
-        partitions=metadata.partitions | wanted.partitions,
+        partitions=metadata.partitions | partitions,
         start_ms=now_ms if metadata.state in AT_REST else metadata.start_ms,
-        client_transaction_version=wanted.client_transaction_version,
+        client_transaction_version=EPOCH_BUMP_VERSION if implicit else 0,
     )
     return change(state, metadata, after, reply=reply)
 

@@ -1,7 +1,6 @@
 """The state of the coordinator: settings, producer ids, and the transactional ids by partition of the log.
 
-All values are frozen; a change makes a new `CoordinatorState` that shares everything unchanged with the old one. Only
-the dictionary of the affected partition is copied, so a change costs as much as that partition has ids.
+All values are frozen. A change copies the dictionary of the affected partition, so it costs as much as that has ids.
 """
 
 from __future__ import annotations
@@ -63,7 +62,6 @@ class ProducerIdBlock:
     size: int
 
 
-#: An empty block.
 NO_BLOCK = ProducerIdBlock(0, 0)
 
 
@@ -106,8 +104,6 @@ class StatePartition:
 
 @dataclass(frozen=True)
 class CoordinatorState:
-    """The coordinator's whole state. There is one node, which leads every partition."""
-
     settings: Settings
     partitions: tuple[StatePartition, ...]
     producer_ids: ProducerIds = ProducerIds()

@@ -159,7 +159,7 @@ def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, ev
         reply, following = EndTxnReply(Code.NONE), (metadata.client_pair, None)
         return _decide_with_bump(state, metadata, commit=event.commit, now_ms=now_ms, reply=reply, following=following)
     after = _decided(metadata, commit=event.commit, now_ms=now_ms, client_transaction_version=0)
-    return change(state, metadata, after, reply=EndTxnReply(Code.NONE), effects=(owed(state, after),))
+    return change(state, metadata, after, reply=EndTxnReply(Code.NONE), effects=(next_effect(state, after),))
 
 
 def _refused_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code:
@@ -211,7 +211,7 @@ def fence(
         # Not the cluster's level: Kafka 4.4.0 omits the tag, whatever version the client used before.
         client_transaction_version=0,
     )
-    return change(state, fencing, after, reply=reply, effects=(owed(state, after),))
+    return change(state, fencing, after, reply=reply, effects=(next_effect(state, after),))
 
 
 def abort_timed_out(state: CoordinatorState, event: AbortTimedOut, now_ms: int) -> Plan:
@@ -228,7 +228,7 @@ def timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
     return idle and not metadata.two_phase_commit and metadata.start_ms + metadata.timeout_ms < now_ms
 
 
-def owed(state: CoordinatorState, decided: TransactionMetadata) -> Effect:
+def next_effect(state: CoordinatorState, decided: TransactionMetadata) -> Effect:
     """What a decided transaction still needs: its markers, or completion at once if it has no partitions."""
     if not decided.partitions:
         return StepNext(CompleteTransaction(**decided.ids))
@@ -272,7 +272,7 @@ def _decide_with_bump(
         start_ms=now_ms if before.state in AT_REST else before.start_ms,
         client_transaction_version=EPOCH_BUMP_VERSION,
     )
-    return change(state, before, after, reply=reply, effects=(owed(state, after),), producer_ids=producer_ids)
+    return change(state, before, after, reply=reply, effects=(next_effect(state, after),), producer_ids=producer_ids)
 
 
 def _decided(before: TransactionMetadata, *, commit: bool, now_ms: int, **changes: object) -> TransactionMetadata:
@@ -289,7 +289,6 @@ def _following(state: CoordinatorState, client: Pair) -> tuple[Pair, ProducerIds
 
 
 def due_timeouts(state: CoordinatorState, now_ms: int) -> tuple[AbortTimedOut, ...]:
-    """The open transactions whose timeout, counted from their first partition, has expired; never one with 2PC."""
     due = (each for each in state if timed_out(each, now_ms))
     return tuple(AbortTimedOut(transactional_id=each.transactional_id, producer_id=each.producer_id) for each in due)
 
@@ -315,7 +314,7 @@ def _expired(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int
 
 
 class Reaction(Enum):
-    WRITTEN = "nothing is owed to the partition any more"
+    WRITTEN = "the partition needs no marker any more"
     RETRY = "send the marker again"
     GIVE_UP = "leave the transaction as it is until the log partition is loaded again"
 
@@ -350,7 +349,7 @@ def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: in
     if not left.partitions:
         return _closing(state, left, now_ms)
     again = frozenset(each for each in left.partitions if reactions.get(each) is Reaction.RETRY)
-    effects = (owed(state, replace(left, partitions=again)),) if again else ()
+    effects = (next_effect(state, replace(left, partitions=again)),) if again else ()
     return Plan(transactional_id=left.transactional_id, unwritten=left, effects=effects)
 
 

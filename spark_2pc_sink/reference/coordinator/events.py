@@ -54,8 +54,6 @@ class Access(Protocol):
 
 
 class FullAccess:
-    """No authorizer is configured: everything is allowed."""
-
     def allows(self, _operation: AclOperation, _resource: Resource, _name: str) -> bool:
         return True
 
@@ -63,7 +61,19 @@ class FullAccess:
         return True
 
 
+#: Without an authorizer.
 FULL_ACCESS = FullAccess()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionEvent:
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+    @property
+    def pair(self) -> Pair:
+        return Pair(self.producer_id, self.producer_epoch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,54 +98,36 @@ class InitProducerId:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AddPartitionsToTxn:
+class AddPartitionsToTxn(TransactionEvent):
     """One transaction of AddPartitionsToTxn v0 to v5: from a client (v0 to v3), or from a broker (v4, v5).
 
-    A batch of v4 or v5 is one such event per transaction, if `batch_allowed`. The implicit add of a produce request v12
-    and of TxnOffsetCommit v5 is this event with ``version=5``; their verification is ``verify_only``. Those of
-    ``partitions`` that do not exist are ``unknown``.
+    The implicit add of a produce request v12 and of TxnOffsetCommit v5 is this event with ``version=5``; their
+    verification is ``verify_only``. Those of ``partitions`` that do not exist are ``unknown``.
     """
 
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
     partitions: tuple[TopicPartition, ...]
     version: int = 5
     verify_only: bool = False
     unknown: frozenset[TopicPartition] = frozenset()
     access: Access = FULL_ACCESS
 
-    @property
-    def pair(self) -> Pair:
-        return Pair(self.producer_id, self.producer_epoch)
-
 
 @dataclass(frozen=True, kw_only=True)
-class AddOffsetsToTxn:
+class AddOffsetsToTxn(TransactionEvent):
     """AddOffsetsToTxn v0 to v4: adds the group's partition of ``__consumer_offsets``."""
 
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
     group_id: str
     version: int = 4
     access: Access = FULL_ACCESS
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndTxn:
+class EndTxn(TransactionEvent):
     """EndTxn v0 to v5; from v5 on the transaction ends with an epoch bump (KIP-890)."""
 
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
     commit: bool
     version: int = 5
     access: Access = FULL_ACCESS
-
-    @property
-    def pair(self) -> Pair:
-        return Pair(self.producer_id, self.producer_epoch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,27 +154,20 @@ class DescribeTransactions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarkersAnswered:
+class MarkersAnswered(TransactionEvent):
     """A partition leader has answered WriteTxnMarkers, or some partitions no longer exist.
 
     The identifying fields are those of the `SendMarkers` effect; an answer to an earlier one is ignored. ``results``
     has an error code per partition, 0 for written; those ``gone`` need no marker.
     """
 
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
     results: Mapping[TopicPartition, int] = field(default_factory=dict)
     gone: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompleteTransaction:
+class CompleteTransaction(TransactionEvent):
     """Every partition has its marker, or there are none: the decided transaction may be closed."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,9 @@
 """The coordinator as a machine: `step`, `reserve`, `settle`, and `apply`; recovery, and queries for operators.
 
-Nothing here waits, reads a clock, draws random numbers or keeps state: the state is in `CoordinatorState`, the input is
-an `Event`, the actions to take are in the `Plan`. `plans` defines the order of calls.
+Nothing here waits, reads a clock, draws random numbers or keeps state; `plans` defines the order of calls.
 
-A reloaded coordinator lacks what the previous one had in memory only: the last epoch of an
-InitProducerId (so its retry is fenced after a reload) and the progress of markers (so every partition of a decided
-transaction gets its marker a second time, which leaders accept).
+A reloaded coordinator lacks what was in memory only: the last epoch of an InitProducerId (so its retry is fenced) and
+the progress of markers (so every partition of a decided transaction gets its marker again, which leaders accept).
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorSt
 from spark_2pc_sink.reference.coordinator.end_txn import (
     abort_timed_out,
     complete,
+    next_effect,
     end_txn,
     expire,
     markers_answered,
-    owed,
 )
 from spark_2pc_sink.reference.coordinator.events import (
     AclOperation,
@@ -38,6 +36,8 @@ from spark_2pc_sink.reference.coordinator.events import (
 from spark_2pc_sink.reference.coordinator.init_producer_id import block_allocated, init_producer_id
 from spark_2pc_sink.reference.coordinator.leader_answers import append_error
 from spark_2pc_sink.reference.coordinator.plans import (
+    AddPartitionsReply,
+    CodeReply,
     DescribedTransaction,
     DescribeTransactionsReply,
     Effect,
@@ -133,10 +133,7 @@ def _matching(pattern: str, names: Sequence[str]) -> list[bool] | None:
     return list(matched.to_pylist())
 
 
-_Handler = Callable[[CoordinatorState, Any, int], Plan]
-
-#: Function that handles each event.
-HANDLERS: dict[type, _Handler] = {
+HANDLERS: dict[type, Callable[[CoordinatorState, Any, int], Plan]] = {
     events.InitProducerId: init_producer_id,
     events.AddPartitionsToTxn: add_partitions,
     events.AddOffsetsToTxn: add_offsets,
@@ -193,30 +190,20 @@ def settle(state: CoordinatorState, plan: Plan, append_code: int = Code.NONE) ->
     """End a plan that was reserved; ``append_code`` is Kafka's code of a failed append, else 0."""
     if append_code == Code.NONE:
         return Settled(apply(state, plan), plan.reply, plan.effects)
-    return _refused(state, plan, append_error(append_code))
-
-
-def _refused(state: CoordinatorState, plan: Plan, code: int) -> Settled:
-    """Clear the pending change; nothing else has changed, and the taken producer ids stay unused.
-
-    The record that closes a transaction must always be written, so it is retried while the log may recover.
-    """
-    before = plan.reserved
+    code, before, reply = append_error(append_code), plan.reserved, plan.reply
+    if isinstance(reply, CodeReply | AddPartitionsReply):
+        reply = reply.failed(code)
     if before is None:
-        return Settled(state, _failed(plan, code), ())
+        return Settled(state, reply, ())
+    # The pending change is cleared, and the taken producer ids stay unused. The record that closes a transaction must
+    # always be written, so it is retried while the log may recover.
     effects: tuple[Effect, ...] = ()
     pending = None
     if before.marking is Marking.DONE and code == Code.COORDINATOR_NOT_AVAILABLE:
         pending = COMPLETION[before.state]
         effects = (StepNext(events.CompleteTransaction(**before.ids)),)
     cleared = replace(before, pending=pending, marking=Marking.SENDING)
-    return Settled(state.with_metadata(before.transactional_id, cleared), _failed(plan, code), effects)
-
-
-def _failed(plan: Plan, code: int) -> Reply | None:
-    if plan.reply is None or isinstance(plan.reply, ListTransactionsReply | DescribeTransactionsReply):
-        return plan.reply
-    return plan.reply.failed(code)
+    return Settled(state.with_metadata(before.transactional_id, cleared), reply, effects)
 
 
 def _restored(record: LogRecord, plan: Plan) -> TransactionMetadata | None:
@@ -246,7 +233,7 @@ def finish_loading(
     """The loaded partition and pending effects: every decided transaction is driven to its end again at once."""
     loaded = replay(state.with_partition(index, StatePartition(coordinator_epoch)), records)
     decided = (each for each in loaded.partitions[index].transactions.values() if each.state in DECIDED)
-    return loaded, tuple(owed(loaded, each) for each in sorted(decided, key=lambda each: each.transactional_id))
+    return loaded, tuple(next_effect(loaded, each) for each in sorted(decided, key=lambda each: each.transactional_id))
 
 
 def unrecorded(
@@ -254,14 +241,12 @@ def unrecorded(
 ) -> tuple[AddPartitionsToTxn, ...]:
     """Implicit adds that a power loss removed from the log although their partitions' records survived.
 
-    A leader that adds its partition itself waits for the transaction's first records to be durable, not for the record
-    that adds the partition (`plans`), so only the former may survive. Adding the partition again restores it: the
-    transaction ends with a marker in it too. The transaction cannot have ended earlier: its end is written after the
-    lost record, in the same log.
+    ``found`` has the partitions with an open transaction by pair. A leader that adds its partition itself waits for the
+    producer's records to be durable, not for the record that adds the partition (`plans`). Adding the partition again
+    restores it. The transaction cannot have ended earlier: its end is written after the lost record, in the same log.
 
     From transaction.version 2 on each transaction has its own pair, so records with the current pair belong to the
-    current transaction. Any other open transaction is hanging, and left to operators (KIP-664). ``found`` has the
-    partitions with an open transaction by pair.
+    current transaction. Any other open transaction is hanging, and left to operators (KIP-664).
     """
     if state.settings.transaction_version < EPOCH_BUMP_VERSION:
         return ()

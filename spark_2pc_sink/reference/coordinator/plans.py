@@ -9,17 +9,17 @@ The order is the contract, as in etcd's raft (``Ready``)::
     state = settled.state
     ...                                     # only now: send settled.reply, then carry out settled.effects
 
-A plan without records may be settled at once.
-
-One plan may be settled as soon as its records are written: that of a leader which adds its partition itself (KIP-890,
-implicit add), because it waits for the producer's records instead. When a crash leaves only those,
-`replay.unrecorded` finds them.
+A plan without records may be settled at once; so may that of a leader which adds its partition itself (KIP-890,
+implicit add), once its record is written, because the leader waits for the producer's records instead. When a crash
+leaves only those, `machine.unrecorded` finds them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
@@ -37,26 +37,29 @@ from spark_2pc_sink.reference.coordinator.states import (
     TransactionMetadata,
 )
 
+_Coded = TypeVar("_Coded", bound="CodeReply")
+
 
 @dataclass(frozen=True)
-class InitProducerIdReply:
-    """Send only AFTER the plan's records are durable: the pair must survive a crash.
-
-    ``ongoing`` is the kept transaction's pair, or (-1, -1) (v6).
-    """
+class CodeReply:
+    """Every reply is sent only AFTER the plan's records are durable: what it says must survive a crash."""
 
     code: int
+
+    def failed(self: _Coded, code: int) -> _Coded:  # noqa: PYI019 - typing.Self is Python 3.11
+        return type(self)(code)
+
+
+@dataclass(frozen=True)
+class InitProducerIdReply(CodeReply):
+    """``ongoing`` is the kept transaction's pair, or (-1, -1) (v6)."""
+
     pair: Pair = NO_PAIR
     ongoing: Pair = NO_PAIR
-
-    def failed(self, code: int) -> InitProducerIdReply:
-        return InitProducerIdReply(code)
 
 
 @dataclass(frozen=True)
 class AddPartitionsReply:
-    """Send to a client only AFTER the plan's records are durable: its partition is then part of the transaction."""
-
     transactional_id: str
     results: tuple[tuple[TopicPartition, int], ...]
 
@@ -68,28 +71,14 @@ class AddPartitionsReply:
         return dict(self.results)
 
 
-@dataclass(frozen=True)
-class AddOffsetsReply:
-    """Send only AFTER the plan's records are durable."""
-
-    code: int
-
-    def failed(self, code: int) -> AddOffsetsReply:
-        return AddOffsetsReply(code)
+class AddOffsetsReply(CodeReply): ...
 
 
 @dataclass(frozen=True)
-class EndTxnReply:
-    """Send only AFTER the plan's records are durable: the record is the outcome.
+class EndTxnReply(CodeReply):
+    """``pair`` is for the next transaction (v5); (-1, -1) in errors and below v5, where the message lacks it."""
 
-    ``pair`` is for the next transaction (v5); (-1, -1) in errors and below v5, where the message lacks these fields.
-    """
-
-    code: int
     pair: Pair = NO_PAIR
-
-    def failed(self, code: int) -> EndTxnReply:
-        return EndTxnReply(code)
 
 
 @dataclass(frozen=True)
@@ -158,10 +147,7 @@ class StepNext:
 
 @dataclass(frozen=True)
 class AllocateProducerIdBlock:
-    """Allocate a block, make it durable, and report it as `ProducerIdBlockAllocated`.
-
-    May be requested again while one is in progress; ignore it then.
-    """
+    """Allocate a block, make it durable, and report it as `ProducerIdBlockAllocated`; ignored while one is pending."""
 
 
 Effect = SendMarkers | StepNext | AllocateProducerIdBlock
@@ -169,24 +155,20 @@ Effect = SendMarkers | StepNext | AllocateProducerIdBlock
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The outcome of one event. Without a transactional id nothing except ``producer_ids`` changes.
-
-    Args:
-        records: records to append, all or nothing; at most one.
-        reserved: metadata that applies from `reserve` on, pending while the append is in progress.
-        unwritten: metadata that `apply` sets without a record (received markers).
-        last_producer_epoch: memory-only addition to the record.
-        previous_producer_id: the same, if the log's version has no tag for it; a retry after a rotation needs it.
-        producer_ids: the ids left; applied by `reserve`, so that no two plans use the same id.
-    """
+    """The outcome of one event. Without a transactional id nothing except ``producer_ids`` changes."""
 
     reply: Reply | None = None
     transactional_id: str | None = None
+    #: At most one.
     records: tuple[LogRecord, ...] = ()
+    #: Applies from `reserve` on, pending while the append is in progress.
     reserved: TransactionMetadata | None = None
+    #: Set by `apply` without a record (received markers).
     unwritten: TransactionMetadata | None = None
+    #: Added to the record in memory; the second one if the log's version has no tag for it.
     last_producer_epoch: int = NO_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID
+    #: The ids left; applied by `reserve`, so that no two plans use the same id.
     producer_ids: ProducerIds | None = None
     effects: tuple[Effect, ...] = ()
 
@@ -211,14 +193,17 @@ def change(
     """A plan that moves an id from ``before`` to ``after``, if the table allows it and the log can store it.
 
     If the log version cannot store ``after``, ``reply`` becomes UNSUPPORTED_VERSION and nothing changes; an id that
-    began above transaction.version 0 is exempt (`_record_version`). ``producer_ids`` are the ids left, if one was
-    taken.
+    began above transaction.version 0 is exempt. ``producer_ids`` are the ids left, if one was taken.
     """
     fences = before.pending is StateId.PREPARE_EPOCH_FENCE and after.state is StateId.PREPARE_ABORT
     source = StateId.PREPARE_EPOCH_FENCE if fences else before.state
     if source not in PREDECESSORS[after.state]:
         raise AssertionError(f"{before.state.label} -> {after.state.label} is not in the table of transitions")
-    version = _record_version(state, before)
+    version = state.settings.log_version
+    if not TransactionLogValue.of(before, version=version).fits(version):
+        # An id that needed tags before a downgrade keeps them. Kafka 4.4.0 fails to write such an id after a downgrade
+        # to 0, and leaves it pending (CONCURRENT_TRANSACTIONS) until its log partition is loaded again.
+        version = FLEXIBLE_VERSION
     dead = after.state is StateId.DEAD
     value = None if dead else TransactionLogValue.of(after, version=version)
     if reply is not None and value is not None and not value.fits(version):
@@ -239,13 +224,3 @@ def change(
         producer_ids=producer_ids,
         effects=(*effects, *((AllocateProducerIdBlock(),) if wants_block else ())),
     )
-
-
-def _record_version(state: CoordinatorState, before: TransactionMetadata) -> int:
-    """The version for the current level; for an id that needed tags before a downgrade, the one with tags.
-
-    Kafka 4.4.0 fails to write such an id after a downgrade to 0. It is left pending, and answered
-    CONCURRENT_TRANSACTIONS until its log partition is loaded again, also after an upgrade.
-    """
-    version = state.settings.log_version
-    return version if TransactionLogValue.of(before, version=version).fits(version) else FLEXIBLE_VERSION

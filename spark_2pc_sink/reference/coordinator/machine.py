@@ -21,10 +21,10 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorSt
 from spark_2pc_sink.reference.coordinator.end_txn import (
     abort_timed_out,
     complete,
-    next_effect,
     end_txn,
     expire,
     markers_answered,
+    next_effect,
 )
 from spark_2pc_sink.reference.coordinator.events import (
     AclOperation,

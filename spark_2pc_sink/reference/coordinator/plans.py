@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIds

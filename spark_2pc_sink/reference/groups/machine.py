@@ -1,22 +1,21 @@
-"""The classic group protocol as functions: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the passing of time.
+"""The classic group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the passing of time.
 
-Groups are values, passed in and returned; time and the ids of new members are arguments. The answers follow Apache
-Kafka 4.4.0's ``GroupMetadataManager`` (KIP-62, KIP-134, KIP-345, KIP-389,
-KIP-394, KIP-559, KIP-814). A `GroupStep` has the group's new value, answers, and records to store, in this
-order::
+Groups are values; time and the ids of new members are arguments. The answers follow Apache Kafka 4.4.0's
+``GroupMetadataManager`` (KIP-62, KIP-134, KIP-345, KIP-389, KIP-394, KIP-559, KIP-814). A `GroupStep` is applied in
+this order::
 
     step = machine.join(group, request, ...)    # or sync, leave, expire
-    ...                                         # apply the group of the step, before anything else is stepped
+    ...                                         # take step.group, before anything else is stepped
     ...                                         # send step.replies; they depend on nothing
     for store in step.stores:                   # append store.value, wait until it is durable, then
-        step = machine.stored(group, store, code, now_ms)
+        step = machine.stored(group, store, code, properties, now_ms)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
@@ -78,23 +77,6 @@ class Store:
     then: AssignmentStored | ReplacementStored | None = None
 
 
-@dataclass(frozen=True)
-class GroupStep:
-    group: Group
-    replies: tuple[Reply, ...] = ()
-    stores: tuple[Store, ...] = ()
-
-    def to(self, group: Group) -> GroupStep:
-        return replace(self, group=group)
-
-    def answered(self, ticket: Ticket | None, answer: JoinAnswer | SyncAnswer) -> GroupStep:
-        """The step with an answer added; without a ticket there is no waiting request."""
-        return self if ticket is None else replace(self, replies=(*self.replies, Reply(ticket, answer)))
-
-    def storing(self, store: Store) -> GroupStep:
-        return replace(self, stores=(*self.stores, store))
-
-
 def group_value(group: Group, assignment: Mapping[str, bytes] | None = None) -> GroupValue:
     """The group's current record, with another assignment if one is given."""
     stored = group if assignment is None else with_assignment(group, assignment)
@@ -108,10 +90,14 @@ def group_value(group: Group, assignment: Mapping[str, bytes] | None = None) -> 
     )
 
 
+def with_assignment(group: Group, assignment: Mapping[str, bytes]) -> Group:
+    members = {key: replace(member, assignment=assignment.get(key, b"")) for key, member in group.members.items()}
+    return replace(group, members=members)
+
+
 def join_answer(group: Group, member_id: str) -> JoinAnswer:
     """The generation as sent to a member; only the leader sees the others."""
-    leads = group.leader == member_id
-    members = group.members.values() if leads else ()
+    members = group.members.values() if group.leader == member_id else ()
     return JoinAnswer(
         member_id=member_id,
         generation=group.generation,
@@ -124,115 +110,124 @@ def join_answer(group: Group, member_id: str) -> JoinAnswer:
     )
 
 
-def put(step: GroupStep, member: Member) -> GroupStep:
-    return step.to(step.group.with_member(member))
+def _sync_answer(group: Group, member: Member) -> SyncAnswer:
+    return SyncAnswer(protocol_type=group.protocol_type, protocol=group.protocol, assignment=member.assignment)
 
 
-def session_started(member: Member, now_ms: int) -> Member:
-    return replace(member, session_deadline_ms=now_ms + member.session_timeout_ms)
+@dataclass
+class GroupStep:
+    """A step under way: the group so far, answers to send, and records to store."""
 
+    group: Group
+    properties: BrokerProperties
+    now_ms: int
+    replies: list[Reply] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
 
-def waits_to_join(step: GroupStep, member: Member, ticket: Ticket) -> GroupStep:
-    """The member waits for the end of the join phase; its older request is told to retry."""
-    displaced = step.answered(
-        member.join_ticket, JoinAnswer(code=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id)
-    )
-    return put(displaced, replace(member, join_ticket=ticket))
+    def change(self, **changes: Any) -> None:
+        self.group = replace(self.group, **changes)
 
+    def answer(self, ticket: Ticket | None, answer: JoinAnswer | SyncAnswer) -> None:
+        """Without a ticket there is no waiting request."""
+        if ticket is not None:
+            self.replies.append(Reply(ticket, answer))
 
-def answer_syncs(step: GroupStep, answer: Callable[[Member], SyncAnswer], now_ms: int) -> GroupStep:
-    """Answer all members that wait for their assignment, and restart their sessions."""
-    members = dict(step.group.members)
-    for member in step.group.members.values():
-        if member.sync_ticket is not None:
-            step = step.answered(member.sync_ticket, answer(member))
-            members[member.member_id] = session_started(replace(member, sync_ticket=None), now_ms)
-    return step.to(replace(step.group, members=members))
+    def put(self, member: Member) -> None:
+        self.group = self.group.with_member(member)
 
+    def with_session(self, member: Member) -> Member:
+        return replace(member, session_deadline_ms=self.now_ms + member.session_timeout_ms)
 
-def with_assignment(group: Group, assignment: Mapping[str, bytes]) -> Group:
-    members = {key: replace(member, assignment=assignment.get(key, b"")) for key, member in group.members.items()}
-    return replace(group, members=members)
+    def remove(self, member_id: str) -> None:
+        """Remove a member, or a pending one; its waiting requests are answered UNKNOWN_MEMBER_ID."""
+        member = self.group.members.get(member_id)
+        if member is not None:
+            self.answer(member.join_ticket, JoinAnswer(code=Code.UNKNOWN_MEMBER_ID))
+            self.answer(member.sync_ticket, SyncAnswer(code=Code.UNKNOWN_MEMBER_ID))
+        self.group = self.group.without(member_id)
 
+    def answer_syncs(self, answer: Callable[[Member], SyncAnswer]) -> None:
+        """Answer all members that wait for their assignment, and restart their sessions."""
+        members = dict(self.group.members)
+        for member in self.group.members.values():
+            if member.sync_ticket is not None:
+                self.answer(member.sync_ticket, answer(member))
+                members[member.member_id] = self.with_session(replace(member, sync_ticket=None))
+        self.change(members=members)
 
-def remove(step: GroupStep, member_id: str) -> GroupStep:
-    """Remove a member, or a pending one; its waiting requests are answered UNKNOWN_MEMBER_ID."""
-    member = step.group.members.get(member_id)
-    if member is not None:
-        step = step.answered(member.join_ticket, JoinAnswer(code=Code.UNKNOWN_MEMBER_ID))
-        step = step.answered(member.sync_ticket, SyncAnswer(code=Code.UNKNOWN_MEMBER_ID))
-    return step.to(step.group.without(member_id))
+    def reset_assignment(self, code: Code) -> None:
+        self.group = with_assignment(self.group, {})
+        self.answer_syncs(lambda _member: SyncAnswer(code=code))
 
+    def rebalance_or_complete(self) -> None:
+        """Begin a rebalance if the state allows it, else check whether the current one can continue."""
+        if self.group.state in PREDECESSORS[GroupState.PREPARING_REBALANCE]:
+            self.prepare()
+        else:
+            self.complete_if_joined()
 
-def rebalance_or_complete(step: GroupStep, properties: BrokerProperties, now_ms: int) -> GroupStep:
-    """Begin a rebalance if the state allows it, else check whether the current one can continue."""
-    if step.group.state in PREDECESSORS[GroupState.PREPARING_REBALANCE]:
-        return prepare(step, properties, now_ms)
-    return complete_if_joined(step, now_ms)
+    def prepare(self) -> None:
+        """Begin a rebalance: members that wait for an assignment are told to rejoin."""
+        if self.group.state is GroupState.COMPLETING_REBALANCE:
+            self.reset_assignment(Code.REBALANCE_IN_PROGRESS)
+        before, timeout_ms = self.group.state, self.group.rebalance_timeout_ms
+        self.change(pending_sync=frozenset(), sync_deadline_ms=None)
+        self.group = self.group.moved(GroupState.PREPARING_REBALANCE, self.now_ms)
+        if before is GroupState.EMPTY:
+            delay_ms = self.properties.group_initial_rebalance_delay_ms
+            timer = JoinTimer(self.now_ms + delay_ms, delay_ms, max(timeout_ms - delay_ms, 0))
+            self.change(join_timer=timer)
+        elif self.group.all_joined:
+            self.complete()
+        else:
+            self.change(join_timer=JoinTimer(self.now_ms + timeout_ms))
 
+    def complete_if_joined(self) -> None:
+        """End the join phase if all members have joined; a group's first rebalance always waits for its delay."""
+        if self.group.previous_state is not GroupState.EMPTY:
+            self.complete_if_last()
 
-def prepare(step: GroupStep, properties: BrokerProperties, now_ms: int) -> GroupStep:
-    """Begin a rebalance: members that wait for an assignment are told to rejoin."""
-    if step.group.state is GroupState.COMPLETING_REBALANCE:
-        step = reset_assignment(step, Code.REBALANCE_IN_PROGRESS, now_ms)
-    group = replace(step.group, pending_sync=frozenset(), sync_deadline_ms=None)
-    if group.state is not GroupState.EMPTY:
-        step = step.to(group.moved(GroupState.PREPARING_REBALANCE, now_ms))
-        if group.all_joined:
-            return complete(step, now_ms)
-        return step.to(replace(step.group, join_timer=JoinTimer(now_ms + group.rebalance_timeout_ms)))
-    delay_ms = properties.group_initial_rebalance_delay_ms
-    remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
-    timer = JoinTimer(now_ms + delay_ms, delay_ms, remaining_ms)
-    return step.to(replace(group.moved(GroupState.PREPARING_REBALANCE, now_ms), join_timer=timer))
+    def complete_if_last(self) -> None:
+        """End the join phase if only removed members were missing; the initial delay no longer applies here."""
+        if self.group.state is GroupState.PREPARING_REBALANCE and self.group.all_joined:
+            self.complete()
 
+    def complete(self) -> None:
+        """End the join phase: a new generation of the joined members, and of static members that did not join."""
+        self.change(join_timer=None)
+        for member in self.group.members.values():
+            if member.join_ticket is None and member.instance_id is None:
+                self.remove(member.member_id)
+        group = self.group
+        if group.members and group.awaiting_join == 0:
+            # Only static members are left, and none joined: wait for them, or for the end of their sessions.
+            self.change(join_timer=JoinTimer(self.now_ms + group.rebalance_timeout_ms))
+            return
+        self.group = _next_generation(group, self.now_ms)
+        if not group.members:
+            self.stores.append(Store(group_value(self.group)))
+            return
+        for member in group.members.values():
+            self.answer(member.join_ticket, join_answer(self.group, member.member_id))
+        joined = {
+            key: self.with_session(replace(member, join_ticket=None, is_new=False))
+            for key, member in group.members.items()
+        }
+        self.change(members=joined)
 
-def reset_assignment(step: GroupStep, code: Code, now_ms: int) -> GroupStep:
-    return answer_syncs(step.to(with_assignment(step.group, {})), lambda _member: SyncAnswer(code=code), now_ms)
-
-
-def complete_if_joined(step: GroupStep, now_ms: int) -> GroupStep:
-    """End the join phase if all members have joined; a group's first rebalance always waits for its delay."""
-    group = step.group
-    if group.state is not GroupState.PREPARING_REBALANCE or group.previous_state is GroupState.EMPTY:
-        return step
-    return complete(step, now_ms) if group.all_joined else step
-
-
-def initial_delay_over(step: GroupStep, properties: BrokerProperties, now_ms: int) -> GroupStep:
-    """Wait again if new members arrived in the meantime and time remains, else end the join phase (KIP-134)."""
-    group = step.group
-    timer = group.join_timer
-    if timer is None or timer.initial_delay_ms is None:
-        raise AssertionError("only the first rebalance has an initial delay")
-    if not (group.member_added and timer.remaining_ms):
-        return complete(step, now_ms)
-    delay_ms = min(properties.group_initial_rebalance_delay_ms, timer.remaining_ms)
-    remaining_ms = max(timer.remaining_ms - timer.initial_delay_ms, 0)
-    following = JoinTimer(now_ms + delay_ms, delay_ms, remaining_ms)
-    return step.to(replace(group, member_added=False, join_timer=following))
-
-
-def complete(step: GroupStep, now_ms: int) -> GroupStep:
-    """End the join phase: a new generation of the joined members, and of static members that did not join."""
-    step = step.to(replace(step.group, join_timer=None))
-    for member in step.group.members.values():
-        if member.join_ticket is None and member.instance_id is None:
-            step = remove(step, member.member_id)
-    group = step.group
-    if group.members and group.awaiting_join == 0:
-        # Only static members are left, and none joined: wait for them, or for the end of their sessions.
-        return step.to(replace(group, join_timer=JoinTimer(now_ms + group.rebalance_timeout_ms)))
-    step = step.to(_next_generation(group, now_ms))
-    if not step.group.members:
-        return step.storing(Store(group_value(step.group)))
-    for member in step.group.members.values():
-        step = step.answered(member.join_ticket, join_answer(step.group, member.member_id))
-    joined = {
-        key: session_started(replace(member, join_ticket=None, is_new=False), now_ms)
-        for key, member in step.group.members.items()
-    }
-    return step.to(replace(step.group, members=joined))
+    def wait_to_join(self, request: JoinRequest, member: Member) -> None:
+        """Update the member from the request, and let it wait to join; its older request is told to retry."""
+        again = JoinAnswer(code=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+        self.answer(member.join_ticket, again)
+        self.put(
+            replace(
+                member,
+                protocols=request.protocols,
+                rebalance_timeout_ms=request.rebalance_timeout_ms,
+                session_timeout_ms=request.session_timeout_ms,
+                join_ticket=request.ticket,
+            )
+        )
 
 
 def _next_generation(group: Group, now_ms: int) -> Group:
@@ -256,119 +251,106 @@ def join(
     group: Group, request: JoinRequest, properties: BrokerProperties, now_ms: int, new_member_id: Callable[[str], str]
 ) -> GroupStep:
     """JoinGroup."""
-    member_id, step = request.member_id, GroupStep(group)
+    step, member_id = GroupStep(group, properties, now_ms), request.member_id
     if not group.accepts(member_id, properties.group_max_size):
-        return _refused(remove(step, member_id), request, Code.GROUP_MAX_SIZE_REACHED, "")
-    if not group.supports(request.protocol_type, request.protocols):
-        return _refused(step, request, Code.INCONSISTENT_GROUP_PROTOCOL, member_id)
-    if member_id:
-        return _join_known(step, request, properties, now_ms)
-    prefix = request.client_id if request.instance_id is None else request.instance_id
-    return _join_new(step, request, properties, now_ms, new_member_id(prefix))
-
-
-def _join_known(step: GroupStep, request: JoinRequest, properties: BrokerProperties, now_ms: int) -> GroupStep:
-    member_id = request.member_id
-    if member_id in step.group.pending:
-        if request.instance_id is not None:
-            # Kafka: IllegalStateException; a static member never gets a pending id.
-            return _refused(step, request, Code.UNKNOWN_SERVER_ERROR, "")
-        return _add(step, request, properties, now_ms, member_id)
-    code = step.group.check_member(member_id, request.instance_id)
+        step.remove(member_id)
+        code, member_id = Code.GROUP_MAX_SIZE_REACHED, ""
+    elif not group.supports(request.protocol_type, request.protocols):
+        code = Code.INCONSISTENT_GROUP_PROTOCOL
+    elif not member_id:
+        prefix = request.client_id if request.instance_id is None else request.instance_id
+        member_id = new_member_id(prefix)
+        code = _join_new(step, request, member_id)
+    elif member_id not in group.pending:
+        code = group.check_member(member_id, request.instance_id)
+        if code is Code.NONE:
+            _join_again(step, request)
+    elif request.instance_id is not None:
+        # Kafka: IllegalStateException; a static member never gets a pending id.
+        code, member_id = Code.UNKNOWN_SERVER_ERROR, ""
+    else:
+        code = Code.NONE
+        _add(step, request, member_id)
     if code is not Code.NONE:
-        return step.answered(request.ticket, JoinAnswer(code=code, member_id=member_id))
-    return _join_again(step, request, properties, now_ms)
+        step.answer(request.ticket, JoinAnswer(code=code, member_id=member_id))
+    return step
 
 
-def _refused(step: GroupStep, request: JoinRequest, code: Code, member_id: str) -> GroupStep:
-    return step.answered(request.ticket, JoinAnswer(code=code, member_id=member_id))
-
-
-def _join_new(
-    step: GroupStep, request: JoinRequest, properties: BrokerProperties, now_ms: int, member_id: str
-) -> GroupStep:
+def _join_new(step: GroupStep, request: JoinRequest, member_id: str) -> Code:
     if request.instance_id is not None:
         holder = step.group.static_member(request.instance_id)
         if holder is not None:
-            return _replace_static(step, request, properties, now_ms, (holder, member_id))
+            _replace_static(step, request, holder, member_id)
+            return Code.NONE
     elif request.version >= MEMBER_ID_REQUIRED_VERSION:
-        pending = {**step.group.pending, member_id: now_ms + request.session_timeout_ms}
-        return _refused(step.to(replace(step.group, pending=pending)), request, Code.MEMBER_ID_REQUIRED, member_id)
-    return _add(step, request, properties, now_ms, member_id)
+        step.change(pending={**step.group.pending, member_id: step.now_ms + request.session_timeout_ms})
+        return Code.MEMBER_ID_REQUIRED
+    _add(step, request, member_id)
+    return Code.NONE
 
 
-def _add(step: GroupStep, request: JoinRequest, properties: BrokerProperties, now_ms: int, member_id: str) -> GroupStep:
+def _add(step: GroupStep, request: JoinRequest, member_id: str) -> None:
     group = step.group
     first = group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY
-    group = replace(
-        group,
+    step.change(
         member_added=group.member_added or first,
         protocol_type=group.protocol_type if group.members else request.protocol_type,
     )
-    member = Member(
-        member_id=member_id,
-        instance_id=request.instance_id,
-        client_id=request.client_id,
-        client_host=request.client_host,
-        session_timeout_ms=request.session_timeout_ms,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        protocols=request.protocols,
-        join_ticket=request.ticket,
-        is_new=True,
-        session_deadline_ms=now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
+    step.put(
+        Member(
+            member_id=member_id,
+            instance_id=request.instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocols=request.protocols,
+            join_ticket=request.ticket,
+            is_new=True,
+            session_deadline_ms=step.now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
+        )
     )
-    return rebalance_or_complete(put(step.to(group), member), properties, now_ms)
+    step.rebalance_or_complete()
 
 
-def _updated(step: GroupStep, request: JoinRequest, member: Member) -> GroupStep:
-    """Update the member from the request, and let it wait to join."""
-    changed = replace(
-        member,
-        protocols=request.protocols,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        session_timeout_ms=request.session_timeout_ms,
-    )
-    return waits_to_join(step, changed, request.ticket)
-
-
-def _join_again(step: GroupStep, request: JoinRequest, properties: BrokerProperties, now_ms: int) -> GroupStep:
+def _join_again(step: GroupStep, request: JoinRequest) -> None:
     group = step.group
     member = group.members[request.member_id]
     unchanged = member.protocols == request.protocols
     completing = group.state is GroupState.COMPLETING_REBALANCE and unchanged
     follows = group.state is GroupState.STABLE and unchanged and group.leader != member.member_id
     if completing or follows:
-        # The answer to the first request was lost, or a follower asks again: the generation is unchanged.
-        return step.answered(request.ticket, join_answer(group, member.member_id))
-    return rebalance_or_complete(_updated(step, request, member), properties, now_ms)
+        # The answer to the first request was lost, or a follower joins again: the generation is unchanged.
+        step.answer(request.ticket, join_answer(group, member.member_id))
+    else:
+        step.wait_to_join(request, member)
+        step.rebalance_or_complete()
 
 
-def _replace_static(
-    step: GroupStep, request: JoinRequest, properties: BrokerProperties, now_ms: int, ids: tuple[Member, str]
-) -> GroupStep:
+def _replace_static(step: GroupStep, request: JoinRequest, replaced: Member, member_id: str) -> None:
     """A static member returned without its member id: it replaces the one with its instance id."""
-    replaced, member_id = ids
     before = step.group
     fenced = Code.FENCED_INSTANCE_ID
-    step = step.answered(replaced.join_ticket, JoinAnswer(code=fenced, member_id=replaced.member_id))
-    step = step.answered(replaced.sync_ticket, SyncAnswer(code=fenced))
+    step.answer(replaced.join_ticket, JoinAnswer(code=fenced, member_id=replaced.member_id))
+    step.answer(replaced.sync_ticket, SyncAnswer(code=fenced))
     heir = replace(replaced, member_id=member_id, join_ticket=None, sync_ticket=None, is_new=False)
-    step = step.to(_renamed(before, replaced.member_id, session_started(heir, now_ms)))
-    step = _updated(step, request, step.group.members[member_id])
+    step.group = _renamed(before, replaced.member_id, step.with_session(heir))
+    step.wait_to_join(request, step.group.members[member_id])
     if before.state is GroupState.COMPLETING_REBALANCE:
-        return prepare(step, properties, now_ms)
-    if before.state is not GroupState.STABLE:
-        return complete_if_joined(step, now_ms)
-    if step.group.select_protocol() != before.protocol:
-        return rebalance_or_complete(step, properties, now_ms)
-    then = ReplacementStored(
-        member_id=member_id,
-        ticket=request.ticket,
-        replaced=replaced.member_id,
-        leader=before.leader or "",
-        skips_assignment=request.version >= SKIP_ASSIGNMENT_VERSION,
-    )
-    return step.storing(Store(group_value(step.group), then))
+        step.prepare()
+    elif before.state is not GroupState.STABLE:
+        step.complete_if_joined()
+    elif step.group.select_protocol() != before.protocol:
+        step.rebalance_or_complete()
+    else:
+        then = ReplacementStored(
+            member_id=member_id,
+            ticket=request.ticket,
+            replaced=replaced.member_id,
+            leader=before.leader or "",
+            skips_assignment=request.version >= SKIP_ASSIGNMENT_VERSION,
+        )
+        step.stores.append(Store(group_value(step.group), then))
 
 
 def _renamed(group: Group, old_id: str, heir: Member) -> Group:
@@ -382,22 +364,24 @@ def _renamed(group: Group, old_id: str, heir: Member) -> Group:
     return replace(group, members=members, leader=leader, pending_sync=pending_sync)
 
 
-def sync(group: Group, request: SyncRequest) -> GroupStep:
+def sync(group: Group, request: SyncRequest, properties: BrokerProperties, now_ms: int) -> GroupStep:
     """SyncGroup; assignments are sent when the record with the leader's assignment is durable."""
-    step = GroupStep(group)
+    step = GroupStep(group, properties, now_ms)
     code = _check_sync(group, request)
     if code is not Code.NONE:
-        return step.answered(request.ticket, SyncAnswer(code=code))
-    member = group.members[request.member_id]
-    step = step.to(replace(group, pending_sync=group.pending_sync - {member.member_id}))
-    if group.state is GroupState.STABLE:
-        return step.answered(request.ticket, _part(group, member))
-    step = step.answered(member.sync_ticket, SyncAnswer(code=Code.REBALANCE_IN_PROGRESS))
-    step = put(step, replace(member, sync_ticket=request.ticket))
-    if group.leader != member.member_id:
+        step.answer(request.ticket, SyncAnswer(code=code))
         return step
-    then = AssignmentStored(group.generation, dict(request.assignments))
-    return step.storing(Store(group_value(step.group, request.assignments), then))
+    member = group.members[request.member_id]
+    step.change(pending_sync=group.pending_sync - {member.member_id})
+    if group.state is GroupState.STABLE:
+        step.answer(request.ticket, _sync_answer(group, member))
+        return step
+    step.answer(member.sync_ticket, SyncAnswer(code=Code.REBALANCE_IN_PROGRESS))
+    step.put(replace(member, sync_ticket=request.ticket))
+    if group.leader == member.member_id:
+        then = AssignmentStored(group.generation, dict(request.assignments))
+        step.stores.append(Store(group_value(step.group, request.assignments), then))
+    return step
 
 
 def _check_sync(group: Group, request: SyncRequest) -> Code:
@@ -408,18 +392,10 @@ def _check_sync(group: Group, request: SyncRequest) -> Code:
         return code
     if request.generation != group.generation:
         return Code.ILLEGAL_GENERATION
-    if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol, group.protocol):
+    claims = ((request.protocol_type, group.protocol_type), (request.protocol, group.protocol))
+    if any(None not in {claimed, actual} and claimed != actual for claimed, actual in claims):
         return Code.INCONSISTENT_GROUP_PROTOCOL
-    preparing = group.state is GroupState.PREPARING_REBALANCE
-    return Code.REBALANCE_IN_PROGRESS if preparing else Code.NONE
-
-
-def _differs(claimed: str | None, actual: str | None) -> bool:
-    return claimed is not None and actual is not None and claimed != actual
-
-
-def _part(group: Group, member: Member) -> SyncAnswer:
-    return SyncAnswer(protocol_type=group.protocol_type, protocol=group.protocol, assignment=member.assignment)
+    return Code.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else Code.NONE
 
 
 def heartbeat(
@@ -435,21 +411,22 @@ def heartbeat(
 
 
 def seen(group: Group, member_id: str, now_ms: int) -> Group:
-    return group.with_member(session_started(group.members[member_id], now_ms))
+    member = group.members[member_id]
+    return group.with_member(replace(member, session_deadline_ms=now_ms + member.session_timeout_ms))
 
 
 def leave(
     group: Group, identities: Iterable[tuple[str, str | None]], properties: BrokerProperties, now_ms: int
 ) -> tuple[GroupStep, tuple[Code, ...]]:
     """LeaveGroup by (member id, instance id): the step, and a code for each; a static member may omit its id."""
-    step, codes = GroupStep(group), []
+    step, codes = GroupStep(group, properties, now_ms), []
     for member_id, instance_id in identities:
         code, found = _leaving(step.group, member_id, instance_id)
         codes.append(code)
         if found is not None:
-            step = remove(step, found)
+            step.remove(found)
     if Code.NONE in codes and step.group.state is not GroupState.EMPTY:
-        step = rebalance_or_complete(step, properties, now_ms)
+        step.rebalance_or_complete()
     return step, tuple(codes)
 
 
@@ -464,97 +441,98 @@ def _leaving(group: Group, member_id: str, instance_id: str | None) -> tuple[Cod
 
 
 def expire(group: Group, properties: BrokerProperties, now_ms: int) -> GroupStep:
-    """The effect of time: handle every deadline up to now."""
-    step = GroupStep(group)
+    """Handle every deadline up to now."""
+    step = GroupStep(group, properties, now_ms)
     for member_id in [key for key, deadline_ms in group.pending.items() if deadline_ms <= now_ms]:
-        step = _complete_if_last(remove(step, member_id), now_ms)
-    for member_id in list(group.members):
-        step = _session_over(step, member_id, properties, now_ms)
+        step.remove(member_id)
+        step.complete_if_last()
+    for member_id in group.members:
+        _expire_session(step, member_id)
     timer = step.group.join_timer
     if timer is not None and timer.deadline_ms <= now_ms:
-        initial = timer.initial_delay_ms is not None
-        step = initial_delay_over(step, properties, now_ms) if initial else complete(step, now_ms)
-    sync_deadline_ms = step.group.sync_deadline_ms
+        if timer.initial_delay_ms is not None and step.group.member_added and timer.remaining_ms:
+            # New members arrived during the initial delay, and time remains: wait again (KIP-134).
+            delay_ms = min(properties.group_initial_rebalance_delay_ms, timer.remaining_ms)
+            remaining_ms = max(timer.remaining_ms - timer.initial_delay_ms, 0)
+            step.change(member_added=False, join_timer=JoinTimer(now_ms + delay_ms, delay_ms, remaining_ms))
+        else:
+            step.complete()
+    sync_deadline_ms, missing = step.group.sync_deadline_ms, step.group.pending_sync
     if sync_deadline_ms is not None and sync_deadline_ms <= now_ms:
-        step = _sync_over(step, properties, now_ms)
+        step.change(sync_deadline_ms=None)
+        for member_id in sorted(missing):
+            step.remove(member_id)
+        if missing:
+            step.prepare()
     return step
 
 
-def _session_over(step: GroupStep, member_id: str, properties: BrokerProperties, now_ms: int) -> GroupStep:
+def _expire_session(step: GroupStep, member_id: str) -> None:
     member = step.group.members.get(member_id)
-    if member is None or member.session_deadline_ms is None or member.session_deadline_ms > now_ms:
-        return step
+    if member is None or member.session_deadline_ms is None or member.session_deadline_ms > step.now_ms:
+        return
     if (member.join_ticket is not None or member.sync_ticket is not None) and not member.is_new:
         # It cannot send heartbeats while its request waits; the answer restarts its session.
-        return put(step, replace(member, session_deadline_ms=None))
-    step = remove(step, member_id)
+        step.put(replace(member, session_deadline_ms=None))
+        return
+    step.remove(member_id)
     if step.group.state is GroupState.PREPARING_REBALANCE:
-        return _complete_if_last(step, now_ms)
-    return rebalance_or_complete(step, properties, now_ms)
-
-
-def _complete_if_last(step: GroupStep, now_ms: int) -> GroupStep:
-    """End the join phase if only removed members were missing; the initial delay no longer applies here."""
-    waits = step.group.state is GroupState.PREPARING_REBALANCE and step.group.all_joined
-    return complete(step, now_ms) if waits else step
-
-
-def _sync_over(step: GroupStep, properties: BrokerProperties, now_ms: int) -> GroupStep:
-    missing = step.group.pending_sync
-    step = step.to(replace(step.group, sync_deadline_ms=None))
-    for member_id in sorted(missing):
-        step = remove(step, member_id)
-    return prepare(step, properties, now_ms) if missing else step
+        step.complete_if_last()
+    else:
+        step.rebalance_or_complete()
 
 
 def stored(group: Group, store: Store, code: Code, properties: BrokerProperties, now_ms: int) -> GroupStep:
     """A store's record is durable, or could not be stored."""
-    step, then = GroupStep(group), store.then
+    step, then = GroupStep(group, properties, now_ms), store.then
     if isinstance(then, ReplacementStored):
-        return _replacement_stored(step, then, code)
-    if then is None:
-        return step
-    if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != then.generation:
-        # A rebalance began in the meantime, and has answered all waiting members.
-        return step
-    if code is not Code.NONE:
-        return rebalance_or_complete(reset_assignment(step, code, now_ms), properties, now_ms)
-    step = step.to(with_assignment(group, then.assignment))
-    step = answer_syncs(step, lambda member: _part(group, member), now_ms)
-    return step.to(step.group.moved(GroupState.STABLE, now_ms))
+        _replacement_stored(step, then, code)
+    # Otherwise a rebalance began in the meantime, and has answered all waiting members.
+    elif then and group.state is GroupState.COMPLETING_REBALANCE and group.generation == then.generation:
+        if code is not Code.NONE:
+            step.reset_assignment(code)
+            step.rebalance_or_complete()
+        else:
+            step.group = with_assignment(group, then.assignment)
+            step.answer_syncs(lambda member: _sync_answer(group, member))
+            step.group = step.group.moved(GroupState.STABLE, now_ms)
+    return step
 
 
-def _replacement_stored(step: GroupStep, then: ReplacementStored, code: Code) -> GroupStep:
+def _replacement_stored(step: GroupStep, then: ReplacementStored, code: Code) -> None:
     group = step.group
     member = group.members.get(then.member_id)
     if group.state is not GroupState.STABLE or member is None or member.join_ticket != then.ticket:
         # A rebalance began in the meantime: the member has joined it, and is answered at its end.
-        return step
+        return
     if code is not Code.NONE:
         before = replace(member, member_id=then.replaced, join_ticket=None)
-        refusal = replace(join_answer(group, ""), code=code, leader=then.leader)
-        return step.answered(then.ticket, refusal).to(_renamed(group, then.member_id, before))
+        step.answer(then.ticket, replace(join_answer(group, ""), code=code, leader=then.leader))
+        step.group = _renamed(group, then.member_id, before)
+        return
     answer = join_answer(group, then.member_id)
-    leads = group.leader == then.member_id
-    skips = replace(answer, skip_assignment=leads)
-    plain = replace(answer, leader=then.leader, members=())
-    step = step.answered(then.ticket, skips if then.skips_assignment else plain)
-    return put(step, replace(member, join_ticket=None))
+    if then.skips_assignment:
+        answer = replace(answer, skip_assignment=group.leader == then.member_id)
+    else:
+        answer = replace(answer, leader=then.leader, members=())
+    step.answer(then.ticket, answer)
+    step.put(replace(member, join_ticket=None))
 
 
 def loaded(group_id: str, value: GroupValue, properties: BrokerProperties, now_ms: int) -> GroupStep:
     """A group as in its last record; every member gets a whole session to send a heartbeat."""
-    members = [session_started(member, now_ms) for member in value.members]
-    ids = [member.member_id for member in members]
     group = Group(
         group_id=group_id,
-        state=GroupState.STABLE if members else GroupState.EMPTY,
+        state=GroupState.STABLE if value.members else GroupState.EMPTY,
         state_since_ms=value.state_since_ms,
         generation=value.generation,
         protocol_type=value.protocol_type or None,
         protocol=value.protocol,
-        leader=value.leader if value.leader in ids else next(iter(ids), None),
-        members={member.member_id: member for member in members},
     )
-    step = GroupStep(replace(group, topics=group.subscribed_topics()))
-    return prepare(step, properties, now_ms) if len(members) > properties.group_max_size else step
+    step = GroupStep(group, properties, now_ms)
+    members = {member.member_id: step.with_session(member) for member in value.members}
+    step.change(members=members, leader=value.leader if value.leader in members else next(iter(members), None))
+    step.change(topics=step.group.subscribed_topics())
+    if len(members) > properties.group_max_size:
+        step.prepare()
+    return step

@@ -105,7 +105,7 @@ class GroupService:
         ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         step = machine.join(group, replace(request, ticket=ticket), self.properties, now_ms, self._new_member_id)
         if known is None and not step.stores:
-            step = step.storing(Store(GroupValue(state_since_ms=group.state_since_ms)))
+            step.stores.append(Store(GroupValue(state_since_ms=group.state_since_ms)))
         self._take(step)
         return await ticket
 
@@ -129,7 +129,7 @@ class GroupService:
         if group is None:
             return SyncAnswer(code=Code.UNKNOWN_MEMBER_ID)
         ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
-        self._take(machine.sync(group, replace(request, ticket=ticket)))
+        self._take(machine.sync(group, replace(request, ticket=ticket), self.properties, self._now_ms()))
         return await ticket
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
@@ -139,8 +139,8 @@ class GroupService:
         group = self.store.groups.get(group_id)
         if group is None:
             return Code.UNKNOWN_MEMBER_ID
-        group, code = machine.heartbeat(group, member_id, instance_id, generation, now_ms)
-        self._take(GroupStep(group))
+        self.store.groups[group_id], code = machine.heartbeat(group, member_id, instance_id, generation, now_ms)
+        self._arm(group_id)
         return code
 
     def leave(self, group_id: str, identities: Sequence[tuple[str, str | None]]) -> tuple[Code, tuple[Code, ...]]:
@@ -161,7 +161,8 @@ class GroupService:
         group = self.store.groups.get(group_id)
         alive = {GroupState.STABLE, GroupState.PREPARING_REBALANCE}
         if group is not None and group.state in alive and member_id in group.members:
-            self._take(GroupStep(machine.seen(group, member_id, now_ms)))
+            self.store.groups[group_id] = machine.seen(group, member_id, now_ms)
+            self._arm(group_id)
 
     async def delete(self, group_ids: Iterable[str]) -> dict[str, Code]:
         """DeleteGroups: the code for each; groups with members are refused."""

@@ -67,7 +67,7 @@ class GroupScript:
         ticket = next(self._tickets)
         number = self.group.generation if generation is None else generation
         request = SyncRequest(ticket=ticket, member_id=member_id, generation=number, **fields)
-        self.take(machine.sync(self.group, request))
+        self.take(machine.sync(self.group, request, self.settings, self.now_ms))
         return ticket
 
     def heartbeat(self, member_id: str, generation: int | None = None, instance_id: str | None = None) -> Code:

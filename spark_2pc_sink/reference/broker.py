@@ -51,8 +51,6 @@ STOP_DEADLINE_S: Final = 2.0
 
 
 class Broker:
-    """One node, from `start` to `stop`."""
-
     def __init__(self, properties: BrokerProperties, directory: Path | None) -> None:
         self._properties = properties
         self._directory = directory
@@ -101,7 +99,6 @@ class Broker:
         self._closers.append(self._stop_serving)
 
     async def start_metrics(self, host: str, port: int, access: MetricsAccess) -> tuple[str, int]:
-        """Serve Prometheus metrics until `stop`, and return the address."""
         # Imported on demand: the library takes longer to load than the rest of the start.
         with extra("metrics"):
             from spark_2pc_sink.reference.metrics import metrics_server, take_snapshot  # noqa: PLC0415

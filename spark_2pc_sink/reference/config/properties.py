@@ -40,8 +40,6 @@ from spark_2pc_sink.reference.config.listeners import MECHANISMS, PLAIN, Listene
 
 @dataclass(frozen=True)
 class FixedProperty:
-    """A Kafka property that supports only one value here."""
-
     value: str
     rule: str
     kind: str

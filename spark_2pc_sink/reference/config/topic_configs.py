@@ -115,8 +115,6 @@ def _shown(value: object) -> str | None:
 
 
 class Use(Enum):
-    """How the server uses a config."""
-
     HONOURED = auto()
     #: Controls removal of records: accepted with any valid value; nothing is removed.
     KEPT = auto()
@@ -286,8 +284,6 @@ def note_topic_configs(topic: str, configs: Mapping[str, str]) -> None:
 
 
 def log_settings(configs: Mapping[str, str], properties: BrokerProperties) -> LogSettings:
-    """A partition's effective settings: the topic's values, else the broker's, else the defaults."""
-
     def effective(name: str) -> str:
         if name in configs:
             return configs[name]

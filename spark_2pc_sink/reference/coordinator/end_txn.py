@@ -294,13 +294,11 @@ def due_timeouts(state: CoordinatorState, now_ms: int) -> tuple[AbortTimedOut, .
 
 
 def due_expirations(state: CoordinatorState, now_ms: int) -> tuple[ExpireTransactionalId, ...]:
-    """The idle ids unchanged for ``transactional.id.expiration.ms``."""
     due = (each for each in state if _expired(state, each, now_ms))
     return tuple(ExpireTransactionalId(transactional_id=each.transactional_id) for each in due)
 
 
 def expire(state: CoordinatorState, event: ExpireTransactionalId, now_ms: int) -> Plan:
-    """Remove an id with a tombstone, unless it was used since it was found."""
     metadata = state.get(event.transactional_id)
     if metadata is None or not _expired(state, metadata, now_ms):
         return NOTHING
@@ -354,7 +352,6 @@ def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: in
 
 
 def complete(state: CoordinatorState, event: CompleteTransaction, now_ms: int) -> Plan:
-    """Close a decided transaction with no markers left to write."""
     metadata = _awaiting(state, event)
     return NOTHING if metadata is None or metadata.partitions else _closing(state, metadata, now_ms)
 

@@ -147,8 +147,6 @@ class ListTransactions:
 
 @dataclass(frozen=True, kw_only=True)
 class DescribeTransactions:
-    """DescribeTransactions v0 (KIP-664)."""
-
     transactional_ids: tuple[str, ...]
     access: Access = FULL_ACCESS
 

@@ -268,7 +268,6 @@ def _timeouts_of_keeper(metadata: TransactionMetadata, event: InitProducerId) ->
 def _renew(
     state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int, outcome: InitStep
 ) -> Plan:
-    """Hand out the next pair of an idle id."""
     last = NO_EPOCH if event.held is None else metadata.producer_epoch
     producer_ids = None
     if outcome is InitStep.SAME:

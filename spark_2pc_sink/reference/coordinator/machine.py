@@ -149,7 +149,6 @@ HANDLERS: dict[type, Callable[[CoordinatorState, Any, int], Plan]] = {
 
 
 def step(state: CoordinatorState, event: events.Event, now_ms: int) -> Plan:
-    """Plan the reaction to an event; ``state`` is only read."""
     return HANDLERS[type(event)](state, event, now_ms)
 
 

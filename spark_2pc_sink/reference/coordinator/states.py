@@ -158,7 +158,6 @@ class TransactionMetadata:
 
     @property
     def ids(self) -> dict[str, Any]:
-        """The fields that name the transaction in events and effects."""
         names = ("transactional_id", "producer_id", "producer_epoch")
         return {name: getattr(self, name) for name in names}
 

@@ -78,7 +78,6 @@ class Store:
 
 
 def group_value(group: Group, assignment: Mapping[str, bytes] | None = None) -> GroupValue:
-    """The group's current record, with another assignment if one is given."""
     stored = group if assignment is None else with_assignment(group, assignment)
     return GroupValue(
         protocol_type=group.protocol_type or "",
@@ -250,7 +249,6 @@ def _next_generation(group: Group, now_ms: int) -> Group:
 def join(
     group: Group, request: JoinRequest, properties: BrokerProperties, now_ms: int, new_member_id: Callable[[str], str]
 ) -> GroupStep:
-    """JoinGroup."""
     step, member_id = GroupStep(group, properties, now_ms), request.member_id
     if not group.accepts(member_id, properties.group_max_size):
         step.remove(member_id)
@@ -441,7 +439,6 @@ def _leaving(group: Group, member_id: str, instance_id: str | None) -> tuple[Cod
 
 
 def expire(group: Group, properties: BrokerProperties, now_ms: int) -> GroupStep:
-    """Handle every deadline up to now."""
     step = GroupStep(group, properties, now_ms)
     for member_id in [key for key, deadline_ms in group.pending.items() if deadline_ms <= now_ms]:
         step.remove(member_id)

@@ -144,7 +144,6 @@ class GroupService:
         return code
 
     def leave(self, group_id: str, identities: Sequence[tuple[str, str | None]]) -> tuple[Code, tuple[Code, ...]]:
-        """LeaveGroup by (member id, instance id): a code for the request, and one for each member."""
         if not is_group_id(group_id):
             return Code.INVALID_GROUP_ID, ()
         now_ms = self._look_at_clock()
@@ -165,7 +164,6 @@ class GroupService:
             self._arm(group_id)
 
     async def delete(self, group_ids: Iterable[str]) -> dict[str, Code]:
-        """DeleteGroups: the code for each; groups with members are refused."""
         codes = {group_id: self._delete(group_id) for group_id in group_ids}
         for group_id, code in codes.items():
             if code is Code.NONE:
@@ -199,7 +197,6 @@ class GroupService:
             self._arm(group.group_id)
 
     def forget_topic(self, topic: str) -> None:
-        """Remove a deleted topic's offsets from every group."""
         for group_id in list(self.store.groups):
             keys = self.store.offsets(group_id).keys_of_topic(topic)
             self.store.append_tombstones(group_id, (key for key in keys if key.group_id == group_id))
@@ -215,7 +212,6 @@ class GroupService:
         return now_ms
 
     def _arm(self, group_id: str) -> None:
-        """Ensure that a check runs at the group's next deadline."""
         now_ms = self._look_at_clock()
         group = self.store.groups.get(group_id)
         deadline_ms = None if group is None else group.next_deadline_ms()
@@ -313,7 +309,6 @@ class OffsetService:
         return units <= self._groups.properties.offset_metadata_max_bytes
 
     async def commit(self, committer: Committer, offsets: Mapping[OffsetKey, OffsetValue], *, version: int) -> Code:
-        """OffsetCommit; durable when it returns."""
         group = self._store.groups.get(committer.group_id)
         # v9 belongs to the protocol of KIP-848, whose clients know that a group may no longer exist.
         unknown = Code.GROUP_ID_NOT_FOUND if version >= _GROUP_GONE_VERSION else Code.ILLEGAL_GENERATION
@@ -386,7 +381,6 @@ class OffsetService:
         return await self._store.durable(group_id), found
 
     def delete_refusal(self, group_id: str) -> Code:
-        """Why OffsetDelete is refused entirely, or NONE."""
         if not is_group_id(group_id):
             return Code.INVALID_GROUP_ID
         group = self._store.groups.get(group_id)
@@ -396,7 +390,6 @@ class OffsetService:
         return Code.NON_EMPTY_GROUP if kept else Code.NONE
 
     async def delete(self, group_id: str, keys: Iterable[OffsetKey]) -> dict[OffsetKey, Code]:
-        """OffsetDelete (KIP-496), after `delete_refusal`; offsets of topics that the group consumes are refused."""
         group = self._store.groups[group_id]
         table = self._store.offsets(group_id)
         subscribed = Code.GROUP_SUBSCRIBED_TO_TOPIC

@@ -83,17 +83,14 @@ class OffsetTable:
         return any(key.group_id == group_id for key in self._pending_keys())
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
-        """Every key that needs a tombstone when the group is deleted."""
         pending = (key for key in self._pending_keys() if key.group_id == group_id)
         return list(dict.fromkeys((*self._committed.get(group_id, {}), *pending)))
 
     def keys_of_topic(self, topic: str) -> list[OffsetKey]:
-        """Every key of a topic, for any group, when the topic is deleted."""
         committed = (key for offsets in self._committed.values() for key in offsets)
         return list(dict.fromkeys(key for key in (*committed, *self._pending_keys()) if key.topic == topic))
 
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[OffsetKey]:
-        """The group's expired offsets, see `_unused_since_ms`."""
         return [
             key
             for key, committed in self._committed.get(group.group_id, {}).items()
@@ -144,7 +141,6 @@ class GroupStore:
         return self._tables[self.partition_of(group_id)]
 
     def log(self, group_id: str) -> PartitionLog | None:
-        """The group's log; None if its topic is gone."""
         return self._logs.log(GROUP_OFFSETS, self.partition_of(group_id))
 
     def append(
@@ -199,7 +195,6 @@ class GroupStore:
             self.groups[key.group_id] = Group(group_id=key.group_id, state_since_ms=self._now_ms())
 
     def load(self, properties: BrokerProperties) -> None:
-        """Read every partition; must be called first."""
         values: dict[str, GroupValue] = {}
         for index in range(len(self._tables)):
             log = self._logs.log(GROUP_OFFSETS, index)

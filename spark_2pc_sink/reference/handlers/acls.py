@@ -68,7 +68,6 @@ class AclHandlers:
 
     @serves(Api.CREATE_ACLS, 1, 3)
     async def create_acls(self, context: RequestContext, request: Any) -> Any:
-        """Add the well-formed rules; requires ALTER on the cluster."""
         acls = [_read(Acl, creation, _CREATION) for creation in request.creations]
         try:
             store = self._allowed(context, AclOperation.ALTER)
@@ -82,7 +81,6 @@ class AclHandlers:
 
     @serves(Api.DELETE_ACLS, 1, 3)
     async def delete_acls(self, context: RequestContext, request: Any) -> Any:
-        """Remove the rules that match any of the filters, and return them; requires ALTER on the cluster."""
         wanted = [_read(AclFilter, each, _FILTER) for each in request.filters]
         try:
             store = self._allowed(context, AclOperation.ALTER)

@@ -66,7 +66,6 @@ class ConfigHandlers:
         return DescribeConfigsResponse(results=results)
 
     def _described(self, access: Access, resource: Any, *, malformed: bool) -> list[tuple[ConfigEntry, bool]]:
-        """The configs of a resource, and whether each is read-only."""
         if malformed:
             raise RefusedError(Code.INVALID_REQUEST, MALFORMED)
         _check_access(access, AclOperation.DESCRIBE_CONFIGS, resource)

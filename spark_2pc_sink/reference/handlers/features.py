@@ -89,7 +89,6 @@ class FeatureHandlers:
         return UpdateFeaturesResponse(error_message=None, results=results)
 
     def _fault(self, name: str, level: int, upgrade_type: int) -> str | None:
-        """What is wrong with one update; None if it is valid."""
         now = finalized_levels(self._catalog.transaction_version).get(name, 0)
         controller = f"Local controller {self._catalog.node_id}"
         properties = self._catalog.properties

@@ -58,7 +58,6 @@ class _Asked:
         return any(self.codes)
 
     def rows(self, kind: Any) -> list[Any]:
-        """Each partition with its code, as ``kind`` in an answer."""
         return [
             kind(partition_index=each.partition_index, error_code=code)
             for each, code in zip(self.partitions, self.codes, strict=True)
@@ -93,7 +92,6 @@ class GroupOffsetHandlers:
 
     @serves(Api.TXN_OFFSET_COMMIT, 0, 6)
     async def commit_in_transaction(self, context: RequestContext, request: Any) -> Any:
-        """TxnOffsetCommit (KIP-98, KIP-447, KIP-890, KIP-1319)."""
         by_id = context.version >= _TXN_TOPIC_ID_VERSION
         asked = self._asked(context, request.topics, _transaction_refusal(context, request), by_id=by_id)
         if any(True for topic in asked for _ in topic.accepted()):

@@ -196,7 +196,6 @@ class PartitionHandlers:
 
     @serves(Api.OFFSET_FOR_LEADER_EPOCH, 2, 4)
     async def offset_for_leader_epoch(self, context: RequestContext, request: Any) -> Any:
-        """Where an epoch's records end (KIP-320)."""
         topics = []
         for topic in request.topics:
             refusal = topic_refusal(context, AclOperation.DESCRIBE, topic.topic)
@@ -243,7 +242,6 @@ class PartitionHandlers:
         return _DeletedTopic(name=topic.name, partitions=rows)
 
     def _start(self, name: str, partition: int, offset: int) -> int | Code:
-        """The first offset to keep, or a refusal; `Code` and offset are distinguished by type."""
         log = find_log(self._cluster, name, partition)
         if isinstance(log, Code):
             return log
@@ -255,7 +253,6 @@ class PartitionHandlers:
 
     @serves(Api.DESCRIBE_PRODUCERS, 0, 0)
     async def describe_producers(self, context: RequestContext, request: Any) -> Any:
-        """Every producer id remembered by each partition, with or without an open transaction."""
         topics = []
         for topic in request.topics:
             code = topic_refusal(context, AclOperation.READ, topic.name)

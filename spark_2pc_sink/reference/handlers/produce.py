@@ -137,7 +137,6 @@ class _Write:
 
     @classmethod
     def read(cls, partition: Any, version: int) -> _Write:
-        """A partition's batch, with its bytes validated."""
         records = partition.records
         write = cls(records, _Answer(index=partition.index, base_offset=NO_OFFSET))
         if not records:
@@ -165,7 +164,6 @@ class _Write:
 
     @property
     def found(self) -> tuple[PartitionLog, BatchHeader] | None:
-        """The log and the batch, unless refused."""
         return None if self.code or self.log is None or self.header is None else (self.log, self.header)
 
 
@@ -268,7 +266,6 @@ class ProduceHandlers:
                 write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
 
     def _append(self, context: RequestContext, acks: int, writes: list[_Write]) -> list[tuple[PartitionLog, _Write]]:
-        """Append to all partitions that were not refused."""
         if acks not in _ACKS:
             _refuse((write for write in writes if not write.code), Code.INVALID_REQUIRED_ACKS)
             return []
@@ -299,7 +296,6 @@ class ProduceHandlers:
         return appended
 
     async def _name_records(self, writes: list[_Write]) -> None:
-        """Find the offending records of batches refused because of some of them."""
         now_ms = self._now_ms()
         for write in writes:
             if write.late_code or write.code not in NAMES_RECORDS or write.log is None or write.header is None:

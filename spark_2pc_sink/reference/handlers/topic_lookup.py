@@ -62,7 +62,6 @@ def topic_refusal(context: RequestContext, operation: AclOperation, name: str) -
 
 
 def find_log(logs: Logs, topic: str, partition: int, *, leader_epoch: int = ANY_EPOCH) -> PartitionLog | Code:
-    """A partition's log, or why it cannot be used."""
     log = logs.log(topic, partition)
     if log is None:
         return Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -72,7 +71,6 @@ def find_log(logs: Logs, topic: str, partition: int, *, leader_epoch: int = ANY_
 
 
 def by_topic(rows: Iterable[tuple[TopicPartition, _Value]]) -> dict[str, list[tuple[int, _Value]]]:
-    """Group values by topic, with partition numbers, as in answers."""
     topics: dict[str, list[tuple[int, _Value]]] = {}
     for partition, value in rows:
         topics.setdefault(partition.topic, []).append((partition.partition, value))

@@ -48,7 +48,6 @@ class TopicHandlers:
 
     @serves(Api.CREATE_TOPICS, 2, 7)
     async def create_topics(self, context: RequestContext, request: Any) -> Any:
-        """Create each topic separately: a refused one does not affect the others."""
         counts = Counter(topic.name for topic in request.topics)
         results = []
         for topic in request.topics:
@@ -101,7 +100,6 @@ class TopicHandlers:
         return self._assigned(asked) if asked.assignments else self._partitions(asked), configs
 
     def _partitions(self, asked: Any) -> int:
-        """Partition count of a new topic with a given number."""
         if asked.replication_factor < _DEFAULT or asked.replication_factor == 0:
             raise RefusedError(
                 Code.INVALID_REPLICATION_FACTOR,
@@ -124,7 +122,6 @@ class TopicHandlers:
         return default if asked.num_partitions == _DEFAULT else int(asked.num_partitions)
 
     def _assigned(self, asked: Any) -> int:
-        """Partition count of a new topic with a replica assignment."""
         for value, what in ((asked.replication_factor, "replication factor"), (asked.num_partitions, "numPartitions")):
             if value != _DEFAULT:
                 text = f"A manual partition assignment was specified, but {what} was not set to -1."
@@ -142,7 +139,6 @@ class TopicHandlers:
         return len(seen)
 
     def _check_replicas(self, brokers: Sequence[int]) -> None:
-        """Refuse replicas of one partition that are not on the one broker."""
         if not brokers:
             fault = "an empty replica list."
         elif len(set(brokers)) < len(brokers):
@@ -196,7 +192,6 @@ class TopicHandlers:
 
     @serves(Api.CREATE_PARTITIONS, 0, 3)
     async def create_partitions(self, context: RequestContext, request: Any) -> Any:
-        """Give topics more partitions; each separately."""
         counts = Counter(topic.name for topic in request.topics)
         results = [_refused(_Grown, _DUPLICATE, name=name) for name, count in counts.items() if count > 1]
         for topic in request.topics:

@@ -54,8 +54,6 @@ _Description = admin.DescribeTransactionsResponse.TransactionState
 
 
 class TransactionHandlers:
-    """In the versions of Kafka 4.4.0; `request_channel.join` withholds unreleased ones."""
-
     def __init__(self, service: TransactionService, markers: MarkerWriter, topics: TopicCatalog) -> None:
         self._service = service
         self._markers = markers
@@ -116,7 +114,6 @@ class TransactionHandlers:
 
     @serves(Api.END_TXN, 0, 5)
     async def end_txn(self, context: RequestContext, request: Any) -> Any:
-        """EndTxn v0 to v5; the answer contains the pair from v5 on."""
         event = EndTxn(**_client(context, request), commit=request.committed)
         reply = cast("EndTxnReply", await self._service.submit(event))
         return producer.EndTxnResponse(
@@ -203,7 +200,6 @@ class TransactionHandlers:
 
 
 def _client(context: RequestContext, request: Any, *, prefix: str = "") -> dict[str, Any]:
-    """The fields that every client's event has."""
     names = ("transactional_id", "producer_id", "producer_epoch")
     given = {name: getattr(request, prefix + name) for name in names}
     return {**given, "version": context.version, "access": context.access}

@@ -113,7 +113,6 @@ def _refuse_nulls(record: Any, version: int) -> None:
 
 @cache
 def _checked_fields(kind: Any, version: int) -> tuple[list[str], list[str]]:
-    """The fields that are never null in a version, and those that are lists of records."""
     written = {name: field for name, field in kind.fields.items() if field.tag is None and field.for_version_q(version)}
     required = [name for name, field in written.items() if not field.nullable_for_version_q(version)]
     return required, [name for name, field in written.items() if field.is_struct_array()]

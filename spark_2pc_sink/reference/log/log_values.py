@@ -98,7 +98,6 @@ class LogSettings:
 
     @property
     def compacted(self) -> bool:
-        """True if every client record needs a key."""
         return "compact" in self.cleanup_policy
 
     @property

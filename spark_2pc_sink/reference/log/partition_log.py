@@ -303,7 +303,6 @@ class PartitionLog:
         self._wake()
 
     def expire_producers(self, now_ms: int) -> None:
-        """Forget producers without an open transaction and unused for producer.id.expiration.ms; call periodically."""
         self._state.producers.expire(now_ms, self.settings.producer_id_expiration_ms)
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -442,7 +441,6 @@ class PartitionLog:
         return True
 
     def _durable(self, end_offset: int) -> None:
-        """Everything below ``end_offset`` is on disk: readers may see it."""
         self.high_watermark = end_offset
         self.last_stable_offset = self._stable_offset()
         self._wake()

@@ -43,7 +43,6 @@ class Verifying:
     created_ms: int
 
     def seen(self, sequence: int, epoch: int) -> Verifying:
-        """The state after another batch that waits for the same guard."""
         if epoch > self.epoch:
             return replace(self, epoch=epoch, lowest_sequence=sequence)
         if epoch == self.epoch and sequence < self.lowest_sequence:
@@ -96,7 +95,6 @@ class VerificationGuards:
             del self._verifying[producer_id]
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget questions asked ``expiration_ms`` ago that no record has followed."""
         expired = [key for key, asked in self._verifying.items() if now_ms - asked.created_ms >= expiration_ms]
         for producer_id in expired:
             del self._verifying[producer_id]
@@ -260,7 +258,6 @@ class ProducerStates:
     # --- before the append: is the coordinator to be asked? -----------------------------------------------------------
 
     def standing(self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int) -> Standing:
-        """What must happen before a transactional batch is appended (KIP-890, "Verification")."""
         entry = self._entries.get(stamp.producer_id)
         if entry is not None and entry.epoch > stamp.producer_epoch:
             return Refused(Code.INVALID_PRODUCER_EPOCH)

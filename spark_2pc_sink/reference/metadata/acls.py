@@ -216,7 +216,6 @@ def _is_wildcard(acl: Acl) -> bool:
 
 
 def access_by_acls(properties: BrokerProperties, store: AclStore) -> Callable[[str, str], Access]:
-    """Permissions of a principal connecting from a host; everything if no authorizer is configured."""
     if properties.authorizer_class_name is None:
         return lambda _principal, _host: FULL_ACCESS
     super_users = properties.super_user_principals

@@ -104,8 +104,6 @@ class Catalog:
         return self.node_epoch + self._state.feature_changes
 
     async def set_transaction_version(self, level: int) -> None:
-        """Change the finalized level of ``transaction.version``, which the caller has validated."""
-
         def change(state: CatalogState) -> CatalogState:
             if state.transaction_version == level:
                 return state
@@ -163,7 +161,6 @@ class Catalog:
         return None if name is None else self._state.topics.get(name)
 
     def topics(self) -> tuple[Topic, ...]:
-        """All topics, including internal ones, in the order of their creation."""
         return tuple(self._state.topics.values())
 
     async def create_topic(
@@ -174,7 +171,6 @@ class Catalog:
         return topic if await self._create([topic]) else None
 
     async def create_topics(self, names: Iterable[str], partitions: int) -> None:
-        """Create topics without configs in one change; existing ones stay as they are."""
         await self._create([Topic(name, random_id(), partitions, {}) for name in names])
 
     async def ensure_internal_topics(self) -> None:
@@ -292,7 +288,6 @@ class Catalog:
         directory.write_log_ends(self._ends_of(self.logs()))
 
     def _ends_of(self, logs: Iterable[PartitionLog]) -> LogEnds:
-        """How far logs without pending writes are on disk."""
         topics = self._state.topics
         return {
             (topics[log.topic].id, log.partition): log.high_watermark

@@ -102,7 +102,6 @@ class CatalogState:
     removing: tuple[Topic, ...] = ()
 
     def with_topics(self, *topics: Topic) -> CatalogState:
-        """The state with these topics added, or replacing topics with the same names."""
         return replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
 
 

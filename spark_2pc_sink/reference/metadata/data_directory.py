@@ -95,7 +95,6 @@ class DataDirectory:
             raise self._refused("another process has this directory", "stop it, or name another directory") from error
 
     def close(self) -> None:
-        """Release the directory; the object must not be used afterwards."""
         os.close(self._lock)
 
     def read_catalog(self) -> CatalogState | None:
@@ -121,7 +120,6 @@ class DataDirectory:
         self._replace(_CATALOG, write_state(state))
 
     def read_log_ends(self) -> LogEnds:
-        """How far each log was on disk; empty if that was never written."""
         file = self.path / _LOG_ENDS
         try:
             return read_log_ends(file.read_bytes())
@@ -223,7 +221,6 @@ class DataDirectory:
                 _log.warning("%s is left for later: %s", leftover, error)
 
     def partitions_with_records(self) -> set[str]:
-        """Names of the partition directories with a non-empty segment."""
         return {segment.parent.name for segment in self.path.glob("*/*.log") if segment.stat().st_size}
 
     def _make_room(self, directory: Path) -> None:
@@ -310,7 +307,6 @@ def new_state(properties: BrokerProperties) -> CatalogState:
 
 
 def start(path: Path, properties: BrokerProperties) -> tuple[DataDirectory, CatalogState, LogEnds]:
-    """Lock a directory, count the start, and persist the count."""
     directory = DataDirectory(path)
     try:
         durable_ends = directory.read_log_ends()

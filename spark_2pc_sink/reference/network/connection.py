@@ -129,7 +129,6 @@ class RequestReader:
         return []
 
     def _split(self, count: int) -> list[bytes | bytearray]:
-        """Cut the scratch buffer into frames; the rest becomes the beginning of the next."""
         frames: list[bytes | bytearray] = []
         data = self._head + self._scratch[:count]
         position = 0
@@ -369,7 +368,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._wake()
 
     def _close(self) -> None:
-        """Close after sending the pending replies, or when that takes too long."""
         if not self._transport.is_closing():
             self._transport.close()
             self._timers["close"] = self._loop.call_later(CLOSE_DEADLINE_S, self._transport.abort)
@@ -381,7 +379,6 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _check_idle(self) -> None:
-        """Close an idle connection, unless a request is being carried out."""
         unsent_bytes = self._transport.get_write_buffer_size()
         if self._busy or self._channel.busy or unsent_bytes < self._unsent_bytes:
             self._active_s = self._loop.time()
@@ -438,7 +435,6 @@ class SocketServer:
             await server.start_serving()
 
     async def stop(self, *, deadline_s: float) -> None:
-        """Stop accepting, let requests in progress finish, close."""
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -459,7 +455,6 @@ class SocketServer:
         return len(self.connections) < self.properties.max_connections and not self._stopping
 
     def may_hold(self, more_bytes: int) -> bool:
-        """False if all connections' requests would need more than ``queued.max.request.bytes``."""
         held_bytes = sum(connection.request_bytes for connection in self.connections)
         return held_bytes + more_bytes <= self.properties.queued_max_request_bytes
 

@@ -216,7 +216,6 @@ class Login:
         self.expect = Expect.HANDSHAKE
 
     def request(self, api: Api, request: ApiRequest) -> LoginStep:
-        """React to a request other than ApiVersions."""
         if api is Api.SASL_HANDSHAKE and self.expect in {Expect.VERSIONS_OR_HANDSHAKE, Expect.HANDSHAKE}:
             return self._handshake(request)
         if api is Api.SASL_AUTHENTICATE and self.expect is Expect.WRAPPED:

@@ -71,7 +71,6 @@ def serves(api: Api, version_min: int, version_max: int, *, only_reads: bool = F
 
 
 def handlers_of(family: object) -> dict[Api, Handler]:
-    """The handlers among the methods of an object."""
     found = {}
     for name, method in vars(type(family)).items():
         if served := getattr(method, "serves", None):

@@ -129,7 +129,6 @@ class ApiRequest:
 
 
 def read_head(frame: bytes | bytearray | memoryview) -> RequestHead:
-    """Read the fixed fields of a request."""
     if len(frame) < _HEAD.size:
         raise RemoteProtocolError(peer="the client", detail=f"a request of {len(frame)} bytes, shorter than its head")
     return RequestHead(*_HEAD.unpack_from(frame))
@@ -182,7 +181,6 @@ def _decode_counted(schema: Any, body: memoryview, *, version: int, flexible: bo
 
 
 def _read_client_id(view: memoryview, *, flexible: bool) -> tuple[str | None, int]:
-    """The client id (RequestHeader v1 and v2), and the start of the body."""
     (length,) = _SHORT.unpack_from(view, _HEAD.size)
     position = _HEAD.size + _SHORT.size
     end = position + max(length, 0)

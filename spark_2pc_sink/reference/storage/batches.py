@@ -140,7 +140,6 @@ def build_batch(
 
 
 def checksum(data: memoryview, start: int = 0) -> int:
-    """CRC-32C of ``data``, continued from ``start``."""
     crc = start
     for position in range(0, len(data), _CRC_PIECE_BYTES):
         crc = google_crc32c.extend(crc, bytes(data[position : position + _CRC_PIECE_BYTES]))
@@ -176,7 +175,6 @@ KeyValue: TypeAlias = tuple[bytes | None, bytes | None]
 
 
 def encode_records(records: Sequence[KeyValue]) -> bytes:
-    """The records section of a batch whose records all have its timestamp."""
     return b"".join(_encode_record(delta, key, value) for delta, (key, value) in enumerate(records))
 
 

@@ -40,8 +40,6 @@ NO_TIMESTAMP: Final = -1
 
 
 class Segment:
-    """The batches from ``base_offset`` on, in one file."""
-
     def __init__(self, base_offset: int, file: SegmentFile) -> None:
         self.base_offset = base_offset
         self.end_offset: int = base_offset
@@ -63,7 +61,6 @@ class Segment:
         self.index(stamped.header, position)
 
     def index(self, header: BatchHeader, position: int) -> None:
-        """Add the last batch, which begins at ``position``, to the index."""
         if self._unindexed_bytes > INDEX_INTERVAL_BYTES:
             self._last_offsets.append(header.last_offset)
             self._positions.append(position)
@@ -93,7 +90,6 @@ class Segment:
         return self._positions[entry] if entry >= 0 else 0
 
     def batches(self, position: int) -> Iterator[tuple[BatchHeader, int]]:
-        """Headers and positions of the batches from ``position``, which must be the start of one."""
         return ((header, found) for found, header in self._walk(position))
 
     def batch(self, header: BatchHeader, position: int) -> bytes:
@@ -198,7 +194,6 @@ class SegmentedLog:
         return self._store.path
 
     def path_of(self, offset: int) -> str:
-        """The file with ``offset``, for messages."""
         return self._segments[max(bisect_right(self._base_offsets, offset) - 1, 0)].file.path
 
     @property
@@ -280,14 +275,12 @@ class SegmentedLog:
         return ReadBytes(data if end == len(data) else data[:end], segment.end_offset if upper is None else upper)
 
     def batches(self, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
-        """Every batch from the one with ``offset``, to the log's end."""
         first = max(bisect_right(self._base_offsets, offset) - 1, 0)
         for segment in self._segments[first:]:
             for header, position in segment.batches(segment.position_of(offset)):
                 yield header, segment.batch(header, position)
 
     def batches_with_timestamp(self, timestamp_ms: int) -> Iterator[tuple[BatchHeader, bytes]]:
-        """The batches with ``timestamp_ms`` or a later one, in order."""
         for segment in self._segments:
             if segment.max_timestamp_ms >= timestamp_ms:
                 for header, position in segment.batches(segment.position_before_timestamp(timestamp_ms)):
@@ -325,7 +318,6 @@ class SegmentedLog:
         return work
 
     def close(self) -> None:
-        """Close the files; no more appends or reads."""
         self.refuse("it is closed")
         for segment in self._segments:
             segment.file.close()

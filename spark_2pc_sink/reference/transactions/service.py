@@ -81,7 +81,6 @@ class Background:
         _keep(self._timers, _repeat(interval_ms, work))
 
     async def stop(self) -> None:
-        """Stop the timers, let other work finish for `STOP_WAIT_MS_MAX`, and cancel the rest."""
         _cancel(self._timers)
         if self._work:
             await asyncio.wait(self._work, timeout=STOP_WAIT_MS_MAX / 1000)
@@ -311,11 +310,9 @@ class TransactionService:
         every(how_often.producer_id_expiration_check_interval_ms, self.expire_producers)
 
     async def stop(self) -> None:
-        """Stop the timers, and wait briefly for work in progress; the next start resumes the rest."""
         await self._background.stop()
 
     def set_transaction_version(self, level: int) -> None:
-        """Use another level of ``transaction.version`` from now on; work in progress ends as it began."""
         self.state = replace(self.state, settings=replace(self.state.settings, transaction_version=level))
 
     # --- events ------------------------------------------------------------------------------------------------------
@@ -348,11 +345,9 @@ class TransactionService:
         await self._submit_all(due_timeouts(self.state, self._now_ms()))
 
     async def remove_expired(self) -> None:
-        """Forget transactional ids unused for too long."""
         await self._submit_all(due_expirations(self.state, self._now_ms()))
 
     async def expire_producers(self) -> None:
-        """Let the leader of each partition forget producer ids unused for too long."""
         for log in tuple(self._cluster.logs()):
             log.expire_producers(self._now_ms())
 
@@ -403,7 +398,6 @@ class TransactionService:
         return settled.reply
 
     def _settle(self, plan: Plan, code: int) -> Settled:
-        """As `coordinator.settle`, on the state kept here; the caller handles the effects."""
         settled = settle(self.state, plan, code)
         self.state = settled.state
         if plan.transactional_id is not None and plan.records and code == Code.NONE:

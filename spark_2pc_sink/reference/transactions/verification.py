@@ -53,8 +53,6 @@ class LeaderAnswer(NamedTuple):
 
 
 class Verification:
-    """Asks the coordinator, on this node, on behalf of partition leaders."""
-
     def __init__(self, service: TransactionService, properties: BrokerProperties) -> None:
         self._service = service
         self._properties = properties
@@ -64,7 +62,6 @@ class Verification:
         self._properties = properties
 
     def asks(self, version: int) -> bool:
-        """Whether Produce requests of this version are verified at all."""
         return self._properties.transaction_partition_verification_enable or produce_question(version) is Question.ADD
 
     def keeps_out(self, pair: Pair) -> bool:

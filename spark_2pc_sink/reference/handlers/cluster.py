@@ -65,8 +65,8 @@ class ClusterHandlers:
             return MetadataResponse(topics=topics, error_code=refusal)
         ids = {topic.topic_id for topic in asked or () if topic.topic_id}
         if asked is None or (version == 0 and not asked):
-            seen = (each for each in self._catalog.topics() if _may_describe(access, each.name))
-            topics = [self._described(topic) for topic in seen]
+            visible = (each for each in self._catalog.topics() if _may_describe(access, each.name))
+            topics = [self._described(topic) for topic in visible]
         elif ids:
             topics = [self._topic_by_id(each, access) for each in ids]
         else:
@@ -114,7 +114,7 @@ class ClusterHandlers:
         names: list[str] = []
         for name in missing:
             if (len(names) + 1) * partitions > max(AUTO_CREATED_PARTITIONS_MAX, partitions):
-                _log.warning("Metadata asks for %d topics that are not there: %d are created", len(missing), len(names))
+                _log.warning("Metadata names %d missing topics; creating %d of them", len(missing), len(names))
                 break
             if unified(name) not in taken:
                 taken.add(unified(name))
@@ -123,35 +123,30 @@ class ClusterHandlers:
             try:
                 await self._catalog.create_topics(names, partitions)
             except OSError as error:
-                _log.warning("%d topics that Metadata asked for were not created: %s", len(names), error)
+                _log.warning("could not create %d topics named by Metadata: %s", len(names), error)
 
     def _described(self, topic: Topic) -> Any:
         node, epoch = self._catalog.node_id, self._catalog.node_epoch
-        partitions = [
-            _Partition(
-                partition_index=index, leader_id=node, leader_epoch=epoch, replica_nodes=[node], isr_nodes=[node]
-            )
-            for index in range(topic.partitions)
-        ]
+        one = {"leader_id": node, "leader_epoch": epoch, "replica_nodes": [node], "isr_nodes": [node]}
+        partitions = [_Partition(partition_index=index, **one) for index in range(topic.partitions)]
         return _Topic(name=topic.name, topic_id=topic.id, is_internal=topic.internal, partitions=partitions)
 
     @serves(Api.FIND_COORDINATOR, 0, 6)
     async def find_coordinator(self, context: RequestContext, request: Any) -> Any:
         """Always this node, for groups and transactional ids; share groups do not exist (KafkaApis.getCoordinator)."""
         several = context.version >= _COORDINATORS_VERSION
+        keys = request.coordinator_keys if several else [request.key]
         found = []
-        for key in request.coordinator_keys if several else [request.key]:
+        for key in keys:
             code, message = _coordinator_refusal(context.access, request.key_type, key)
             host, port = context.advertised if code is Code.NONE else ("", -1)
             node_id = self._catalog.node_id if code is Code.NONE else -1
+            if several and message != MALFORMED:
+                message = ""
             found.append({"error_code": code, "error_message": message, "node_id": node_id, "host": host, "port": port})
         if not several:
             return FindCoordinatorResponse(**found[0])
-        for each in found:
-            each["error_message"] = "" if each["error_message"] != MALFORMED else MALFORMED
-        coordinators = [
-            _Coordinator(key=key, **each) for key, each in zip(request.coordinator_keys, found, strict=True)
-        ]
+        coordinators = [_Coordinator(key=key, **each) for key, each in zip(keys, found, strict=True)]
         return FindCoordinatorResponse(coordinators=coordinators)
 
     @serves(Api.DESCRIBE_CLUSTER, 0, 2)
@@ -175,9 +170,8 @@ class ClusterHandlers:
 
 
 def may_create(access: Access, name: str) -> bool:
-    return access.allows(AclOperation.CREATE, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
-        AclOperation.CREATE, Resource.TOPIC, name
-    )
+    resources = ((Resource.CLUSTER, CLUSTER_NAME), (Resource.TOPIC, name))
+    return any(access.allows(AclOperation.CREATE, *resource) for resource in resources)
 
 
 def allowed(access: Access, resource: Resource, name: str) -> set[int]:

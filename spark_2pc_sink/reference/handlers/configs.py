@@ -7,7 +7,7 @@ groups, client metrics and loggers do not exist.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -76,9 +76,17 @@ class ConfigHandlers:
             return not keys or key in keys
 
         if resource.resource_type == _TOPIC:
-            return [(entry, False) for entry in self._topic_entries(name, wanted)]
+            if fault := name_fault(name):
+                raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, fault)
+            topic = self._catalog.topic(name)
+            if topic is None:
+                raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, "")
+            return [(entry, False) for entry in topic_entries(topic.configs, self._catalog.properties, wanted)]
         if resource.resource_type != _BROKER:
             raise _unsupported(resource.resource_type)
+        return self._broker_entries(name, wanted)
+
+    def _broker_entries(self, name: str, wanted: Callable[[str], bool]) -> list[tuple[ConfigEntry, bool]]:
         configs = self._catalog.broker_configs
         if not name:
             source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
@@ -90,24 +98,15 @@ class ConfigHandlers:
         self._check_node(name, f"expected {self._catalog.node_id} or empty string, but received", "Broker")
         places = (str(self._catalog.node_id), Source.DYNAMIC_BROKER_CONFIG), ("", Source.DYNAMIC_DEFAULT_BROKER_CONFIG)
         found = []
-        for entry in filter(lambda each: wanted(each.name), property_entries(self._catalog.started_with)):
-            altered = [
-                (text, source) for at, source in places if (text := configs.get(at, {}).get(entry.name)) is not None
-            ]
+        for entry in property_entries(self._catalog.started_with):
+            altered = [(configs[at][entry.name], each) for at, each in places if entry.name in configs.get(at, {})]
             if altered:
                 text, source = altered[0]
                 synonyms = (*((entry.name, *each) for each in altered), *entry.synonyms)
                 entry = replace(entry, value=text.strip().lower(), source=source, synonyms=synonyms)  # noqa: PLW2901
-            found.append((entry, entry.name not in DYNAMIC))
+            if wanted(entry.name):
+                found.append((entry, entry.name not in DYNAMIC))
         return found
-
-    def _topic_entries(self, name: str, wanted: Callable[[str], bool]) -> tuple[ConfigEntry, ...]:
-        if fault := name_fault(name):
-            raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, fault)
-        topic = self._catalog.topic(name)
-        if topic is None:
-            raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, "")
-        return topic_entries(topic.configs, self._catalog.properties, wanted)
 
     def _check_node(self, name: str, expected: str, what: str) -> None:
         try:
@@ -185,9 +184,8 @@ def _altered_configs(now: Mapping[str, str], operations: Iterable[Any], defaults
             appends = each.config_operation == _APPEND
             config = TOPIC_CONFIGS.get(each.name)
             if config is None or config.kind is not Kind.LIST:
-                message = (
-                    f"Can't {'APPEND' if appends else 'SUBTRACT'} to key {each.name} because its type is not LIST."
-                )
+                operation = "APPEND" if appends else "SUBTRACT"
+                message = f"Can't {operation} to key {each.name} because its type is not LIST."
                 raise RefusedError(Code.INVALID_CONFIG, message)
             old = list_elements(configs.get(each.name, defaults[each.name]))
             named = list_elements(each.value)

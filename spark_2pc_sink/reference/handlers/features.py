@@ -2,9 +2,8 @@
 
 Java clients decide by the finalized level of ``transaction.version`` whether they use transactions of version 2, so
 the epoch of the features grows with every start of the node and every change of the level: a client believes only a
-newer one. Only that level can be changed here, as ``kafka-features.sh`` requests it. Kafka's broker passes the request
-to the controller (KIP-590); here both are one node. The messages are those of ``FeatureControlManager``, whose single
-answer covers all features of a request.
+newer one. Only that level can be changed here, as ``kafka-features.sh`` requests it. The messages are those of
+``FeatureControlManager``, whose single answer covers all features of a request.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _UPGRADE_TYPE_VERSION: Final = 1
 #: First version of UpdateFeatures without a result for each feature.
 _ONE_RESULT_VERSION: Final = 2
 #: First version of ApiVersions with the client's expected cluster and node (KIP-1242).
-_WHOM_VERSION: Final = 5
+_EXPECTED_NODE_VERSION: Final = 5
 _NO_NODE: Final = -1
 #: First version of ApiVersions with the client's name, whose form is checked, and with features.
 _SOFTWARE_NAME_VERSION: Final = 3
@@ -83,9 +82,9 @@ class FeatureHandlers:
         wanted = updates.get(TRANSACTION_VERSION)
         if wanted is not None and not (typed and request.validate_only):
             await self._catalog.set_transaction_version(wanted.max_version_level)
-        named = [each.feature for each in request.feature_updates] if context.version < _ONE_RESULT_VERSION else []
+        named = request.feature_updates if context.version < _ONE_RESULT_VERSION else ()
         result = UpdateFeaturesResponse.UpdatableFeatureResult
-        results = [result(feature=name, error_message=Code.NONE.name) for name in named]
+        results = [result(feature=each.feature, error_message=Code.NONE.name) for each in named]
         return UpdateFeaturesResponse(error_message=None, results=results)
 
     def _fault(self, name: str, level: int, upgrade_type: int) -> str | None:
@@ -95,18 +94,16 @@ class FeatureHandlers:
         supported = supported_levels(properties)
         lowest, highest = supported.get(name, (0, 0))
         keeping = f"transaction.keep.prepared.enable needs level {highest}"
+        known_type = upgrade_type in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}
         faults = (
-            (
-                upgrade_type not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE},
-                "The controller does not support the given upgrade type.",
-            ),
+            (not known_type, "The controller does not support the given upgrade type."),
             (level < 0, "A feature version cannot be less than 0."),
             (name not in supported and level, f"{controller} does not support this feature."),
             (name not in supported, f"Feature {name} not found."),
             (not lowest <= level <= highest, f"{controller} only supports versions {lowest}-{highest}"),
             (level < now and upgrade_type == _UPGRADE, _NEEDS_TYPE),
             (level > now and upgrade_type != _UPGRADE, "Can't downgrade to a newer version."),
-            (level != now and name != TRANSACTION_VERSION, f"The reference coordinator has it at {now} only."),
+            (level != now and name != TRANSACTION_VERSION, f"The reference coordinator supports only {now}."),
             # A setting must not lose its effect while the node runs; without effect it is refused at the start too.
             (
                 properties.transaction_keep_prepared_enable and name == TRANSACTION_VERSION and level < highest,
@@ -156,7 +153,7 @@ class ApiVersionsHandlers:
             texts = (request.client_software_name, request.client_software_version)
             if not all(_SOFTWARE_NAME.fullmatch(text) for text in texts):
                 return Code.INVALID_REQUEST
-        if version >= _WHOM_VERSION:
+        if version >= _EXPECTED_NODE_VERSION:
             cluster_id, node_id = request.cluster_id, request.node_id
             if (cluster_id is None) != (node_id == _NO_NODE):
                 return Code.INVALID_REQUEST

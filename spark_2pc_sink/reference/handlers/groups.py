@@ -15,7 +15,6 @@ from spark_2pc_sink.reference.groups.members import (
     GroupState,
     JoinAnswer,
     JoinRequest,
-    Member,
     SyncAnswer,
     SyncRequest,
 )
@@ -199,16 +198,15 @@ def _described(group: Group) -> Any:
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol or "") if stable else "",
-        members=[_described_member(group, member) for member in group.members.values()],
-    )
-
-
-def _described_member(group: Group, member: Member) -> Any:
-    return _DescribedMember(
-        member_id=member.member_id,
-        group_instance_id=member.instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        member_metadata=member.metadata(group.protocol) if group.state is GroupState.STABLE else b"",
-        member_assignment=member.assignment,
+        members=[
+            _DescribedMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(group.protocol) if stable else b"",
+                member_assignment=member.assignment,
+            )
+            for member in group.members.values()
+        ],
     )

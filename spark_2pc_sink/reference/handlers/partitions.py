@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kafka.protocol.admin import DeleteRecordsResponse, DescribeProducersResponse
 from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse, OffsetForLeaderEpochResponse
@@ -21,10 +21,10 @@ from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse, OffsetFo
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import AclOperation
 from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, find_log, find_topic, topic_refusal
-from spark_2pc_sink.reference.log.log_values import NO_EPOCH, NO_OFFSET, NOWHERE, EpochEnd, FoundOffset, Isolation
+from spark_2pc_sink.reference.log.log_values import NO_OFFSET, NOWHERE, FoundOffset, Isolation
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import ProducerEntry
-from spark_2pc_sink.reference.metadata.catalog_state import Topic, name_fault
+from spark_2pc_sink.reference.metadata.catalog_state import name_fault
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError
 from spark_2pc_sink.wire.api_versions import Api
@@ -47,8 +47,6 @@ FETCH_WAIT_MS_MAX: Final = 60_000
 _SESSION_EPOCH_FIRST: Final = 1
 #: DeleteRecords' special offset for all records (``DeleteRecordsRequest.HIGH_WATERMARK``).
 _EVERYTHING: Final = -1
-#: The answer if the end of an epoch is unknown.
-_UNKNOWN_END: Final = EpochEnd(NO_EPOCH, NO_OFFSET)
 
 
 class Spec(IntEnum):
@@ -87,14 +85,8 @@ class _Read:
         self.log, self.answer = None, _unread(self.wanted, code, aborted_transactions=None, records=b"")
 
 
-class RecordsCluster(ClusterCatalog, Protocol):
-    """The catalog, which also stores each partition's log start offset."""
-
-    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None: ...
-
-
 class PartitionHandlers:
-    def __init__(self, cluster: RecordsCluster) -> None:
+    def __init__(self, cluster: ClusterCatalog) -> None:
         self._cluster = cluster
 
     @serves(Api.FETCH, 4, 18, only_reads=True)
@@ -135,7 +127,15 @@ class PartitionHandlers:
         now_s = asyncio.get_running_loop().time
         end_s = now_s() + wait_ms_max / 1000
         while True:
-            self._find_logs(reads)
+            for read in reads:
+                if not read.answer.error_code:
+                    # Again each time: a topic may be deleted while a reader waits.
+                    epoch = read.wanted.current_leader_epoch
+                    log = find_log(self._cluster, read.topic, read.wanted.partition, leader_epoch=epoch)
+                    if isinstance(log, Code):
+                        read.refuse(log)
+                    else:
+                        read.log = log
             # Registered before reading: anything that becomes visible from here on must wake this request.
             changes = {read.log.changed() for read in reads if read.log is not None}
             found = _read_all(reads, isolation, bytes_max)
@@ -143,17 +143,6 @@ class PartitionHandlers:
             if found >= bytes_min or left_s <= 0 or not changes or any(read.answer.error_code for read in reads):
                 return
             await asyncio.wait(changes, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-
-    def _find_logs(self, reads: Iterable[_Read]) -> None:
-        """Look up the logs again for each read: a topic may be deleted while a reader waits."""
-        for read in reads:
-            if not read.answer.error_code:
-                epoch = read.wanted.current_leader_epoch
-                found = find_log(self._cluster, read.topic, read.wanted.partition, leader_epoch=epoch)
-                if isinstance(found, Code):
-                    read.refuse(found)
-                else:
-                    read.log = found
 
     @serves(Api.LIST_OFFSETS, 1, 11)
     async def list_offsets(self, context: RequestContext, request: Any) -> Any:
@@ -166,8 +155,7 @@ class PartitionHandlers:
             refusal = topic_refusal(context, AclOperation.DESCRIBE, topic.name)
             for wanted in topic.partitions:
                 index = wanted.partition_index
-                twice = Code.INVALID_REQUEST if named[topic.name, index] > 1 else Code.NONE
-                code = refusal or twice
+                code = refusal or (Code.INVALID_REQUEST if named[topic.name, index] > 1 else Code.NONE)
                 found = NOWHERE
                 if not code:
                     code, found = await self._list(topic.name, wanted, isolation, context.version)
@@ -188,7 +176,7 @@ class PartitionHandlers:
         if isinstance(log, Code):
             return log, NOWHERE
         try:
-            return Code.NONE, await _look(log, wanted.timestamp, isolation)
+            return Code.NONE, await _find_offset(log, wanted.timestamp, isolation)
         except BatchError as error:
             return error.code, NOWHERE
         except OSError:
@@ -199,16 +187,19 @@ class PartitionHandlers:
         topics = []
         for topic in request.topics:
             refusal = topic_refusal(context, AclOperation.DESCRIBE, topic.topic)
-            rows = [self._epoch_end(topic.topic, wanted, refusal) for wanted in topic.partitions]
+            rows = []
+            for wanted in topic.partitions:
+                epoch = wanted.current_leader_epoch
+                log = refusal or find_log(self._cluster, topic.topic, wanted.partition, leader_epoch=epoch)
+                row = _EpochTopic.EpochEndOffset(partition=wanted.partition)
+                if isinstance(log, Code):
+                    row.error_code = log
+                else:
+                    end = log.offset_for_epoch(wanted.leader_epoch)
+                    row.leader_epoch, row.end_offset = end.epoch, end.end_offset
+                rows.append(row)
             topics.append(_EpochTopic(topic=topic.topic, partitions=rows))
         return OffsetForLeaderEpochResponse(topics=topics)
-
-    def _epoch_end(self, topic: str, wanted: Any, refusal: Code) -> Any:
-        log = refusal or find_log(self._cluster, topic, wanted.partition, leader_epoch=wanted.current_leader_epoch)
-        code, end = (log, _UNKNOWN_END) if isinstance(log, Code) else (0, log.offset_for_epoch(wanted.leader_epoch))
-        return _EpochTopic.EpochEndOffset(
-            error_code=code, partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.end_offset
-        )
 
     @serves(Api.DELETE_RECORDS, 0, 2)
     async def delete_records(self, context: RequestContext, request: Any) -> Any:
@@ -279,8 +270,7 @@ def _isolation(request: Any) -> Isolation:
 def _read_all(reads: Iterable[_Read], isolation: Isolation, bytes_max: int) -> int:
     """Read every partition, in request order, and return the number of bytes read.
 
-    The first non-empty partition returns at least one batch, however large: otherwise a consumer could never get past
-    it (KIP-74).
+    The first non-empty partition returns at least one batch, however large, so that consumers make progress (KIP-74).
     """
     found = 0
     for read in reads:
@@ -318,7 +308,7 @@ def _unread(wanted: Any, code: Code, **fields: Any) -> Any:
     return _PartitionData(partition_index=wanted.partition, error_code=code, high_watermark=NO_OFFSET, **fields)
 
 
-async def _look(log: PartitionLog, timestamp: int, isolation: Isolation) -> FoundOffset:
+async def _find_offset(log: PartitionLog, timestamp: int, isolation: Isolation) -> FoundOffset:
     """The offset for a timestamp or one of `Spec`. There is no tiered storage: the whole log is local."""
     if timestamp == Spec.LATEST:
         return log.latest(isolation)

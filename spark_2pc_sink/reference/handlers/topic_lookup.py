@@ -1,11 +1,8 @@
-"""Lookup of the topics and partitions in a request: the log, or the refusal code.
-
-Every API that names partitions does the same: for each topic `find_topic`, for each of its partitions `find_log`.
-"""
+"""Lookup of the topics and partitions in a request: `find_topic` for a topic, `find_log` for each of its partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -22,16 +19,14 @@ ANY_EPOCH: Final = -1
 _Value = TypeVar("_Value")
 
 
-class TopicCatalog(Protocol):
-    """Lookup of topics by name; the catalog."""
+class ClusterCatalog(Logs, Protocol):
+    """The catalog, as handlers of records and offsets use it."""
 
     def topic(self, name: str) -> Topic | None: ...
 
-
-class ClusterCatalog(Logs, TopicCatalog, Protocol):
-    """Lookup of topics and logs; the catalog."""
-
     def topic_by_id(self, topic_id: UUID) -> Topic | None: ...
+
+    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None: ...
 
 
 def find_topic(

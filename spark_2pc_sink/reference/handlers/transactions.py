@@ -35,10 +35,9 @@ from spark_2pc_sink.reference.coordinator.plans import (
     InitProducerIdReply,
     ListTransactionsReply,
 )
-from spark_2pc_sink.reference.handlers.topic_lookup import TopicCatalog, by_topic
+from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, by_topic
 from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
 from spark_2pc_sink.reference.log.producer_state import EndMarker
-from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService
 from spark_2pc_sink.wire.api_versions import Api
@@ -54,22 +53,18 @@ _Description = admin.DescribeTransactionsResponse.TransactionState
 
 
 class TransactionHandlers:
-    def __init__(self, service: TransactionService, markers: MarkerWriter, topics: TopicCatalog) -> None:
+    def __init__(self, service: TransactionService, markers: MarkerWriter, topics: ClusterCatalog) -> None:
         self._service = service
         self._markers = markers
         self._topics = topics
 
     @serves(Api.INIT_PRODUCER_ID, 0, 6)
     async def init_producer_id(self, context: RequestContext, request: Any) -> Any:
-        """InitProducerId v0 to v6.
-
-        An id too long for a state log record is a protocol error. As in Kafka there is no answer; and nothing is
-        reserved, or the id would be pending for ever.
-        """
+        """InitProducerId v0 to v6; as in Kafka there is no answer to an id too long for a record of the state log."""
         if len((request.transactional_id or "").encode()) > STRING_BYTES_MAX:
-            raise RemoteProtocolError(
-                peer="the client", detail=f"a transactional id of more than {STRING_BYTES_MAX} bytes"
-            )
+            # Nothing may be reserved, or the id would be pending for ever.
+            detail = f"a transactional id of more than {STRING_BYTES_MAX} bytes"
+            raise RemoteProtocolError(peer="the client", detail=detail)
         event = InitProducerId(
             **_client(context, request),
             timeout_ms=request.transaction_timeout_ms,
@@ -126,33 +121,23 @@ class TransactionHandlers:
 
         The codes of markers with one producer id are merged; the last marker of a partition wins, as in Kafka.
         """
-        access = context.access
-        allowed = access.allows(AclOperation.ALTER, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
-            AclOperation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
-        )
-        written = await asyncio.gather(
-            *(self._write(marker) if allowed else _refused(marker) for marker in request.markers)
-        )
+        operations = (AclOperation.ALTER, AclOperation.CLUSTER_ACTION)
+        allowed = any(context.access.allows(each, Resource.CLUSTER, CLUSTER_NAME) for each in operations)
+        written = await asyncio.gather(*(self._write(marker, allowed=allowed) for marker in request.markers))
         merged: dict[int, dict[TopicPartition, int]] = {}
         for marker, codes in zip(request.markers, written, strict=True):
             merged.setdefault(marker.producer_id, {}).update(codes)
-        return producer.WriteTxnMarkersResponse(
-            markers=[
-                _MarkerResult(
-                    producer_id=producer_id,
-                    topics=[
-                        _MarkerTopicResult(
-                            name=topic,
-                            partitions=[
-                                _MarkerPartitionResult(partition_index=index, error_code=code) for index, code in rows
-                            ],
-                        )
-                        for topic, rows in by_topic(codes.items()).items()
-                    ],
+        results = []
+        for producer_id, codes in merged.items():
+            topics = [
+                _MarkerTopicResult(
+                    name=topic,
+                    partitions=[_MarkerPartitionResult(partition_index=index, error_code=code) for index, code in rows],
                 )
-                for producer_id, codes in merged.items()
+                for topic, rows in by_topic(codes.items()).items()
             ]
-        )
+            results.append(_MarkerResult(producer_id=producer_id, topics=topics))
+        return producer.WriteTxnMarkersResponse(markers=results)
 
     @serves(Api.DESCRIBE_TRANSACTIONS, 0, 0)
     async def describe_transactions(self, context: RequestContext, request: Any) -> Any:
@@ -183,12 +168,16 @@ class TransactionHandlers:
 
     async def _add(self, topics: Iterable[Any], **given: Any) -> AddPartitionsReply:
         partitions = tuple(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
-        counts = {each.topic: self._topics.topic(each.topic) for each in partitions}
-        unknown = frozenset(each for each in partitions if not _exists(counts[each.topic], each.partition))
+        found = {each.topic: self._topics.topic(each.topic) for each in partitions}
+        counts = {name: 0 if topic is None else topic.partitions for name, topic in found.items()}
+        unknown = frozenset(each for each in partitions if not 0 <= each.partition < counts[each.topic])
         event = AddPartitionsToTxn(**given, partitions=partitions, unknown=unknown)
         return cast("AddPartitionsReply", await self._service.submit(event))
 
-    async def _write(self, marker: Any) -> dict[TopicPartition, int]:
+    async def _write(self, marker: Any, *, allowed: bool) -> dict[TopicPartition, int]:
+        partitions = [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
+        if not allowed:
+            return dict.fromkeys(partitions, Code.CLUSTER_AUTHORIZATION_FAILED)
         read = EndMarker(
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
@@ -196,25 +185,13 @@ class TransactionHandlers:
             coordinator_epoch=marker.coordinator_epoch,
             transaction_version=marker.transaction_version,
         )
-        return await self._markers.write(read, _marked(marker))
+        return await self._markers.write(read, partitions)
 
 
 def _client(context: RequestContext, request: Any, *, prefix: str = "") -> dict[str, Any]:
     names = ("transactional_id", "producer_id", "producer_epoch")
     given = {name: getattr(request, prefix + name) for name in names}
     return {**given, "version": context.version, "access": context.access}
-
-
-def _exists(topic: Topic | None, partition: int) -> bool:
-    return topic is not None and 0 <= partition < topic.partitions
-
-
-def _marked(marker: Any) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes)
-
-
-async def _refused(marker: Any) -> dict[TopicPartition, int]:
-    return dict.fromkeys(_marked(marker), Code.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def _topic_results(reply: AddPartitionsReply) -> list[Any]:

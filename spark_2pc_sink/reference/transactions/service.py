@@ -2,15 +2,12 @@
 
 For each event, in the order that `coordinator.plans` prescribes: step and reserve, without a wait in between; append
 the plan's record to its partition of ``__transaction_state`` and wait until it is durable; settle; answer; then the
-effects. An event whose plan has no record is answered without any wait.
-
-This also orders durability across logs. Markers are appended once the Prepare record is durable, and the
+effects. This also orders durability across logs. Markers are appended once the Prepare record is durable, and the
 Complete record once the markers are: the other way round a power loss could leave a decision without its cause.
 
-Only the record that adds a partition for its own leader is not waited for (`TransactionService.add`):
-the leader appends, and answers its producer, once the producer's records are durable. If a power loss removes the
-Ongoing record but not those, `TransactionService.load` finds an open transaction of a current pair, and adds its
-partition again. It cannot lose less: the end of the transaction is written after the Ongoing record, in the same log.
+Only the record that adds a partition for its own leader is not waited for (`TransactionService.add`): the leader
+answers its producer once the producer's records are durable. If a power loss removes the Ongoing record but not those,
+`TransactionService.load` finds an open transaction of a current pair, and adds its partition again.
 
 Takeovers of an id, and ends of transactions that their client did not end, are logged at INFO; events of every
 transaction at DEBUG. Added partitions are not logged.
@@ -26,7 +23,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol, cast
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
+from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock, Profile, Settings
@@ -54,7 +51,6 @@ from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.storage.group_sync import Synced
-from spark_2pc_sink.wire.batch_format import Record
 
 #: How long `Background.stop` lets work finish before cancelling it, in milliseconds. Whatever is cancelled must be
 #: resumed by the next start.
@@ -78,14 +74,24 @@ class Background:
 
     def every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         """Repeat ``work`` until `stop`, after each pause of ``interval_ms``; also after a failure, as in Kafka."""
-        _keep(self._timers, _repeat(interval_ms, work))
+
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(interval_ms / 1000)
+                (failure,) = await asyncio.gather(work(), return_exceptions=True)
+                if failure is not None:
+                    _log.error("background work failed; retrying in %d ms", interval_ms, exc_info=failure)
+
+        _keep(self._timers, repeat())
 
     async def stop(self) -> None:
-        _cancel(self._timers)
+        for task in self._timers:
+            task.cancel()
         if self._work:
             await asyncio.wait(self._work, timeout=STOP_WAIT_MS_MAX / 1000)
         self._stopped = True
-        _cancel(self._work)
+        for task in self._work:
+            task.cancel()
         await asyncio.gather(*self._timers, *self._work, return_exceptions=True)
 
 
@@ -95,66 +101,30 @@ def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> No
     task.add_done_callback(tasks.discard)
 
 
-async def _repeat(interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await asyncio.sleep(interval_ms / 1000)
-        (failure,) = await asyncio.gather(work(), return_exceptions=True)
-        if failure is not None:
-            message = "work in the background has failed, and is tried again in %d ms"
-            _log.error(message, interval_ms, exc_info=failure)
-
-
-def _cancel(tasks: set[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-
-
-def log_change(log: logging.Logger, plan: Plan, after: TransactionMetadata | None) -> None:
+def _log_change(plan: Plan, after: TransactionMetadata | None) -> None:
     """Log a plan whose record is durable; ``after`` is the id's new state, or None if it was removed."""
     before = plan.reserved
-    named = None if before is None else _name(plan, before, after)
-    if before is None or named is None:
+    if before is None:
         return
-    level, what = named
-    if not log.isEnabledFor(level):
-        return
+    level, what = logging.DEBUG, ""
     if after is None:
-        log.log(level, "%s: %s, %s", before.transactional_id, what, _shown(before))
-    else:
-        rotated = ", new producer id" if after.client_pair.producer_id != before.client_pair.producer_id else ""
-        log.log(level, "%s: %s, %s -> %s%s", before.transactional_id, what, _shown(before), _shown(after), rotated)
-
-
-def log_markers(log: logging.Logger, sent: SendMarkers, codes: dict[str, int]) -> None:
-    log.debug(
-        "%s: %s markers of %d:%d, coordinator epoch %d: %s",
-        sent.transactional_id,
-        "commit" if sent.commit else "abort",
-        sent.producer_id,
-        sent.producer_epoch,
-        sent.coordinator_epoch,
-        codes,
-    )
-
-
-def _name(plan: Plan, before: TransactionMetadata, after: TransactionMetadata | None) -> tuple[int, str] | None:
-    if after is None:
-        return logging.DEBUG, "removed, as it was not used for too long"
-    if after.state is StateId.EMPTY:
-        return logging.INFO, "InitProducerId"
-    if after.kept:
-        return logging.INFO, "InitProducerId kept the prepared transaction"
-    if after.state in DECIDED:
-        return _decision(plan, after)
-    return (logging.DEBUG, "completed") if before.state in COMPLETION else None
-
-
-def _decision(plan: Plan, after: TransactionMetadata) -> tuple[int, str]:
-    if plan.reply is None:
-        return logging.INFO, "timed out"
-    if isinstance(plan.reply, InitProducerIdReply):
-        return logging.INFO, "aborted by InitProducerId, its producer is fenced"
-    return logging.DEBUG, "commit decided" if after.state is StateId.PREPARE_COMMIT else "abort decided"
+        what = "removed after transactional.id.expiration.ms"
+    elif after.state is StateId.EMPTY:
+        level, what = logging.INFO, "InitProducerId"
+    elif after.kept:
+        level, what = logging.INFO, "InitProducerId kept the prepared transaction"
+    elif after.state in DECIDED:
+        what = "commit decided" if after.state is StateId.PREPARE_COMMIT else "abort decided"
+        if plan.reply is None:
+            level, what = logging.INFO, "timed out"
+        elif isinstance(plan.reply, InitProducerIdReply):
+            level, what = logging.INFO, "aborted by InitProducerId, which fenced its producer"
+    elif before.state in COMPLETION:
+        what = "completed"
+    if what and _log.isEnabledFor(level):
+        rotated = after is not None and after.client_pair.producer_id != before.client_pair.producer_id
+        shown = f"{_shown(before)}{'' if after is None else f' -> {_shown(after)}'}"
+        _log.log(level, "%s: %s, %s%s", plan.transactional_id, what, shown, ", new producer id" if rotated else "")
 
 
 def _shown(metadata: TransactionMetadata) -> str:
@@ -170,18 +140,16 @@ class Logs(Protocol):
     def log(self, topic: str, partition: int) -> PartitionLog | None: ...
 
 
-#: Called when a marker was appended to a partition of ``__consumer_offsets``: partition, producer id, committed or not.
-GroupMarker = Callable[[int, int, bool], None]
-
-
 class MarkerWriter:
     """End markers on the partitions of this node, for the coordinator and for WriteTxnMarkers.
 
-    ``on_group_marker`` is called for each marker in ``__consumer_offsets`` as it is appended, in log order, so that
-    pending offsets take effect or are dropped; readers of the offsets wait for the disk.
+    ``on_group_marker`` is called for each marker in ``__consumer_offsets`` as it is appended, in log order, with
+    partition, producer id and whether it commits; readers of the offsets wait for the disk.
     """
 
-    def __init__(self, logs: Logs, *, on_group_marker: GroupMarker, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, logs: Logs, *, on_group_marker: Callable[[int, int, bool], None], now_ms: Callable[[], int]
+    ) -> None:
         self._logs = logs
         self._on_group_marker = on_group_marker
         self._now_ms = now_ms
@@ -266,17 +234,14 @@ class TransactionService:
         now_ms: Callable[[], int],
     ) -> None:
         topic = cluster.topic(TRANSACTION_STATE)
-        if topic is None:
-            raise LocalProtocolError(
-                operation="TransactionService()", state=f"no {TRANSACTION_STATE}", rule="the topic must exist"
-            )
+        assert topic is not None, "created before the coordinators"
         self.state: CoordinatorState = CoordinatorState.new(settings, partition_count=topic.partitions)
         self._cluster = cluster
         self._markers = markers
         self._properties = properties
         self._now_ms = now_ms
         self._background = Background()
-        self._owed: tuple[Effect, ...] = ()
+        self._recovered_effects: tuple[Effect, ...] = ()
         self._allocating = False
         self._waiting_for_change: dict[str, asyncio.Future[None]] = {}
 
@@ -285,29 +250,33 @@ class TransactionService:
     async def load(self) -> None:
         """Replay every partition of the state log, and allocate a block of producer ids.
 
-        Kafka allocates a block when the first id is needed and answers COORDINATOR_LOAD_IN_PROGRESS until then.
-        With the block allocated here the first InitProducerId is answered at once.
+        Kafka allocates it when the first id is needed and answers COORDINATOR_LOAD_IN_PROGRESS until then.
         """
         for index in range(len(self.state.partitions)):
             self.state, effects = finish_loading(
                 self.state, index, coordinator_epoch=self._cluster.node_epoch, records=self._records(index)
             )
-            self._owed += effects
-        ids = await self._cluster.allocate_producer_ids()
-        self._take_block(ids)
-        await self._submit_all(unrecorded(self.state, self._open_transactions()))
+            self._recovered_effects += effects
+        await self._allocate()
+        open_transactions: dict[Pair, set[TopicPartition]] = defaultdict(set)
+        for log in self._cluster.logs():
+            for producer in log.producers():
+                if producer.txn_start_offset is not None:
+                    pair = Pair(producer.producer_id, producer.epoch)
+                    open_transactions[pair].add(TopicPartition(log.topic, log.partition))
+        await self._submit_all(unrecorded(self.state, open_transactions))
 
     def start(self) -> None:
         """Drive the decided transactions found by `load` to their end, and start the timers.
 
         The groups must be loaded first: a marker may resolve their pending offsets.
         """
-        owed, self._owed = self._owed, ()
-        self._carry_out(owed)
-        every, how_often = self._background.every, self._properties
-        every(how_often.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
-        every(how_often.transaction_remove_expired_transaction_cleanup_interval_ms, self.remove_expired)
-        every(how_often.producer_id_expiration_check_interval_ms, self.expire_producers)
+        effects, self._recovered_effects = self._recovered_effects, ()
+        self._carry_out(effects)
+        every, properties = self._background.every, self._properties
+        every(properties.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
+        every(properties.transaction_remove_expired_transaction_cleanup_interval_ms, self.remove_expired)
+        every(properties.producer_id_expiration_check_interval_ms, self.expire_producers)
 
     async def stop(self) -> None:
         await self._background.stop()
@@ -401,15 +370,11 @@ class TransactionService:
         settled = settle(self.state, plan, code)
         self.state = settled.state
         if plan.transactional_id is not None and plan.records and code == Code.NONE:
-            log_change(_log, plan, self.state.get(plan.transactional_id))
-        self._wake(plan.transactional_id)
+            _log_change(plan, self.state.get(plan.transactional_id))
+        waiting = self._waiting_for_change.pop(plan.transactional_id or "", None)
+        if waiting is not None:
+            waiting.set_result(None)
         return settled
-
-    def _wake(self, transactional_id: str | None) -> None:
-        waiting = self._waiting_for_change
-        future = waiting.pop(transactional_id, None) if waiting and transactional_id else None
-        if future is not None:
-            future.set_result(None)
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -419,12 +384,12 @@ class TransactionService:
             if isinstance(effect, SendMarkers):
                 self._background.run(self._send(effect, pause_ms))
             elif isinstance(effect, StepNext):
-                self._background.run(self._step(effect.event, pause_ms))
+                self._background.run(self._submit_after(effect.event, pause_ms))
             elif not self._allocating:
                 self._allocating = True
                 self._background.run(self._allocate())
 
-    async def _step(self, event: Event, pause_ms: int) -> None:
+    async def _submit_after(self, event: Event, pause_ms: int) -> None:
         await _pause(pause_ms)
         await self.submit(event)
 
@@ -438,7 +403,10 @@ class TransactionService:
             effect.transaction_version,
         )
         results = await self._markers.write(marker, effect.partitions)
-        log_markers(_log, effect, {f"{each.topic}-{each.partition}": int(code) for each, code in results.items()})
+        codes = {f"{each.topic}-{each.partition}": int(code) for each, code in results.items()}
+        kind, pair = "commit" if effect.commit else "abort", f"{effect.producer_id}:{effect.producer_epoch}"
+        message = "%s: %s markers of %s, coordinator epoch %d: %s"
+        _log.debug(message, effect.transactional_id, kind, pair, effect.coordinator_epoch, codes)
         # This node leads every partition, so one without a log was deleted.
         gone = frozenset(each for each, code in results.items() if code == Code.UNKNOWN_TOPIC_OR_PARTITION)
         answered = MarkersAnswered(
@@ -461,28 +429,14 @@ class TransactionService:
         finally:
             # After a failure the next request that needs a block allocates again.
             self._allocating = False
-        self._take_block(ids)
-
-    def _take_block(self, ids: ProducerIdBlock) -> None:
         self._settle_and_carry_out(self._reserved(ProducerIdBlockAllocated(first=ids.first, size=ids.size)))
 
     # --- the log -----------------------------------------------------------------------------------------------------
 
     def _state_log(self, index: int) -> PartitionLog:
         log = self._cluster.log(TRANSACTION_STATE, index)
-        if log is None:
-            raise LocalProtocolError(
-                operation=f"{TRANSACTION_STATE}-{index}", state="deleted", rule="the coordinator's log stays"
-            )
+        assert log is not None, "its topic cannot be deleted"
         return log
-
-    def _open_transactions(self) -> dict[Pair, set[TopicPartition]]:
-        found: dict[Pair, set[TopicPartition]] = defaultdict(set)
-        for log in self._cluster.logs():
-            for producer in log.producers():
-                if producer.txn_start_offset is not None:
-                    found[Pair(producer.producer_id, producer.epoch)].add(TopicPartition(log.topic, log.partition))
-        return found
 
     def _records(self, index: int) -> list[LogRecord]:
         """The records of a state log partition, except for keys known only to another version of Kafka."""
@@ -491,24 +445,17 @@ class TransactionService:
         for each in log.records():
             if each.batch.control:
                 continue
+            key = each.key or b""
             try:
-                record = _log_record(index, each)
+                if (version := key_version(key)) == KEY_VERSION:
+                    found.append(LogRecord.decode(index, key, each.value))
+                else:
+                    # As in Kafka: left by an abandoned upgrade. Refusing it would keep the server from starting.
+                    name = f"{TRANSACTION_STATE}-{index}"
+                    _log.warning("skipped offset %d of %s: unknown key version %d", each.offset, name, version)
             except RemoteProtocolError as error:
                 raise log.unreadable(each.offset, error.detail) from error
-            if record is not None:
-                found.append(record)
         return found
-
-
-def _log_record(index: int, each: Record) -> LogRecord | None:
-    key = each.key or b""
-    if (version := key_version(key)) == KEY_VERSION:
-        return LogRecord.decode(index, key, each.value)
-    # As in Kafka: left by an abandoned upgrade. Refusing it would keep the server from starting.
-    _log.warning(
-        "skipped offset %d of %s-%d: key version %d is not known", each.offset, TRANSACTION_STATE, index, version
-    )
-    return None
 
 
 def _code_of(flushed: Synced) -> Code:

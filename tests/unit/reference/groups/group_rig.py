@@ -60,6 +60,9 @@ class FakeCluster:
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return TOPIC if topic_id == TOPIC.id else None
 
+    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None:
+        raise NotImplementedError
+
 
 class FakeVerification:
     """The transaction coordinator: answers what the test says."""

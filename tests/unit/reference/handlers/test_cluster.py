@@ -135,7 +135,7 @@ async def test_a_disk_that_refuses_new_topics_is_told_of(caplog: pytest.LogCaptu
     async with cluster_node() as node:
         with mock.patch.object(node.catalog, "_store", side_effect=OSError("no space left")):
             assert codes(await metadata(node, ["auto"], create=True)) == {"auto": 3}
-    assert "1 topics that Metadata asked for were not created: no space left" in caplog.text
+    assert "could not create 1 topics named by Metadata: no space left" in caplog.text
 
 
 async def test_nothing_is_created_where_the_broker_or_the_acls_forbid_it() -> None:

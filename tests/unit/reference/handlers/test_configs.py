@@ -78,7 +78,7 @@ async def test_only_what_is_asked_for() -> None:
         assert (one.name, one.synonyms, one.documentation) == (
             "segment.bytes",
             [],
-            "a segment file is rolled at this size",
+            "size of a segment file",
         )
         (everything,) = await describe(node, (TOPIC, "orders", []))
         assert len(everything.configs) == 37

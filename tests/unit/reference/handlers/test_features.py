@@ -27,8 +27,8 @@ async def update(node: ClusterNode, *updates: tuple[str, int, int], validate_onl
     ("name", "level", "kind", "text"),
     # Kafka would do both; here they are the one level that the server has.
     [
-        ("metadata.version", 32, SAFE, "The reference coordinator has it at 33 only."),
-        ("kraft.version", 1, UPGRADE, "The reference coordinator has it at 0 only."),
+        ("metadata.version", 32, SAFE, "The reference coordinator supports only 33."),
+        ("kraft.version", 1, UPGRADE, "The reference coordinator supports only 0."),
     ],
 )
 async def test_one_update_that_is_refused_leaves_the_others_undone(name: str, level: int, kind: int, text: str) -> None:

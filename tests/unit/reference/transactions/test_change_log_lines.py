@@ -46,7 +46,7 @@ async def test_what_the_coordinator_ends_itself(caplog: pytest.LogCaptureFixture
     async with node(seeded(metadata(StateId.ONGOING, (42, 5)))) as running:
         await running.init()
         await running.settled()
-        fenced = "aborted by InitProducerId, its producer is fenced"
+        fenced = "aborted by InitProducerId, which fenced its producer"
         assert lines(caplog)[0] == ("INFO", f"{TID}: {fenced}, Ongoing 42:5 -> PrepareAbort 42:6")
     async with node(seeded(metadata(StateId.ONGOING, (42, 5)))) as running:
         running.now_ms += 60_001
@@ -59,7 +59,7 @@ async def test_what_the_coordinator_ends_itself(caplog: pytest.LogCaptureFixture
         assert lines(caplog) == [("INFO", rotated)]
         running.now_ms += 604_800_000
         await running.service.remove_expired()
-        assert lines(caplog) == [("DEBUG", f"{TID}: removed, as it was not used for too long, Empty 0:0")]
+        assert lines(caplog) == [("DEBUG", f"{TID}: removed after transactional.id.expiration.ms, Empty 0:0")]
 
 
 async def test_what_is_not_wanted_is_not_made(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,6 @@ from unittest import mock
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
@@ -22,8 +21,8 @@ from spark_2pc_sink.reference.coordinator.states import StateId
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import Appended
 from spark_2pc_sink.reference.storage.errors import UnreadableRecordError
-from spark_2pc_sink.reference.transactions.service import RETRY_PAUSE_MS, TransactionService, settings_of
-from tests.unit.reference.coordinator.driver import KEEPING, RELEASED, metadata
+from spark_2pc_sink.reference.transactions.service import RETRY_PAUSE_MS, settings_of
+from tests.unit.reference.coordinator.driver import KEEPING, metadata
 from tests.unit.reference.node import START_MS, TID, Disk, FakeCluster, Node, batch, committed, node
 from tests.unit.reference.seeds import seeded
 from tests.unit.reference.waiting import present, until
@@ -56,7 +55,7 @@ async def test_a_record_of_a_kind_that_is_not_known_does_not_keep_the_node_from_
     end = log.append_records([(b"\0\x63of another kind", b"\0\0value")], now_ms=START_MS).base_offset
     async with node(disk.copied(everything=True)) as restarted:
         assert restarted.state() == "CompleteCommit"
-    assert caplog.messages == [f"skipped offset {end} of __transaction_state-0: key version 99 is not known"]
+    assert caplog.messages == [f"skipped offset {end} of __transaction_state-0: unknown key version 99"]
 
 
 async def test_a_record_that_is_not_understood_is_named_and_nothing_is_lost() -> None:
@@ -378,15 +377,6 @@ async def test_the_crash_points_reach_to_the_end_of_the_job() -> None:
 
 
 # --- what it is made of -----------------------------------------------------------------------------------------------
-
-
-async def test_without_the_state_topic_there_is_no_coordinator() -> None:
-    running = Node(Disk(), Settings(), verification=None)
-    del running.disk.topics[TRANSACTION_STATE]
-    with pytest.raises(LocalProtocolError, match=TRANSACTION_STATE):
-        TransactionService(
-            running.cluster, running.markers, settings=RELEASED, properties=BrokerProperties(), now_ms=running.clock
-        )
 
 
 def test_settings_and_intervals_come_from_the_properties() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from kafka.protocol.consumer import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
@@ -42,29 +42,21 @@ _GROUPS_VERSION: Final = 8
 #: First version of OffsetFetch with a code for the whole request.
 _FETCH_CODE_VERSION: Final = 2
 _NO_OFFSET: Final = -1
+#: Name and id of a topic, its code, and the partitions to fetch.
+_FetchTarget: TypeAlias = tuple[str, UUID | None, Code, list[int]]
 
 
 @dataclass
 class _Asked:
-    """A topic in a request: its partitions, with a code for each already refused."""
+    """A topic in a request; its answer has the same partitions, those with a code are refused."""
 
     name: str
     topic_id: UUID | None
-    partitions: list[Any]
-    codes: list[Code] = field(default_factory=list)
+    answer: Any
+    rows: list[tuple[Any, Any]]
 
-    @property
-    def refused(self) -> bool:
-        return any(self.codes)
-
-    def rows(self, kind: Any) -> list[Any]:
-        return [
-            kind(partition_index=each.partition_index, error_code=code)
-            for each, code in zip(self.partitions, self.codes, strict=True)
-        ]
-
-    def accepted(self) -> Iterator[Any]:
-        return (each for each, code in zip(self.partitions, self.codes, strict=True) if code is Code.NONE)
+    def accepted(self) -> list[tuple[Any, Any]]:
+        return [(asked, row) for asked, row in self.rows if not row.error_code]
 
 
 class GroupOffsetHandlers:
@@ -77,24 +69,18 @@ class GroupOffsetHandlers:
     async def commit(self, context: RequestContext, request: Any) -> Any:
         refusal = Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
         by_id = context.version >= _TOPIC_ID_VERSION
-        asked = self._asked(context, request.topics, refusal, by_id=by_id)
-        if any(True for topic in asked for _ in topic.accepted()):
+        asked = self._asked(context, request.topics, refusal, _CommitTopic, _CommitPartition, by_id=by_id)
+        if any(topic.accepted() for topic in asked):
             retention_ms = request.retention_time_ms if request.retention_time_ms is not None else UNKNOWN
             offsets = self._offsets(request.group_id, asked, retention_ms)
-            code = await self._service.commit(_committer(request), offsets, version=context.version)
-            self._settle(asked, code)
-        return OffsetCommitResponse(
-            topics=[
-                _CommitTopic(name=topic.name, topic_id=topic.topic_id, partitions=topic.rows(_CommitPartition))
-                for topic in asked
-            ]
-        )
+            self._settle(asked, await self._service.commit(_committer(request), offsets, version=context.version))
+        return OffsetCommitResponse(topics=[topic.answer for topic in asked])
 
     @serves(Api.TXN_OFFSET_COMMIT, 0, 6)
     async def commit_in_transaction(self, context: RequestContext, request: Any) -> Any:
-        by_id = context.version >= _TXN_TOPIC_ID_VERSION
-        asked = self._asked(context, request.topics, _transaction_refusal(context, request), by_id=by_id)
-        if any(True for topic in asked for _ in topic.accepted()):
+        refusal, by_id = _transaction_refusal(context, request), context.version >= _TXN_TOPIC_ID_VERSION
+        asked = self._asked(context, request.topics, refusal, _TxnTopic, _TxnPartition, by_id=by_id)
+        if any(topic.accepted() for topic in asked):
             transaction = Transaction(
                 transactional_id=request.transactional_id,
                 pair=Pair(request.producer_id, request.producer_epoch),
@@ -103,38 +89,42 @@ class GroupOffsetHandlers:
             offsets = self._offsets(request.group_id, asked, UNKNOWN)
             code = await self._service.commit_in_transaction(_committer(request), offsets, transaction)
             self._settle(asked, Code(offsets_code(context.version, code)))
-        return TxnOffsetCommitResponse(
-            topics=[
-                _TxnTopic(name=topic.name, topic_id=topic.topic_id, partitions=topic.rows(_TxnPartition))
-                for topic in asked
-            ]
-        )
+        return TxnOffsetCommitResponse(topics=[topic.answer for topic in asked])
 
     def _asked(
-        self, context: RequestContext, topics: Iterable[Any], refusal: Code, *, by_id: bool = False
+        self,
+        context: RequestContext,
+        topics: Iterable[Any],
+        refusal: Code,
+        topic_kind: Any,
+        partition_kind: Any,
+        *,
+        by_id: bool = False,
     ) -> list[_Asked]:
-        """The topics in a commit, with those refused by name alone."""
+        """The topics of a request with their answers; Kafka's answers begin with those that are refused."""
         asked = []
         for topic in topics:
-            found, topic_code = self._find(context, AclOperation.READ, topic, topic.partitions, by_id=by_id)
-            code = refusal or topic_code
-            known = None if code else self._cluster.topic(found.name)
+            name, topic_id, code = self._find(context, AclOperation.READ, topic, by_id=by_id)
+            code = refusal or code
+            known = None if code else self._cluster.topic(name)
             count = 0 if known is None else known.partitions
-            # Kafka's answers begin with the refused ones.
-            found.partitions.sort(key=lambda each: 0 <= each.partition_index < count)
-            found.codes = [
-                code or (Code.NONE if 0 <= each.partition_index < count else Code.UNKNOWN_TOPIC_OR_PARTITION)
-                for each in found.partitions
-            ]
-            asked.append(found)
-        return sorted(asked, key=lambda topic: not topic.refused)
+            rows = []
+            for each in topic.partitions:
+                found = Code.NONE if 0 <= each.partition_index < count else Code.UNKNOWN_TOPIC_OR_PARTITION
+                rows.append((each, partition_kind(partition_index=each.partition_index, error_code=code or found)))
+            rows.sort(key=lambda row: not row[1].error_code)
+            answer = topic_kind(name=name, partitions=[row for _, row in rows])
+            if by_id:
+                answer.topic_id = topic_id
+            asked.append(_Asked(name, topic_id, answer, rows))
+        return sorted(asked, key=lambda topic: len(topic.accepted()) == len(topic.rows))
 
     def _find(
-        self, context: RequestContext, operation: AclOperation, topic: Any, partitions: Iterable[Any], *, by_id: bool
-    ) -> tuple[_Asked, Code]:
+        self, context: RequestContext, operation: AclOperation, topic: Any, *, by_id: bool
+    ) -> tuple[str, UUID | None, Code]:
         topic_id = topic.topic_id if by_id else None
         name, refusal = find_topic(self._cluster, context, operation, name=topic.name, topic_id=topic_id, by_id=by_id)
-        return _Asked(name, topic_id, list(partitions)), refusal
+        return name, topic_id, refusal
 
     def _offsets(self, group_id: str, asked: Iterable[_Asked], retention_ms: int) -> dict[OffsetKey, OffsetValue]:
         now_ms = self._now_ms()
@@ -149,16 +139,15 @@ class GroupOffsetHandlers:
                 topic_id=topic.topic_id,
             )
             for topic in asked
-            for each in topic.accepted()
+            for each, _ in topic.accepted()
             if self._service.metadata_fits(each.committed_metadata)
         }
 
     def _settle(self, asked: Iterable[_Asked], code: Code) -> None:
         """Set the commit's outcome for every partition not refused earlier."""
-        for topic in asked:
-            for at, each in enumerate(topic.partitions):
-                fits = self._service.metadata_fits(each.committed_metadata)
-                topic.codes[at] = topic.codes[at] or code or (Code.NONE if fits else Code.OFFSET_METADATA_TOO_LARGE)
+        for each, row in (pair for topic in asked for pair in topic.accepted()):
+            fits = self._service.metadata_fits(each.committed_metadata)
+            row.error_code = code or (Code.NONE if fits else Code.OFFSET_METADATA_TOO_LARGE)
 
     @serves(Api.OFFSET_FETCH, 1, 10)
     async def fetch(self, context: RequestContext, request: Any) -> Any:
@@ -190,32 +179,27 @@ class GroupOffsetHandlers:
         asked = keys = None
         if topics is not None:
             describe = AclOperation.DESCRIBE
-            asked = [self._find(context, describe, each, each.partition_indexes, by_id=by_id) for each in topics]
-            keys = [
-                OffsetKey(group_id, topic.name, at)
-                for topic, code in asked
-                if code is Code.NONE
-                for at in topic.partitions
+            asked = [
+                (*self._find(context, describe, each, by_id=by_id), list(each.partition_indexes)) for each in topics
             ]
+            keys = [OffsetKey(group_id, name, at) for name, _, code, indexes in asked if not code for at in indexes]
         code, found = await self._service.fetch(group_id, keys, require_stable=require_stable)
         if code is not Code.NONE:
             return code, []
         wanted = self._all_topics(context, found) if asked is None else asked
-        return Code.NONE, [_fetched(group_id, topic, each, found, context.version) for topic, each in wanted]
+        return Code.NONE, [_fetched(group_id, topic, found, context.version) for topic in wanted]
 
-    def _all_topics(
-        self, context: RequestContext, found: Mapping[OffsetKey, FetchedOffset]
-    ) -> list[tuple[_Asked, Code]]:
+    def _all_topics(self, context: RequestContext, found: Mapping[OffsetKey, FetchedOffset]) -> list[_FetchTarget]:
         """Every topic with offsets of the group that the principal may see; by id only those that exist."""
         partitions: dict[str, list[int]] = {}
         for key in found:
             if context.access.allows(AclOperation.DESCRIBE, Resource.TOPIC, key.topic):
                 partitions.setdefault(key.topic, []).append(key.partition)
-        wanted = []
+        wanted: list[_FetchTarget] = []
         for name, indexes in partitions.items():
             topic = self._cluster.topic(name)
             if topic is not None or context.version < _TOPIC_ID_VERSION:
-                wanted.append((_Asked(name, None if topic is None else topic.id, sorted(indexes)), Code.NONE))
+                wanted.append((name, None if topic is None else topic.id, Code.NONE, sorted(indexes)))
         return wanted
 
     @serves(Api.OFFSET_DELETE, 0, 0)
@@ -226,20 +210,16 @@ class GroupOffsetHandlers:
             refusal = self._service.delete_refusal(request.group_id)
         if refusal is not Code.NONE:
             return OffsetDeleteResponse(error_code=refusal)
-        asked = self._asked(context, request.topics, Code.NONE)
-        keys = [
-            OffsetKey(request.group_id, topic.name, each.partition_index)
+        asked = self._asked(context, request.topics, Code.NONE, _DeleteTopic, _DeletePartition)
+        rows = [
+            (OffsetKey(request.group_id, topic.name, each.partition_index), row)
             for topic in asked
-            for each in topic.accepted()
+            for each, row in topic.accepted()
         ]
-        codes = await self._service.delete(request.group_id, keys)
-        for topic in asked:
-            topic.codes = [
-                code or codes[OffsetKey(request.group_id, topic.name, each.partition_index)]
-                for each, code in zip(topic.partitions, topic.codes, strict=True)
-            ]
-        topics = [_DeleteTopic(name=topic.name, partitions=topic.rows(_DeletePartition)) for topic in asked]
-        return OffsetDeleteResponse(topics=topics)
+        codes = await self._service.delete(request.group_id, [key for key, _ in rows])
+        for key, row in rows:
+            row.error_code = codes[key]
+        return OffsetDeleteResponse(topics=[topic.answer for topic in asked])
 
 
 def _committer(request: Any) -> Committer:
@@ -257,20 +237,20 @@ def _transaction_refusal(context: RequestContext, request: Any) -> Code:
     return Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
 
 
-def _fetched(group_id: str, topic: _Asked, code: Code, found: Mapping[OffsetKey, FetchedOffset], version: int) -> Any:
-    none = FetchedOffset(None, code)
+def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, FetchedOffset], version: int) -> Any:
+    name, topic_id, code, indexes = topic
+    kind = _GroupPartition if version >= _GROUPS_VERSION else _FetchPartition
     partitions = []
-    for index in topic.partitions:
-        each = found.get(OffsetKey(group_id, topic.name, index), none)
+    for index in indexes:
+        each = found.get(OffsetKey(group_id, name, index), FetchedOffset(None, code))
         value = each.value
-        if value is not None and value.topic_id and topic.topic_id and value.topic_id != topic.topic_id:
+        if value is not None and value.topic_id and topic_id and value.topic_id != topic_id:
             # Committed for a deleted topic of the same name.
             value = None
-        kind = _GroupPartition if version >= _GROUPS_VERSION else _FetchPartition
         partitions.append(_fetched_partition(kind, index, each.code, value))
     if version >= _GROUPS_VERSION:
-        return _GroupTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
-    return _FetchTopic(name=topic.name, partitions=partitions)
+        return _GroupTopic(name=name, topic_id=topic_id, partitions=partitions)
+    return _FetchTopic(name=name, partitions=partitions)
 
 
 def _fetched_partition(kind: Any, index: int, code: Code, value: OffsetValue | None) -> Any:

@@ -148,7 +148,6 @@ NOWHERE: Final = FoundOffset(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
 
 #: Decoding holds the interpreter lock; the second thread is for small batches queued after a large one.
-#: Each holds at most one batch of `spark_2pc_sink.wire.batch_reader.DECOMPRESSED_BYTES_MAX`.
 _THREADS: Final = 2
 #: Below this size, switching to a thread takes longer than the work.
 _INLINE_BYTES_MAX: Final = 16 * 1024

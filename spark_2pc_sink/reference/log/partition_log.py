@@ -1,9 +1,8 @@
 """The leader of one partition: what may be appended, what is durable, and what a reader may see.
 
-One `PartitionLog` holds the batches (`storage`), the rules for producers (`producer_state`), and the offsets that
-readers are limited by. Everything runs on one event loop. An append is in the log when the call returns (the next
-append sees it), and durable after `sync`; the high watermark is the durable end, so that readers never see records that
-a crash could take back. A caller must not answer its client before `sync`.
+Everything runs on one event loop. An append is in the log when the call returns, and durable after `sync`; the high
+watermark is the durable end, so that readers never see records that a crash could take back. A caller must not answer
+its client before `sync`.
 
 The rules are those of Kafka 4.4.0's ``UnifiedLog`` and ``LocalLog``. There is no retention and no compaction; records
 deleted by DeleteRecords become unreadable, and their bytes are removed with the topic.
@@ -87,7 +86,7 @@ class LogState:
             self.marker_written(header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
 
     def marker_written(self, header: BatchHeader, *, commit: bool, coordinator_epoch: int) -> None:
-        ended = self.producers.marker_written(header, commit=commit, coordinator_epoch=coordinator_epoch)
+        ended = self.producers.marker_written(header, coordinator_epoch=coordinator_epoch)
         if ended is None:
             return
         self._ended.append(ended)
@@ -141,7 +140,7 @@ class PartitionLog:
         self.log_start_offset: int = 0
         self.high_watermark: int = log.end_offset
         self.last_stable_offset: int = self._stable_offset()
-        self._sync = GroupSync(log, executor, self._durable)
+        self._sync = GroupSync(log, executor, self._became_durable)
         self._changed: asyncio.Future[None] | None = None
         # Why the disk refused the last append; '' if it did not.
         self._disk_error = ""
@@ -162,10 +161,9 @@ class PartitionLog:
     ) -> PartitionLog:
         """Open a partition and recover its directory: every batch is read and its CRC checked.
 
-        Blocks while it reads; needs no event loop, so that startup may open logs in threads. A torn end is truncated;
-        damage in a segment that was complete on disk is a CorruptLogError, an end before ``durable_end`` (the offset up
-        to which the log was on disk at an earlier start or stop) a ShortLogError. Without a ``place`` everything is in
-        memory.
+        Blocks; needs no event loop, so that startup may open logs in threads. A torn end is truncated; damage in a
+        segment that was complete on disk is a CorruptLogError, an end before ``durable_end`` (the offset up to which
+        the log was on disk at an earlier start or stop) a ShortLogError. Without a ``place`` everything is in memory.
         """
         store = DiskStore(place) if isinstance(place, Path) else place or MemoryStore()
         log = SegmentedLog(store)
@@ -218,8 +216,7 @@ class PartitionLog:
         """Append a client's batch. Durable after `sync`; nothing is written unless the code is NONE.
 
         ``records`` are exactly the bytes that ``storage.batches.inspect`` returned ``header`` for, and are not kept;
-        ``guard`` is from `NeedsCoordinator`, for a transactional batch whose partition the coordinator has added. Also
-        for a duplicate `sync` is required before the answer.
+        ``guard`` is from `NeedsCoordinator`. `sync` is required before the answer to a duplicate too.
         """
         code = self._refusal(header, now_ms)
         if code is Code.NONE and lacks_keys:
@@ -432,7 +429,7 @@ class PartitionLog:
         except OSError as error:
             # Once for each reason: clients retry many times a second.
             if str(error) != self._disk_error:
-                _logger.error("%s: records are refused, as they cannot be written: %s", self._log.path, error)  # noqa: TRY400
+                _logger.error("%s: cannot write records, refusing them: %s", self._log.path, error)  # noqa: TRY400
             self._disk_error = str(error)
             return False
         if self._disk_error:
@@ -440,7 +437,7 @@ class PartitionLog:
             self._disk_error = ""
         return True
 
-    def _durable(self, end_offset: int) -> None:
+    def _became_durable(self, end_offset: int) -> None:
         self.high_watermark = end_offset
         self.last_stable_offset = self._stable_offset()
         self._wake()

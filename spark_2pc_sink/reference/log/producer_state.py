@@ -3,10 +3,9 @@
 The rules are those of Kafka 4.4.0's ``ProducerAppendInfo``, ``ProducerStateManager`` and ``UnifiedLog`` (KIP-98,
 "Producer Id, Epoch and Sequence"; KIP-360; KIP-890, "Verification" and "Epoch bump"). Per producer id there is an entry
 (epoch, last five batches of the epoch, open transaction) that the log itself determines, so that a reopened log has the
-same one; what is in memory only, from the first question to the coordinator until the first record, is in
-`VerificationGuards`.
+same one; a question to the coordinator (`Verifying`) is in memory only, until the transaction's first record.
 
-A caller checks first (`check_batch`, `check_marker`: nothing changes), writes, and then tells what it wrote
+A caller checks first (`check_batch`, `check_marker`: nothing changes), writes, and then reports what it wrote
 (`batch_written`, `marker_written`). Reading a log back is the second half alone: what is in the log was right once.
 """
 
@@ -50,61 +49,10 @@ class Verifying:
         return self
 
 
-class VerificationGuards:
-    """Which questions to the coordinator still hold, in memory only (KIP-890, "Verification"); one per producer id.
-
-    A guard is taken when the coordinator is asked about a transaction, and is used up by the transaction's first
-    record, or removed by a marker that arrives in between. A reopened log has none: pending questions are asked again.
-    """
-
-    def __init__(self) -> None:
-        self._verifying: dict[int, Verifying] = {}
-
-    def take(self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, now_ms: int) -> Guard:
-        """The guard for a batch that the coordinator is asked about; batches that wait together share one."""
-        asked = self._verifying.get(producer_id)
-        if asked is None:
-            asked = Verifying(Guard(), sequence, epoch, supports_epoch_bump, now_ms)
-        self._verifying[producer_id] = asked = asked.seen(sequence, epoch)
-        return asked.guard
-
-    def holds(self, producer_id: int, guard: Guard | None) -> bool:
-        asked = self._verifying.get(producer_id)
-        return guard is not None and asked is not None and asked.guard is guard
-
-    def in_sequence(self, producer_id: int, sequence: int, *, first_of_epoch: bool) -> bool:
-        """False if a batch that waits for a guard must not be the next one, whatever the log says.
-
-        Both rules are KIP-890's: a client that bumps epochs begins each transaction at 0, and if several batches
-        waited for one guard, the first must be appended first.
-        """
-        asked = self._verifying.get(producer_id)
-        if asked is None:
-            return True
-        if asked.supports_epoch_bump and first_of_epoch and sequence != 0:
-            return False
-        return sequence <= asked.lowest_sequence
-
-    def record_written(self, producer_id: int) -> None:
-        self._verifying.pop(producer_id, None)
-
-    def marker_written(self, producer_id: int, epoch: int) -> None:
-        asked = self._verifying.get(producer_id)
-        # A marker with the bumped epoch ends the previous transaction; the next one is already being verified.
-        if asked is not None and not (asked.supports_epoch_bump and asked.epoch == epoch):
-            del self._verifying[producer_id]
-
-    def expire(self, now_ms: int, expiration_ms: int) -> None:
-        expired = [key for key, asked in self._verifying.items() if now_ms - asked.created_ms >= expiration_ms]
-        for producer_id in expired:
-            del self._verifying[producer_id]
-
-
 #: Number of batches remembered to recognise a retry: a producer has at most five requests in flight
 #: (``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``).
 BATCHES_KEPT_MAX: Final = 5
 NO_EPOCH: Final = -1
-NO_COORDINATOR_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 
 
@@ -128,7 +76,7 @@ class ProducerEntry:
     producer_id: int
     epoch: int = NO_EPOCH
     batches: tuple[BatchMemory, ...] = ()
-    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    coordinator_epoch: int = NO_EPOCH
     txn_start_offset: int | None = None
     last_timestamp_ms: int = NO_TIMESTAMP
 
@@ -235,14 +183,15 @@ class EndedTransaction:
     producer_id: int
     first_offset: int
     marker_offset: int
-    commit: bool
 
 
 class ProducerStates:
     def __init__(self, *, verification: bool = True) -> None:
         self.verification = verification
         self._entries: dict[int, ProducerEntry] = {}
-        self._guards = VerificationGuards()
+        # One per producer id, from the question until the transaction's first record, or a marker in between. A
+        # reopened log has none: pending questions are asked again.
+        self._verifying: dict[int, Verifying] = {}
         # First offset of each open transaction to its producer id. Offsets only grow, so the first entry is smallest.
         self._open: dict[int, int] = {}
 
@@ -255,22 +204,19 @@ class ProducerStates:
     def first_open_offset(self) -> int | None:
         return next(iter(self._open), None)
 
-    # --- before the append: is the coordinator to be asked? -----------------------------------------------------------
-
     def standing(self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int) -> Standing:
         entry = self._entries.get(stamp.producer_id)
         if entry is not None and entry.epoch > stamp.producer_epoch:
             return Refused(Code.INVALID_PRODUCER_EPOCH)
         if entry is not None and entry.has_open_transaction(stamp.producer_epoch):
             return Verified()
-        guard = self._guards.take(
-            stamp.producer_id,
-            stamp.producer_epoch,
-            stamp.base_sequence,
-            supports_epoch_bump=supports_epoch_bump,
-            now_ms=now_ms,
-        )
-        return NeedsCoordinator(guard)
+        epoch, sequence = stamp.producer_epoch, stamp.base_sequence
+        asked = self._verifying.get(stamp.producer_id)
+        if asked is None:
+            asked = Verifying(Guard(), sequence, epoch, supports_epoch_bump, now_ms)
+        # Batches that wait together share one guard.
+        self._verifying[stamp.producer_id] = asked.seen(sequence, epoch)
+        return NeedsCoordinator(asked.guard)
 
     # --- checks: nothing changes --------------------------------------------------------------------------------------
 
@@ -293,7 +239,8 @@ class ProducerStates:
         if epoch < entry.epoch:
             return Code.INVALID_PRODUCER_EPOCH
         needs_guard = self.verification and header.transactional and not entry.has_open_transaction(epoch)
-        if needs_guard and not self._guards.holds(header.producer_id, guard):
+        asked = self._verifying.get(header.producer_id)
+        if needs_guard and (guard is None or asked is None or asked.guard is not guard):
             return Code.INVALID_TXN_STATE
         if sequenced and not self._in_sequence(entry, header):
             return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -320,9 +267,13 @@ class ProducerStates:
         return entry.txn_start_offset is not None and marker.producer_epoch != EPOCH_LIMIT
 
     def _in_sequence(self, entry: ProducerEntry, header: BatchHeader) -> bool:
-        first = header.base_sequence
-        if not self._guards.in_sequence(header.producer_id, first, first_of_epoch=not entry.batches):
-            return False
+        first, asked = header.base_sequence, self._verifying.get(header.producer_id)
+        if asked is not None:
+            # KIP-890: a client that bumps epochs begins each transaction at 0, and if several batches waited for one
+            # guard, the first must be appended first.
+            later = asked.supports_epoch_bump and not entry.batches and first != 0
+            if later or first > asked.lowest_sequence:
+                return False
         if entry.epoch == NO_EPOCH:
             return True  # nothing is known: the producer's records may have expired
         if header.producer_epoch != entry.epoch:
@@ -338,30 +289,33 @@ class ProducerStates:
         if before.txn_start_offset is None and after.txn_start_offset is not None:
             self._open[after.txn_start_offset] = header.producer_id
         if header.transactional:
-            self._guards.record_written(header.producer_id)
+            self._verifying.pop(header.producer_id, None)
 
-    def marker_written(self, header: BatchHeader, *, commit: bool, coordinator_epoch: int) -> EndedTransaction | None:
+    def marker_written(self, header: BatchHeader, *, coordinator_epoch: int) -> EndedTransaction | None:
         """Apply an end marker in the log; returns the transaction that it ended, or None if none was open."""
         before = self._entries.get(header.producer_id) or ProducerEntry(header.producer_id)
         self._entries[header.producer_id] = before.ended(
             header.producer_epoch, coordinator_epoch, header.max_timestamp_ms
         )
-        self._guards.marker_written(header.producer_id, header.producer_epoch)
+        asked = self._verifying.get(header.producer_id)
+        # A marker with the bumped epoch ends the previous transaction; the next one is already being verified.
+        if asked is not None and not (asked.supports_epoch_bump and asked.epoch == header.producer_epoch):
+            del self._verifying[header.producer_id]
         if before.txn_start_offset is None:
             return None
         del self._open[before.txn_start_offset]
-        return EndedTransaction(header.producer_id, before.txn_start_offset, header.base_offset, commit)
+        return EndedTransaction(header.producer_id, before.txn_start_offset, header.base_offset)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers whose last record is ``expiration_ms`` old, unless they have an open transaction."""
-        expired = [
-            entry.producer_id
-            for entry in self._entries.values()
-            if entry.txn_start_offset is None and now_ms - entry.last_timestamp_ms >= expiration_ms
-        ]
-        for producer_id in expired:
-            del self._entries[producer_id]
-        self._guards.expire(now_ms, expiration_ms)
+        """Forget old questions, and producers whose last record is so old and who have no open transaction."""
+        oldest_ms = now_ms - expiration_ms
+        entries, verifying = self._entries.items(), self._verifying.items()
+        self._entries = {
+            key: entry
+            for key, entry in entries
+            if entry.txn_start_offset is not None or entry.last_timestamp_ms > oldest_ms
+        }
+        self._verifying = {key: asked for key, asked in verifying if asked.created_ms > oldest_ms}
 
 
 @dataclass(frozen=True)
@@ -390,7 +344,6 @@ class AbortedIndex:
 
     def add(self, ended: EndedTransaction, stable_offset: int) -> None:
         """Add an aborted transaction; its marker must be the newest."""
-        assert not ended.commit
         assert not self._marker_offsets or self._marker_offsets[-1] < ended.marker_offset
         self._entries.append(
             AbortedTransaction(ended.producer_id, ended.first_offset, ended.marker_offset, stable_offset)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from spark_2pc_sink.wire.batch_format import Buffer
 
@@ -20,52 +20,6 @@ SUFFIX: Final = ".log"
 _DIGITS: Final = 20
 #: Never a valid descriptor.
 _CLOSED: Final = 2**31 - 1
-
-
-class SegmentFile(Protocol):
-    """The bytes of one segment."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    def append(self, parts: Sequence[Buffer]) -> None:
-        """Append the parts in sequence, all or nothing.
-
-        Raises:
-            TornFileError: the disk failed, and the partial write could not be truncated.
-        """
-
-    def read(self, position: int, count: int) -> bytes:
-        """Up to ``count`` bytes from ``position``; fewer at the end."""
-
-    def truncate(self, size_bytes: int) -> None: ...
-
-    def sync(self) -> None:
-        """Wait until everything written is on disk. May be called in a thread."""
-
-    def close(self) -> None: ...
-
-
-class SegmentStore(Protocol):
-    """The segments of one partition."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def on_disk(self) -> bool:
-        """False if no operation ever waits."""
-
-    def base_offsets(self) -> list[int]: ...
-
-    def segment(self, base_offset: int) -> SegmentFile:
-        """The file of a segment; created empty if missing."""
-
-    def sync(self) -> None:
-        """Wait until the names of all files are on disk. May be called in a thread."""
 
 
 class TornFileError(OSError):
@@ -77,23 +31,34 @@ def segment_name(base_offset: int) -> str:
 
 
 class DiskFile:
+    """The bytes of one segment; `sync` may be called in a thread."""
+
     def __init__(self, path: Path) -> None:
         self.path: str = str(path)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.size_bytes: int = os.fstat(self._descriptor).st_size
 
     def append(self, parts: Sequence[Buffer]) -> None:
+        """Append the parts in sequence, all or nothing.
+
+        Raises TornFileError if the disk failed, and the partial write could not be truncated.
+        """
         total = sum(map(len, parts))
         try:
             written = os.pwritev(self._descriptor, parts, self.size_bytes)
             if written < total:  # a disk that is nearly full, or more than the 2 GiB that the kernel takes at once
                 self._write_rest(memoryview(b"".join(parts))[written:], self.size_bytes + written)
         except OSError:
-            self._cut_back()
+            try:
+                os.ftruncate(self._descriptor, self.size_bytes)
+            except OSError as error:
+                message = f"{self.path} could not be truncated to {self.size_bytes} bytes: {error}"
+                raise TornFileError(message) from error
             raise
         self.size_bytes += total
 
     def read(self, position: int, count: int) -> bytes:
+        """Up to ``count`` bytes from ``position``; fewer at the end."""
         return os.pread(self._descriptor, count, position)
 
     def truncate(self, size_bytes: int) -> None:
@@ -104,7 +69,7 @@ class DiskFile:
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """See `SegmentFile`. Later uses get EBADF, not another file that has reused the number."""
+        """Later uses get EBADF, not another file that has reused the number."""
         descriptor, self._descriptor = self._descriptor, _CLOSED
         os.close(descriptor)
 
@@ -117,15 +82,9 @@ class DiskFile:
             rest = rest[written:]
             position += written
 
-    def _cut_back(self) -> None:
-        try:
-            os.ftruncate(self._descriptor, self.size_bytes)
-        except OSError as error:
-            raise TornFileError(f"{self.path} could not be cut back to {self.size_bytes} bytes: {error}") from error
-
 
 class DiskStore:
-    """The segments in a directory, which must exist."""
+    """The segments of a partition in a directory, which must exist; those missing are created empty."""
 
     on_disk: bool = True
 
@@ -141,6 +100,7 @@ class DiskStore:
         return DiskFile(self._directory / segment_name(base_offset))
 
     def sync(self) -> None:
+        """Wait until the names of all files are on disk."""
         descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -191,3 +151,7 @@ class MemoryStore:
         return self._files.setdefault(base_offset, MemoryFile(segment_name(base_offset)))
 
     def sync(self) -> None: ...
+
+
+SegmentFile: TypeAlias = DiskFile | MemoryFile
+SegmentStore: TypeAlias = DiskStore | MemoryStore

@@ -36,7 +36,7 @@ from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import HandlerFunction, RequestContext
-from spark_2pc_sink.reference.storage.files import MemoryFile
+from spark_2pc_sink.reference.storage.files import MemoryFile, MemoryStore
 from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService
 from spark_2pc_sink.reference.transactions.verification import Verification
@@ -119,12 +119,13 @@ class FileInMemory(MemoryFile):
             self.synced_bytes = size_bytes
 
 
-class DiskStoreInMemory:
+class DiskStoreInMemory(MemoryStore):
     """One partition's files, waited for as if they were on a disk; their paths are named after the partition."""
 
     on_disk = True
 
     def __init__(self, disk: Disk, name: str) -> None:
+        super().__init__()
         self.path = name
         self.disk = disk
         self.files: dict[int, FileInMemory] = {}

@@ -229,7 +229,7 @@ async def test_a_full_disk_refuses_and_takes_again_later(
     assert (log.end_offset, list(log.producers())) == (0, [])
     assert append(log, batch).base_offset == 0
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
-    assert f"{tmp_path}: records are refused, as they cannot be written: No space left" in caplog.text
+    assert f"{tmp_path}: cannot write records, refusing them: No space left" in caplog.text
     assert "can be written again" in caplog.text
     await log.sync()
     log.close()

@@ -316,7 +316,7 @@ def test_remains_that_cannot_be_cut_off_are_another_error(tmp_path: Path, monkey
     file = DiskFile(tmp_path / "f")
     monkeypatch.setattr(os, "pwritev", full_disk)
     monkeypatch.setattr(os, "ftruncate", full_disk)
-    with pytest.raises(TornFileError, match="could not be cut back to 0 bytes"):
+    with pytest.raises(TornFileError, match="could not be truncated to 0 bytes"):
         file.append([b"lost"])
 
 
@@ -327,7 +327,7 @@ def test_a_closed_file_is_no_other_file(tmp_path: Path) -> None:
     file.close()
     other = DiskFile(tmp_path / "g")
     for use in (lambda: file.read(0, 1), lambda: file.append([b"x"]), file.sync):
-        with pytest.raises(OSError, match=r"Bad file descriptor|could not be cut back"):
+        with pytest.raises(OSError, match=r"Bad file descriptor|could not be truncated"):
             use()
     assert (tmp_path / "g").read_bytes() == b""
     other.close()

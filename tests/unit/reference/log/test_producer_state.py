@@ -234,9 +234,7 @@ def run_marker(history: History, states: ProducerStates, marker: EndMarker, end:
     assert states.check_marker(marker) == (Code.INVALID_PRODUCER_EPOCH if stale else fenced)
     if stale or fenced:
         return end
-    written = states.marker_written(
-        control(epoch, at=end), commit=marker.commit, coordinator_epoch=marker.coordinator_epoch
-    )
+    written = states.marker_written(control(epoch, at=end), coordinator_epoch=marker.coordinator_epoch)
     assert (written and written.first_offset) == opened
     history.events.append(Event("marker", epoch, offset=end, coordinator=marker.coordinator_epoch))
     return end + 1
@@ -269,9 +267,7 @@ def test_what_was_written_alone_makes_the_same_entries(commands: list[tuple[obje
     again = ProducerStates()
     for event in history.written():
         if event.kind == "marker":
-            again.marker_written(
-                control(event.epoch, at=event.offset), commit=False, coordinator_epoch=event.coordinator
-            )
+            again.marker_written(control(event.epoch, at=event.offset), coordinator_epoch=event.coordinator)
         else:
             again.batch_written(
                 header(event.epoch, event.sequence, event.count, at=event.offset, transactional=event.transactional)

@@ -89,7 +89,7 @@ class Acl:
             return name.startswith(self.name)
         return self.name in {name, WILDCARD}
 
-    def speaks_of(self, principal: str, host: str, operation: int) -> bool:
+    def applies_to(self, principal: str, host: str, operation: int) -> bool:
         if self.principal not in {principal, WILDCARD_PRINCIPAL} or self.host not in {host, WILDCARD}:
             return False
         if self.operation in {operation, ALL_OPERATIONS}:
@@ -188,8 +188,8 @@ class AclAccess:
         named = [acl for acl in self.store.acls if acl.names(resource.value, name)]
         if not named:
             return self.open_without_acl
-        spoken = [acl for acl in named if acl.speaks_of(self.principal, self.host, operation.value)]
-        return bool(spoken) and all(acl.allows for acl in spoken)
+        matching = [acl for acl in named if acl.applies_to(self.principal, self.host, operation.value)]
+        return bool(matching) and all(acl.allows for acl in matching)
 
     def allows_any(self, operation: AclOperation, resource: Resource) -> bool:
         """True if the client may do it to at least one resource of the kind, even if none exists.
@@ -200,19 +200,16 @@ class AclAccess:
             return True
         exact = {operation.value, ALL_OPERATIONS}
         of_kind = (acl for acl in self.store.acls if acl.resource == resource.value and acl.operation in exact)
-        spoken = [acl for acl in of_kind if acl.speaks_of(self.principal, self.host, operation.value)]
-        denied = [acl for acl in spoken if not acl.allows]
-        return any(acl.allows and not any(_covers(deny, acl) for deny in denied) for acl in spoken)
+        matching = [acl for acl in of_kind if acl.applies_to(self.principal, self.host, operation.value)]
+        denied = [acl for acl in matching if not acl.allows]
+        return any(acl.allows and not any(_covers(deny, acl) for deny in denied) for acl in matching)
 
 
 def _covers(deny: Acl, allow: Acl) -> bool:
+    literal = allow.pattern == PatternCode.LITERAL
     if deny.pattern == PatternCode.PREFIXED:
-        return allow.name.startswith(deny.name) and not _is_wildcard(allow)
-    return _is_wildcard(deny) or (allow.pattern == PatternCode.LITERAL and allow.name == deny.name)
-
-
-def _is_wildcard(acl: Acl) -> bool:
-    return acl.pattern == PatternCode.LITERAL and acl.name == WILDCARD
+        return allow.name.startswith(deny.name) and not (literal and allow.name == WILDCARD)
+    return deny.name == WILDCARD or (literal and allow.name == deny.name)
 
 
 def access_by_acls(properties: BrokerProperties, store: AclStore) -> Callable[[str, str], Access]:

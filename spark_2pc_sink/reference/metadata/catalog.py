@@ -38,9 +38,9 @@ class Catalog:
     Reads never wait. Changes run one after the other, in the order of the calls, and complete even if the caller is
     cancelled in between.
 
-    ``properties`` are the start's with later alterations applied. ``on_deleted`` is called with each deleted topic,
-    after it became invisible to readers and before its logs are closed; ``on_transaction_version`` with each new level
-    of the feature, once it is durable; ``on_properties`` with the altered properties.
+    ``properties`` are those of the start with later alterations applied. ``on_deleted`` is called with each deleted
+    topic, after it became invisible to readers and before its logs are closed; ``on_transaction_version`` with each new
+    level of the feature, once it is durable; ``on_properties`` with the altered properties.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Catalog:
         )
         if opened.recovered_cut_bytes:
             _log.warning(
-                "%s-%d: cut off %d bytes behind the end at offset %d: a write that an unclean end of the node has torn",
+                "%s-%d: truncated %d bytes after offset %d: torn write from an unclean shutdown",
                 topic,
                 partition,
                 opened.recovered_cut_bytes,
@@ -295,43 +295,41 @@ class Catalog:
             if log.topic in topics and log.high_watermark
         }
 
-    async def _create(self, topics: Sequence[Topic]) -> list[Topic]:
-        created: list[Topic] = []
-
-        def change(state: CatalogState) -> CatalogState:
-            created.extend(topic for topic in topics if topic.name not in state.topics)
-            return state.with_topics(*created)
-
-        await self._change(change, made=created)
-        return created
+    async def _create(self, topics: Iterable[Topic]) -> list[Topic]:
+        return await self._put(lambda now: [topic for topic in topics if topic.name not in now])
 
     async def _alter(self, name: str, alter: Callable[[Topic], Topic | None]) -> Topic | None:
-        altered: list[Topic] = []
+        def altered(now: Mapping[str, Topic]) -> list[Topic]:
+            found = alter(now[name]) if name in now else None
+            return [] if found is None else [found]
+
+        return next(iter(await self._put(altered)), None)
+
+    async def _put(self, topics_of: Callable[[Mapping[str, Topic]], list[Topic]]) -> list[Topic]:
+        """Add or replace the topics that ``topics_of`` makes from the current ones, and return them."""
+        made: list[Topic] = []
 
         def change(state: CatalogState) -> CatalogState:
-            topic = state.topics.get(name)
-            found = None if topic is None else alter(topic)
-            altered.extend([] if found is None else [found])
-            return state.with_topics(*altered)
+            made.extend(topics_of(state.topics))
+            return state.with_topics(*made)
 
-        await self._change(change, made=altered)
-        return altered[0] if altered else None
+        await self._change(change, made=made)
+        return made
 
     async def _change(
         self, change: Callable[[CatalogState], CatalogState], *, made: Iterable[Topic] = ()
     ) -> CatalogState:
         """Carry a change out; ``made`` are topics whose partitions need directories, known once ``change`` has run."""
-        return await asyncio.shield(asyncio.ensure_future(self._change_in_turn(change, made)))
 
-    async def _change_in_turn(
-        self, change: Callable[[CatalogState], CatalogState], made: Iterable[Topic]
-    ) -> CatalogState:
-        async with self._changing:
-            state = change(self._state)
-            if state != self._state:
-                await self._store(state, made)
-                self._show(state)
-            return state
+        async def change_in_turn() -> CatalogState:
+            async with self._changing:
+                state = change(self._state)
+                if state != self._state:
+                    await self._store(state, made)
+                    self._show(state)
+                return state
+
+        return await asyncio.shield(asyncio.ensure_future(change_in_turn()))
 
     async def _delete(self, name: str) -> Topic | None:
         async with self._changing:
@@ -358,7 +356,7 @@ class Catalog:
 
     async def _store(self, state: CatalogState, made: Iterable[Topic]) -> None:
         if self._closed:
-            raise LocalProtocolError(operation="a change of the catalog", state="closed", rule="the node has ended")
+            raise LocalProtocolError(operation="a change of the catalog", state="closed", rule="the node has stopped")
         if self._directory is not None:
             await asyncio.to_thread(store, self._directory, state, made, before=self._state)
 

@@ -30,7 +30,7 @@ def read_checked(data: bytes) -> Any:
     if isinstance(found, dict) and _CHECKSUM in found:
         written = found.pop(_CHECKSUM)
         if written != _checksum(found):
-            raise ValueError(f"its checksum is {written}, its fields make {_checksum(found)}")
+            raise ValueError(f"its checksum is {written}, that of its fields {_checksum(found)}")
     return found
 
 
@@ -176,7 +176,7 @@ def read_state(document: bytes) -> CatalogState:
     try:
         found = read_checked(document)
         if found["version"] != _FORMAT_VERSION:
-            raise ValueError(f"its version is {found['version']!r}, and only {_FORMAT_VERSION} is known")
+            raise ValueError(f"its version is {found['version']!r}, only {_FORMAT_VERSION} is supported")
         topics = [_topic(row) for row in found["topics"]]
         # Written before UpdateFeatures was supported: the level was the property's value, and nothing was altered.
         lacking = {"property_transaction_version": found["transaction_version"], "feature_changes": 0}
@@ -217,5 +217,5 @@ def _topic(row: dict[str, Any]) -> Topic:
 def _typed(row: dict[str, Any], name: str, kind: type) -> Any:
     value = row[name]
     if type(value) is not kind:
-        raise ValueError(f"its field {name!r} is no {kind.__name__}: {value!r}")
+        raise ValueError(f"its field {name!r} must be of type {kind.__name__}: {value!r}")
     return value

@@ -52,19 +52,6 @@ from spark_2pc_sink.reference.metadata.catalog_state import (
 LogEnds: TypeAlias = Mapping[tuple[UUID, int], int]
 
 
-def write_log_ends(ends: LogEnds) -> bytes:
-    rows = [[id_text(topic_id), partition, end] for (topic_id, partition), end in ends.items()]
-    return write_checked({"ends": rows})
-
-
-def read_log_ends(data: bytes) -> LogEnds:
-    try:
-        rows = read_checked(data)["ends"]
-        return {(id_of_text(topic_id), int(partition)): int(end) for topic_id, partition, end in rows}
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"a field is missing or has the wrong type: {error!r}") from error
-
-
 _LOCK: Final = ".lock"
 _CATALOG: Final = "catalog.json"
 _META: Final = "meta.properties"
@@ -92,7 +79,7 @@ class DataDirectory:
             os.close(self._lock)
             if error.errno not in {errno.EWOULDBLOCK, errno.EACCES}:
                 raise
-            raise self._refused("another process has this directory", "stop it, or name another directory") from error
+            raise self._refused("is used by another process", "stop it, or name another directory") from error
 
     def close(self) -> None:
         os.close(self._lock)
@@ -108,31 +95,41 @@ class DataDirectory:
         except ValueError as error:
             raise self._refused(
                 f"{file} cannot be read: {error}",
-                f"restore the file, or name another directory. {file.name}{_PREVIOUS} lacks the last change: put it in "
-                "place only if that was no topic and no block of producer ids that is in use",
+                f"restore the file, or name another directory. {file.name}{_PREVIOUS} lacks the last change: use it "
+                "only if that change did not create a topic or a block of producer ids",
             ) from error
         self._must_belong(state)
         return state
 
     def write_catalog(self, state: CatalogState) -> None:
-        """Replace the state, durably before this returns; after a crash either the old or the new one is there."""
-        self._keep_previous()
+        """Replace the state, durably before this returns; after a crash either the old or the new one is there.
+
+        The old one is hard-linked under a second name, which survives.
+        """
+        unfinished = self.path / (_CATALOG + _PREVIOUS + _UNFINISHED)
+        unfinished.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # the first start
+            unfinished.hardlink_to(self.path / _CATALOG)
+            unfinished.replace(self.path / (_CATALOG + _PREVIOUS))
         self._replace(_CATALOG, write_state(state))
 
     def read_log_ends(self) -> LogEnds:
         file = self.path / _LOG_ENDS
         try:
-            return read_log_ends(file.read_bytes())
+            rows = read_checked(file.read_bytes())["ends"]
+            return {(id_of_text(topic_id), int(partition)): int(end) for topic_id, partition, end in rows}
         except FileNotFoundError:
             return {}
-        except ValueError as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            detail = error if isinstance(error, ValueError) else f"a field is missing or has the wrong type: {error!r}"
             raise self._refused(
-                f"{file} cannot be read: {error}",
-                "restore the file, or remove it: logs are then taken as they are, and what is missing is not noticed",
+                f"{file} cannot be read: {detail}",
+                "restore the file, or remove it: logs are then accepted as they are, and lost records are not noticed",
             ) from error
 
     def write_log_ends(self, ends: LogEnds) -> None:
-        self._replace(_LOG_ENDS, write_log_ends(ends))
+        rows = [[id_text(topic_id), partition, end] for (topic_id, partition), end in ends.items()]
+        self._replace(_LOG_ENDS, write_checked({"ends": rows}))
 
     def write_meta(self, state: CatalogState) -> None:
         """Write ``meta.properties`` where it is missing (Kafka: ``MetaProperties``, version 1)."""
@@ -154,10 +151,9 @@ class DataDirectory:
     def make_partitions(self, topics: Iterable[Topic], *, live: Iterable[Topic] = (), starting: bool = False) -> None:
         """Make the directories of all partitions that have none yet, durable before this returns.
 
-        A directory of a topic that does not exist (half created, or deleted) is moved out of the way: it is renamed,
-        and removed with the next deleted topic unless it contains records. Those of the other existing topics,
-        ``live``, stay where they are; so do records when ``starting``, for `must_belong` to refuse: the files were
-        exchanged. If the disk refuses one of them, those created before it are removed again.
+        A directory of a topic that does not exist (half created, or deleted) is renamed, and removed with the next
+        deleted topic unless it contains records. Those of the other existing topics, ``live``, stay where they are; so
+        do records when ``starting``, for `must_belong` to refuse: the files were exchanged.
         """
         topics = tuple(topics)
         owners = {topic.id for topic in (*topics, *live)}
@@ -191,16 +187,16 @@ class DataDirectory:
         found = _topic_id(directory / _PARTITION_META)
         if found not in {None, topic.id}:
             raise self._refused(
-                f"{directory} has the data of another topic of that name, with the id {found}", "move it away"
+                f"{directory} contains the data of another topic of that name, with the id {found}", "move it away"
             )
         return directory
 
     def remove_topics(self, topics: Iterable[Topic], *, live: Container[str] = ()) -> None:
         """Remove all files of deleted topics; files that are already gone are ignored.
 
-        A directory is renamed before its files are removed, so that a half-empty one never has its own name. The rename
-        is durable when this returns. Files that cannot be removed are left to the next call. A directory without a
-        topic id may belong to one of the existing topics, whose names are ``live``.
+        A directory is renamed before its files are removed, so that a half-empty one never has its own name. Files that
+        cannot be removed are left to the next call. A directory without a topic id may belong to one of the existing
+        topics, whose names are ``live``.
         """
         existing = {entry.name for entry in self.path.iterdir()}
         renamed = False
@@ -218,7 +214,7 @@ class DataDirectory:
             try:
                 shutil.rmtree(leftover)
             except OSError as error:
-                _log.warning("%s is left for later: %s", leftover, error)
+                _log.warning("could not remove %s, will retry: %s", leftover, error)
 
     def partitions_with_records(self) -> set[str]:
         return {segment.parent.name for segment in self.path.glob("*/*.log") if segment.stat().st_size}
@@ -229,13 +225,13 @@ class DataDirectory:
         away = self.path / f"{directory.name}.{uuid.uuid4().hex}-{'stray' if used else 'delete'}"
         directory.rename(away)
         if used:
-            _log.warning("%s has records of a topic that there is not: it is %s now", directory, away.name)
+            _log.warning("%s contains records of an unknown topic; renamed it to %s", directory, away.name)
 
     def _must_be_unused(self) -> None:
         for entry in self.path.iterdir():
             if entry.name == _META or (entry.is_dir() and _PARTITION_DIRECTORY.fullmatch(entry.name)):
                 raise self._refused(
-                    f"it holds {entry.name} and no {_CATALOG}: the data of another server, or a lost file",
+                    f"contains {entry.name} but no {_CATALOG}: the data of another server, or a lost file",
                     "name an empty directory, or restore the file",
                 )
 
@@ -249,16 +245,6 @@ class DataDirectory:
             raise self._refused(
                 f"{self.path / _META} and {_CATALOG} name different clusters or nodes", "restore the one that is right"
             )
-
-    def _keep_previous(self) -> None:
-        """Hard-link the catalog under a second name, which survives its replacement."""
-        unfinished = self.path / (_CATALOG + _PREVIOUS + _UNFINISHED)
-        unfinished.unlink(missing_ok=True)
-        try:
-            unfinished.hardlink_to(self.path / _CATALOG)
-        except FileNotFoundError:
-            return  # the first start
-        unfinished.replace(self.path / (_CATALOG + _PREVIOUS))
 
     def _replace(self, name: str, content: bytes) -> None:
         unfinished = self.path / (name + _UNFINISHED)

@@ -201,7 +201,7 @@ async def test_files_that_the_disk_does_not_let_go_are_left_to_the_next_start(
             await catalog.create_topic("orders", 1)
             assert await catalog.delete_topic("orders") is not None
             (left,) = (name for name in names_in(tmp_path) if name.endswith("-delete"))
-            assert caplog.messages == [f"{tmp_path / left} is left for later: device or resource busy"]
+            assert caplog.messages == [f"could not remove {tmp_path / left}, will retry: device or resource busy"]
             await catalog.create_topic("orders", 1)
             log = present(catalog.log("orders", 0))
             log.append(records, read_header(records), now_ms=START_MS)
@@ -416,7 +416,7 @@ async def test_a_log_that_is_shorter_than_at_the_last_stop_or_start_is_refused_b
     file.write_bytes(written + written[:20])
     async with opened(tmp_path) as catalog:
         assert [log.end_offset for log in catalog.logs()] == [3]
-    assert any("orders-0: cut off 20 bytes behind the end at offset 3" in message for message in caplog.messages)
+    assert any("orders-0: truncated 20 bytes after offset 3" in message for message in caplog.messages)
     # Whoever gives the records up says so.
     file.unlink()
     (tmp_path / "log-ends.json").unlink()

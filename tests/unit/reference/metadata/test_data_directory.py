@@ -69,7 +69,7 @@ def test_a_directory_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> N
         (b"{", "Expecting property name"),
         (b"[]", "wrong type"),
         (b"{}", "no field 'version'"),
-        (b'{"version": 2}', "only 1 is known"),
+        (b'{"version": 2}', "only 1 is supported"),
         (b'{"version": 1, "topics": []}', "no field"),
         (b'{"version": 1, "topics": [3]}', "wrong type"),
         (b"\xff\xfe\x00", "can't decode|invalid|codec"),
@@ -95,7 +95,7 @@ def test_a_field_of_the_wrong_type_is_named(tmp_path: Path, directory: DataDirec
 @pytest.mark.parametrize("name", ["meta.properties", "orders-0"])
 def test_the_data_of_another_server_is_left_alone(tmp_path: Path, directory: DataDirectory, name: str) -> None:
     (tmp_path / name).mkdir()
-    with pytest.raises(ConfigurationError, match=f"holds {name}"):
+    with pytest.raises(ConfigurationError, match=f"contains {name}"):
         directory.read_catalog()
 
 
@@ -212,7 +212,7 @@ def test_a_directory_of_a_topic_that_there_is_not_makes_room(
     (stray,) = tmp_path.glob("orders-1.*-stray")
     assert (stray / "00000000000000000000.log").read_bytes() == b"x"
     assert caplog.messages == [
-        f"{tmp_path / 'orders-1'} has records of a topic that there is not: it is {stray.name} now"
+        f"{tmp_path / 'orders-1'} contains records of an unknown topic; renamed it to {stray.name}"
     ]
     directory.remove_topics([])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".lock", "orders-0", "orders-1", stray.name]

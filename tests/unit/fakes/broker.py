@@ -138,7 +138,7 @@ class FakePartition:
         if entry.commit is None:
             self.producers.batch_written(entry.header)
         else:
-            self.producers.marker_written(entry.header, commit=entry.commit, coordinator_epoch=entry.coordinator_epoch)
+            self.producers.marker_written(entry.header, coordinator_epoch=entry.coordinator_epoch)
 
 
 #: Produce below transaction.version 2, and from there on.

@@ -39,7 +39,6 @@ from spark_2pc_sink.ids import ENDING_STATES, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.error_policy import LEADER_MOVED, kafka_error
 from spark_2pc_sink.kafka.transaction_queries import (
     AbortedOpenTransaction,
-    HangingTransaction,
     ListFilter,
     OpenTransaction,
     TerminatedTransaction,
@@ -98,34 +97,6 @@ def owners_of(
     owners = queries.owners(sorted({found.producer_id for found in candidates}))
     details = {owner: queries.details(owner) for owner in sorted(set(owners.values()))}
     return {found: details.get(owners.get(found.producer_id, "")) for found in candidates}
-
-
-def find_hanging(
-    queries: TransactionQueries,
-    *,
-    topic: str | None,
-    partition: int | None,
-    broker_id: int | None,
-    max_timeout_ms: int,
-) -> tuple[HangingTransaction, ...]:
-    """Search partitions for hanging transactions; changes nothing. See `TransactionTool.find_hanging`."""
-    searched = [
-        found for found in queries.partitions(topic, broker_id) if partition is None or found.partition == partition
-    ]
-    now_ms = queries.now_ms()
-    seen = open_transactions(queries.producers(searched, broker_id=broker_id))
-    owners = owners_of(queries, [found for found, last_ms in seen.items() if now_ms - last_ms > max_timeout_ms])
-    suspected = {found: reason for found, owner in owners.items() if (reason := why_hanging(found, owner)) is not None}
-    # A transaction ended between the two checks was not hanging: a hanging one is still open now.
-    again = queries.producers({found.where for found in suspected}, broker_id=broker_id)
-    still_open = {found.identity for found in open_transactions(again)}
-    return tuple(
-        HangingTransaction(
-            **vars(found), last_timestamp_ms=seen[found], duration_ms=now_ms - seen[found], reason=reason
-        )
-        for found, reason in suspected.items()
-        if found.identity in still_open
-    )
 
 
 #: How often a marker with a lost answer is sent, each time after checking again whether it is needed.

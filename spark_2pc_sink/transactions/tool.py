@@ -158,12 +158,29 @@ class TransactionTool:
                 remedy="pass the topic too",
             )
         self._check_broker(broker_id)
+        searched = self._queries.partitions(topic, broker_id)
         if topic is not None and partition is not None:
             where = _partition(topic, partition)
-            if where not in self._queries.partitions(topic, broker_id):
+            if where not in searched:
                 raise unknown_topic(topic, _missing(partition, broker_id))
-        return ending.find_hanging(
-            self._queries, topic=topic, partition=partition, broker_id=broker_id, max_timeout_ms=max_timeout_ms
+            searched = (where,)
+        now_ms = self._queries.now_ms()
+        seen = ending.open_transactions(self._queries.producers(searched, broker_id=broker_id))
+        owners = ending.owners_of(
+            self._queries, [found for found, last_ms in seen.items() if now_ms - last_ms > max_timeout_ms]
+        )
+        suspected = {
+            found: reason for found, owner in owners.items() if (reason := ending.why_hanging(found, owner)) is not None
+        }
+        # A transaction ended between the two checks was not hanging: a hanging one is still open now.
+        again = self._queries.producers({found.where for found in suspected}, broker_id=broker_id)
+        still_open = {found.identity for found in ending.open_transactions(again)}
+        return tuple(
+            HangingTransaction(
+                **vars(found), last_timestamp_ms=seen[found], duration_ms=now_ms - seen[found], reason=reason
+            )
+            for found, reason in suspected.items()
+            if found.identity in still_open
         )
 
     def abort(

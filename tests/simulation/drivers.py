@@ -153,8 +153,8 @@ _NO_TIMES: Final = _NoTimes()
 
 
 @dataclass(frozen=True)
-class Words:
-    """What a person says who starts a job, or a recovery from the command line.
+class OperatorOptions:
+    """The options that a person gives to a job, or to a recovery from the command line.
 
     Args:
         accept_replay: the batch named with ``accept_replay`` of the job.
@@ -168,8 +168,8 @@ class Words:
     batch_id: int | None = None
     open_transaction: OpenTransactionEnd | None = None
 
-    def beside(self, others: Words) -> Words:
-        """These of the job, and the others too."""
+    def merged_with(self, others: OperatorOptions) -> OperatorOptions:
+        """These, completed by the others."""
         return replace(
             self,
             adopt=self.adopt or others.adopt,
@@ -183,7 +183,7 @@ class TaskFailedError(Exception):
 
 @cache
 def options_with(*, adopt: bool, accept_loss: BatchRange | None) -> RecoveryOptions:
-    """The options of a recovery with these words. Kept, as each of a million drivers would check them all anew."""
+    """The options of a recovery. Cached: each of a million drivers would validate them again."""
     return replace(OPTIONS, adopt=adopt, accept_loss=accept_loss)
 
 
@@ -333,10 +333,10 @@ class JobDriver:
     #: Those that the sink writes to; a command knows none.
     topics: tuple[str, ...] = (TOPIC,)
 
-    def __init__(self, world: World, number: int, words: Words) -> None:
+    def __init__(self, world: World, number: int, operator_options: OperatorOptions) -> None:
         self.world = world
         self.number = number
-        self.words = words
+        self.operator_options = operator_options
         self.outcome = "running"
         self.actor = Actor(self._body)
         self._batch_id = 0
@@ -364,19 +364,27 @@ class JobDriver:
         return BatchDriver(
             Sides(self.recovery(), self._kafka, self._store, self.world),
             RunOfQuery(TRANSACTIONAL_ID, QUERY_ID, f"run-{self.number}"),
-            BatchRules(ATTEMPTS_MAX, DECISION_MARGIN_MS, RESTORE_DEADLINE_MS, self.words.accept_replay, _add_own_part),
+            BatchRules(
+                ATTEMPTS_MAX,
+                DECISION_MARGIN_MS,
+                RESTORE_DEADLINE_MS,
+                self.operator_options.accept_replay,
+                _add_own_part,
+            ),
             _NO_TIMES,
         )
 
     def recovery(self) -> Recovery:
         """The real one, over this driver's connections."""
         return Recovery(
-            options_with(adopt=self.words.adopt, accept_loss=self.words.accept_loss),
+            options_with(adopt=self.operator_options.adopt, accept_loss=self.operator_options.accept_loss),
             kafka=self._kafka,
             store=self._store,
             clock=self.world,
             topics=self.topics,
-            choice=OperatorChoice(self.words.decision, self.words.batch_id, self.words.open_transaction),
+            choice=OperatorChoice(
+                self.operator_options.decision, self.operator_options.batch_id, self.operator_options.open_transaction
+            ),
         )
 
     def _body(self) -> None:
@@ -441,14 +449,14 @@ class Operator(JobDriver):
 
 
 class Person(Operator):
-    """A person who runs ``spark-2pc recover --take-over`` with further words; see `recovery.api.recover`."""
+    """A person who runs ``spark-2pc recover --take-over`` with further options; see `recovery.api.recover`."""
 
     def __str__(self) -> str:
         return f"person {self.number}"
 
     def run(self) -> None:
         """Where there is no row, none is made unless that was asked for."""
-        if self._store.read_standing(TRANSACTIONAL_ID) is None and not self.words.adopt:
+        if self._store.read_standing(TRANSACTIONAL_ID) is None and not self.operator_options.adopt:
             self.recovery().diagnosis.dry_run()
         else:
             super().run()

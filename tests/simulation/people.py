@@ -4,7 +4,7 @@ The faults in `faults` come from outside, and of each the product must make the 
 an act that a message, the README or a manual names, at a moment when it may be right or wrong. The verdict is `green`
 in `checkers`: whatever ends without an error must be right, but for what the ledger says that somebody has accepted.
 
-A person who acts *at any point* has read nothing: his words accept only the batch that ``spark-2pc status`` shows him.
+A person who acts *at any point* has read nothing, and accepts only the batch that ``spark-2pc status`` shows him.
 A person who *answers a halt* has read it, and accepts what it names.
 """
 
@@ -20,7 +20,7 @@ from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from tests.simulation import faults
 from tests.simulation.broker import Record
-from tests.simulation.drivers import DriverCrashedError, JobDriver, Person, Words
+from tests.simulation.drivers import DriverCrashedError, JobDriver, OperatorOptions, Person
 from tests.simulation.schedule import GO
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 
@@ -60,10 +60,10 @@ RECOVER_COMMIT_OPEN: Final = "recover-commit-open"
 RECOVER_ABORT_OPEN: Final = "recover-abort-open"
 _END_OPEN: Final = (RECOVER_COMMIT_OPEN, RECOVER_ABORT_OPEN)
 RECOVER: Final = {
-    RECOVER_ADOPT: Words(adopt=True),
-    RECOVER_ACCEPT_LOSS: Words(adopt=True, accept_loss=BatchRange(0, 0)),
-    RECOVER_DROP: Words(decision=OperatorDecision.DROP),
-    RECOVER_ACCEPT_REPLAY: Words(decision=OperatorDecision.ACCEPT_REPLAY),
+    RECOVER_ADOPT: OperatorOptions(adopt=True),
+    RECOVER_ACCEPT_LOSS: OperatorOptions(adopt=True, accept_loss=BatchRange(0, 0)),
+    RECOVER_DROP: OperatorOptions(decision=OperatorDecision.DROP),
+    RECOVER_ACCEPT_REPLAY: OperatorOptions(decision=OperatorDecision.ACCEPT_REPLAY),
 }
 
 #: The driver dies, and from here on the job is started with an option that is meant for one start.
@@ -132,13 +132,13 @@ class People:
 
     Attributes:
         acted: whether anybody has done what no message had asked for, and the product does not mend.
-        left_on: what every start of the job says from here on.
+        leftover_options: what every start of the job says from here on.
         logs_unread: whether somebody who looked for lost batches was not answered.
     """
 
     def __init__(self, world: World) -> None:
         self.acted = False
-        self.left_on = Words()
+        self.leftover_options = OperatorOptions()
         self.logs_unread = False
         self._world = world
         #: The batch that was in doubt when its row was deleted; and when its history was deleted too.
@@ -187,14 +187,14 @@ class People:
         self.acted |= choice not in MENDED
         world = self._world
         if choice in RECOVER:
-            words = RECOVER[choice]
-            self._accept(words.decision, self._in_doubt())
-            self._give_up(words.accept_loss)
-            world.run_beside(Person, words)
+            operator_options = RECOVER[choice]
+            self._accept(operator_options.decision, self._in_doubt())
+            self._give_up(operator_options.accept_loss)
+            world.run_alongside(Person, operator_options)
         elif choice in _END_OPEN:
             self._say_how_it_ends(OpenTransactionEnd(world.next_batch if choice == RECOVER_COMMIT_OPEN else None))
         elif choice in LEFT_ON:
-            self.left_on = self._said(choice).beside(self.left_on)
+            self.leftover_options = self._said(choice).merged_with(self.leftover_options)
             raise DriverCrashedError
         elif choice in (*_DELETING, CREATE_TOPIC):
             self._change_topic(choice)
@@ -238,10 +238,10 @@ class People:
             database.restore(int(choice.removeprefix(BACKUP)))
 
     def _say_how_it_ends(self, word: OpenTransactionEnd) -> None:
-        person = self._world.start(Person, Words(adopt=True, open_transaction=word))
+        person = self._world.start(Person, OperatorOptions(adopt=True, open_transaction=word))
         self._end_open.append((person, word))
         self._heed()
-        self._world.go_on_with(person)
+        self._world.switch_to(person)
 
     def _heed(self) -> None:
         """While nothing else tells, the batch may end on one side only, as a person says who has not looked."""
@@ -274,15 +274,15 @@ class People:
         if self._forgotten is not None:
             self._world.ledger.written_again[self._forgotten] += 1
 
-    def _said(self, option: str) -> Words:
+    def _said(self, option: str) -> OperatorOptions:
         """What is left on; a replay is accepted of the batch that the row has."""
         if option == ADOPT_LEFT_ON:
-            return Words(adopt=True)
+            return OperatorOptions(adopt=True)
         row = self._world.database.row
         batch_id = 0 if row is None or row.batch_id is None else row.batch_id
         self._world.ledger.left_out.add(batch_id)
         self._world.ledger.any_replay.add(batch_id)
-        return Words(accept_replay=batch_id)
+        return OperatorOptions(accept_replay=batch_id)
 
     def _in_doubt(self) -> int | None:
         """The batch that ``spark-2pc status`` shows as one that Kafka may lack, also of a row that is lost."""
@@ -320,16 +320,16 @@ class People:
         if chosen in (DROP, ACCEPT_REPLAY):
             decision = OperatorDecision.DROP if chosen == DROP else OperatorDecision.ACCEPT_REPLAY
             self._accept(decision, self._in_doubt())
-            return world.start(Person, Words(decision=decision, batch_id=self._in_doubt()))
+            return world.start(Person, OperatorOptions(decision=decision, batch_id=self._in_doubt()))
         if chosen == LEAVE_OUT:
             world.ledger.left_out.add(batch_id)
-            return world.start(JobDriver, Words(accept_replay=batch_id))
+            return world.start(JobDriver, OperatorOptions(accept_replay=batch_id))
         if chosen == END_OPEN:
-            return world.start(Person, Words(adopt=True, open_transaction=self._looked_up()))
+            return world.start(Person, OperatorOptions(adopt=True, open_transaction=self._looked_up()))
         if chosen == GO:
             return None
         if chosen in (ADOPT, ADOPT_JOB):
-            return world.start(Person if chosen == ADOPT else JobDriver, Words(adopt=True))
+            return world.start(Person if chosen == ADOPT else JobDriver, OperatorOptions(adopt=True))
         return self._name_the_lost(halt, chosen)
 
     def _looked_up(self) -> OpenTransactionEnd:
@@ -355,7 +355,7 @@ class People:
         ledger.not_in_table |= later
         ledger.written_again.update(later)
         kind = Person if chosen == ACCEPT_LOSS else JobDriver
-        return self._world.start(kind, Words(adopt=True, accept_loss=lost))
+        return self._world.start(kind, OperatorOptions(adopt=True, accept_loss=lost))
 
     def _answers(self, cause: HaltCause) -> tuple[str, ...]:
         """What can be answered. Who was asked to compare first does not say that Kafka lacks what it has."""

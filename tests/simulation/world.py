@@ -1,8 +1,8 @@
 """The world of one schedule: both servers, the clock, Spark's commit log, the drivers, and whose turn it is.
 
-Its ledger has what persons have accepted: whose words excuse which difference between the two sides, batch by batch.
-Only words count, not what the product did after them. Who drops batch 1 has accepted that Kafka lacks batch 1; where
-Kafka then lacks batch 2, nobody has accepted that.
+Its ledger has what people accepted: which difference between the two sides is excused, batch by batch. Only that counts,
+not what the product did afterwards. A person who drops batch 1 has accepted that Kafka lacks batch 1, and not that it
+lacks batch 2.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.simulation.drivers import (
     JobDriver,
     NextStart,
     Operator,
+    OperatorOptions,
     TaskFailedError,
-    Words,
 )
 from tests.simulation.people import People
 from tests.simulation.schedule import GO, PROFILES, Choices, Profile
@@ -275,22 +275,22 @@ class World:
                 following = self._stopped.pop()
                 self.trace(f"{following} continues")
 
-    def start(self, kind: type[JobDriver], words: Words | None = None) -> JobDriver:
-        """A driver or a person who begins now; the job also with what was left on."""
-        words = words or Words()
+    def start(self, kind: type[JobDriver], operator_options: OperatorOptions | None = None) -> JobDriver:
+        """Start a driver or a person; the job also with the options that were left on."""
+        operator_options = operator_options or OperatorOptions()
         if not issubclass(kind, Operator):
-            words = words.beside(self.people.left_on)
-        driver = kind(self, len(self.drivers) + 1, words)
+            operator_options = operator_options.merged_with(self.people.leftover_options)
+        driver = kind(self, len(self.drivers) + 1, operator_options)
         self.drivers.append(driver)
-        self.trace(f"{driver} starts{'' if words == Words() else f' with {words}'}")
+        self.trace(f"{driver} starts{'' if operator_options == OperatorOptions() else f' with {operator_options}'}")
         return driver
 
-    def run_beside(self, kind: type[JobDriver], words: Words | None = None) -> None:
-        """The running driver stands still, while another one runs that begins now."""
-        self.go_on_with(self.start(kind, words))
+    def run_alongside(self, kind: type[JobDriver], operator_options: OperatorOptions | None = None) -> None:
+        """Pause the running driver while a new one runs."""
+        self.switch_to(self.start(kind, operator_options))
 
-    def go_on_with(self, other: JobDriver) -> None:
-        """The running driver stands still, while this one runs."""
+    def switch_to(self, other: JobDriver) -> None:
+        """Pause the running driver while this one runs."""
         self._extra += 1
         self._stop(other)
 
@@ -367,7 +367,7 @@ class World:
         elif choice == faults.ARRIVE:
             self._arrive()
         elif choice in _STARTED:
-            self.run_beside(_STARTED[choice])
+            self.run_alongside(_STARTED[choice])
         elif choice == faults.SWITCH:
             self._stop(self._stopped.pop(0))
         else:

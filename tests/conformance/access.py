@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -51,25 +51,19 @@ def with_users(server: LocalBroker, port: int) -> LocalBroker:
     return server
 
 
-@contextmanager
-def secured_kafka(users: int) -> Iterator[tuple[str, str]]:
-    """Apache Kafka with a listener for users: the addresses for administrators and for users."""
-    port = free_port()
-    kafka = KafkaBroker(two_phase_commit=True, properties={**properties_for(users), **KAFKA_PROPERTIES})
-    with with_users(kafka, port) as server:
-        yield server.bootstrap, f"127.0.0.1:{port}"
+#: Who can be asked; not yet started.
+SECURED: Final[Mapping[str, Callable[[dict[str, str]], LocalBroker]]] = {
+    "reference": lambda properties: ReferenceCoordinator(keep_prepared=False, properties=properties),
+    "kafka": lambda properties: KafkaBroker(two_phase_commit=True, properties={**properties, **KAFKA_PROPERTIES}),
+}
 
 
 @contextmanager
-def secured_reference(users: int) -> Iterator[tuple[str, str]]:
-    """The same of the reference coordinator."""
+def secured(kind: str, users: int) -> Iterator[tuple[str, str]]:
+    """A server with a listener for so many users: the addresses for administrators and for users."""
     port = free_port()
-    with with_users(ReferenceCoordinator(keep_prepared=False, properties=properties_for(users)), port) as server:
+    with with_users(SECURED[kind](properties_for(users)), port) as server:
         yield server.bootstrap, f"127.0.0.1:{port}"
-
-
-#: Who can be asked.
-SECURED: Final = {"reference": secured_reference, "kafka": secured_kafka}
 
 
 class AccessSubject:

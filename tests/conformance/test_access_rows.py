@@ -10,7 +10,7 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.testing import CapabilityError, ReferenceCoordinator
-from tests.conformance.access import SECURED, AccessSubject
+from tests.conformance.access import AccessSubject, secured
 from tests.conformance.cases import OK, init
 from tests.conformance.cases_access import CASES, AccessCase
 from tests.conformance.machine import EVENTS, MachineSubject
@@ -26,12 +26,12 @@ _UNSTABLE = {"unstable.api.versions.enable": "true"}
 
 
 @pytest.fixture(scope="module", params=WIRE_SUBJECTS)
-def secured(request: pytest.FixtureRequest) -> Iterator[AccessSubject]:
+def subject(request: pytest.FixtureRequest) -> Iterator[AccessSubject]:
     try:
-        with SECURED[request.param](len(CASES)) as (administrators, users):
-            subject = AccessSubject(administrators, users, CASES)
-            yield subject
-            subject.close()
+        with secured(request.param, len(CASES)) as (administrators, users):
+            made = AccessSubject(administrators, users, CASES)
+            yield made
+            made.close()
     except CapabilityError as error:
         _skip(request.config, str(error))
 
@@ -59,8 +59,8 @@ def start(request: pytest.FixtureRequest, kind: str) -> Iterator[Starter]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_row(secured: AccessSubject, case: AccessCase) -> None:
-    secured.run(case)
+def test_row(subject: AccessSubject, case: AccessCase) -> None:
+    subject.run(case)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The world of one schedule: both servers, the clock, Spark's commit log, the drivers, and whose turn it is.
 
-Its ledger has what people accepted: which difference between the two sides is excused, batch by batch. Only that counts,
-not what the product did afterwards. A person who drops batch 1 has accepted that Kafka lacks batch 1, and not that it
-lacks batch 2.
+Its ledger has what people accepted: which difference between the two sides is excused, batch by batch. What the product
+did afterwards does not count. A person who drops batch 1 has accepted that Kafka lacks batch 1, and not that it lacks
+batch 2.
 """
 
 from __future__ import annotations

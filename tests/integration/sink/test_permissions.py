@@ -24,7 +24,7 @@ from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.testing import read_topic
 from spark_2pc_sink.testing.local_broker import create_topic
-from tests.conformance.access import PASSWORD, SECURED, user_of
+from tests.conformance.access import PASSWORD, secured, user_of
 from tests.conformance.raw_client import RawClient
 from tests.harness.kafka_tools import tool_command
 from tests.harness.remedies import sql_in
@@ -122,7 +122,7 @@ def test_the_rights_that_readme_lists_are_enough(
     named = str(sa.make_url(database).database)
     run(database, *(each.replace("DATABASE shop", f'DATABASE "{named}"') for each in statements()))
     stream = FileStream(spark, tmp_path, SCHEMA)
-    with SECURED[kind](1) as (administrators, users):
+    with secured(kind, 1) as (administrators, users):
         create_topic(administrators, "orders", partitions=2)
         assert problems(users, role) == {"transactional id", "topic orders"}
         with RawClient(administrators) as administrator:
@@ -217,7 +217,7 @@ def test_what_a_check_prints_makes_a_sink_ready(
     schema = "the State" if "schema" in state else "public"
     if state:
         run(database, ddl(StoreSettings(state_schema=schema, history_batches=0 if "without" in state else 1_000)))
-    with SECURED["kafka"](1) as (administrators, users):
+    with secured("kafka", 1) as (administrators, users):
         sink = DualWriteSink(
             transactional_id=f"the orders, {state}",
             kafka=login(users),

@@ -32,9 +32,10 @@ SEGMENT_BYTES = 20_000
 SHAPES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3000)), max_size=40)
 
 
-def opened(store: SegmentStore) -> SegmentedLog:
+def opened(store: SegmentStore, taken: list[bytes] | None = None) -> SegmentedLog:
+    """A log after its recovery, which adds the batches that it finds to ``taken``."""
     log = SegmentedLog(store)
-    log.recover(lambda _header, _batch: None)
+    log.recover(lambda _header, batch: None if taken is None else taken.append(batch))
     return log
 
 
@@ -138,8 +139,7 @@ def test_a_log_is_the_same_when_it_is_opened_again(shapes: list[tuple[int, int]]
     log = opened(store)
     batches = [append(log, count, value_bytes) for count, value_bytes in shapes]
     taken: list[bytes] = []
-    again = SegmentedLog(store)
-    again.recover(lambda _header, batch: taken.append(batch))
+    again = opened(store, taken)
     assert taken == batches
     assert (again.end_offset, again.size_bytes, again.recovered_cut_bytes) == (log.end_offset, log.size_bytes, 0)
     assert list(again.batches(0)) == list(log.batches(0))
@@ -333,23 +333,9 @@ def test_a_closed_file_is_no_other_file(tmp_path: Path) -> None:
     other.close()
 
 
-class Log(SegmentedLog):
-    """A log that remembers what recovery told."""
-
-    def __init__(self, store: DiskStore | MemoryStore) -> None:
-        super().__init__(store)
-        self.taken: list[BatchHeader] = []
-        self.recover(lambda header, _batch: self.taken.append(header))
-
-
-def fill(store: DiskStore | MemoryStore, sizes: list[int], *, segment_bytes: int = 1 << 20) -> list[bytes]:
-    log = Log(store)
-    batches = []
-    for size in sizes:
-        batch = build_batch(encode_records([(None, bytes(size))] * 2), record_count=2, timestamp_ms=1)
-        stamped = stamp_batch(batch, read_header(batch), base_offset=log.end_offset, leader_epoch=3)
-        log.append(stamped, segment_bytes=segment_bytes)
-        batches.append(b"".join(stamped.parts))
+def fill(store: SegmentStore, sizes: list[int], *, segment_bytes: int = 1 << 20) -> list[bytes]:
+    log = opened(store)
+    batches = [append(log, 2, size, segment_bytes=segment_bytes) for size in sizes]
     log.close()
     return batches
 
@@ -365,11 +351,12 @@ def test_a_torn_end_is_cut_off_at_every_byte() -> None:
     first, second, last = fill(MemoryStore(), [5, 300, 40])
     for kept in range(len(last)):
         store = holding(first + second + last[:kept])
-        log = Log(store)
-        assert [header.base_offset for header in log.taken] == [0, 2]
+        taken: list[bytes] = []
+        log = opened(store, taken)
+        assert taken == [first, second]
         assert (log.end_offset, log.recovered_cut_bytes) == (4, kept)
         assert store.segment(0).read(0, 10_000) == first + second
-    log = Log(holding(first + second + last))
+    log = opened(holding(first + second + last))
     assert (log.end_offset, log.recovered_cut_bytes) == (6, 0)
 
 
@@ -379,20 +366,20 @@ def test_a_wrong_bit_anywhere_in_the_last_batch_cuts_it_off() -> None:
     for position in [*range(12), *range(16, len(last))]:
         damaged = bytearray(last)
         damaged[position] ^= 0x40
-        log = Log(holding(first + bytes(damaged)))
+        log = opened(holding(first + bytes(damaged)))
         assert (log.end_offset, log.recovered_cut_bytes) == (2, len(last)), position
 
 
 def test_what_follows_a_torn_batch_goes_with_it() -> None:
     """It was never acknowledged: a sync covers everything before."""
     first, torn, whole = fill(MemoryStore(), [5, 20, 30])
-    log = Log(holding(first + bytes(len(torn)) + whole))
+    log = opened(holding(first + bytes(len(torn)) + whole))
     assert (log.end_offset, log.recovered_cut_bytes) == (2, len(torn) + len(whole))
 
 
 def test_a_file_of_zeros_is_an_empty_log() -> None:
     """A crash may leave the length of a file without its content."""
-    log = Log(holding(bytes(5000)))
+    log = opened(holding(bytes(5000)))
     assert (log.end_offset, log.recovered_cut_bytes, log.size_bytes) == (0, 5000, 0)
 
 
@@ -403,7 +390,9 @@ def test_batches_are_whole_however_they_lie_in_what_is_read_at_once(
     monkeypatch.setattr(segmented_log, "READ_BYTES", read_bytes)
     store = MemoryStore()
     batches = fill(store, [5, 300, 1, 40, 2000, 7])
-    assert Log(store).taken == [read_header(batch) for batch in batches]
+    taken: list[bytes] = []
+    opened(store, taken)
+    assert taken == batches
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut"])
@@ -421,7 +410,7 @@ def test_damage_in_an_earlier_segment_is_told_and_nothing_is_changed(tmp_path: P
     files[1].write_bytes(data)
     before = [file.read_bytes() for file in files]
     with pytest.raises(CorruptLogError, match=rf"{files[1].name} is damaged at byte {position}: no whole batch at"):
-        Log(DiskStore(tmp_path))
+        opened(DiskStore(tmp_path))
     assert [file.read_bytes() for file in files] == before
 
 
@@ -430,13 +419,13 @@ def test_a_segment_that_is_missing_is_told(tmp_path: Path) -> None:
     missing = sorted(tmp_path.iterdir())[1]
     missing.unlink()
     with pytest.raises(CorruptLogError, match=r"it ends at offset 4, the next segment begins at 8"):
-        Log(DiskStore(tmp_path))
+        opened(DiskStore(tmp_path))
 
 
 def test_a_last_segment_that_is_empty_or_torn_leaves_the_one_before(tmp_path: Path) -> None:
     batches = fill(DiskStore(tmp_path), [400, 400])
     (tmp_path / segment_name(4)).write_bytes(batches[0][:50])
-    log = Log(DiskStore(tmp_path))
+    log = opened(DiskStore(tmp_path))
     assert (log.end_offset, log.recovered_cut_bytes) == (4, 50)
     log.close()
 
@@ -446,4 +435,4 @@ def test_a_first_segment_that_is_missing_is_told(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
     store.segment(5).close()
     with pytest.raises(CorruptLogError, match="the first that is there begins at offset 5"):
-        SegmentedLog(store).recover(lambda *_: None)
+        opened(store)

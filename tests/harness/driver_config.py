@@ -35,6 +35,7 @@ ROWS = "id BIGINT, payload STRING"
 KILL = "kill"
 STOP = "stop"
 TERMINATE = "terminate"
+HOLD = "hold"
 #: A file of this name ends an input that grows.
 END = "END"
 
@@ -50,7 +51,8 @@ class Fault:
             batch is counted.
         batch: the batch that is being written, or is to be written next.
         do: `KILL` ends it and its process group with SIGKILL, `STOP` stops the process with SIGSTOP until somebody
-            continues it; `TERMINATE` sends it SIGTERM, as a scheduler does. Only with Spark.
+            continues it; `TERMINATE` sends it SIGTERM, as a scheduler does, and with `HOLD` the batch also goes no
+            further. Both only with Spark.
     """
 
     at: str
@@ -175,8 +177,10 @@ class Faults:
         elif fault.do == STOP:
             # To this thread, which takes it before it goes on; it stops the whole process.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
-        elif fault.do == TERMINATE:
+        elif fault.do in (TERMINATE, HOLD):
             os.kill(os.getpid(), signal.SIGTERM)
+            if fault.do == HOLD:
+                threading.Event().wait()
         else:
             raise ValueError(fault.do)
         self._journal.write("continued", at=fault.at)

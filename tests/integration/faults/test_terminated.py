@@ -10,7 +10,7 @@ import pytest
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.job_end import EXIT_DONE, EXIT_STOPPED
 from spark_2pc_sink.testing import wait_until
-from tests.harness.driver_config import TERMINATE, Fault
+from tests.harness.driver_config import HOLD, TERMINATE, Fault
 from tests.harness.driver_job import Job
 from tests.harness.driver_process import SPARK_DEADLINE_S, DriverProcess, Outcome
 from tests.harness.driver_spark import GRACE_S
@@ -25,9 +25,9 @@ STOPPED_S = GRACE_S + 20
 STEPS = [step for step in Step if step is not Step.RECOVER]
 
 
-def terminated_at(job: Job, step: Step, batch: int) -> DriverProcess:
+def terminated_at(job: Job, step: Step, batch: int, do: str = TERMINATE) -> DriverProcess:
     """Run a driver that gets SIGTERM after a step; it ends by itself, in time."""
-    driver = job.start(Fault(at=f"step:{step.name}", batch=batch, do=TERMINATE))
+    driver = job.start(Fault(at=f"step:{step.name}", batch=batch, do=do))
     wait_until(lambda: bool(driver.events("fault")), deadline_s=SPARK_DEADLINE_S, what=f"SIGTERM after {step.name}")
     told_s = time.monotonic()
     assert driver.outcome() == Outcome("finished")
@@ -36,13 +36,16 @@ def terminated_at(job: Job, step: Step, batch: int) -> DriverProcess:
     return driver
 
 
-@pytest.mark.parametrize(
+at_steps = pytest.mark.parametrize(
     "steps",
     [
         pytest.param((Step.DECIDE,), id="decided"),
         pytest.param(STEPS, id="each", marks=pytest.mark.thorough),
     ],
 )
+
+
+@at_steps
 def test_the_batch_under_way_ends(steps: Sequence[Step], kafka_without_2pc: Broker, make_job: MakeJob) -> None:
     """A29: one start after the other, each stopped at another step; each row is there once."""
     job = make_job(kafka_without_2pc, sizes=(20,) * (len(steps) + 12), spark=True)
@@ -53,6 +56,20 @@ def test_the_batch_under_way_ends(steps: Sequence[Step], kafka_without_2pc: Brok
         assert job.state("batch_id")[0] > batch
     last = job.run()
     assert [event["code"] for event in last.events("code")] == [EXIT_DONE]
+    job.check()
+
+
+@at_steps
+def test_a_batch_that_stands_still_at_a_step_is_left_to_the_next_start(
+    steps: Sequence[Step], kafka_without_2pc: Broker, make_job: MakeJob
+) -> None:
+    """A29: one start after the other; each completes or repeats what the one before it has left, and is stopped too."""
+    job = make_job(kafka_without_2pc, sizes=(20,) * (len(steps) + 1), spark=True)
+    for batch, step in enumerate(steps):
+        driver = terminated_at(job, step, batch, HOLD)
+        assert "stopped: the batch under way has not ended. The next start settles it" in driver.log_tail()
+        assert job.state("batch_id") in ({(batch,)} if step >= Step.DECIDE else {(None,), (batch - 1,)})
+    job.run()
     job.check()
 
 

@@ -1,12 +1,14 @@
-"""The manifests of examples/kubernetes agree with the job, with each other and with docs/scheduling.md."""
+"""The manifests of examples/kubernetes have fields that exist, and agree with the job, each other and the page."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from tests.harness.page_blocks import ROOT
 
@@ -14,6 +16,9 @@ FOLDER: Final = ROOT / "examples" / "kubernetes"
 JOB: Final = (FOLDER / "orders.py").read_text()
 PORT: Final = int(re.findall(r"driver_port=(\d+)", JOB)[0])
 GRACE_S: Final = int(re.findall(r"grace_s=(\d+)", JOB)[0])
+
+
+SCHEMA: Final = json.loads((ROOT / "tests" / "vectors" / "kubernetes.json").read_text())
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -29,6 +34,28 @@ def pods() -> dict[str, dict[str, Any]]:
         "driver-pod.yaml": template["spec"],
         "spark-application.yaml": {**application["spec"]["driver"], "containers": [application["spec"]["driver"]]},
     }
+
+
+def wrong_in(document: dict[str, Any]) -> list[str]:
+    """What the API server, or the definition of the operator's resource, would refuse."""
+    validator = Draft202012Validator({**SCHEMA, "$ref": f"#/$defs/{document['kind']}"})
+    return [f"{found.json_path}: {found.message}" for found in validator.iter_errors(document)]
+
+
+@pytest.mark.parametrize("name", list(pods()))
+def test_the_api_server_takes_it(name: str) -> None:
+    for document in documents(name):
+        assert wrong_in(document) == []
+        assert wrong_in({**document, "spek": {}}) != []
+
+
+def test_a_field_in_the_wrong_place_or_of_another_type_is_told() -> None:
+    _, deployment = documents("driver.yaml")
+    deployment["spec"]["template"]["spec"]["terminationGracePeriod"] = 60
+    (application,) = documents("spark-application.yaml")
+    application["spec"]["driver"]["cores"] = "1"
+    assert "'terminationGracePeriod' was unexpected" in "".join(wrong_in(deployment))
+    assert "'1' is not of type 'integer'" in "".join(wrong_in(application))
 
 
 @pytest.mark.parametrize("name", list(pods()))

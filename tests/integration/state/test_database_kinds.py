@@ -1,18 +1,28 @@
 """What is behind an address: look-alikes are refused by name, services of PostgreSQL are told with their limits.
 
-A real server answers as they do: in a database of its own, version() is another function, and others are gone.
+A real server answers as they do: in a database of its own, version() is another function, and others are gone. QuestDB
+and H2 are tried themselves.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
+import psycopg2
 import pytest
 from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
+from spark_2pc_sink.testing import free_port, wait_until
+from spark_2pc_sink.testing.java import find_java_home
+from spark_2pc_sink.testing.processes import ServerProcess
+from tests.conftest import or_skip
+from tests.harness.kafka_tools import find_jars
 from tests.harness.sql import run_sql
 from tests.integration.state.state_stores import settings
 
@@ -51,6 +61,9 @@ def store_of(database: str, **changes: str) -> Iterator[SqlStateStore]:
         (_GREENPLUM, (), "Greenplum", "distribution key"),
         ("PostgreSQL 14.4 (Apache Cloudberry 2.0.0 build 1) on x86_64", (), "Apache Cloudberry", "distribution key"),
         ("PostgreSQL 9.5 on x86_64-unknown-linux-gnu (Materialize v26.1.0)", (), "Materialize", "ON CONFLICT"),
+        ("PostgreSQL 9.2.4 (openGauss 6.0.0 build aee4abd5) on x86_64", (), "openGauss", "ON CONFLICT"),
+        ("PostgreSQL 13.14.0-RisingWave-2.5.0 (c2b1a9d)", (), "RisingWave", "transactions"),
+        ("CrateDB 6.0.1 (built 2026-07-01/Linux, jdk 24)", (), "CrateDB", "transactions"),
         ("SomeDB 1.0, compatible with PostgreSQL 18", (), "SomeDB", "version()"),
         ("PostgreSQL 16", _OF_DSQL, "Aurora DSQL", "temporary tables"),
         (_OF_17, _WITHOUT_END, "not PostgreSQL", "pg_terminate_backend"),
@@ -72,6 +85,53 @@ def test_a_look_alike_is_refused_by_name_and_accepted_by_name(
         store.prepare_schema()
         assert store.read_all() == []
     assert f"is {name}, which lacks" in caplog.text
+
+
+@contextmanager
+def running(name: str, folder: Path, libs: Path) -> Iterator[str]:
+    """One of `make look-alikes`, as a process; its URL."""
+    port = free_port()
+    folder.chmod(0o755)
+    java, own = [str(find_java_home() / "bin" / "java"), "-Xmx256m", "-cp", f"{libs}/*"], {}
+    if name == "QuestDB":
+        words = ["io.questdb.ServerMain", "-d", str(folder)]
+        url = f"postgresql://admin:quest@127.0.0.1:{port}/qdb"
+        own = {"QDB_PG_NET_BIND_TO": f"127.0.0.1:{port}", "QDB_TELEMETRY_ENABLED": "false"}
+        own |= {f"QDB_{each}_ENABLED": "false" for each in ("HTTP", "HTTP_MIN", "LINE_TCP", "LINE_UDP")}
+    else:
+        words = ["org.h2.tools.Server", "-pg", "-pgPort", str(port), "-ifNotExists", "-baseDir", str(folder)]
+        url = f"postgresql://sa:sa@127.0.0.1:{port}/test"
+
+    def answers() -> bool:
+        try:
+            psycopg2.connect(url).close()
+        except psycopg2.OperationalError:
+            assert server.running, (folder / "log").read_text()
+            return False
+        return True
+
+    server = ServerProcess([*java, *words], log=folder / "log", environment={**os.environ, **own})
+    try:
+        wait_until(answers, deadline_s=60, what=f"{name} to answer")
+        yield url
+    finally:
+        server.end(signal.SIGTERM, deadline_s=20)
+
+
+@pytest.mark.thorough
+@pytest.mark.java
+@pytest.mark.parametrize(("name", "lacks"), [("QuestDB", "transactions"), ("H2", "COPY FROM STDIN")])
+def test_a_real_look_alike_is_refused_by_name(
+    name: str, lacks: str, pytestconfig: pytest.Config, tmp_path: Path
+) -> None:
+    """C20: whatever else it answers to a connection."""
+    place = {"jar": name.lower(), "target": "look-alikes"}
+    libs = or_skip(pytestconfig, lambda: find_jars("SPARK_2PC_LOOK_ALIKES", ".cache/look-alikes-1/libs", **place))
+    with running(name, tmp_path, libs) as url, store_of(url) as store:
+        with pytest.raises(ConfigurationError) as refused:
+            store.prepare_schema()
+        assert f"it is {name} (PostgreSQL " in refused.value.rule
+        assert lacks in refused.value.rule
 
 
 def test_catalogs_that_are_not_postgresql_s_are_refused(database: str) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka import KafkaConsumer
 
 from jdbc_state import SqlStateStore
 from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import PostgresServer, assert_same_multiset, read_topic, wait_until
 from tests.conftest import or_skip
-from tests.harness.page_blocks import Block, blocks, run_block
+from tests.harness.page_blocks import ROOT, Block, blocks, run_block
 from tests.harness.postgres_standby import PostgresStandby
 from tests.harness.sql import run_sql
 from tests.harness.streams import FileStream, start_query
@@ -72,10 +73,16 @@ def taken(poll: Callable[[], list[str]], count: int) -> list[str]:
     return sorted(found)
 
 
-def test_a_consumer(kafka: Broker, written: str) -> None:
+@pytest.mark.parametrize("with_setting", [True, False])
+def test_a_consumer(kafka: Broker, written: str, with_setting: bool) -> None:
+    """The setting is librdkafka's default."""
+    page = block('"group.id": "billing"')
+    line = '        "isolation.level": "read_committed",\n'
+    assert line in page.text
+    text = page.text if with_setting else page.text.replace(line, "")
     names: dict[str, Any] = {}
     places = {ADDRESS: kafka.bootstrap, "billing": f"billing-{written}", '"orders"': f'"{written}"'}
-    run_block(block('"group.id": "billing"'), names, places)
+    run_block(Block(page.page, page.line, page.language, text), names, places)
     with closing(names["consumer"]) as consumer:
         assert taken(lambda: [each.value().decode() for each in consumer.consume(100, 0.5)], 10) == sorted(COMMITTED)
 
@@ -95,6 +102,19 @@ def test_a_consumer_of_the_java_client(java: JavaClients, written: str, isolatio
     consumer.assign([java.partition(written, 0)])
     found = taken(lambda: [each.value or "" for each in java.poll(consumer)], len(seen))
     assert found == sorted(seen)
+
+
+@pytest.mark.parametrize(
+    ("settings", "seen"), [({"isolation_level": "read_committed"}, COMMITTED), ({}, COMMITTED + ABORTED)]
+)
+def test_a_consumer_of_kafka_python(kafka: Broker, written: str, settings: dict[str, str], seen: list[str]) -> None:
+    consumer = KafkaConsumer(written, bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest", **settings)
+    with closing(consumer):
+
+        def poll() -> list[str]:
+            return [each.value.decode() for found in consumer.poll(500).values() for each in found]
+
+        assert taken(poll, len(seen)) == sorted(seen)
 
 
 @pytest.mark.parametrize("set_on_group", [True, False])
@@ -123,7 +143,7 @@ def test_a_share_group(kafka: Broker, written: str, set_on_group: bool) -> None:
 @pytest.mark.thorough
 @pytest.mark.java
 def test_kafka_streams(pytestconfig: pytest.Config, kafka: Broker, written: str, setting: str, tmp_path: Path) -> None:
-    assert f"`{setting}`" in (Path(__file__).parents[3] / PAGE).read_text() or not setting
+    assert f"`{setting}`" in (ROOT / PAGE).read_text() or not setting
     out = kafka.create_topic(f"{written}-out")
     with closing(or_skip(pytestconfig, lambda: JavaProcess(tmp_path, libs=find_streams()))) as process:
         java, streams = process.root, process.kafka.streams
@@ -198,6 +218,14 @@ def test_both_sides_under_a_running_job(
             assert_same_multiset(found, expected, what="records")
             asked.append(number)
         assert query.awaitTermination(int(DEADLINE_S))
+    up_to = "AND batch.batch_id <= 2"
+    page = block("def read_both").text
+    assert f"`{up_to}`" in (ROOT / PAGE).read_text()
+    earlier: dict[str, Any] = {}
+    exec(page.replace("AND batch.status = 'done'", f"AND batch.status = 'done' {up_to}"), earlier)  # noqa: S102 - ours
+    *_, records = earlier["read_both"](database, kafka.bootstrap, transactional_id)
+    assert {json.loads(record.value())["id"] // 10_000 for record in records} == {0, 1, 2}
+    assert len(records) == 150
     assert asked == sorted(asked)
     assert len(set(asked)) > 1, "the job ran too fast to be read in between"
 

@@ -61,9 +61,11 @@ def _columns(given: object, name: str) -> dict[str, str]:
 def _names(given: object, name: str) -> tuple[str, ...]:
     """A list of distinct column names; a single text is a common mistake that would be read letter by letter."""
     listed = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
-    names = tuple(given) if isinstance(given, Sequence) and listed else ()
-    if not (listed and all(isinstance(each, str) and each for each in names) and len(set(names)) == len(names)):
-        raise refused(name, given, "it must be a list of distinct column names", f"pass {name}=['order_id']")
+    each_given = tuple(given) if isinstance(given, Sequence) and listed else (given,)
+    names = tuple(dict.fromkeys(each for each in each_given if isinstance(each, str) and each))
+    if not listed or len(names) != len(each_given):
+        meant = list(names) or ["order_id"]
+        raise refused(name, given, "it must be a list of distinct column names", f"pass {name}={meant}")
     return names
 
 

@@ -321,13 +321,13 @@ def _check_one(item: Field[Any], value: object, choices: tuple[str, ...] | None)
         _check_number(item, value)
     elif kind.startswith("bool") and not isinstance(value, bool):
         raise refusal(item, value, "it must be True or False", "pass one of the two")
-    elif choices is not None or kind.startswith("str"):
-        if not isinstance(value, str) or not value.strip():
-            raise refusal(item, value, "it must be a non-empty text", "pass a text, or leave the option out")
-        if choices is not None and value not in choices:
-            raise refusal(
-                item, value, f"it must be {one_of(choices)}", nearest(value, choices, otherwise="pass one of them")
-            )
+    elif choices is not None:
+        if value not in choices:
+            remedy = nearest(str(value), choices, otherwise="pass one of them")
+            raise refusal(item, value, f"it must be {one_of(choices)}", remedy)
+    elif kind.startswith("str") and (not isinstance(value, str) or not value.strip()):
+        remedy = "pass a text" if item.default is MISSING else "pass a text, or leave the option out"
+        raise refusal(item, value, "it must be a non-empty text", remedy)
 
 
 def _check_number(item: Field[Any], value: object) -> None:

@@ -89,6 +89,11 @@ def test_an_unknown_option_names_the_nearest(options: dict[str, object], said: s
     assert "pass-word" not in str(raised.value)
 
 
+def test_what_is_required_is_not_to_be_left_out() -> None:
+    with pytest.raises(ConfigurationError, match=r"it must be a non-empty text; pass a text$"):
+        SinkOptions.parse(**{**REQUIRED, "transactional_id": ""})
+
+
 @pytest.mark.parametrize("name", REQUIRED)
 def test_what_is_required_is_named(name: str) -> None:
     """D5: also the transactional id, which the sink never makes up."""
@@ -107,11 +112,12 @@ def test_what_is_required_is_named(name: str) -> None:
         ({"mode": "upsert", "upsert_keys": ["id"], "upsert_late_rows": "keep_newer"}, "pass upsert_order_by="),
         ({"upsert_superseded": "leave_ot"}, "did you mean 'leave_out'?"),
         ({"mode": "upsert", "upsert_keys": ["id"], "columns": {"total": "1"}}, "add 'id' to columns"),
-        ({"mode": "upsert", "upsert_keys": "id"}, "a list of distinct column names"),
-        ({"mode": "upsert", "upsert_keys": ["id", "id"]}, "a list of distinct column names"),
-        ({"mode": "upsert", "upsert_keys": [1]}, "a list of distinct column names"),
+        ({"mode": "upsert", "upsert_keys": "id"}, "a list of distinct column names; pass upsert_keys=['id']"),
+        ({"mode": "upsert", "upsert_keys": ["id", "id"]}, "distinct column names; pass upsert_keys=['id']"),
+        ({"mode": "upsert", "upsert_keys": [1]}, "a list of distinct column names; pass upsert_keys=['order_id']"),
         ({"mode": "upsrt"}, "did you mean 'upsert'?"),
-        ({"mode": 1}, "a non-empty text"),
+        ({"mode": 1}, "it must be 'append', 'upsert' or 'insert_ignore'"),
+        ({"bad_rows": True}, "it must be 'fail' or 'dead_letter'"),
         ({"key": " "}, "a non-empty text"),
         ({"columns": {}}, "a mapping of table columns"),
         ({"columns": ["id"]}, "a mapping of table columns"),
@@ -132,7 +138,7 @@ def test_what_is_required_is_named(name: str) -> None:
         ({"reason": " ", "adopt": True}, "a non-empty text"),
         ({"kafka": {"bootstrap.servers": "h", "transaction.timeout.ms": 5_000}}, "below transaction.timeout.ms=5000"),
         ({"require_tls": True}, "security.protocol=PLAINTEXT has no TLS, and h:9092 is on another machine"),
-        ({"transactional_id": ""}, "a non-empty text"),
+        ({"topic": ""}, "a non-empty text; pass a text, or leave the option out"),
         ({"transactional_id": "a\nb"}, "printable characters"),
         ({"topic": "a b"}, "1 to 249 of the characters"),
         ({"table": "a.b.c"}, "'table' or 'schema.table'"),

@@ -158,7 +158,8 @@ class Database:
     """
 
     def __init__(self, url: str, settings: StoreSettings) -> None:
-        parsed = make_url(url)
+        # The default driver of postgresql:// is another one from SQLAlchemy 2.1 on.
+        parsed = make_url(url).set(drivername="postgresql+psycopg2")
         self.label: str = _label(parsed)
         self._url = parsed
         self._password = parsed.password
@@ -193,6 +194,8 @@ class Database:
                 with ExitStack() as self._making.until:
                     connection = self._engine.connect()
             except (SQLAlchemyError, psycopg2.Error) as error:
+                # Another database may refuse what SQLAlchemy sends first.
+                self.check_kind()
                 unreachable = self._unreachable(operation, error)
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:

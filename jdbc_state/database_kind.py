@@ -92,6 +92,9 @@ PLAIN: Final = DatabaseKind("PostgreSQL", "")
 
 def find_kind(driver: Any) -> DatabaseKind:
     """Find out the kind of a database."""
+    autocommit = driver.autocommit
+    # Without a BEGIN, which another database may refuse with its isolation level.
+    driver.autocommit = True
     with driver.cursor() as cursor:
         cursor.execute("SELECT version()")
         [(version,)] = cursor.fetchall()
@@ -107,7 +110,7 @@ def find_kind(driver: Any) -> DatabaseKind:
                     kind = DatabaseKind("not PostgreSQL", version, lacks=f"its system catalogs ({describe(error)})")
                 else:
                     raise
-    driver.rollback()
+    driver.autocommit = autocommit
     return kind
 
 

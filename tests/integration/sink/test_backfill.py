@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, HaltCause
 from spark_2pc_sink.recipe.placement import Placement
@@ -86,16 +85,6 @@ def test_a_number_that_was_passed_and_never_written_is_refused(
     with pytest.raises(ConfigurationError, match=r"ids ascend: the last one was 5, .* no batch 3.*above 5"):
         write(spark, sink, 3, rows_of(3, 10))
     target.check(rows_of(1, 10) + rows_of(5, 10))
-
-
-def test_rows_that_are_others_each_time_are_refused(
-    spark: SparkSession, target: Target, sink_of: Callable[..., DualWriteSink]
-) -> None:
-    frame = spark.createDataFrame(rows_of(0, 3), SCHEMA)
-    for unrepeatable in (F.rand(), F.current_timestamp()):
-        with pytest.raises(ConfigurationError, match="its result changes each time"):
-            sink_of().write(frame.withColumn("chance", unrepeatable), batch_id=0)
-    assert target.records() == []
 
 
 def test_a_stream_s_sink_is_not_a_backfill_s(

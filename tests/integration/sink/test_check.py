@@ -72,13 +72,6 @@ def test_rows_that_do_not_fit_are_found(target: Target, spark: SparkSession) -> 
     assert database_tables.rows(target.database, "SELECT to_regclass('other')") == [(None,)]
 
 
-def test_a_topic_of_dead_letters_is_looked_at(target: Target, topic: MakeTopic) -> None:
-    """Whether it takes a letter."""
-    name = topic(config={"max.message.bytes": "1000"})
-    found = subjects(target, "problem", bad_rows="dead_letter", dead_letter_topic=name)
-    assert "max.message.bytes of the topic is 1000" in found[f"dead-letter topic {name}"]
-
-
 def test_a_producer_at_work_is_not_disturbed(target: Target) -> None:
     """A check asks whether the id may be written; the pair and the open transaction stay as they are."""
     options = KafkaOptions.parse({"bootstrap.servers": target.broker.bootstrap})

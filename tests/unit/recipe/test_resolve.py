@@ -15,10 +15,12 @@ from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEp
 from spark_2pc_sink.recipe.resolve import (
     Halt,
     KafkaView,
+    OpenTransactionEnd,
     Resolution,
     RowStatus,
     RowView,
     Verdict,
+    apply_operator_choice,
     is_next,
     may_hide_commits,
     resolve,
@@ -103,98 +105,6 @@ def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
     assert seen == {*Verdict} - {Verdict.TAKE_OPEN} | halts
 
 
-@pytest.mark.parametrize(
-    ("status", "settled", "state", "pair", "version", "verdict"),
-    [
-        ("none", "", "Unknown", None, 2, Verdict.NOTHING),
-        ("none", "", "Empty", OWN, 2, Verdict.NOTHING),
-        ("none", "", "CompleteCommit", OWN, 2, HaltCause.ID_IN_USE),
-        ("none", "", "Ongoing", OWN, 2, HaltCause.ID_IN_USE),
-        ("none", "7:10", "Ongoing", LATER, 2, Verdict.ABORT),
-        ("done", "7:11", "Ongoing", LATER, 2, Verdict.ABORT),
-        ("owed", "7:11", "Ongoing", LATER, 2, Verdict.ABORT),
-        ("none", "7:10", "CompleteAbort", AFTER, 2, Verdict.NOTHING),
-        ("none", "7:10", "CompleteCommit", AFTER, 2, HaltCause.DATABASE_BEHIND),
-        ("none", "7:10", "CompleteCommit", OWN, 0, HaltCause.DATABASE_BEHIND),
-        ("none", "7:10", "PrepareCommit", AFTER, 2, HaltCause.DATABASE_BEHIND),
-        ("owed", "7:11", "CompleteCommit", LATER, 2, HaltCause.DATABASE_BEHIND),
-        ("owed", "7:11", "CompleteCommit", AFTER, 2, Verdict.NOTHING),
-        ("owed", "7:11", "PrepareCommit", AFTER, 2, Verdict.WAIT),
-        ("owed", "7:11", "PrepareCommit", OTHER, 1, HaltCause.DATABASE_BEHIND),
-        ("owed", "7:11", "CompleteAbort", AFTER, 2, Verdict.NOTHING),
-        ("owed", "7:11", "PrepareAbort", AFTER, 2, Verdict.WAIT),
-        ("owed", "7:11", "Unknown", None, 2, Verdict.NOTHING),
-        ("done", "7:11", "Ongoing", OWN, 2, Verdict.COMMIT),
-        ("done", "7:11", "CompleteCommit", LATER, 2, HaltCause.DATABASE_BEHIND),
-        ("done", "7:11", "PrepareCommit", LATER, 2, HaltCause.DATABASE_BEHIND),
-        ("done", "7:11", "CompleteCommit", AFTER, 2, Verdict.NOTHING),
-        ("done", "7:14", "CompleteCommit", LATER, 2, Verdict.NOTHING),
-        ("done", "7:11", "Unknown", None, 2, Verdict.NOTHING),
-        ("decided", "7:9", "Ongoing", OWN, 2, Verdict.COMMIT),
-        ("decided", "7:9", "CompleteCommit", AFTER, 2, Verdict.MARK_DONE),
-        ("decided", "7:9", "PrepareCommit", AFTER, 2, Verdict.WAIT),
-        ("decided", "7:9", "CompleteCommit", OWN, 1, Verdict.MARK_DONE),
-        ("decided", "7:9", "CompleteCommit", OWN, 0, Verdict.MARK_DONE),
-        ("decided", "7:9", "CompleteAbort", AFTER, 2, Verdict.MARK_OWED),
-        ("decided", "7:9", "PrepareAbort", AFTER, 2, Verdict.WAIT),
-        ("decided", "7:9", "CompleteAbort", AFTER, 1, Verdict.ASK_THE_LOG),
-        ("decided", "7:9", "CompleteAbort", OWN, 0, Verdict.ASK_THE_LOG),
-        ("decided", "7:9", "Empty", LATER, 2, Verdict.ASK_THE_LOG),
-        ("decided", "7:9", "Unknown", None, 2, Verdict.ASK_THE_LOG),
-        ("decided", "7:9", "Ongoing", OTHER, 2, Verdict.ASK_THE_LOG),
-        ("decided", "7:9", "CompleteCommit", OTHER, 2, HaltCause.DATABASE_BEHIND),
-        ("decided", "7:9", "PrepareCommit", LATER, 2, HaltCause.DATABASE_BEHIND),
-        ("decided", "7:9", "CompleteCommit", OWN, 2, Verdict.ASK_THE_LOG),
-        ("decided", "7:9", "CompleteCommit", AFTER, 1, Verdict.ASK_THE_LOG),
-    ],
-)
-def test_row_of_the_table(
-    status: str,
-    settled: str,
-    state: str,
-    pair: ProducerIdAndEpoch | None,
-    version: int,
-    verdict: Verdict | HaltCause,
-) -> None:
-    """One row of the recovery table each, in the words of the state row and of DescribeTransactions."""
-    row = RowView(RowStatus(status), PreparedTxnState("7:10"), PreparedTxnState(settled), "here")
-    assert decided(row, KafkaView(TransactionState(state), pair, version, "here")) is verdict
-
-
-def test_a_fresh_row_stays_fresh_until_a_recovery_has_finished() -> None:
-    """A refused first start must be refused again at the second: the row that the first one left proves nothing."""
-    first = RowView(RowStatus.NONE, cluster_id="here")
-    kafka = KafkaView(TransactionState.ONGOING, OTHER, 2, "here")
-    assert [decided(first, kafka) for _ in range(2)] == [HaltCause.ID_IN_USE] * 2
-
-
-@pytest.mark.parametrize("status", ["none", "owed", "done"])
-@pytest.mark.parametrize("state", ["PrepareCommit", "CompleteCommit"])
-def test_a_database_that_lost_a_decision_that_kafka_has_followed(status: str, state: str) -> None:
-    """C5: the row knows of no decision, or of one that Kafka aborted, and Kafka shows a commit: never carry on."""
-    row = RowView(RowStatus(status), PreparedTxnState("7:10"), PreparedTxnState("7:11"), "here")
-    kafka = KafkaView(TransactionState(state), LATER, 2, "here")
-    halted = resolve(row, kafka)
-    assert isinstance(halted, Halt)
-    assert halted.cause is HaltCause.DATABASE_BEHIND
-    assert decided(row, kafka, adopt=True) is HaltCause.DATABASE_BEHIND
-    assert not isinstance(decided(row, kafka, nothing_lost=True), HaltCause)
-
-
-def test_a_takeover_that_commits_with_a_later_pair_is_not_a_lost_decision() -> None:
-    """C5, KIP-939: where prepared transactions are kept, the log tells whose commit it is."""
-    row = RowView(RowStatus.DECIDED, PreparedTxnState("7:10"), PreparedTxnState("7:9"), "here")
-    shown = TransactionState.COMPLETE_COMMIT
-    assert decided(row, KafkaView(shown, LATER, 2, "here", keeps_prepared=True)) is Verdict.ASK_THE_LOG
-    assert decided(row, KafkaView(shown, LATER, 2, "here")) is HaltCause.DATABASE_BEHIND
-
-
-def test_kept_prepared_transaction_that_is_just_committing_is_waited_for() -> None:
-    """KIP-939: PrepareCommit shows (P, E+1) while the pair answered to EndTxn is a later one."""
-    row = RowView(RowStatus.DONE, PreparedTxnState("7:10"), PreparedTxnState("7:14"), "here")
-    assert decided(row, KafkaView(TransactionState.PREPARE_COMMIT, AFTER, 2, "here")) is Verdict.WAIT
-
-
 def test_views_are_readable() -> None:
     """What HALT and reports print."""
     assert (
@@ -268,3 +178,63 @@ def test_a_pair_tells_whether_somebody_was_there_since_the_look(
 ) -> None:
     """D9: InitProducerId counts one epoch on, or begins a new producer id (KIP-360)."""
     assert is_next(KafkaView(TransactionState(state), seen, 2, "here"), answered) is alone
+
+
+FRESH = RowView(RowStatus.NONE, cluster_id="here")
+COMMIT, ABORT = OpenTransactionEnd(3), OpenTransactionEnd(None)
+
+
+def chosen(state: TransactionState, word: OpenTransactionEnd | None, row: RowView = FRESH) -> Resolution | Halt:
+    kafka = KafkaView(state, OWN, 2, "here")
+    return apply_operator_choice(row, kafka, resolve(row, kafka, adopt=True), word)
+
+
+def answer(found: Resolution | Halt) -> Verdict | HaltCause:
+    return found.cause if isinstance(found, Halt) else found.verdict
+
+
+@pytest.mark.parametrize(
+    ("word", "found"), [(None, HaltCause.OPEN_TRANSACTION), (COMMIT, Verdict.TAKE_OPEN), (ABORT, Verdict.ABORT)]
+)
+def test_an_open_transaction_ends_as_a_person_says(word: OpenTransactionEnd | None, found: object) -> None:
+    """C14: adopt alone ends nothing that the database may have decided."""
+    assert answer(chosen(TransactionState.ONGOING, word)) is found
+
+
+@pytest.mark.parametrize(
+    ("word", "state", "found"),
+    [
+        (COMMIT, TransactionState.COMPLETE_ABORT, HaltCause.OPEN_TRANSACTION),
+        (COMMIT, TransactionState.COMPLETE_COMMIT, HaltCause.OPEN_TRANSACTION),
+        (COMMIT, TransactionState.EMPTY, HaltCause.OPEN_TRANSACTION),
+        (ABORT, TransactionState.COMPLETE_COMMIT, HaltCause.OPEN_TRANSACTION),
+        (ABORT, TransactionState.COMPLETE_ABORT, Verdict.NOTHING),
+        (COMMIT, TransactionState.PREPARE_ABORT, Verdict.WAIT),
+        (ABORT, TransactionState.PREPARE_COMMIT, Verdict.WAIT),
+    ],
+)
+def test_it_may_have_ended_otherwise_meanwhile(
+    word: OpenTransactionEnd, state: TransactionState, found: object
+) -> None:
+    """C14: a time-out, or an operator; to go on as if the word had been carried out would be wrong."""
+    resolution = chosen(state, word)
+    assert answer(resolution) is found
+    if isinstance(resolution, Halt):
+        assert f"could end with {word}: Kafka shows {state.value} 7:10" in resolution.reason
+
+
+def test_a_row_that_tells_by_itself_is_not_overruled() -> None:
+    """Safe to run twice: where the row names a decision, or a recovery has finished with it, the word does nothing."""
+    known = [
+        RowView(status, PreparedTxnState("7:10"), PreparedTxnState("7:9"), "here")
+        for status in RowStatus
+        if status is not RowStatus.NONE
+    ] + [RowView(RowStatus.NONE, settled=PreparedTxnState("7:9"), cluster_id="here")]
+    for row, state, word in itertools.product(known, TransactionState, (COMMIT, ABORT)):
+        kafka = KafkaView(state, OWN, 2, "here")
+        found = resolve(row, kafka, adopt=True)
+        assert apply_operator_choice(row, kafka, found, word) is found
+
+
+def test_words_are_those_of_the_command_line() -> None:
+    assert [str(COMMIT), str(ABORT)] == ["commit", "abort"]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from spark_2pc_sink.errors import (
     AuthorizationError,
-    BatchRetryError,
     ConstraintError,
     DataError,
     InDoubtError,
@@ -22,7 +19,6 @@ from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_values import Attempt
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from tests.unit.fakes.clock import FakeClock
-from tests.unit.fakes.fake_kafka import PARTITION
 from tests.unit.sink.driver.batch_jobs import Job, started
 
 REFUSED = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail="violates check")
@@ -70,11 +66,6 @@ def test_a_transaction_that_cannot_be_aborted_is_recovered(job: Job) -> None:
     assert job.row().generation == generation + 1
 
 
-def test_a_batch_without_bad_rows_says_nothing_of_them(job: Job) -> None:
-    assert job.driver.write(0, job.work()).bad_rows == 0
-    assert "bad_rows" not in job.store.read_history("orders", last=1)[0].figures
-
-
 def test_an_error_of_no_single_row_fails_the_batch(job: Job) -> None:
     """As without dead letters."""
     work = job.work(fail_copy=[REFUSED], searches=[0])
@@ -82,12 +73,6 @@ def test_an_error_of_no_single_row_fails_the_batch(job: Job) -> None:
         job.driver.write(0, work)
     assert job.store.committed == []
     assert job.row().status == "none"
-
-
-def test_too_many_bad_rows_fail_the_batch(job: Job) -> None:
-    with pytest.raises(TooManyBadRowsError, match="at least 101 of the 1000 rows of the batch are bad"):
-        job.driver.write(0, job.work(fail_copy=[REFUSED], searches=[TOO_MANY]))
-    assert job.store.committed == []
 
 
 def test_bad_rows_are_not_looked_for_without_end(job: Job) -> None:
@@ -192,31 +177,6 @@ def test_a_login_that_is_refused_ends_the_query_at_once(*, decided: bool, caplog
         job.driver.write(0, job.work(fail=[] if decided else [refused]))
     assert job.clock.now_s() == began_s
     assert "did not get through" not in caplog.text
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
-
-
-def test_a_first_start_batches_and_a_restart_log_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    job = Job()
-    # As every broker gives since Kafka 2.8.
-    job.kafka.topic_ids = {PARTITION.topic: "id"}
-    job.driver.recover()
-    job.driver.write(0, job.work())
-    job.driver.write(1, job.work(rows=0, records=0, copied=0))
-    again = Job(sides=job, run_id="again")
-    again.driver.recover()
-    again.driver.write(1, again.work(rows=0, records=0, copied=0))
-    again.driver.write(2, again.work())
-    assert again.row().batch_id == 2
-    assert warnings(caplog) == []
-
-
-def test_an_attempt_that_fails_logs_one(caplog: pytest.LogCaptureFixture) -> None:
-    job = started()
-    job.driver.write(0, job.work(fail=[BatchRetryError(reason="a broker was restarted")]))
-    assert any("attempt 1 of 3 failed" in said for said in warnings(caplog))
 
 
 def test_each_step_has_the_time_since_the_one_before_it() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from jdbc_state import StateRow
 from spark_2pc_sink.errors import (
     BatchAttemptsExhaustedError,
     BatchRetryError,
-    CommitUnknownError,
     DatabaseUnreachableError,
     HaltCause,
     InDoubtError,
@@ -193,15 +191,6 @@ def test_a_failed_attempt_is_thrown_away_and_the_batch_runs_in_a_new_transaction
     assert [ticket.transaction for ticket in work.tickets] == [1, 2]
 
 
-def test_attempts_are_bounded_and_both_sides_are_left_as_they_were(job: Job) -> None:
-    """A17, B25: no endless loop."""
-    work = job.work(fail=[RuntimeError(f"failure {n}") for n in range(9)])
-    with pytest.raises(BatchAttemptsExhaustedError, match=r"failed 3 times.*failure 2"):
-        job.driver.write(0, work)
-    assert job.kafka.committed == []
-    assert job.row().batch_id is None
-
-
 def test_a_row_that_cannot_be_stored_fails_at_once(job: Job) -> None:
     """C8: no retry would help; the Kafka half is aborted."""
     refused = UnstorableValueError(column="note", row_key="7", value="'\\x00'", rule="no NUL in text")
@@ -233,17 +222,6 @@ def test_records_that_were_left_out_are_counted_apart(job: Job) -> None:
     assert job.driver.write(0, job.work(records=1)).placement is Placement.SKIP
 
 
-def test_a_superseded_driver_stops_before_it_writes(job: Job) -> None:
-    """A12, D1: step 1 checks the claim, and nothing is recovered or retried."""
-    Job(sides=job, run_id="newer").driver.recover()
-    pair = job.kafka.pair
-    work = job.work()
-    with pytest.raises(SupersededError, match="newer"):
-        job.driver.write(0, work)
-    assert work.log == []
-    assert job.kafka.pair == pair
-
-
 def test_a_driver_superseded_while_its_tasks_ran_decides_nothing(job: Job) -> None:
     """C2: the conditional update of the state row is the last word."""
     newer = Job(sides=job, run_id="newer")
@@ -258,59 +236,6 @@ def test_a_driver_superseded_while_its_tasks_ran_decides_nothing(job: Job) -> No
     assert job.store.committed == []
     assert newer.driver.write(0, newer.work()).placement is Placement.RUN
     assert len(job.kafka.committed) == 1
-
-
-def test_a_commit_whose_outcome_is_unknown_is_settled_by_claiming_again(job: Job) -> None:
-    """C1: it had been carried out, so Kafka follows and nothing is written twice."""
-    deciding = job.store.deciding
-
-    def lose_the_answer(transactional_id: str, generation: int) -> Any:
-        job.store.deciding = deciding  # type: ignore[method-assign]
-        with deciding(transactional_id, generation) as transaction:
-            yield transaction
-        raise CommitUnknownError(operation="COMMIT", detail="connection lost")
-
-    job.store.deciding = contextmanager(lose_the_answer)  # type: ignore[method-assign]
-    report = job.driver.write(0, job.work())
-    assert (report.row_count, report.attempts) == (3, 1)
-    assert len(job.kafka.committed) == 1
-    assert job.row().status == "done"
-    assert job.row().generation == 2
-
-
-def test_a_commit_that_did_not_happen_is_run_again(job: Job) -> None:
-    """C1, the other outcome."""
-    work = job.work(fail_copy=[CommitUnknownError(operation="COMMIT", detail="connection lost")])
-    assert job.driver.write(0, work).attempts == 2
-    assert (len(job.kafka.aborted), len(job.kafka.committed)) == (1, 1)
-
-
-def test_end_txn_without_an_answer_is_looked_at_again(job: Job) -> None:
-    """B4: it had been carried out."""
-    job.kafka.lose_answer_of.append("end")
-    report = job.driver.write(0, job.work())
-    assert report.attempts == 1
-    assert len(job.kafka.committed) == 1
-    assert job.row().status == "done"
-
-
-def test_a_transaction_aborted_between_the_decision_and_end_txn_is_resent(job: Job) -> None:
-    """B1, B28: the database has the batch, Kafka lost it; only the Kafka half is written again."""
-    timed_out: list[bool] = []
-
-    def time_out(step: Step) -> None:
-        if step is Step.DECIDE and not timed_out:
-            timed_out.append(True)
-            job.kafka.time_out()
-
-    job.on_step = time_out
-    work = job.work()
-    report = job.driver.write(0, work)
-    assert report.attempts == 2
-    assert work.log == ["produce", "copy", "close", "recall", "produce", "close"]
-    assert [ticket.kafka_only for ticket in work.tickets] == [False, True]
-    assert len(job.kafka.committed) == 1
-    assert job.row().status == "done"
 
 
 def test_an_empty_batch_has_no_transaction(job: Job) -> None:
@@ -396,15 +321,6 @@ def test_no_transaction_begins_with_an_exhausted_epoch(job: Job) -> None:
         ProducerIdAndEpoch(1, 0),
         ProducerIdAndEpoch(1, 1),
     ]
-
-
-def test_a_gap_is_refused(job: Job) -> None:
-    """A8, D8: neither a replay nor the next batch, in the first call of a run: nobody has seen the one between."""
-    job.driver.write(0, job.work())
-    again = Job(sides=job, run_id="again")
-    again.driver.recover()
-    with halts(HaltCause.GAP, match="batch 2 follows batch 0"):
-        again.driver.write(2, again.work())
 
 
 def test_a_gap_in_a_run_is_the_job_s_doing(job: Job) -> None:

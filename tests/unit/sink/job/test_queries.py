@@ -198,12 +198,6 @@ def test_a_spark_without_the_fields_is_not_asked_further() -> None:
     check_query(instance_of(MICRO_BATCH, trigger=lambda: instance_of(PROCESSING_TIME)))
 
 
-def test_a_temporary_checkpoint_is_refused_with_the_option_to_give() -> None:
-    """A restart would begin again with batch 0, of another query."""
-    with pytest.raises(ConfigurationError, match=r"writeStream\.option\('checkpointLocation', DIRECTORY\)"):
-        check_query(execution(temporary=True))
-
-
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -228,13 +222,6 @@ def test_triggers_without_ends_of_batches_are_refused(running: Any, option: str)
     with pytest.raises(ConfigurationError) as refused:
         check_query(running)
     assert refused.value.option == option
-
-
-def test_speculation_is_refused() -> None:
-    """A4: a copy of a task would write a second time."""
-    spark: Any = SimpleNamespace(conf={"spark.speculation": "TRUE"})
-    with pytest.raises(ConfigurationError, match=r"spark\.speculation"):
-        SessionFacts(spark, "orders").check_speculation()
 
 
 def classic(is_active: Callable[[], bool] | None) -> ClassicQuery:

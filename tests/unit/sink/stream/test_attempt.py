@@ -170,19 +170,6 @@ def test_a_refusal_of_a_broker_is_what_the_driver_raises(fake: FakeCluster) -> N
     driver.connections.drop()
 
 
-def test_a_task_whose_connection_is_lost_while_it_is_held_back_may_run_again(fake: FakeCluster) -> None:
-    """A4: what it has sent is dropped, and nothing of it reaches Kafka."""
-
-    def lost() -> Iterable[pa.RecordBatch]:
-        yield rows(20_000)
-        raise ConnectionResetError
-
-    with Driver(fake) as driver:
-        with pytest.raises(ConnectionResetError):
-            list(run_encode_task(lost(), driver.plan, TaskIdentity(0, 5)))
-        assert driver.finish(run(driver.plan, 0, 6, rows(10))).records == 10
-
-
 def test_a_task_that_runs_again_after_its_end_ends_the_attempt(fake: FakeCluster) -> None:
     """A4, B30: the connection was lost after the driver had all, so Spark runs it again."""
     with pytest.raises(BatchRetryError, match="task 0 ran again as attempt 6"), Driver(fake) as driver:

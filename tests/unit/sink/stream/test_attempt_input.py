@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
+from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, Released, Sender, StaleTaskError
 from spark_2pc_sink.sink.stream.task_stream import Frame, FrameKind, LaneTotals, RecordsHeader, packed_totals
@@ -257,27 +257,6 @@ def test_a_frame_above_the_ceiling_waits_for_bytes_on_their_way_alone() -> None:
     world.to_the_end()
 
 
-def test_a_task_that_runs_again_before_anything_was_released_is_welcome() -> None:
-    world = World()
-    run = sending(world, 0, (FrameKind.ROWS, 3))
-    world.lose(run)
-    again = sending(world, 0, (FrameKind.ROWS, 4))
-    world.to_the_end()
-    assert world.input.finished == {0: (again.sender.task_attempt, {0: LaneTotals(row_bytes=16, rows=1)})}
-
-
-@pytest.mark.parametrize("first_ends", [True, False])
-def test_a_second_attempt_of_a_committed_task_fails_the_attempt(first_ends: bool) -> None:
-    world = World()
-    run = sending(world, 0, (FrameKind.ROWS, 100))
-    if first_ends:
-        world.go(run)
-        world.go(run)
-    with pytest.raises(BatchRetryError, match="task 0 ran again as attempt 99, and what attempt 0 had sent"):
-        world.input.admit(0, 99)
-    assert isinstance(world.input.failure, BatchRetryError)
-
-
 def test_an_attempt_that_was_replaced_gets_nothing_more_in() -> None:
     world = World()
     old = sending(world, 0, (FrameKind.ROWS, 3))
@@ -289,14 +268,6 @@ def test_an_attempt_that_was_replaced_gets_nothing_more_in() -> None:
     world.input.lost(old.sender)
     assert world.input.reserve(new, 4)
     assert world.input.failure is None
-
-
-def test_an_end_that_contradicts_what_came_is_refused() -> None:
-    world = World()
-    run = sending(world, 0, (FrameKind.ROWS, 3))
-    assert world.input.reserve(run.sender, 50)
-    with pytest.raises(RemoteProtocolError, match="it says that it has sent"):
-        world.input.receive(run.sender, the_end({0: LaneTotals(row_bytes=12, rows=2)}))
 
 
 def test_a_question_overtakes_what_is_held_and_queued() -> None:
@@ -317,14 +288,4 @@ def test_no_task_is_let_in_after_the_job() -> None:
     world = World()
     world.input.close_input()
     with pytest.raises(StaleTaskError, match="after the job had ended"):
-        world.input.admit(0, 0)
-
-
-def test_a_failing_consumer_fails_the_attempt() -> None:
-    world = World()
-    with pytest.raises(ValueError, match="of the consumer"), world.input.failing():
-        raise ValueError("of the consumer")
-    with pytest.raises(ValueError, match="of the consumer"):
-        world.input.take(FrameKind.ROWS, 0)
-    with pytest.raises(ValueError, match="of the consumer"):
         world.input.admit(0, 0)

@@ -30,6 +30,11 @@ class OneBatch:
     transactional_id: str
     directory: Path
 
+    def options(self, **options: Any) -> dict[str, Any]:
+        """Of the sink."""
+        sides = {"broker": self.kafka, "database": self.database, "topic": self.topic}
+        return sink_options(**{"transactional_id": self.transactional_id, **sides, **options})
+
     def run(
         self, *driver: str, environment: dict[str, str] | None = None, deadline_s: int = 150, **options: Any
     ) -> tuple[str, str]:
@@ -37,15 +42,8 @@ class OneBatch:
 
         The sink's options as JSON and the directory follow as its last arguments.
         """
-        options = sink_options(
-            broker=self.kafka,
-            database=self.database,
-            topic=self.topic,
-            transactional_id=self.transactional_id,
-            **options,
-        )
         done = subprocess.run(
-            [sys.executable, "-m", *driver, json.dumps(options), str(self.directory)],
+            [sys.executable, "-m", *driver, json.dumps(self.options(**options)), str(self.directory)],
             env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
             capture_output=True,
             text=True,

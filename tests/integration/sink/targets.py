@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from spark_2pc_sink import DualWriteSink, VerifyReport, verify
+from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
+from tests.harness.driver_job import terminate
 from tests.harness.streams import make_sink
 from tests.integration.postgres import database_tables
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.harness.providers import Broker
 
 SCHEMA = StructType(
@@ -58,6 +63,18 @@ class Target:
     def verify(self, **options: Any) -> VerifyReport:
         """What verify says of both sides."""
         return verify(**self.sides, **options)
+
+    def abort_once(self, monkeypatch: pytest.MonkeyPatch, batch: int = 0) -> list[Step]:
+        """Have Kafka abort the transaction of a batch right after its decision; the steps that are reached."""
+        steps: list[Step] = []
+
+        def note(step: Step) -> None:
+            if step is Step.DECIDE and steps.count(step) == batch:
+                terminate(self.broker, self.transactional_id)
+            steps.append(step)
+
+        monkeypatch.setattr(step_observer, "reached", note)
+        return steps
 
     def records(self) -> list[TopicRecord]:
         """What a reader of committed records sees."""

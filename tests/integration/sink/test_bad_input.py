@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,9 +28,10 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.sink.job.lane_columns import rows_of
 from spark_2pc_sink.sink.records.record_expressions import analyze, choose_expressions
-from spark_2pc_sink.testing import free_port, read_topic
-from tests.harness.streams import FileStream, make_sink, sink_options
+from spark_2pc_sink.testing import free_port
+from tests.harness.streams import FileStream, start_query
 from tests.integration.postgres.database_tables import rows, run
+from tests.integration.sink.targets import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,25 +52,23 @@ def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
 class Case:
     """A sink that would work, to be spoilt in one place."""
 
-    def __init__(self, stream: FileStream, broker: Broker, database: str, transactional_id: str, topic: str) -> None:
-        self.stream, self.broker, self.database, self.topic = stream, broker, database, topic
-        self.options = sink_options(
-            broker=broker, database=database, transactional_id=transactional_id, topic=topic, key="id"
-        )
+    def __init__(self, stream: FileStream, target: Target) -> None:
+        self.stream, self.target = stream, target
+        self.options: dict[str, Any] = {"key": "id"}
 
     def refused(self, frame: DataFrame | None = None, **spoilt: Any) -> DualWriteError:
         """Run with one thing spoilt; the error, after a look that nothing was written."""
         with pytest.raises(DualWriteError) as raised:
-            self.stream.run(DualWriteSink(**{**self.options, **spoilt}), frame)
-        assert read_topic(self.broker.bootstrap, self.topic) == []
-        if rows(self.database, "SELECT to_regclass('target')") != [(None,)]:
-            assert rows(self.database, "SELECT count(*) FROM target") == [(0,)]
+            self.stream.run(self.target.sink(**{**self.options, **spoilt}), frame)
+        assert self.target.records() == []
+        if rows(self.target.database, "SELECT to_regclass('target')") != [(None,)]:
+            assert self.target.rows("count(*)") == [(0,)]
         return raised.value
 
 
 @pytest.fixture
-def case(stream: FileStream, kafka: Broker, database: str, transactional_id: str, topic: MakeTopic) -> Case:
-    return Case(stream, kafka, database, transactional_id, topic())
+def case(stream: FileStream, target: Target) -> Case:
+    return Case(stream, target)
 
 
 def test_a_misspelt_option_is_refused_at_construction() -> None:
@@ -202,7 +202,7 @@ def test_a_column_of_the_table_that_is_part_of_the_record(case: Case, topic: Mak
     """Nobody would write it, and nobody would notice. Each remedy, followed to the letter, does what it says."""
     expression, kind = RECORD_COLUMNS[name]
     other_topic = topic()
-    run(case.database, f"CREATE TABLE target (id bigint, name text, {name} {kind})")
+    run(case.target.database, f"CREATE TABLE target (id bigint, name text, {name} {kind})")
     frame = case.stream.frame().selectExpr("*", f"{expression.format(other_topic=other_topic)} AS {name}")
     if name == "key":
         del case.options["key"]
@@ -219,14 +219,14 @@ def test_a_column_of_the_table_that_is_part_of_the_record(case: Case, topic: Mak
     mapping = re.search(r"columns=(\{.*?\})", way)
     if mapping is not None:
         options["columns"] = ast.literal_eval(mapping[1])
-    case.stream.run(DualWriteSink(**{**case.options, **options}), frame)
+    case.stream.run(case.target.sink(**{**case.options, **options}), frame)
 
     filled = meant != "record"
-    assert rows(case.database, f"SELECT id, name, {name} IS NOT NULL FROM target ORDER BY id") == [
+    assert rows(case.target.database, f"SELECT id, name, {name} IS NOT NULL FROM target ORDER BY id") == [
         (1, "one", filled),
         (2, "two", filled),
     ]
-    records = [record for it in (case.topic, other_topic) for record in read_topic(case.broker.bootstrap, it)]
+    records = [record for it in (case.target.topic, other_topic) for record in replace(case.target, topic=it).records()]
     assert len(records) == 2
     taken = {
         "topic": {record.topic for record in records} == {other_topic},
@@ -254,7 +254,9 @@ def test_a_row_that_names_no_topic(
 ) -> None:
     """A25: another attempt would not help: the row is named at once, whoever reads it, and what to do about it."""
     monkeypatch.setattr(SmallBatches, "expected", collected)
-    frame = case.stream.frame().selectExpr("*", f"CASE WHEN id = 2 THEN {named} ELSE '{case.topic}' END AS topic")
+    frame = case.stream.frame().selectExpr(
+        "*", f"CASE WHEN id = 2 THEN {named} ELSE '{case.target.topic}' END AS topic"
+    )
     # Not the whole row, of which the topic is a part: text that is none is refused there as well.
     error = case.refused(frame, topic=None, value="name")
     assert isinstance(error, UnstorableValueError)
@@ -331,20 +333,20 @@ def _analyzed(frame: DataFrame, **options: Any) -> ConfigurationError | None:
 
 def test_a_role_that_may_not_write_the_table(case: Case) -> None:
     """Not after the records were sent: before the state table is looked for."""
-    run(case.database, "CREATE TABLE target (id bigint, name text)")
-    run(case.database, "CREATE ROLE reader LOGIN PASSWORD 'pw'")
-    reader = sqlalchemy.make_url(case.database).set(username="reader", password="pw")
+    run(case.target.database, "CREATE TABLE target (id bigint, name text)")
+    run(case.target.database, "CREATE ROLE reader LOGIN PASSWORD 'pw'")
+    reader = sqlalchemy.make_url(case.target.database).set(username="reader", password="pw")
     try:
         error = case.refused(database=reader.render_as_string(hide_password=False))
     finally:
-        run(case.database, "DROP ROLE reader")
+        run(case.target.database, "DROP ROLE reader")
     assert isinstance(error, ConfigurationError)
     assert 'GRANT INSERT ON "public"."target" TO "reader"' in error.remedy
 
 
 def test_a_constraint_of_the_table(case: Case) -> None:
     """A26, C12: refused by PostgreSQL after the records were sent; the Kafka half is aborted."""
-    run(case.database, "CREATE TABLE target (id bigint PRIMARY KEY CHECK (id < 2), name text)")
+    run(case.target.database, "CREATE TABLE target (id bigint PRIMARY KEY CHECK (id < 2), name text)")
     error = case.refused()
     assert not isinstance(error, BatchAttemptsExhaustedError)
     assert "target_id_check" in str(error)
@@ -397,30 +399,21 @@ def test_speculation_is_refused(case: Case, spark: SparkSession) -> None:
     assert "spark.speculation=false" in str(error)
 
 
-def test_a_transactional_id_in_use_by_another_running_sink(
-    case: Case, spark: SparkSession, tmp_path: Path, kafka: Broker, database: str
-) -> None:
+def test_a_transactional_id_in_use_by_another_running_sink(case: Case, spark: SparkSession, tmp_path: Path) -> None:
     """A10, B21: the second job is refused, and the healthy one goes on."""
     healthy = FileStream(spark, tmp_path / "healthy", SCHEMA)
     (tmp_path / "healthy").mkdir()
     healthy.add([(10, "ten")])
-    options = {key: value for key, value in case.options.items() if key != "kafka"}
-    options = {**options, "table": "public.healthy"}
-    sink = make_sink(broker=kafka, **options)
-    query = (
-        healthy.frame()
-        .writeStream.foreachBatch(sink)
-        .option("checkpointLocation", str(healthy.checkpoint))
-        .trigger(processingTime="100 milliseconds")
-        .start()
+    query = start_query(
+        healthy.frame(), case.target.sink(key="id", table="public.healthy"), healthy.checkpoint, follow=True
     )
     try:
         query.processAllAvailable()
         with pytest.raises(ClaimRefusedError, match="belongs to query"):
-            case.stream.run(DualWriteSink(**case.options))
+            case.stream.run(case.target.sink(**case.options))
         healthy.add([(11, "eleven")])
         query.processAllAvailable()
         assert query.isActive
     finally:
         query.stop()
-    assert sorted(record.key or b"" for record in read_topic(kafka.bootstrap, case.topic)) == [b"10", b"11"]
+    assert sorted(record.key or b"" for record in case.target.records()) == [b"10", b"11"]

@@ -13,8 +13,6 @@ from jdbc_state import SqlStateStore
 from spark_2pc_sink import BatchReport
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer
-from tests.harness.driver_job import terminate
 from tests.harness.streams import FileStream
 from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import Target, rows_of
@@ -59,14 +57,7 @@ def test_a_report_tells_a_replay_and_a_resend_from_a_batch(
     """A1, B1: nothing is counted that was not written, and what went wrong is in the log with the sink's name."""
     reports: list[BatchReport] = []
     stream.add(rows_of(0))
-    killed: list[Step] = []
-
-    def abort_once(step: Step) -> None:
-        if step is Step.DECIDE and not killed:
-            killed.append(step)
-            terminate(target.broker, target.transactional_id)
-
-    monkeypatch.setattr(step_observer, "reached", abort_once)
+    target.abort_once(monkeypatch)
     stream.run(target.sink(key="id", on_batch=reports.append))
     stream.forget(0)
     stream.run(target.sink(key="id", on_batch=reports.append))

@@ -24,7 +24,6 @@ from tests.harness.late_executor_main import ROWS as LATE_ROWS
 from tests.harness.late_executor_main import WRITTEN
 from tests.harness.other_pythons import EXECUTOR, other_python
 from tests.harness.own_python_main import ROWS
-from tests.harness.streams import sink_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -89,16 +88,10 @@ def drive(
     settings: Mapping[str, str] | None = None,
 ) -> str:
     """Run a driver; what it says on standard error when it fails."""
-    options = sink_options(
-        broker=one_batch.kafka,
-        database=one_batch.database,
-        topic=one_batch.topic,
-        transactional_id=one_batch.transactional_id,
-    )
     # The executors' clocks are in another zone than the driver's.
     given = {"spark.archives": f"{archived}#environment", "spark.executorEnv.TZ": "Asia/Kolkata", **(settings or {})}
     python = "./environment/bin/python"
-    arguments = [cluster.master, python, json.dumps(given), json.dumps(options), str(one_batch.directory)]
+    arguments = [cluster.master, python, json.dumps(given), json.dumps(one_batch.options()), str(one_batch.directory)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.harness.own_python_main", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -136,15 +129,9 @@ def test_an_executor_that_joins_later_without_the_package_is_named_before_the_ne
         python = str(other_python(EXECUTOR) / "bin" / "python")
     except CapabilityError as error:
         pytest.skip(str(error))
-    options = sink_options(
-        broker=one_batch.kafka,
-        database=one_batch.database,
-        topic=one_batch.topic,
-        transactional_id=one_batch.transactional_id,
-    )
     log = tmp_path / "driver.log"
     with SparkCluster(tmp_path / "cluster", python_path=ROOT, workers=1) as cluster:
-        arguments = [cluster.master, python, json.dumps(options), str(one_batch.directory)]
+        arguments = [cluster.master, python, json.dumps(one_batch.options()), str(one_batch.directory)]
         driver = ServerProcess(
             [sys.executable, "-m", "tests.harness.late_executor_main", *arguments],
             log=log,

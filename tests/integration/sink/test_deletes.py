@@ -11,9 +11,7 @@ import pytest
 from spark_2pc_sink import BatchReport, DualWriteSink
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import assert_same_multiset, wait_until
-from tests.harness.driver_job import terminate
 from tests.integration.sink.targets import Row, Target
 
 if TYPE_CHECKING:
@@ -72,15 +70,8 @@ def test_deletions_that_kafka_is_owed_are_sent_again(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B7: the second transaction is lost behind its decision; the table is asked for nothing."""
-    steps: list[Step] = []
-
-    def note(step: Step) -> None:
-        if step is Step.DECIDE and steps.count(step) == 1:
-            terminate(target.broker, target.transactional_id)
-        steps.append(step)
-
     add(stream, FIRST, SECOND)
-    monkeypatch.setattr(step_observer, "reached", note)
+    steps = target.abort_once(monkeypatch, batch=1)
     stream.run(
         sink(
             target,

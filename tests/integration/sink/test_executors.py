@@ -18,7 +18,6 @@ import pytest
 from tests.harness import ROOT
 from tests.harness.cluster_main import ROWS
 from tests.harness.own_python_main import ROWS as OWN_PYTHON_ROWS
-from tests.harness.streams import sink_options
 
 if TYPE_CHECKING:
     from tests.integration.sink.one_batch import OneBatch
@@ -65,18 +64,12 @@ def test_a_local_master_without_an_activated_environment(one_batch: OneBatch) ->
     """The ``python3`` of PATH lacks the packages: the first attempt says so, and what it tells to set is enough."""
     other = one_batch.directory / "other"
     venv.create(other)
-    options = sink_options(
-        broker=one_batch.kafka,
-        database=one_batch.database,
-        topic=one_batch.topic,
-        transactional_id=one_batch.transactional_id,
-    )
 
     def run(folder: str, python: str) -> subprocess.CompletedProcess[str]:
         directory = one_batch.directory / folder
         directory.mkdir()
         # Each run is a query of its own, and has an id of its own.
-        own = {**options, "transactional_id": f"{one_batch.transactional_id}-{folder}"}
+        own = one_batch.options(transactional_id=f"{one_batch.transactional_id}-{folder}")
         arguments = ["local[2]", python, "{}", json.dumps(own), str(directory)]
         path = os.pathsep.join([str(other / "bin"), os.environ["PATH"]])
         return subprocess.run(

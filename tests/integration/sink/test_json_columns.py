@@ -10,11 +10,9 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink import DualWriteSink, Records, Rows
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.sink.records.record_json import TIME_ZONE
 from spark_2pc_sink.testing import assert_same_multiset
-from tests.harness.driver_job import terminate
 from tests.harness.streams import session_settings
 from tests.integration.postgres import database_tables
 
@@ -76,12 +74,6 @@ def test_the_values_are_spark_s_also_when_they_are_sent_again(
     """
     monkeypatch.setattr(SmallBatches, "expected", collected)
     database_tables.run(target.database, *DDL)
-    steps: list[Step] = []
-
-    def note(step: Step) -> None:
-        if step is Step.DECIDE and step not in steps:
-            terminate(target.broker, target.transactional_id)
-        steps.append(step)
 
     def sink() -> DualWriteSink:
         if not several:
@@ -92,7 +84,7 @@ def test_the_values_are_spark_s_also_when_they_are_sent_again(
     made = with_columns(spark.createDataFrame([row for row in ROWS if row[2] != 7], stream.schema))
     with session_settings(spark, {TIME_ZONE: "Europe/Berlin"}):
         expected = [row.value.encode() for row in made.selectExpr("to_json(struct(*)) AS value").collect()]
-        monkeypatch.setattr(step_observer, "reached", note)
+        steps = target.abort_once(monkeypatch)
         stream.run(sink(), with_columns(stream.frame()))
         monkeypatch.undo()
         assert steps.count(Step.PRODUCE) >= 2

@@ -10,19 +10,16 @@ import pytest
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 from sqlalchemy import NullPool, create_engine
 
-from spark_2pc_sink import DualWriteSink, verify
-from spark_2pc_sink.testing import read_topic
 from tests.harness.column_names import column_kinds, row_of
 from tests.harness.sql import run_sql
-from tests.harness.streams import FileStream, sink_options
+from tests.harness.streams import FileStream
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from tests.conftest import MakeTopic
-    from tests.harness.providers import Broker
+    from tests.integration.sink.targets import Target
 
 #: What means something to psycopg2, to SQLAlchemy, to LIKE, to format strings, to Spark, or to SQL.
 ODD = "%s %(n)s 5%% :n {0} \\ \" ' ` . é"
@@ -36,21 +33,9 @@ def sql(*names: str) -> str:
 
 
 @pytest.mark.parametrize("mode", [pytest.param("append", marks=pytest.mark.thorough), "upsert"])
-def test_every_name_is_odd(
-    mode: str,
-    spark: SparkSession,
-    tmp_path: Path,
-    kafka: Broker,
-    database: str,
-    transactional_id: str,
-    topic: MakeTopic,
-) -> None:
+def test_every_name_is_odd(mode: str, spark: SparkSession, tmp_path: Path, target: Target) -> None:
     """C16: what is read as something else than a name would be another table's."""
-    name = topic(partitions=2)
-    options: dict[str, Any] = sink_options(
-        broker=kafka, database=database, transactional_id=transactional_id, topic=name
-    )
-    options |= {
+    options: dict[str, Any] = {
         "key": "`" + KEY.replace("`", "``") + "`",
         "table": sql(f"target {ODD}", f"t {ODD}"),
         "create_table": True,
@@ -61,7 +46,7 @@ def test_every_name_is_odd(
     }
     if mode == "upsert":
         options["upsert_keys"] = [KEY]
-    engine = create_engine(database, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    engine = create_engine(target.database, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
 
         def run(statement: str) -> Any:
@@ -70,10 +55,10 @@ def test_every_name_is_odd(
         run(f"CREATE SCHEMA {sql(f'target {ODD}')}")
         stream = FileStream(spark, tmp_path, SCHEMA)
         stream.add([(1, "one", 1), (2, "two", 2)])
-        stream.run(DualWriteSink(**options))
+        stream.run(target.sink(**options))
         run(f"ALTER TABLE {options['table']} ADD CHECK ({sql(AMOUNT)} < 100)")
         stream.add([(3, "three", 3), (4, "bad", 400)], partitions=2)
-        stream.run(DualWriteSink(**options))
+        stream.run(target.sink(**options))
         assert run(f"SELECT * FROM {options['table']} ORDER BY 1").all() == [
             (1, "one", 1),
             (2, "two", 2),
@@ -81,9 +66,7 @@ def test_every_name_is_odd(
         ]
         letters = run(f"SELECT row FROM {sql(f'state {ODD}', f's {ODD}_dead_letters')}").scalars().all()
         assert [letter[KEY] for letter in letters] == [4]
-    records = sorted(
-        (json.loads(record.value or b"") for record in read_topic(kafka.bootstrap, name)), key=lambda one: one[KEY]
-    )
+    records = sorted((json.loads(record.value or b"") for record in target.records()), key=lambda one: one[KEY])
     assert records == [{KEY: n, NAME: text, AMOUNT: n} for n, text in enumerate(["one", "two", "three"], 1)]
 
 
@@ -125,21 +108,11 @@ MODES: dict[str, dict[str, Any]] = {
         for mode in MODES
     ],
 )
-def test_columns_with_the_names_of_our_own(
-    mode: str,
-    spark: SparkSession,
-    tmp_path: Path,
-    kafka: Broker,
-    database: str,
-    transactional_id: str,
-    topic: MakeTopic,
-) -> None:
+def test_columns_with_the_names_of_our_own(mode: str, spark: SparkSession, tmp_path: Path, target: Target) -> None:
     """In a table that has the name of PostgreSQL's other row, of whose rows one is bad, and one of two equal ones."""
-    name = topic(partitions=2)
-    options = sink_options(broker=kafka, database=database, transactional_id=transactional_id, topic=name)
-    options |= {"table": "excluded", "key": "id", "bad_rows": "dead_letter", **MODES[mode]}
+    options = {"table": "excluded", "key": "id", "bad_rows": "dead_letter", **MODES[mode]}
     columns = ", ".join(f"{sql(name)} {kind}" for name, kind in KINDS.items())
-    run_sql(database, f"CREATE TABLE excluded (id bigint PRIMARY KEY CHECK (id <> 4), {columns})")
+    run_sql(target.database, f"CREATE TABLE excluded (id bigint PRIMARY KEY CHECK (id <> 4), {columns})")
 
     def row(number: int, value: int) -> tuple[Any, ...]:
         told = row_of(KINDS, number, value=value)
@@ -151,10 +124,10 @@ def test_columns_with_the_names_of_our_own(
     twice = [row(5, 5)] * 2 if mode == "append" else []
     stream.add([row(1, 1), row(2, 2), row(3, 2), row(4, 4), *twice])
     stream.add([row(6, 5)] if mode == "append" else [row(2, 1), row(3, 3), row(5, 5)])
-    stream.run(DualWriteSink(**options))
+    stream.run(target.sink(**options))
     kept = {"append": [1, 2, 2, 5, 5], "insert_ignore": [1, 2, 2, 5], "newest": [1, 1, 5], "lacking": [1, 1, 3, 5]}
-    assert [k for (k,) in run_sql(database, "SELECT excluded.k FROM excluded ORDER BY id")] == kept.get(
+    assert [k for (k,) in run_sql(target.database, "SELECT excluded.k FROM excluded ORDER BY id")] == kept.get(
         mode, [1, 2, 3, 5]
     )
-    report = verify(transactional_id=transactional_id, kafka={"bootstrap.servers": kafka.bootstrap}, database=database)
+    report = target.verify()
     assert report.verdict == ("inconclusive" if mode == "where" else "same"), str(report)

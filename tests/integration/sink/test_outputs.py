@@ -15,9 +15,7 @@ from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
-from tests.harness.driver_job import terminate
 from tests.harness.halts import halts
 from tests.harness.stopped_driver import stopped_at
 from tests.harness.streams import FileStream
@@ -166,15 +164,8 @@ def test_an_owed_batch_of_several_outputs_is_sent_again(
     orders: FileStream, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D11, B7: the tables have the rows, Kafka has lost the transaction; a table alone is not touched again."""
-    steps: list[Step] = []
-
-    def note(step: Step) -> None:
-        if step is Step.DECIDE and step not in steps:
-            terminate(shop.broker, shop.transactional_id)
-        steps.append(step)
-
     orders.add(orders_of(0))
-    monkeypatch.setattr(step_observer, "reached", note)
+    steps = shop.target.abort_once(monkeypatch)
     writes = [output for output in shop.writes() if output != Records(shop.topics[2], where="paid", value="name")]
     orders.run(shop.sink(writes))
     assert steps.count(Step.PRODUCE) == 2

@@ -57,6 +57,7 @@ def test_made_of_the_upsert_keys(spark: SparkSession, given: dict[str, Any]) -> 
     ("given", "parts"),
     [
         ({"key": "other"}, "key is"),
+        ({"key": "CAST(NULL AS STRING)", "partition": "other"}, "partition is"),
         ({"key": "concat(id, other)"}, "key is"),
         ({"key": "id", "partition": "other"}, "partition is"),
         ({"key": "other", "partition": "other"}, "key and partition are"),
@@ -70,3 +71,8 @@ def test_made_of_the_upsert_keys(spark: SparkSession, given: dict[str, Any]) -> 
 def test_made_of_other_columns(spark: SparkSession, given: dict[str, Any], parts: str) -> None:
     with pytest.raises(ConfigurationError, match=f"their {parts} not made of upsert_keys alone"):
         check(spark, **given)
+
+
+def test_without_a_key_no_later_record_supersedes_one(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match=r"upsert_superseded.*the records have no key"):
+        check(spark, key=None)

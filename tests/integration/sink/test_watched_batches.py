@@ -25,9 +25,7 @@ from spark_2pc_sink import BatchReport
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.monitoring.exporter import SinkCounts
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import wait_until
-from tests.harness.driver_job import terminate
 from tests.harness.streams import FileStream, start_query
 from tests.integration.sink.targets import Target, rows_of
 
@@ -71,14 +69,7 @@ def test_a_batch_is_a_span_with_its_steps(
     """Also one that is tried twice. Steps follow each other without a gap, within the span of their batch."""
     stream.add(rows_of(0))
     stream.add(rows_of(1))
-    aborted: list[Step] = []
-
-    def abort_once(step: Step) -> None:
-        if step is Step.DECIDE and not aborted:
-            aborted.append(step)
-            terminate(target.broker, target.transactional_id)
-
-    monkeypatch.setattr(step_observer, "reached", abort_once)
+    target.abort_once(monkeypatch)
     reports: list[BatchReport] = []
     stream.run(target.sink(key="id", on_batch=reports.append))
     (start, of_start), (first, of_first), (second, of_second) = shown(spans)
@@ -88,15 +79,8 @@ def test_a_batch_is_a_span_with_its_steps(
     assert names_of(of_second) == STEPS
     for span, report in zip((first, second), reports, strict=True):
         assert span.name == f"{PREFIX} batch"
-        for name in (
-            "transactional_id",
-            "batch_id",
-            "row_count",
-            "record_count",
-            "record_bytes",
-            "attempts",
-            "prepared",
-        ):
+        counted = ("row_count", "record_count", "record_bytes", "attempts")
+        for name in ("transactional_id", "batch_id", "prepared", *counted):
             assert span.attributes[f"{PREFIX}.{name}"] == getattr(report, name), name
         assert span.attributes[f"{PREFIX}.placement"] == report.placement.name.lower()
         assert span.status.is_ok

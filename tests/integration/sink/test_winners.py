@@ -10,9 +10,7 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, wait_until
-from tests.harness.driver_job import terminate
 from tests.integration.sink.targets import Row, Target, record_rows
 
 if TYPE_CHECKING:
@@ -134,39 +132,12 @@ def test_an_owed_batch_is_sent_again_in_the_same_order(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, superseded: str
 ) -> None:
     """B7, C9: Kafka has lost the transaction; what is sent again has the same records, and winners last."""
-    steps: list[Step] = []
-
-    def note(step: Step) -> None:
-        if step is Step.DECIDE and step not in steps:
-            terminate(target.broker, target.transactional_id)
-        steps.append(step)
-
     rows = versions_of(0)
     stream.add(rows, partitions=PARTS)
-    monkeypatch.setattr(step_observer, "reached", note)
+    steps = target.abort_once(monkeypatch)
     stream.run(target.sink(**UPSERT, upsert_superseded=superseded), stream.frame(files_per_batch=PARTS))
     assert steps.count(Step.PRODUCE) == 2
     check(target, [rows], superseded)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"key": "CAST(NULL AS STRING)", "partition": "CAST(amount AS INT)"}, "partition is not made of upsert_keys"),
-        ({"key": "name"}, "key is not made of upsert_keys alone"),
-        ({"key": None}, "the records have no key"),
-        ({"key": "id", "partition": "pmod(amount, 4)"}, "partition is not made of upsert_keys alone"),
-    ],
-    ids=["partition by another column", "key of another column", "no key", "key, and partition by another column"],
-)
-def test_records_are_not_left_out_where_no_later_one_has_their_place(
-    stream: FileStream, target: Target, options: dict[str, Any], said: str
-) -> None:
-    """Refused by name before anything is written."""
-    stream.add(versions_of(0, keys=3))
-    with pytest.raises(ConfigurationError, match=f"upsert_superseded.*{said}"):
-        stream.run(target.sink(**{**UPSERT, **options}, upsert_superseded="leave_out"))
-    assert target.rows("count(*)", "pg_tables WHERE schemaname = 'public'") == [(0,)]
 
 
 def test_a_key_that_is_not_made_of_the_upsert_keys_is_warned_of(

@@ -83,8 +83,8 @@ class LostBatches:
             facts = replace(facts, known=facts.known | {"lost batches"}, batches=batches)
         elif named is not None and named.last == self.came:
             more = (
-                f" (the logs show so many that Kafka has batch {self.came} too, which is then skipped; put the rows of "
-                "all of them back by hand, or give them up)"
+                f" (by their number in the logs, Kafka has batch {self.came} too, which is then skipped; restore the "
+                "rows of all of them by hand, or give them up)"
             )
             facts = replace(facts, batches=str(named), more={**facts.more, "pass_over": more})
         return replace(halt, reason=". ".join((halt.reason, *self._said())), facts=facts)
@@ -106,15 +106,15 @@ class LostBatches:
         count = len(self.found.transactions)
         if not len(named):
             if self.came is not None:
-                return f"batches {self.suggested} are missing in the state row: none is not what is missing"
-            return f"the logs show {count} committed transactions that the state row does not know" if count else None
+                return f"batches {self.suggested} are missing in the state row"
+            return f"the logs show {count} committed transactions that the state row lacks" if count else None
         if named.first != self.first:
-            return f"it begins with batch {self.first}, the first one that the state row does not know"
+            return f"must begin with batch {self.first}, the first one that the state row lacks"
         if len(named) < count:
             least = counted(count, "batch")
-            return f"it names at least {least}: so many committed transactions the state row does not know"
+            return f"must name at least {least}: the state row lacks that many committed transactions"
         if self.came is not None and named.last not in (self.came - 1, self.came):
-            return f"Spark goes on with batch {self.came}, so it ends with batch {self.came - 1} or {self.came}"
+            return f"Spark continues with batch {self.came}, so it must end with batch {self.came - 1} or {self.came}"
         return None
 
     def _said(self) -> Iterator[str]:
@@ -128,7 +128,7 @@ class LostBatches:
                 listed.append(f"and {len(found.transactions) - len(listed)} more")
             yield (
                 f"Kafka has at least {counted(len(found.transactions), 'batch')} that the database lacks, counted from "
-                f"batch {self.first} on (a later one each, where batches without records lie before it): "
+                f"batch {self.first} on (or later ones, if batches without records precede them): "
                 f"{'; '.join(listed)}"
             )
         else:

@@ -80,8 +80,8 @@ def apply_operator_choice(
         return found
     if kafka.state is TransactionState.ONGOING:
         if word.batch_id is not None:
-            return Resolution(Verdict.TAKE_OPEN, "the table has its rows, as a person has found")
-        return Resolution(Verdict.ABORT, "the table has none of its rows, as a person has found")
+            return Resolution(Verdict.TAKE_OPEN, "the operator found its rows in the table")
+        return Resolution(Verdict.ABORT, "the operator found none of its rows in the table")
     if word.batch_id is not None or kafka.state is TransactionState.COMPLETE_COMMIT:
         return Halt(
             HaltCause.OPEN_TRANSACTION,

@@ -101,7 +101,7 @@ def exit_code_of(text: str) -> int:
 def _drain(query: StreamingQuery, end_s: float, batch_s: float) -> int:
     """Let the batch in progress finish, stop the query, and log the outcome of the batch."""
     first, wait_until_s = _batch_of(query), time.monotonic() + batch_s
-    _log.warning("SIGTERM: the query stops when its batch has ended, in %.0f s at the latest", batch_s)
+    _log.warning("SIGTERM: stopping the query after its current batch, within %.0f s", batch_s)
     while not (ended := _batch_of(query) != first or not query.status["isTriggerActive"]):
         if time.monotonic() >= wait_until_s:
             break
@@ -110,9 +110,11 @@ def _drain(query: StreamingQuery, end_s: float, batch_s: float) -> int:
     stopping.start()
     stopping.join(max(0.0, end_s - time.monotonic()))
     if ended:
-        _log.warning("stopped: the batch under way has ended. If another one had begun, the next start settles it")
+        _log.warning(
+            "stopped: the current batch finished. If another one had begun, the next start completes or repeats it"
+        )
     else:
-        _log.warning("stopped: the batch under way has not ended. The next start settles it")
+        _log.warning("stopped: the current batch did not finish. The next start completes or repeats it")
     return EXIT_STOPPED
 
 

@@ -139,7 +139,7 @@ class QueryRun:
             self._lineage.begin(batch, lanes)
         initialized = recovered.initialized
         self._log.info(
-            "claim %d, next pair %s; %s",
+            "claim %d, next producer id and epoch %s; %s",
             recovered.row.generation,
             initialized.producer,
             "transactions never time out (two-phase commit is granted)"

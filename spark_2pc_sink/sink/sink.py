@@ -56,7 +56,7 @@ def _raising_once(method: Callable[P, R]) -> Callable[P, R]:
         except DualWriteError as error:
             sink: Any = args[0]
             log = sink_log(__name__, sink._options.transactional_id)  # noqa: SLF001 - a method of this class
-            log.debug("traceback of the error that follows", exc_info=True)
+            log.debug("traceback of the following error", exc_info=True)
             cause = error.__cause__ if isinstance(error, BatchAttemptsExhaustedError) else None
             unforeseen = cause is not None and not isinstance(cause, (DualWriteError, PySparkException))
             told = cause if unforeseen else None

@@ -220,8 +220,8 @@ class BatchDriver:
         counts = produced.counts
         if counts.record_count != counts.expected_records:
             raise BatchRetryError(
-                reason=f"the tasks read rows for {counts.expected_records} records beside {counts.left_out} that "
-                f"are left out, Kafka acknowledged {counts.record_count} records"
+                reason=f"the tasks read rows for {counts.expected_records} records besides {counts.left_out} that "
+                f"are left out, but Kafka acknowledged {counts.record_count} records"
             )
         if produced.attempt.ticket.kafka_only:
             replay = Replay(counts.record_count, counts.digest)
@@ -276,7 +276,7 @@ class BatchDriver:
         answer = self._kafka.end(producer, commit=True)
         if answer.code != Code.NONE:
             raise BatchRetryError(
-                reason=f"EndTxn(commit) of the decided transaction {producer} answered {answer}; looking again"
+                reason=f"EndTxn(commit) of the decided transaction {producer} answered {answer}; re-reading both sides"
             )
         self._observer(Step.COMPLETE)
         self._verify_present(decided.written)
@@ -322,11 +322,11 @@ class BatchDriver:
         """
         if not self._warned_of_ids and (without := missing_id_topics(written)):
             self._warned_of_ids = True
-            unseen = "a topic that is deleted and made anew in the middle of a batch is only noticed by its offsets"
+            unseen = "a topic that is deleted and re-created during a batch is noticed only by its offsets"
             self._log.warning("Kafka gives topic %s no id: %s", ", ".join(without), unseen)
         lost = find_lost_records(written, self._kafka.view_logs(written.offsets), committed=True)
         if lost is not None:
-            raise BatchRetryError(reason=f"{lost.reason}; looking again")
+            raise BatchRetryError(reason=f"{lost.reason}; checking again")
 
     def _search(self, work: BatchWork, error: DataError) -> Exception:
         """Find the bad rows for which an attempt failed, in a database transaction that does not decide.
@@ -349,13 +349,11 @@ class BatchDriver:
         except (ConfigurationError, DataError, SupersededError, CommitsLostError, HaltError):
             raise
         except Exception as failure:  # noqa: BLE001 - counted as a failed attempt; the next one meets the bad row again
-            self._log.warning("bad rows could not be looked for: %s", failure)
+            self._log.warning("could not search for bad rows: %s", failure)
             return failure
         if not found:
             raise error
-        self._log.warning(
-            "bad rows were looked for: the next attempt leaves out those that were found; the error was: %s", error
-        )
+        self._log.warning("searched for bad rows; the next attempt leaves out those found. The error was: %s", error)
         return error
 
     def _abort(self, error: DataError, attempt: Attempt | None) -> None:
@@ -364,7 +362,7 @@ class BatchDriver:
             try:
                 answer = self._kafka.end(attempt.ticket.producer, commit=False)
             except DualWriteError as failure:
-                self._log.warning("the transaction of a bad row could not be aborted; recovering: %s", failure)
+                self._log.warning("could not abort the transaction of a bad row; recovering: %s", failure)
             else:
                 # Below transaction.version 2 a transaction without partitions has not begun. EndTxn returns no producer
                 # there: InitProducerId is next, which would abort any open transaction.
@@ -389,7 +387,7 @@ class BatchDriver:
                 raise
             except DualWriteError as second:
                 if not isinstance(second, _REFUSED):
-                    self._log.warning("recovery after %r did not get through yet: %s", error, second)
+                    self._log.warning("recovery after %r failed; retrying: %s", error, second)
                     if not deadline.passed:
                         deadline.pause()
                         continue
@@ -441,6 +439,6 @@ class BatchDriver:
     def _claimed(self) -> Claim:
         if self._claim is None:
             raise LocalProtocolError(
-                operation="write", state="not recovered", rule="recover() comes first in each run of a query"
+                operation="write", state="not recovered", rule="call recover() first in each run of a query"
             )
         return self._claim

@@ -145,7 +145,7 @@ class BatchPlacement:
             raise ConfigurationError(
                 option="batch_id",
                 value=batch_id,
-                rule=f"ids ascend: the last one was {row.batch_id}, and the history has no batch {batch_id}",
+                rule=f"ids must ascend: the last one was {row.batch_id}, and the history has no batch {batch_id}",
                 remedy=f"if it was never written, give it a number above {row.batch_id}; if the history is too short "
                 "for it (history_batches), leave it out",
             )
@@ -164,7 +164,7 @@ class BatchPlacement:
         if isinstance(placed, Halt):
             return row, placed
         sink_log(__name__, row.transactional_id).info(
-            "batches %d to %d were not handed over, and had no rows: batch %d is the next",
+            "batches %d to %d did not reach the sink, and had no rows: batch %d is the next",
             missing[0],
             missing[-1],
             batch_id,

@@ -206,7 +206,7 @@ class BadRowSearch:
         source.close_input()
         said = {receipt.task: (receipt.task_attempt, dict(receipt.sent)) for receipt in receipts}
         if said != source.finished:
-            raise BatchRetryError(reason=f"tasks of a search say that they sent {said}, and {source.finished} arrived")
+            raise BatchRetryError(reason=f"search tasks report having sent {said}, but {source.finished} arrived")
         return receipts
 
     def _rows_of(self, lane: LaneWork, *, staged: bool) -> DataFrame:

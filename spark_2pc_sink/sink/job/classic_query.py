@@ -70,7 +70,7 @@ def check_query(execution: Any | None) -> None:
         raise ConfigurationError(
             option="trigger",
             value="real-time mode",
-            rule="its batches have no end until they are recorded, so they cannot be decided one by one",
+            rule="its batches end only when they are recorded, so they cannot be committed one by one",
             remedy="use the default trigger, processingTime or availableNow",
         )
     if _private(execution, _TEMPORARY) is True:
@@ -98,7 +98,7 @@ def check_options(names: list[str]) -> None:
         raise ConfigurationError(
             option=f"writeStream.option({name!r})",
             value=HIDDEN,
-            rule="it is an option of Spark's own Kafka sink, and foreachBatch does not pass options on to this sink",
+            rule="this is an option of Spark's own Kafka sink; foreachBatch does not pass it on to this sink",
             remedy=f"{remedy}, and remove the option from writeStream",
         )
 

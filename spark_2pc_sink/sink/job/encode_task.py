@@ -74,7 +74,7 @@ class RowPartitioner(ArrowPartitioner):
                 column="topic",
                 row_key=describe_row(key, int(np.flatnonzero(np.asarray(topics.is_null()))[0])),
                 value="null",
-                rule="every row needs a topic, and the sink has no topic of its own",
+                rule="every row needs a topic, since the sink has no default topic",
                 remedy="Correct the expression that makes the column, or pass topic='…' for the rows without one",
             )
         return self.split(
@@ -323,7 +323,7 @@ def run_encode_task(
 ) -> Iterator[pa.RecordBatch]:
     """Encode the rows of one Spark partition, and send the result to the driver; yields one receipt."""
     if plan.stream is None:
-        raise LocalProtocolError(operation="encode", state="no stream", rule="a task sends what it makes")
+        raise LocalProtocolError(operation="encode", state="no stream", rule="a task needs a stream for its output")
     try:
         with TaskStream(plan.stream, identity.task, identity.task_attempt) as stream:
             receipt = encode(batches, plan, identity, stream)
@@ -395,7 +395,7 @@ class _Nowhere(StreamOutput):
 
     def ask(self, question: bytes) -> bytes:
         if self._stream is None:
-            raise LocalProtocolError(operation="ask", state="no stream", rule="the driver has told all topics")
+            raise LocalProtocolError(operation="ask", state="no stream", rule="the driver has sent all topics")
         return self._stream.ask(question)
 
     def _put(self, frame: Frame) -> None:

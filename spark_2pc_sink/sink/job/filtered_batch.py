@@ -80,7 +80,7 @@ class FilteredBatch:
         """
         found = BadRows().with_refused(lanes)
         if not found:
-            self._log.warning("batch %d: no row was refused when the batch was read once more", self.batch_id)
+            self._log.warning("batch %d: no row was refused when the batch was read again", self.batch_id)
             return False
         self._refuse_too_many(found)
         looked_up = self._looked_up(found)
@@ -146,11 +146,11 @@ def _other_rows(refused: BadRow) -> ConfigurationError:
     return ConfigurationError(
         option="bad_rows",
         value="dead_letter",
-        rule=f"the batch has other rows each time Spark reads it, so the row that {refused.output} refused "
+        rule=f"the batch has different rows each time Spark reads it, so the row that {refused.output} refused "
         f"({refused.reason}) cannot be found again",
-        remedy="make every column depend on the data of the source alone: a UDF must return the same result for the "
-        "same arguments, without random numbers, the time, or a service that answers otherwise each time. Or write "
-        "the results of such a UDF to a table or topic first, and have this stream read that",
+        remedy="make every column depend on the source data only: a UDF must return the same result for the "
+        "same arguments, without random numbers, the time, or a service whose answers vary. Or write "
+        "the results of such a UDF to a table or topic first, and read that in this stream",
     )
 
 

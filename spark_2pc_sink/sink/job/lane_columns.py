@@ -48,8 +48,8 @@ def rows_of(batch: DataFrame, source: RowSource) -> DataFrame:
             raise ConfigurationError(
                 option="rows",
                 value=source.rows,
-                rule=f"the batch has a column {explosion.name!r}, and the element stands beside the batch's columns",
-                remedy="choose another name behind AS",
+                rule=f"the batch has a column {explosion.name!r}, and the element would have the same name",
+                remedy="choose another name after AS",
             )
         frame = batch.selectExpr("*", f"explode({explosion.array}) AS {quoted(explosion.name)}")
     if source.where is not None:
@@ -58,8 +58,8 @@ def rows_of(batch: DataFrame, source: RowSource) -> DataFrame:
             raise ConfigurationError(
                 option="where",
                 value=source.where,
-                rule=f"its type is {kind}, and a condition is boolean",
-                remedy="compare it with something, as in where='amount > 0'",
+                rule=f"its type is {kind}; a condition must be boolean",
+                remedy="compare it with something, for example where='amount > 0'",
             )
         frame = frame.where(source.where)
     return frame
@@ -109,7 +109,7 @@ def _check_array(batch: DataFrame, array: str) -> None:
     if isinstance(kind, MapType):
         remedy = f"explode its entries: rows='explode(map_entries({array})) AS entry', with entry.key and entry.value"
     raise ConfigurationError(
-        option="rows", value=array, rule=f"its type is {kind.simpleString()}, and explode takes an array", remedy=remedy
+        option="rows", value=array, rule=f"its type is {kind.simpleString()}; explode needs an array", remedy=remedy
     )
 
 

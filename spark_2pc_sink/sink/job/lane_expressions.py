@@ -68,8 +68,8 @@ class JsonSettings:
         for name, before in (self._values or {}).items():
             if values[name] != before:
                 self._log.warning(
-                    "%s was %s and is now %s: from this batch on to_json may write other text, and a batch from "
-                    "before that Spark replays is refused where it does",
+                    "%s was %s and is now %s: from this batch on to_json may write different text; a replay of an "
+                    "earlier batch whose text differs is refused",
                     name,
                     before,
                     values[name],
@@ -83,8 +83,8 @@ def check_places(frame: DataFrame, expressions: RecordExpressions, lane: Lane, t
         raise ConfigurationError(
             option="tombstone_when",
             value=records.tombstone_when,
-            rule="a tombstone says that its key has no row, and the records have no key",
-            remedy="pass key=, made of the upsert keys",
+            rule="a tombstone needs a key, and the records have no key",
+            remedy="pass key=, derived from the upsert keys",
         )
     if records is None or rows is None or (rows.order_by is None and records.tombstone_when is None):
         return
@@ -100,8 +100,8 @@ def check_places(frame: DataFrame, expressions: RecordExpressions, lane: Lane, t
     if leave_out:
         raise _refused(rows, f"{made}, so rows with one upsert key may have several")
     sink_log(__name__, transactional_id).warning(
-        "of the records, %s. Where rows with one upsert key have several, the last record of a key need not be the "
-        "row that the table keeps",
+        "records of one upsert key may go to several places: %s. The last record of a key may not be the row that "
+        "the table keeps",
         made,
     )
 
@@ -138,7 +138,7 @@ def _refused(rows: Rows, rule: str) -> ConfigurationError:
         option="upsert_superseded",
         value="leave_out",
         rule=rule,
-        remedy=f"make the key of the upsert keys, as key={rows.keys[0]!r} is; or send them, with "
+        remedy=f"derive the key from the upsert keys, as with key={rows.keys[0]!r}; or send them, with "
         "upsert_superseded='send_first'",
     )
 

@@ -90,7 +90,9 @@ def run_search_task(
     """Search for bad rows in one Spark partition; yields one receipt."""
     address = plan.tasks.stream
     if address is None:
-        raise LocalProtocolError(operation="search for bad rows", state="no stream", rule="a task sends what it makes")
+        raise LocalProtocolError(
+            operation="search for bad rows", state="no stream", rule="a task needs a stream for its output"
+        )
     try:
         with TaskStream(address, identity.task, identity.task_attempt) as stream:
             receipt = _SearchTask(plan, identity, stream).run(batches)

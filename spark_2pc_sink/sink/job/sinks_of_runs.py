@@ -45,14 +45,14 @@ class Call:
         went_on = self.error is not None and batch_id > self.batch_id
         if went_on and halt.cause in _MISSING:
             reason = (
-                f"your function went on after an error that the sink raised in batch {self.batch_id}, so Spark has "
+                f"your function continued after an error that the sink raised in batch {self.batch_id}, so Spark has "
                 f"recorded that batch as finished: {self.error}. Let the sink's exceptions end the query"
             )
             return replace(halt, cause=HaltCause.NOT_HANDED_OVER, reason=reason, remedies=())
         if self.error is None and batch_id == self.batch_id and halt.cause is HaltCause.REPLAY_DIFFERS:
             reason = (
-                f"your function has called the sink twice for batch {batch_id} in this run, the second time with other "
-                "rows, of which nothing was written"
+                f"your function has called the sink twice for batch {batch_id} in this run, the second time with "
+                "different rows, none of which were written"
             )
             facts = Facts(batch=batch_id, known=frozenset({"called twice"}))
             return replace(halt, reason=reason, facts=facts, remedies=())
@@ -123,8 +123,8 @@ class SinksOfRuns:
                 self._note_call(run, transactional_id, Call(batch_id, error), refused=refused)
         if went_on and before is not None:
             sink_log(__name__, transactional_id).error(
-                "your function went on after an error of the sink in batch %d: both sides have that batch all the "
-                "same, but the next one may be lost; let the sink's exceptions end the query",
+                "your function continued after an error of the sink in batch %d: both sides have that batch, but "
+                "the next one may be lost; let the sink's exceptions end the query",
                 before.batch_id,
             )
 
@@ -161,8 +161,8 @@ def _another(transactional_id: str, known: Mapping[str, object], written: Mappin
     return ConfigurationError(
         option="transactional_id",
         value=transactional_id,
-        rule=f"this run of the query has called another sink of this id, with {'; '.join(differ)}; of two sinks that "
-        "share an id the second finds every batch done by the first, and writes nothing",
+        rule=f"this run of the query has called a different sink with this id, with {'; '.join(differ)}; if two sinks "
+        "share an id, the second finds every batch done by the first and writes nothing",
         remedy="give each sink a transactional_id of its own; to change what one sink writes, stop the query and start "
         "it with the change",
     )

@@ -328,5 +328,5 @@ def _forwarded(results: TaskResults, source: AttemptInput, forwarder: RecordForw
     results.check_arrived(source.finished)
     forwarded = forwarder.finish()
     if forwarded.digest != results.digest:
-        raise BatchRetryError(reason="the digest of the records that were sent is not that of the rows that were read")
+        raise BatchRetryError(reason="the digest of the sent records differs from that of the rows that were read")
     return forwarded

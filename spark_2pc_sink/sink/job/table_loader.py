@@ -85,9 +85,9 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
         raise ConfigurationError(
             option="table",
             value=table,
-            rule=f"its row-level security applies to role {role!r}, and PostgreSQL takes no COPY then",
+            rule=f"its row-level security applies to role {role!r}, and PostgreSQL does not support COPY with it",
             remedy=f"have an administrator run: ALTER ROLE {quote_identifier(role)} BYPASSRLS; or pass mode='upsert', "
-            "which inserts, and whose rows the policies check",
+            "which uses INSERT, checked by the policies",
         )
 
 
@@ -97,12 +97,12 @@ def check_condition(connection: Connection, plan: ColumnPlan) -> None:
     if where is None:
         return
     if len(bare_statements(where)) > 1:
-        raise _refused_condition(plan, "it is one condition, and a ';' ends it")
+        raise _refused_condition(plan, "must be a single condition, without ';'")
     with driver_connection(connection).cursor() as cursor:
         try:
             cursor.execute(explain_statement(plan))
         except (psycopg2.ProgrammingError, psycopg2.DataError, psycopg2.NotSupportedError) as error:
-            rule = f"PostgreSQL does not take it as a condition of ON CONFLICT: {describe(error)}"
+            rule = f"PostgreSQL rejects it as a condition of ON CONFLICT: {describe(error)}"
             raise _refused_condition(plan, rule) from error
 
 
@@ -199,7 +199,7 @@ class TableLoader:
     def planned(self) -> tuple[ColumnPlan, TableColumns]:
         """What is written where, and the columns selected from the lane's rows."""
         if self.plan is None or self._columns is None:
-            raise LocalProtocolError(operation="write rows", state="not planned", rule="prepare() comes first")
+            raise LocalProtocolError(operation="write rows", state="not planned", rule="call prepare() first")
         return self.plan, self._columns
 
     def encoder_plan(self) -> CopyPlan:
@@ -281,7 +281,7 @@ def waiting_lanes(plans: Sequence[ColumnPlan], references: set[tuple[int, int]])
         if place < referred:
             table, other = plans[place].table, plans[referred].table
             raise _refused_order(
-                f"{table} refers to {other} by a foreign key, and stands before it",
+                f"{table} refers to {other} by a foreign key, and is listed before it",
                 f"put {other} before it, or make the key DEFERRABLE INITIALLY DEFERRED",
             )
     # Rows of an upsert are first collected in a staging table.

@@ -155,8 +155,8 @@ class TaskResults:
         for task in sorted(said.keys() | arrived.keys()):
             if said.get(task) != arrived.get(task):
                 raise BatchRetryError(
-                    reason=f"task {task} says that it sent {said.get(task)} (task attempt, totals by lane), and "
-                    f"{arrived.get(task)} arrived: it ran again, or its stream lost something"
+                    reason=f"task {task} reports having sent {said.get(task)} (task attempt, totals by lane), and "
+                    f"{arrived.get(task)} arrived: it ran again, or its stream lost data"
                 )
 
 
@@ -182,7 +182,7 @@ def add_up(returned: Iterable[TaskReceipt]) -> TaskResults:
         # A row error that no retry can fix is more informative than tasks that failed as a consequence.
         raise min(errors, key=lambda error: not isinstance(error, DataError))
     if sorted(receipts) != list(range(len(receipts))):
-        raise BatchRetryError(reason=f"receipts came from tasks {sorted(receipts)}, and some are missing between them")
+        raise BatchRetryError(reason=f"received receipts of tasks {sorted(receipts)}; some are missing")
     return TaskResults(tuple(receipts[task] for task in sorted(receipts)))
 
 

@@ -110,9 +110,11 @@ class FrameReader:
             raise _broken(f"frame {self._next_number} has the unknown kind {kind}")
         self._kind = FrameKind(kind)
         if (self._kind is FrameKind.HELLO) != (self._next_number == 0):
-            raise _broken(f"frame {self._next_number} is {self._kind.name}, and HELLO is the first one only")
+            raise _broken(
+                f"frame {self._next_number} is {self._kind.name}: the first frame, and no other, must be HELLO"
+            )
         if number != self._next_number:
-            raise _broken(f"frame {number} came, and frame {self._next_number} was expected")
+            raise _broken(f"received frame {number}, expected frame {self._next_number}")
         if self._kind is FrameKind.HELLO and payload_bytes != HELLO.size:
             raise _broken(f"HELLO has {payload_bytes} bytes")
         if not 0 < payload_bytes <= _PAYLOAD_BYTES_MAX[self._kind]:
@@ -362,7 +364,7 @@ class AttemptInput:
             if sender.replaced:
                 raise StaleTaskError(reason=f"attempt {sender.task_attempt} of task {sender.task} was replaced")
             if sender.ended:
-                raise RemoteProtocolError(peer=f"task {sender.task}", detail=f"{frame.kind.name} came out of order")
+                raise RemoteProtocolError(peer=f"task {sender.task}", detail=f"{frame.kind.name} arrived out of order")
             frame_bytes, sender.reserved = sender.reserved, 0
             if frame.kind is FrameKind.END:
                 self._give_back(frame_bytes)
@@ -472,7 +474,7 @@ class AttemptInput:
     def _end(self, sender: Sender, said: dict[int, LaneTotals]) -> None:
         if said != sender.totals:
             raise RemoteProtocolError(
-                peer=f"task {sender.task}", detail=f"it says that it has sent {said}, and {sender.totals} came"
+                peer=f"task {sender.task}", detail=f"it reports having sent {said}, but {sender.totals} arrived"
             )
         self._commit(sender)
         sender.ended = True

@@ -356,7 +356,7 @@ class ListenerThread:
                 if now_s - connection.opened_s > self._limits.hello_s:
                     self._close(connection)
             elif connection.reader.mid_frame and connection.wait is _Wait.READ and quiet_s > self._limits.io_deadline_s:
-                self._refuse(connection, f"the rest of a frame did not come for {quiet_s:.0f} s")
+                self._refuse(connection, f"the rest of a frame did not arrive for {quiet_s:.0f} s")
             else:
                 self._tell(connection, DriverMessage.ALIVE)
 

@@ -404,7 +404,9 @@ class TaskStream(StreamOutput):
     @property
     def _open_socket(self) -> socket.socket:
         if self._socket is None:
-            raise LocalProtocolError(operation="send", state="closed", rule="a stream is used inside of its block")
+            raise LocalProtocolError(
+                operation="send", state="closed", rule="a stream can only be used inside its block"
+            )
         return self._socket
 
     def _wait(self, events: int) -> None:
@@ -414,7 +416,7 @@ class TaskStream(StreamOutput):
         poll.register(self._open_socket, events)
         if left_s <= 0 or not poll.poll(left_s * 1000):
             remedy = "Is its process stopped, or does a firewall drop idle connections?"
-            raise self._error(f"the driver has shown no sign of life for {deadline_s:g} s", remedy=remedy)
+            raise self._error(f"no activity from the driver for {deadline_s:g} s", remedy=remedy)
 
     def _read(self) -> None:
         """Read available bytes from the driver, without waiting."""
@@ -446,9 +448,9 @@ class TaskStream(StreamOutput):
             if message is expected:
                 return text
             if message is not DriverMessage.ALIVE:
-                raise self._error(f"{message.name} came out of order")
+                raise self._error(f"{message.name} arrived out of order")
         if self._lost_by is not None:
-            remedy = "The driver's log says why"
+            remedy = "See the driver's log"
             raise self._error(f"the connection is lost: {self._lost_by}", remedy=remedy) from self._lost_by
         return None
 

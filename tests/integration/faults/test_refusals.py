@@ -149,7 +149,7 @@ def test_a_gap_between_the_batches(kafka_any_version: Broker, make_job: MakeJob)
         assert "accept_loss='1'" in outcome.text
     outcome = job.fail(adopt=True, accept_loss="1..3")
     assert outcome.error == "ConfigurationError"
-    assert "ends with batch 1 or 2" in outcome.text
+    assert "must end with batch 1 or 2" in outcome.text
     job.run(adopt=True, accept_loss="1")
     job.check({BATCH: []})
 
@@ -196,7 +196,7 @@ def test_the_database_is_restored_from_a_backup(place: str, kafka_any_version: B
         assert f"{job.topic}-0 " in outcome.text
     assert job.describe() == described
     outcome = job.fail(adopt=True, accept_loss="2..3")
-    assert (outcome.error, "begins with batch 1" in outcome.text) == ("ConfigurationError", True)
+    assert (outcome.error, "must begin with batch 1" in outcome.text) == ("ConfigurationError", True)
     assert job.run(adopt=True, accept_loss="1..3").placements == [(4, "RUN")]
     check_without(job, range(1, 4))
 

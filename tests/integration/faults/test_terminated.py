@@ -52,7 +52,7 @@ def test_the_batch_under_way_ends(steps: Sequence[Step], kafka_without_2pc: Brok
     for step in steps:
         batch = -1 if not job.drivers else job.state("batch_id")[0]
         driver = terminated_at(job, step, batch + 1)
-        assert "stopped: the batch under way has ended" in driver.log_tail()
+        assert "stopped: the current batch finished" in driver.log_tail()
         assert job.state("batch_id")[0] > batch
     last = job.run()
     assert [event["code"] for event in last.events("code")] == [EXIT_DONE]
@@ -80,7 +80,7 @@ def test_a_batch_that_does_not_end_is_left_to_the_next_start(kafka_without_2pc: 
         session.connection.autocommit = False
         session.execute(f"LOCK TABLE {job.table} IN ACCESS EXCLUSIVE MODE")
         driver = terminated_at(job, Step.BEGIN, 0)
-        assert "stopped: the batch under way has not ended. The next start settles it" in driver.log_tail()
+        assert "stopped: the current batch did not finish. The next start completes or repeats it" in driver.log_tail()
         session.connection.rollback()
     job.run()
     job.check()

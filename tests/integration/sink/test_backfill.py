@@ -82,7 +82,7 @@ def test_a_number_that_was_passed_and_never_written_is_refused(
     sink = sink_of()
     for number in (1, 5):
         write(spark, sink, number, rows_of(number, 10))
-    with pytest.raises(ConfigurationError, match=r"ids ascend: the last one was 5, .* no batch 3.*above 5"):
+    with pytest.raises(ConfigurationError, match=r"ids must ascend: the last one was 5, .* no batch 3.*above 5"):
         write(spark, sink, 3, rows_of(3, 10))
     target.check(rows_of(1, 10) + rows_of(5, 10))
 

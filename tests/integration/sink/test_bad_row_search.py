@@ -122,7 +122,7 @@ def test_a_letter_has_each_value_in_full(spark: SparkSession, policy: str) -> No
 def test_rows_that_differ_each_time_they_are_read_are_named(spark: SparkSession) -> None:
     """Spark takes the function for one that returns the same result each time."""
     batch = spark.range(3).select("id", F.udf(lambda _: str(uuid4()))("id").alias("made"))
-    with pytest.raises(ConfigurationError, match=r"other rows each time .* refused \(why\)"):
+    with pytest.raises(ConfigurationError, match=r"different rows each time .* refused \(why\)"):
         split_of(batch).leave_out([refused(batch, "id = 1")])
 
 

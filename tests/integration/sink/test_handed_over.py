@@ -132,7 +132,7 @@ def test_a_function_that_goes_on_after_an_error_halts(
         except UnstorableValueError as error:
             swallowed.append(error)
 
-    with halts(HaltCause.NOT_HANDED_OVER, match=r"went on after an error that the sink raised in batch 1.*NUL"):
+    with halts(HaltCause.NOT_HANDED_OVER, match=r"continued after an error that the sink raised in batch 1.*NUL"):
         stream.run(go_on)
     assert len(swallowed) == 1
     target.check(rows[0])

@@ -220,7 +220,7 @@ def test_tables_alone_are_decided_in_the_database(orders: FileStream, shop: Shop
     [
         (Rows("orders", where="name"), r"Rows\('orders'\): where='name'.*its type is string"),
         (Rows("orders", where="prepaid"), r"Rows\('orders'\): where='prepaid'.*prepaid"),
-        (Rows("orders", rows="explode(name) AS x"), "its type is string, and explode takes an array"),
+        (Rows("orders", rows="explode(name) AS x"), "its type is string; explode needs an array"),
         (Rows("orders", rows="explode(map(id, name)) AS x"), "map_entries"),
         (Rows("orders", rows="explode(lines) AS name"), "the batch has a column 'name'"),
         (Rows("orders", mode="upsert", keys=["number"]), r"Rows\('orders'\): keys=.*'number' is not among"),

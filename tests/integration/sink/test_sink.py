@@ -53,7 +53,7 @@ def test_a_normal_start_and_restart_log_no_warning(
         stream.run(target.sink(key="id"))
     target.check(rows_of(0) + rows_of(1))
     ours = [record for record in caplog.records if record.name.startswith(("spark_2pc_sink", "jdbc_state"))]
-    assert sum("next pair" in record.getMessage() for record in ours) == 2
+    assert sum("next producer id and epoch" in record.getMessage() for record in ours) == 2
     assert [record.getMessage() for record in ours if record.levelno > logging.INFO] == []
 
 

@@ -102,7 +102,7 @@ def test_the_halt_names_the_batches_and_adopting_alone_does_not_pass_it() -> Non
 def test_named_batches_are_passed_over(query_id: str | None) -> None:
     """C5: the row says the last of them, any replay of it will do, and Kafka's pair is known. Twice changes nothing."""
     sides, _ = restored()
-    with pytest.raises(ConfigurationError, match=r"begins with batch 1"):
+    with pytest.raises(ConfigurationError, match=r"must begin with batch 1"):
         recover(sides, "2..2", query_id=query_id)
     with pytest.raises(ConfigurationError, match=r"at least 2 batches"):
         recover(sides, "1", query_id=query_id)

@@ -135,7 +135,7 @@ def test_a_gap_before_a_batch_is_passed_by_name_only(
         adopting.driver.write(3, adopting.work())
     wrong = Job(sides=job, run_id="run-3", adopt=True, accept_loss="1..4")
     wrong.driver.recover()
-    with pytest.raises(ConfigurationError, match="ends with batch 2 or 3"):
+    with pytest.raises(ConfigurationError, match="must end with batch 2 or 3"):
         wrong.driver.write(3, wrong.work())
     assert job.row().batch_id == 0
     naming = Job(sides=job, run_id="run-4", adopt=True, accept_loss=named)

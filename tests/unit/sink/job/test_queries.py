@@ -399,7 +399,7 @@ def test_a_function_that_goes_on_after_an_error_is_told_so_at_the_next_batch(sin
     with pytest.raises(ValueError, match="out of range"):
         call(sinks, 1, ValueError("out of range"))
     for batch_id in (2, 3):
-        with pytest.raises(HaltError, match=r"went on after an error .* in batch 1.*ValueError: out of") as halted:
+        with pytest.raises(HaltError, match=r"continued after an error .* in batch 1.*ValueError: out of") as halted:
             call(sinks, batch_id, halt(HaltCause.GAP))
         assert halted.value.cause is HaltCause.NOT_HANDED_OVER
         assert halted.value.remedies[0].startswith("call the sink for every batch")
@@ -421,7 +421,7 @@ def test_a_function_that_goes_on_with_luck_is_told_so_in_the_log(
         call(sinks, 1, OSError("late"))
     call(sinks, 2)
     (said,) = caplog.messages
-    assert "went on after an error of the sink in batch 1" in said
+    assert "continued after an error of the sink in batch 1" in said
 
 
 def test_a_second_call_for_one_batch_with_other_rows_is_named_as_that(sinks: SinksOfRuns) -> None:

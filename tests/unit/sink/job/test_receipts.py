@@ -77,5 +77,5 @@ def test_what_tasks_say_is_what_has_arrived() -> None:
 )
 def test_anything_else_that_has_arrived_is_refused(arrived: dict[int, tuple[int, dict[int, LaneTotals]]]) -> None:
     """A4, B22: Spark ran a task again, and the receipt is of one attempt, the rows and records are of another."""
-    with pytest.raises(BatchRetryError, match="ran again, or its stream lost something"):
+    with pytest.raises(BatchRetryError, match="ran again, or its stream lost data"):
         read(receipt(0)).check_arrived(arrived)

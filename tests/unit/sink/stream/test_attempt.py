@@ -205,5 +205,5 @@ def test_a_frame_that_comes_twice_ends_the_attempt(fake: FakeCluster, monkeypatc
             put(stream, frame)
 
     monkeypatch.setattr(TaskStream, "_put", twice)
-    with pytest.raises(BatchRetryError, match="it says that it has sent"), Driver(fake) as driver:
+    with pytest.raises(BatchRetryError, match="it reports having sent"), Driver(fake) as driver:
         driver.finish(run(driver.plan, 0, 5, rows(10)))

@@ -78,8 +78,8 @@ def test_however_frames_are_cut_the_same_are_read(sent: list[tuple[RecordsHeader
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (a_frame(FrameKind.ROWS, number=2), "frame 2 came, and frame 1 was expected"),
-        (a_frame(FrameKind.ROWS) * 2, "frame 1 came, and frame 2 was expected"),
+        (a_frame(FrameKind.ROWS, number=2), "received frame 2, expected frame 1"),
+        (a_frame(FrameKind.ROWS) * 2, "received frame 1, expected frame 2"),
         (a_header(FrameKind.ROWS, PAYLOAD_BYTES_MAX + 1), "ROWS has a payload of 1073741825 bytes"),
         (a_header(FrameKind.QUESTION, QUESTION_BYTES_MAX + 1), "which must be 1 to 65536"),
         (a_header(FrameKind.END, 0), "END has a payload of 0 bytes"),
@@ -124,7 +124,7 @@ def test_nothing_comes_before_hello_and_its_memory_is_not_allocated() -> None:
     reader = FrameReader()
     header = reader.space()
     header[:] = Frame(FrameKind.ROWS, memoryview(b"x")).header(0)
-    with pytest.raises(RemoteProtocolError, match="frame 0 is ROWS, and HELLO is the first one only"):
+    with pytest.raises(RemoteProtocolError, match="frame 0 is ROWS: the first frame, and no other, must be HELLO"):
         reader.advance(len(header))
 
 

@@ -261,7 +261,7 @@ def test_a_driver_without_any_sign_of_life_is_given_up(welcomed: bool) -> None:
             if welcomed:
                 assert connection.recv(32) == bytes(32)
                 connection.sendall(packed_message(DriverMessage.WELCOME))
-            with pytest.raises(BatchRetryError, match=r"127.0.0.1:\d+: the driver has shown no sign of life for 0.5 s"):
+            with pytest.raises(BatchRetryError, match=r"127.0.0.1:\d+: no activity from the driver for 0.5 s"):
                 sending.result()
 
 
@@ -384,9 +384,9 @@ def test_an_encrypted_stream_shows_nothing_on_the_wire() -> None:
 @pytest.mark.parametrize(
     ("frames", "said"),
     [
-        ([ROW.header(2) + b"x"], "frame 2 came, and frame 1 was expected"),
+        ([ROW.header(2) + b"x"], "received frame 2, expected frame 1"),
         ([b"garbage that is no frame"], "unknown kind 103"),
-        ([replace(ROW, kind=FrameKind.END, payload=TOTALS).header(1) + TOTALS], "it says that it has sent"),
+        ([replace(ROW, kind=FrameKind.END, payload=TOTALS).header(1) + TOTALS], "it reports having sent"),
     ],
 )
 def test_a_frame_that_breaks_the_rules_fails_the_attempt(
@@ -415,7 +415,7 @@ def test_a_task_that_is_lost_in_the_midst_of_a_frame_may_run_again(attempt: Stre
     task.socket.sendall(Frame(FrameKind.ROWS, memoryview(bytes(1000)), count=1).header(1) + bytes(500))
     wait_until(lambda: attempt.held_bytes == 1000)
     # Its machine is gone without a word: nothing more comes.
-    assert b"the rest of a frame did not come" in task.messages()
+    assert b"the rest of a frame did not arrive" in task.messages()
     wait_until(lambda: attempt.held_bytes == 0)
     send_whole(attempt.address, 0, b"again")
     assert attempt.failure is None

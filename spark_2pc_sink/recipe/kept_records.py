@@ -44,7 +44,6 @@ class LogsView:
     """Kafka's current description of some topics.
 
     Attributes:
-        topic_ids: ids of the topics that exist; '' if the broker has no ids.
         ends: one past the last offset of each partition that exists.
         starts: the first offset of each, if requested.
     """

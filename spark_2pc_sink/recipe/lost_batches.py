@@ -44,7 +44,6 @@ class FoundCommits:
     """A sink's transactions in the logs since its row.
 
     Attributes:
-        transactions: the committed ones, the oldest first.
         unread: partitions that were not read, and why: batches missing there are unknown.
     """
 
@@ -90,11 +89,7 @@ class LostBatches:
         return replace(halt, reason=". ".join((halt.reason, *self._said())), facts=facts)
 
     def check(self, named: BatchRange) -> None:
-        """Refuse a range that is not the range of lost batches.
-
-        Raises:
-            ConfigurationError: it begins elsewhere, is too short, or does not end where Spark continues.
-        """
+        """Refuse a range that is not the range of lost batches."""
         rule = self._broken_rule(named)
         if rule is None:
             return

@@ -48,7 +48,7 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -
         message = "a decided row must be recovered before a batch is placed beside it"
         raise ValueError(message)
     if status is RowStatus.OWED:
-        return _place_beside_owed(row_batch_id, batch_id)
+        return _place_with_owed(row_batch_id, batch_id)
     if row_batch_id is not None and batch_id == row_batch_id:
         return Placement.SKIP
     expected = 0 if row_batch_id is None else row_batch_id + 1
@@ -57,7 +57,7 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -
     return _not_the_first(batch_id) if row_batch_id is None else _gap(row_batch_id, batch_id)
 
 
-def place_by_hand(
+def place_explicit_id(
     *, status: RowStatus, row_batch_id: int | None, batch_id: int, noted: bool
 ) -> Placement | Halt | None:
     """Place a batch whose id was given by a person: ids ascend, and may skip numbers.
@@ -75,7 +75,7 @@ def place_by_hand(
     if noted:
         return Placement.SKIP
     if status is RowStatus.OWED:
-        return _place_beside_owed(row_batch_id, batch_id)
+        return _place_with_owed(row_batch_id, batch_id)
     if row_batch_id is None or batch_id > row_batch_id:
         return Placement.RUN
     return Placement.SKIP if batch_id == row_batch_id else None
@@ -111,7 +111,7 @@ def _passing_over(first: int, batch_id: int, *known: Fact) -> Facts:
     return Facts(known=frozenset(known), batches=str(before), more={"pass_over": more})
 
 
-def _place_beside_owed(row_batch_id: int | None, batch_id: int) -> Placement | Halt:
+def _place_with_owed(row_batch_id: int | None, batch_id: int) -> Placement | Halt:
     if batch_id == row_batch_id:
         return Placement.RESEND
     owed = "a batch of another query" if row_batch_id is None else f"batch {row_batch_id}"

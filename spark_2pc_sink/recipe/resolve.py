@@ -62,7 +62,7 @@ class OpenTransactionEnd:
 
 
 def apply_operator_choice(
-    row: RowView, kafka: KafkaView, found: Resolution | Halt, word: OpenTransactionEnd | None
+    row: RowView, kafka: KafkaView, found: Resolution | Halt, choice: OpenTransactionEnd | None
 ) -> Resolution | Halt:
     """Apply an operator's choice of how to end the open transaction to a verdict.
 
@@ -70,22 +70,22 @@ def apply_operator_choice(
         row: as for `resolve`.
         kafka: as for `resolve`.
         found: result of `resolve`.
-        word: the operator's choice; None if there is none.
+        choice: None if there is none.
 
     Returns:
         ``found`` if the choice is not needed: the row names a decision, or a recovery has finished with it. Otherwise
         the verdict that the choice leads to, or a halt if Kafka now shows a different outcome.
     """
-    if word is None or not row.fresh or kafka.state in ENDING_STATES:
+    if choice is None or not row.fresh or kafka.state in ENDING_STATES:
         return found
     if kafka.state is TransactionState.ONGOING:
-        if word.batch_id is not None:
+        if choice.batch_id is not None:
             return Resolution(Verdict.TAKE_OPEN, "the operator found its rows in the table")
         return Resolution(Verdict.ABORT, "the operator found none of its rows in the table")
-    if word.batch_id is not None or kafka.state is TransactionState.COMPLETE_COMMIT:
+    if choice.batch_id is not None or kafka.state is TransactionState.COMPLETE_COMMIT:
         return Halt(
             HaltCause.OPEN_TRANSACTION,
-            f"no transaction is open that could end with {word}: Kafka shows {kafka}. Neither a state row nor its "
+            f"no transaction is open that could end with {choice}: Kafka shows {kafka}. Neither a state row nor its "
             "history says whether both sides have the batch",
             Facts(known=frozenset({"ended"})),
         )
@@ -119,8 +119,6 @@ class RowView:
     """The part of a claimed state row that the decision depends on.
 
     Attributes:
-        status: the row's status.
-        prepared: producer id and epoch of the last decision; '' before the first.
         settled: producer id and epoch that Kafka showed or returned when the row last became settled; '' until a
             recovery has finished with the row, which identifies a new row.
         cluster_id: the Kafka cluster that the row belongs to; None before the first claim.
@@ -147,10 +145,6 @@ class KafkaView:
     """What the coordinator shows for a transactional id.
 
     Attributes:
-        state: state as DescribeTransactions names it.
-        producer: producer id and epoch shown with it; None when unknown.
-        transaction_version: finalised level of the feature transaction.version, from 0.
-        cluster_id: the cluster that answered.
         keeps_prepared: the cluster may end a prepared transaction at another producer id and epoch (KIP-939).
         began_ms: start of its newest transaction, in ms since 1970 by the coordinator's clock; None if there was none.
         never_expires: the coordinator does not time it out (two-phase commit).
@@ -186,9 +180,6 @@ class Halt:
     """No safe automatic verdict. Kafka is left unchanged.
 
     Attributes:
-        cause: reason, for programs.
-        reason: reason, as a sentence.
-        facts: what fills in the choices that the operator has.
         lacking: the row lacks batches from before the one that was passed.
     """
 
@@ -246,7 +237,7 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_l
     # decision that Kafka has committed, at any producer id and epoch. A new row that was adopted has none either.
     own = row.status is RowStatus.OWED and kafka.producer in _outcome_pairs(row, kafka)
     if kafka.state in _COMMITTED and not (own or row.fresh or nothing_lost):
-        return behind_kafka()
+        return database_behind()
     if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "an undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "no transaction is open")
@@ -259,13 +250,13 @@ def _resolve_done(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> Reso
             return Resolution(Verdict.COMMIT, "Kafka shows the done transaction as open: its log lost the end")
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
     if kafka.state in _COMMITTED and kafka.producer not in own and not nothing_lost:
-        return behind_kafka()
+        return database_behind()
     if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "a settled or undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "the last decision is settled")
 
 
-def behind_kafka() -> Halt:
+def database_behind() -> Halt:
     """The coordinator or the logs of Kafka show commits that the row lacks."""
     return Halt(
         HaltCause.DATABASE_BEHIND,
@@ -290,7 +281,7 @@ def _resolve_decided(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> R
         ):
             return Resolution(Verdict.WAIT, "the decided transaction is just being ended")
     if _went_beyond(row, kafka) and not nothing_lost:
-        return behind_kafka()
+        return database_behind()
     return Resolution(
         Verdict.ASK_THE_LOG, f"the coordinator shows {kafka}, which does not tell how {row.prepared} ended"
     )

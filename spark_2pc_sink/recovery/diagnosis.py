@@ -25,7 +25,7 @@ from spark_2pc_sink.recipe.resolve import (
     RowView,
     Verdict,
     apply_operator_choice,
-    behind_kafka,
+    database_behind,
     may_hide_commits,
     resolve,
 )
@@ -231,7 +231,7 @@ class Diagnosis:
                 return explain_outcome_lost(self.kafka, row, told)
             resolution = told
         if may_hide_commits(view_of(row), kafka, resolution) and self.losses.shows(row):
-            return behind_kafka()
+            return database_behind()
         return check_kept(self.kafka, row, resolution)
 
     def dry_run(self) -> RecoveryReport:

@@ -97,7 +97,7 @@ class QueryRun:
                 query.ids.query_id,
                 query.ids.run_id,
                 is_stopping=query.is_stopping,
-                look_back=query.look_back,
+                skipped_batches=query.skipped_batches,
                 explicit_batch_ids=query.explicit_batch_ids,
             ),
             BatchRules(

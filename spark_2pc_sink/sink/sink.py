@@ -200,7 +200,7 @@ class DualWriteSink:
             DualWriteError: see `spark_2pc_sink.errors`; the query fails with it, and a restart goes on from there.
         """
         with self._alone(f"write batch {batch_id} to"):
-            self._write(batch, batch_id, by_hand=False)
+            self._write(batch, batch_id, explicit_id=False)
 
     @_raising_once
     def write(self, df: DataFrame, *, batch_id: int) -> BatchReport:
@@ -224,7 +224,7 @@ class DualWriteSink:
         """
         check_frame(df, batch_id)
         with self._alone(f"write batch {batch_id} to"):
-            return self._write(df, batch_id, by_hand=True)
+            return self._write(df, batch_id, explicit_id=True)
 
     def check(self, schema: StructType | str | None = None) -> CheckReport:
         """Check what the first batch would encounter; writes no row and no record. See docs/check.md.
@@ -273,13 +273,13 @@ class DualWriteSink:
         finally:
             self._calls.release()
 
-    def _write(self, batch: DataFrame, batch_id: int, *, by_hand: bool) -> BatchReport:
+    def _write(self, batch: DataFrame, batch_id: int, *, explicit_id: bool) -> BatchReport:
         run, spark = self._run, batch.sparkSession
         query: CallingQuery
-        if run is not None and run.query.explicit_batch_ids == by_hand and run.query.is_current_run(spark):
+        if run is not None and run.query.explicit_batch_ids == explicit_id and run.query.is_current_run(spark):
             query = run.query
         else:
-            if by_hand:
+            if explicit_id:
                 query = Backfill(self._options.transactional_id)
             elif is_connect(spark):
                 query = ConnectQuery.of(spark, self._options.query_name, self._started_in)

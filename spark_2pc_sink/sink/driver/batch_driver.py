@@ -81,7 +81,7 @@ class BatchDriver:
         self._observer = observer
         self._log = sink_log(__name__, run.transactional_id)
         self._placement = BatchPlacement(
-            self._store, self._recovery.losses, run.look_back, explicit_batch_ids=run.explicit_batch_ids
+            self._store, self._recovery.losses, run.skipped_batches, explicit_batch_ids=run.explicit_batch_ids
         )
         self._transactions = 0
         self._claim: Claim | None = None
@@ -262,13 +262,7 @@ class BatchDriver:
             self._rules.on_decide(attempt.open_decision(), DecidingBatch.of(*about))
 
     def _complete(self, decided: Decided) -> Done:
-        """Steps 6 and 7: commit in Kafka, check that the records are there, and note it.
-
-        Raises:
-            BatchRetryError: EndTxn's answer can only be interpreted after re-reading both sides; or the records are
-                missing.
-            OutcomeUnknownError: EndTxn was not answered in time.
-        """
+        """Steps 6 and 7: commit in Kafka, check that the records are there, and note it."""
         producer = decided.producer
         if not decided.has_records:
             row = self._store.check_generation(self._transactional_id, self._claimed.generation)

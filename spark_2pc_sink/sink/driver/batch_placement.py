@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.choices import Facts, HaltCause, HaltError
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.recipe.placement import Placement, missing_batches, place_batch, place_beyond, place_by_hand
+from spark_2pc_sink.recipe.placement import Placement, missing_batches, place_batch, place_beyond, place_explicit_id
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 from spark_2pc_sink.sink.driver.batch_work import Replay
 
@@ -80,9 +80,6 @@ _LINES_MAX: Final = 2**31 - 1
 class BatchPlacement:
     """Places the batches of one run of one query.
 
-    Args:
-        losses: losses that a person has named, and how to determine the actual ones.
-
     Attributes:
         written: last batch that this run has written or skipped: all later ones belong to this run.
     """
@@ -91,13 +88,13 @@ class BatchPlacement:
         self,
         store: StateStore,
         losses: LostCommits,
-        look_back: Callable[[range], RunRecord],
+        skipped_batches: Callable[[range], RunRecord],
         *,
         explicit_batch_ids: bool = False,
     ) -> None:
         self._store = store
         self._losses = losses
-        self._look_back = look_back
+        self._skipped_batches = skipped_batches
         self._explicit_batch_ids = explicit_batch_ids
         self.written: int | None = None
         #: The history of batches by id; loaded at the first batch that the row has passed.
@@ -115,13 +112,13 @@ class BatchPlacement:
             ConfigurationError: the named losses are not the missing batches.
         """
         if self._explicit_batch_ids:
-            return row, self._place_by_hand(row, batch_id)
-        placed = _place_beside(row, batch_id)
+            return row, self._place_explicit_id(row, batch_id)
+        placed = _placed(row, batch_id)
         if isinstance(placed, Halt):
             row, placed = self._beyond_missing(row, batch_id, placed)
         if isinstance(placed, Halt) and placed.lacking:
             row = self._losses.pass_gap(row, batch_id, _halted(row, placed))
-            placed = _place_beside(row, batch_id)
+            placed = _placed(row, batch_id)
         if isinstance(placed, Halt):
             raise _halted(row, placed)
         return row, placed
@@ -130,7 +127,7 @@ class BatchPlacement:
         """The row as a skipped batch left it: its history line, if later batches were written."""
         return row if row.batch_id == batch_id else self._lines[batch_id]
 
-    def _place_by_hand(self, row: StateRow, batch_id: int) -> Placement:
+    def _place_explicit_id(self, row: StateRow, batch_id: int) -> Placement:
         passed = row.batch_id is not None and batch_id < row.batch_id
         if passed and batch_id not in self._lines:
             # The newest line of a batch comes first and has its final state.
@@ -138,7 +135,9 @@ class BatchPlacement:
                 if line.row.batch_id is not None:
                     self._lines[line.row.batch_id] = line.row
         noted = passed and batch_id in self._lines
-        placed = place_by_hand(status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id, noted=noted)
+        placed = place_explicit_id(
+            status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id, noted=noted
+        )
         if isinstance(placed, Halt):
             raise _halted(row, placed)
         if placed is None:
@@ -157,7 +156,7 @@ class BatchPlacement:
         # With a row older than what this driver has written, the database has lost data.
         if not missing or (self.written is not None and self.written != row.batch_id):
             return row, halt
-        record = self._look_back(missing)
+        record = self._skipped_batches(missing)
         if self.written is not None:
             record = replace(record, finished=frozenset(missing))
         placed = place_beyond(missing, record, halt)
@@ -177,7 +176,7 @@ class BatchPlacement:
         return noted, placed
 
 
-def _place_beside(row: StateRow, batch_id: int) -> Placement | Halt:
+def _placed(row: StateRow, batch_id: int) -> Placement | Halt:
     return place_batch(status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id)
 
 

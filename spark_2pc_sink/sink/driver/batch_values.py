@@ -62,7 +62,7 @@ class RunOfQuery:
     query_id: str
     run_id: str
     is_stopping: Callable[[], bool] = field(default=lambda: False)
-    look_back: Callable[[range], RunRecord] = field(default=lambda _: NOTHING_SHOWN)
+    skipped_batches: Callable[[range], RunRecord] = field(default=lambda _: NOTHING_SHOWN)
     explicit_batch_ids: bool = False
 
 
@@ -155,12 +155,7 @@ class Attempt:
         return Produced(self, batch_id, begun_s, results)
 
     def commit(self, produced: Produced, decision: Decision) -> Decided:
-        """Write the state row and COMMIT.
-
-        Raises:
-            CommitUnknownError: COMMIT raised; only a new claim can determine its outcome.
-            SupersededError: a newer driver has claimed; nothing was written.
-        """
+        """Write the state row and COMMIT."""
         counts = produced.counts
         self.in_doubt = counts.record_count > 0
         self.transaction.decide(decision)
@@ -249,11 +244,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Figures of one attempt, for the report of the batch and for its line in the history.
-
-    Attributes:
-        produced: counts of its tasks; None before they have ended.
-    """
+    """Figures of one attempt, for the report of the batch and for its line in the history."""
 
     produced: ProducedBatch | None = None
     written: WrittenRows = NOTHING_WRITTEN

@@ -45,12 +45,8 @@ class ProducedBatch:
     """The outcome of all tasks of an attempt: written to Kafka, and encoded for the database.
 
     Attributes:
-        row_count: rows for all tables.
-        record_count: records that Kafka has acknowledged, including those of the dead-letter topic.
         digest: 32 hexadecimal digits over these records, and over rows that go to a table but to no topic; '' if there
             are neither.
-        offsets: first and last offset per partition.
-        record_bytes: compressed bytes of the record batches sent.
         left_out: rows for which no record was sent, because others of their upsert key supersede them.
         record_rows: rows for all topics; None if the same as the rows for the tables.
         outputs: rows or records of each output, keyed by its text, such as ``Rows('orders')``.
@@ -87,12 +83,6 @@ class Replay:
 
 
 class BatchResults(Protocol):
-    """The output of one attempt's tasks, and what the driver still holds of it, in memory and in files.
-
-    Attributes:
-        counts: for these, every record is acknowledged and every row encoded.
-    """
-
     counts: ProducedBatch
 
     def copy_into(self, connection: Connection) -> WrittenRows:

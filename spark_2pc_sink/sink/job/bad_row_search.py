@@ -131,7 +131,6 @@ class BadRowSearch:
 
     Args:
         lanes: the sink's lanes, each with its tasks' work as if it were the only one.
-        forwarder: answers the tasks' questions about topics.
         most: stop once more rows than this are refused.
     """
 

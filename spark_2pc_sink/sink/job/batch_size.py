@@ -59,7 +59,7 @@ class ArrowBatchSize:
 
     rows: int = _ROWS_DEFAULT
     rows_given: bool = False
-    roomy: bool = False
+    unbounded: bool = False
     #: Settings that the user has not set, with their current values; None before the first batch.
     _ours: dict[str, str] | None = field(default=None, compare=False)
 
@@ -67,7 +67,7 @@ class ArrowBatchSize:
         """Apply the settings to the next job."""
         if self._ours is None:
             self._ours = self._free_settings(spark)
-        limits = {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.roomy else str(ARROW_BATCH_BYTES)}
+        limits = {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.unbounded else str(ARROW_BATCH_BYTES)}
         wanted = {name: value for name, value in limits.items() if name in self._ours}
         for name, value in wanted.items():
             if value != self._ours[name]:
@@ -80,11 +80,11 @@ class ArrowBatchSize:
             # A batch without rows gives no information about the next, whose bytes may not be counted.
             known = results.arrow_bytes > 0
             self.rows = _aimed_rows(results.arrow_bytes / results.rows) if known else min(self.rows, _ROWS_DEFAULT)
-        self.roomy = self.rows > 0 and results.arrow_bytes * self.rows <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
+        self.unbounded = self.rows > 0 and results.arrow_bytes * self.rows <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
 
     def forget(self) -> None:
         """Reset after a failed job, perhaps for lack of memory; or a small batch, which does not predict the next."""
-        self.roomy = False
+        self.unbounded = False
 
     def _free_settings(self, spark: SparkSession) -> dict[str, str]:
         """The current values of the settings that the user has not set."""

@@ -57,12 +57,7 @@ def running_query(spark: SparkSession) -> str | None:
 
 @dataclass(frozen=True)
 class RunIds:
-    """Spark's ids of one run of one streaming query.
-
-    Attributes:
-        query_id: kept in the checkpoint, the same after a restart from it.
-        run_id: new at each start.
-    """
+    """Spark's ids of one run of one query: the query's is kept in the checkpoint, and each start has a new run."""
 
     query_id: str
     run_id: str
@@ -110,7 +105,7 @@ class CallingQuery:
         """``source_lag`` and ``event_delay_s`` of `BatchReport`, as far as Spark shows them."""
         return {}
 
-    def look_back(self, missing: range) -> RunRecord:
+    def skipped_batches(self, missing: range) -> RunRecord:
         """Spark's record of batches for which the sink was not called."""
         del missing
         return NOTHING_SHOWN
@@ -195,11 +190,7 @@ _NAMED: Final = (
 
 
 class ConnectQuery(CallingQuery):
-    """One run of a streaming query, in the process that Spark created for it.
-
-    Args:
-        query: query object of the session in which the stream was started; None if the user has named it.
-    """
+    """One run of a streaming query, in the process that Spark created for it."""
 
     def __init__(self, ids: RunIds, query: StreamingQuery | None) -> None:
         super().__init__(ids)

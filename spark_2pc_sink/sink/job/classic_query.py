@@ -193,11 +193,7 @@ class Node:
 
 @dataclass(frozen=True)
 class PlanExecution:
-    """One execution of a plan inside a batch.
-
-    Attributes:
-        nodes: all operators, including those of the stream's own plan.
-    """
+    """One execution of a plan inside a batch; nodes include those of the stream's own plan."""
 
     nodes: tuple[Node, ...]
     succeeded: bool
@@ -205,11 +201,7 @@ class PlanExecution:
 
 
 def shows_no_rows(stream: Iterable[Node], actions: Iterable[PlanExecution]) -> bool:
-    """True if actions show that a batch had no rows.
-
-    Args:
-        stream: the plan that produces the batch.
-    """
+    """True if actions show that a batch had no rows; ``stream`` is the plan that produces the batch."""
     of_stream = frozenset[int]().union(*(node.metrics for node in stream))
     shown = False
     for action in actions:
@@ -339,5 +331,5 @@ class ClassicQuery(CallingQuery):
         progress = None if self._execution is None else self._execution.lastProgress()
         return {} if progress is None else lag_of(progress.json())
 
-    def look_back(self, missing: range) -> RunRecord:
+    def skipped_batches(self, missing: range) -> RunRecord:
         return run_record(self._spark, self.ids.run_id, self._execution, missing)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -49,25 +50,13 @@ _ROW_KEY_CHARACTERS_MAX: Final = 100
 
 
 class RowPartitioner(ArrowPartitioner):
-    """Splits the batches of a task.
-
-    Args:
-        topic: topic of rows that name none; None if every row names its own.
-    """
-
     def __init__(self, topic: str | None, partition_count: Callable[[str], int]) -> None:
         super().__init__(topic)
         self._count_of = partition_count
         self._counts: dict[str, int] = {}
 
     def split_batch(self, batch: pa.RecordBatch) -> Iterator[PartitionRows]:
-        """The rows of a batch by partition; see `split`.
-
-        Raises:
-            UnstorableValueError: a row names no topic, a missing one or a partition that its topic does not have, or
-                has a header without a key.
-            BatchRetryError: the driver gives no answer as to whether a topic exists.
-        """
+        """The rows of a batch by partition; see `split`."""
         topics, key = record_column(batch, record_columns.TOPIC), record_column(batch, record_columns.KEY)
         if topics is not None and topics.null_count:
             raise UnstorableValueError(
@@ -146,12 +135,7 @@ def unpacked(column: ArrowColumn) -> pa.RecordBatch:
 
 
 def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with their keys and values, built here unless Spark has done it, and with order keys.
-
-    Raises:
-        UnstorableValueError: Spark has found invalid text, which it would have replaced; or the schema of key or value
-            cannot represent a value.
-    """
+    """The rows with their keys and values, built here unless Spark has done it, and with order keys."""
     completed = batch
     order = batch.schema.get_field_index(ORDER_COLUMN)
     if order >= 0:
@@ -322,10 +306,8 @@ def run_encode_task(
     batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
     """Encode the rows of one Spark partition, and send the result to the driver; yields one receipt."""
-    if plan.stream is None:
-        raise LocalProtocolError(operation="encode", state="no stream", rule="a task needs a stream for its output")
     try:
-        with TaskStream(plan.stream, identity.task, identity.task_attempt) as stream:
+        with plan.open_stream(identity) as stream:
             receipt = encode(batches, plan, identity, stream)
     except DualWriteError as error:
         receipt = TaskReceipt(identity.task, identity.task_attempt, error=error)
@@ -337,11 +319,8 @@ def run_reread_task(
 ) -> Iterator[pa.RecordBatch]:
     """The same only for the digest of the records; a stream in the plan is used to ask for topics."""
     try:
-        if plan.stream is None:
-            receipt = encode(batches, plan, identity, _Nowhere(None))
-        else:
-            with TaskStream(plan.stream, identity.task, identity.task_attempt) as stream:
-                receipt = encode(batches, plan, identity, _Nowhere(stream))
+        with nullcontext() if plan.stream is None else plan.open_stream(identity) as stream:
+            receipt = encode(batches, plan, identity, _ReceiptOnly(stream))
     except DualWriteError as error:
         receipt = TaskReceipt(identity.task, identity.task_attempt, error=error)
     yield receipt.to_result()
@@ -350,12 +329,7 @@ def run_reread_task(
 def encode(
     batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity, output: StreamOutput
 ) -> TaskReceipt:
-    """Encode rows, in a task or in the driver.
-
-    Raises:
-        UnstorableValueError, RecordTooLargeError: a row cannot be encoded.
-        BatchRetryError: the driver does not take the result.
-    """
+    """Encode rows, in a task or in the driver."""
     topics = replace(plan.topics, ask=plan.topics.ask or output.ask)
     lanes = [_LaneEncoder(plan, lane, topics, output) for lane in plan.lanes]
     rows = arrow_bytes = 0
@@ -382,12 +356,8 @@ def encode(
     )
 
 
-class _Nowhere(StreamOutput):
-    """The output of a task that returns only its receipt.
-
-    Args:
-        stream: connection to the driver, which answers questions; None if there will be none.
-    """
+class _ReceiptOnly(StreamOutput):
+    """The output of a task that returns only its receipt; a stream to the driver answers questions."""
 
     def __init__(self, stream: TaskStream | None) -> None:
         super().__init__()

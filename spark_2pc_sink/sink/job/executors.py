@@ -167,9 +167,6 @@ def naming_executors(spark: SparkSession, try_all: Callable[[], object] = lambda
 
     Args:
         try_all: called first: it may raise the same finding for every host. The job's executor may be gone by then.
-
-    Raises:
-        ConfigurationError: the Python was the cause. Another attempt would not help.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415
 

@@ -50,7 +50,6 @@ class FilteredBatch:
     """One batch, and the rows that are left out of it.
 
     Attributes:
-        bad_rows: rows that are left out.
         exact: a search identifies rows by identity, not by a fingerprint that others may share.
     """
 
@@ -73,10 +72,6 @@ class FilteredBatch:
 
         If another row of the batch has the fingerprint of a bad one, none is left out: the next attempt fails as the
         last one did, and the following search identifies rows by their `exact` identity.
-
-        Raises:
-            TooManyBadRowsError: with these there are more than max_bad_rows.
-            ConfigurationError: the batch no longer contains any of them.
         """
         found = BadRows().with_refused(lanes)
         if not found:

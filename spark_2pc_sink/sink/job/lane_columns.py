@@ -114,11 +114,7 @@ def _check_array(batch: DataFrame, array: str) -> None:
 
 
 def record_sql(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
-    """The SELECT list of everything that a task needs in addition to the table's columns.
-
-    Args:
-        json_columns: table columns that are selected as JSON.
-    """
+    """What a task needs in addition to the table's columns, of which ``json_columns`` are selected as JSON."""
     parts = {
         record_columns.TOPIC: expressions.topic,
         # The widest allowed type: a narrower one would wrap a nonexistent partition number into an existing one
@@ -189,11 +185,6 @@ class TableColumns:
 
     @classmethod
     def of(cls, rows: DataFrame, expressions: RecordExpressions, order_by: str | None) -> TableColumns:
-        """The columns that a table needs.
-
-        Args:
-            order_by: order of upsert rows; None for no order.
-        """
         own = {} if order_by is None else {ORDER_COLUMN: order_by}
         if expressions.delete is not None:
             own[DELETE_COLUMN] = true_sql(expressions.delete)
@@ -332,9 +323,6 @@ def ordered(rows: DataFrame, lanes: Sequence[LaneWork], tasks: int) -> DataFrame
 
     Among rows with one upsert key the table keeps the one with the greatest upsert_order_by. So the records of the
     superseded others have to be sent before it or not at all.
-
-    Args:
-        tasks: number of tasks that share the rows; 1 if they are already in one partition.
     """
     following = [lane for lane in lanes if lane.follows_order]
     if not following:

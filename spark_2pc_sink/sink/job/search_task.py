@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_2pc_sink.errors import DataError, DualWriteError, LocalProtocolError
+from spark_2pc_sink.errors import DataError, DualWriteError
 from spark_2pc_sink.kafka.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, RowNames, find_refused
 from spark_2pc_sink.sink.job.encode_task import RowPartitioner, completed_rows
@@ -53,12 +53,7 @@ class SearchPlan:
 
 @dataclass(frozen=True)
 class SearchReceipt:
-    """The findings of one task attempt.
-
-    Attributes:
-        refused: rows that cannot become a record, or COPY bytes; one more than `SearchPlan.most` means too many.
-        sent: other rows sent, by lane.
-    """
+    """The findings of one task attempt."""
 
     task: int
     task_attempt: int
@@ -72,11 +67,6 @@ class SearchReceipt:
 
 
 def read_search_receipts(table: pa.Table) -> list[SearchReceipt]:
-    """Unpack the returned receipts, in the order of the tasks.
-
-    Raises:
-        DualWriteError: the error that a task returned.
-    """
     returned = [pickle.loads(payload.as_buffer()) for payload in table["receipt"]]  # noqa: S301 - by our own tasks
     for receipt in returned:
         if receipt.error is not None:
@@ -88,13 +78,8 @@ def run_search_task(
     batches: Iterable[pa.RecordBatch], plan: SearchPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
     """Search for bad rows in one Spark partition; yields one receipt."""
-    address = plan.tasks.stream
-    if address is None:
-        raise LocalProtocolError(
-            operation="search for bad rows", state="no stream", rule="a task needs a stream for its output"
-        )
     try:
-        with TaskStream(address, identity.task, identity.task_attempt) as stream:
+        with plan.tasks.open_stream(identity) as stream:
             receipt = _SearchTask(plan, identity, stream).run(batches)
     except DualWriteError as error:
         receipt = SearchReceipt(identity.task, identity.task_attempt, error=error)

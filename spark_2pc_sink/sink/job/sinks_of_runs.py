@@ -31,11 +31,7 @@ _MISSING: Final = frozenset({HaltCause.GAP, HaltCause.NOT_THE_FIRST_BATCH, HaltC
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a sink.
-
-    Attributes:
-        error: error text; None if both sides have the batch.
-    """
+    """One call of a sink; the error's text is None if both sides have the batch."""
 
     batch_id: int
     error: str | None
@@ -83,11 +79,7 @@ class SinksOfRuns:
         return len(self._known)
 
     def check_in(self, run: RunIds, options: SinkOptions, *, is_active: Callable[[str], bool]) -> None:
-        """Record that a run calls a sink.
-
-        Raises:
-            ConfigurationError: the run has called a different sink with this transactional id.
-        """
+        """Record that a run calls a sink; refuse a different one with this transactional id."""
         written = what_is_written(options)
         identity = (run.query_id, options.transactional_id)
         with self._lock:

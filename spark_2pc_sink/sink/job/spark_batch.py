@@ -319,11 +319,7 @@ def _digest(results: TaskResults, letters: DeadLetterRecords) -> str:
 
 
 def _forwarded(results: TaskResults, source: AttemptInput, forwarder: RecordForwarder) -> Forwarded:
-    """The records acknowledged by the brokers after the job has ended; exactly those that the tasks made.
-
-    Raises:
-        BatchRetryError: a task ran again, or data was lost on the way.
-    """
+    """The records acknowledged by the brokers after the job has ended; exactly those that the tasks made."""
     source.close_input()
     results.check_arrived(source.finished)
     forwarded = forwarder.finish()

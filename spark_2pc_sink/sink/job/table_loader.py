@@ -139,9 +139,6 @@ class TableLoader:
         Args:
             create: create the table if it is missing. If false, and ``create_table`` is set, a missing table is left to
                 a later call.
-
-        Raises:
-            ConfigurationError: the table is missing, batch and table do not match, or the role may not write it.
         """
         if self.plan is not None and batch.schema == self._schema:
             return
@@ -206,11 +203,7 @@ class TableLoader:
         return replace(self.planned[0].copy_plan, row_key=self._row_key)
 
     def table(self, connection: Connection) -> TableRows:
-        """The writer of rows into the table, through ``connection``, in the deciding transaction.
-
-        Raises:
-            BatchRetryError: the table was altered since it was planned.
-        """
+        """The writer of rows into the table, through ``connection``, in the deciding transaction."""
         plan, _ = self.planned
         return (KeyedRows if plan.upsert_keys else AppendedRows)(connection, plan)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_2pc_sink.errors import BatchRetryError, DataError
+from spark_2pc_sink.errors import BatchRetryError, DataError, LocalProtocolError
+from spark_2pc_sink.sink.stream.task_stream import TaskStream
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
@@ -77,6 +78,11 @@ class TaskPlan:
     topics: Topics
     timestamp_ms: int
     stream: StreamAddress | None = None
+
+    def open_stream(self, identity: TaskIdentity) -> TaskStream:
+        if self.stream is None:
+            raise LocalProtocolError(operation="send", state="no stream", rule="a task needs a stream for its output")
+        return TaskStream(self.stream, identity.task, identity.task_attempt)
 
 
 #: A task yields one row.
@@ -145,11 +151,7 @@ class TaskResults:
         return sum(receipt.arrow_bytes for receipt in self.receipts)
 
     def check_arrived(self, finished: Mapping[int, tuple[int, Mapping[int, LaneTotals]]]) -> None:
-        """Compare the receipts with the data received.
-
-        Raises:
-            BatchRetryError: a different attempt of a task arrived, or different bytes, rows or records.
-        """
+        """Compare the receipts with the data received."""
         said = {receipt.task: (receipt.task_attempt, dict(receipt.sent)) for receipt in self.receipts}
         arrived = {task: (attempt, dict(totals)) for task, (attempt, totals) in finished.items()}
         for task in sorted(said.keys() | arrived.keys()):
@@ -161,12 +163,7 @@ class TaskResults:
 
 
 def read_results(table: pa.Table) -> TaskResults:
-    """Read and add up the returned receipts.
-
-    Raises:
-        BatchRetryError: a receipt is missing or duplicate, or a task gave up.
-        DualWriteError: the error that a task returned.
-    """
+    """Read and add up the returned receipts."""
     return add_up(pickle.loads(payload.as_buffer()) for payload in table["receipt"])  # noqa: S301 - by our own tasks
 
 

@@ -86,11 +86,7 @@ class FrameReader:
         return self._body[self._filled :]
 
     def advance(self, received: int) -> Frame | None:
-        """Record that the first ``received`` bytes of `space` are filled; returns the frame if it is complete.
-
-        Raises:
-            RemoteProtocolError: a header has an unknown kind, a length out of bounds or the wrong number.
-        """
+        """Record that the first ``received`` bytes of `space` are filled; returns the frame if it is complete."""
         self._filled += received
         if self._body is None:
             if self._filled == len(self._header):
@@ -230,11 +226,7 @@ class AttemptInput:
     # --- consumers and the driver --------------------------------------------------------------------------------
 
     def take(self, kind: FrameKind, timeout_s: float) -> Released | Ended | None:
-        """The next frame for a consumer, those of one task in their order; None after ``timeout_s`` without one.
-
-        Raises:
-            Exception: the failure of the attempt.
-        """
+        """The next frame for a consumer, those of one task in their order; None after ``timeout_s`` without one."""
         end_s = monotonic() + timeout_s
         with self._changed:
             while True:
@@ -297,13 +289,7 @@ class AttemptInput:
     # --- senders -------------------------------------------------------------------------------------------------
 
     def admit(self, task: int, task_attempt: int) -> Sender:
-        """Let a task attempt send; an earlier attempt of the task is dropped.
-
-        Raises:
-            StaleTaskError: a newer attempt of the task is known, or the job is over.
-            BatchRetryError: frames of an earlier attempt have been released, which fails the attempt of the batch.
-            Exception: the failure of the attempt.
-        """
+        """Let a task attempt send; an earlier attempt of the task is dropped."""
         with self._changed:
             self._check()
             known = self._senders.get(task)
@@ -352,13 +338,7 @@ class AttemptInput:
             return self._waiting[0] if self._waiting else None
 
     def receive(self, sender: Sender, frame: Frame) -> None:
-        """Take a complete frame, for which room was reserved.
-
-        Raises:
-            RemoteProtocolError: the frame must not arrive now, or END contradicts what has arrived.
-            StaleTaskError: a newer attempt has replaced the sender.
-            Exception: the failure of the attempt.
-        """
+        """Take a complete frame, for which room was reserved."""
         with self._changed:
             self._check()
             if sender.replaced:

@@ -83,12 +83,7 @@ class AttemptThreads:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for the threads.
-
-        Raises:
-            Exception: an exception raised by a thread. It takes precedence over an error of the block that is its
-                consequence: tasks are notified, and end.
-        """
+        """Wait for the threads. An error of one precedes that of the block, which is its consequence."""
         if error is None:
             self._source.close_input()
         else:

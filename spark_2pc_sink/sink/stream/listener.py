@@ -137,13 +137,6 @@ class _StrangerError(Exception):
 
 
 class ListenerThread:
-    """The thread that serves all connections of a listener.
-
-    Args:
-        attempt_of: returns the open attempt of a token.
-        failed: called with the error that ended the thread.
-    """
-
     def __init__(
         self,
         server: socket.socket,
@@ -400,12 +393,7 @@ class StreamAttempt(AttemptInput):
 
     @property
     def address(self) -> StreamAddress:
-        """The address for the tasks' plan. The first one of a listener binds its port.
-
-        Raises:
-            ConfigurationError: no port can be bound; the text names the option.
-            MissingExtraError: encryption needs a package that is not installed.
-        """
+        """The address for the tasks' plan. The first one of a listener binds its port."""
         return replace(self._listener.listen(), token=self.token)
 
 

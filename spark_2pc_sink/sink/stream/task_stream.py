@@ -82,7 +82,6 @@ class Frame:
     Attributes:
         payload: at least one byte. Writable in a received frame: the driver writes producer id, epoch and sequence into
             a record batch in place.
-        details: `RecordsHeader.pack` for RECORDS, empty for other kinds.
     """
 
     kind: FrameKind
@@ -164,11 +163,7 @@ def packed_message(message: DriverMessage, text: bytes = b"") -> bytes:
 
 
 def next_message(received: bytearray) -> tuple[DriverMessage, bytes] | None:
-    """Take the next complete message out of ``received``; None if more bytes are needed.
-
-    Raises:
-        RemoteProtocolError: it is not a message.
-    """
+    """Take the next complete message out of ``received``; None if more bytes are needed."""
     if not received:
         return None
     if received[0] not in set(DriverMessage):
@@ -227,15 +222,7 @@ class StreamOutput(ABC):
         return dict(self._totals)
 
     def rows(self, lane: int, data: Any, count: int) -> None:
-        """Send rows of one output, after those sent before.
-
-        Args:
-            data: COPY bytes of whole rows, without header and trailer; any buffer. Above 1 MiB it should be passed in
-                parts, because it becomes one frame.
-
-        Raises:
-            BatchRetryError: the driver cannot be reached, or has given up the attempt.
-        """
+        """Send COPY bytes of whole rows, without header and trailer; above 1 MiB in parts: it becomes one frame."""
         view = memoryview(data).cast("B")
         if not len(view):
             return
@@ -250,11 +237,7 @@ class StreamOutput(ABC):
         self._collected[lane] = collected, before + count
 
     def records(self, lane: int, header: RecordsHeader, payload: Any) -> None:
-        """Send an encoded record batch.
-
-        Args:
-            payload: the batch without producer id, epoch and sequence; any buffer.
-        """
+        """Send an encoded record batch, without producer id, epoch and sequence."""
         frame = Frame(
             FrameKind.RECORDS, memoryview(payload).cast("B"), lane, count=header.record_count, details=header.pack()
         )
@@ -295,9 +278,6 @@ class TaskStream(StreamOutput):
     """The output of a task, over a connection that never waits without a deadline.
 
     A context manager: entering it connects, leaving it closes the connection.
-
-    Raises:
-        BatchRetryError: the driver cannot be reached; on entering.
     """
 
     def __init__(self, address: StreamAddress, task: int, task_attempt: int) -> None:
@@ -374,11 +354,6 @@ class TaskStream(StreamOutput):
         self._send_all(memoryview(out))
 
     def _receive(self, expected: DriverMessage) -> bytes:
-        """Wait for a message of the driver; its text.
-
-        Raises:
-            BatchRetryError: the driver has given up the attempt, or shows no activity.
-        """
         self._flush()
         while (text := self._take(expected)) is None:
             self._wait(select.POLLIN)

@@ -41,7 +41,7 @@ from spark_2pc_sink.recipe.resolve import (
     RowStatus,
     RowView,
     apply_operator_choice,
-    behind_kafka,
+    database_behind,
     resolve,
 )
 from spark_2pc_sink.recovery import api
@@ -136,7 +136,7 @@ def halts_of_lost_batches() -> Iterator[Halt]:
     transaction = CommittedTransaction(PAIR, 20, {ORDERS: (25, 44)})
     gap = halt_of(place_batch(status=RowStatus.DONE, row_batch_id=4, batch_id=6))
     for found in (FoundCommits(), FoundCommits((transaction,)), FoundCommits((), ("orders-1",))):
-        yield LostBatches(first=5, found=found).explain(behind_kafka())
+        yield LostBatches(first=5, found=found).explain(database_behind())
         yield LostBatches(first=5, found=found, came=6).explain(gap)
 
 

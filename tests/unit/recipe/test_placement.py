@@ -14,7 +14,7 @@ from spark_2pc_sink.recipe.placement import (
     missing_batches,
     place_batch,
     place_beyond,
-    place_by_hand,
+    place_explicit_id,
 )
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
@@ -100,21 +100,21 @@ def test_numbers_by_hand_ascend_and_may_leave_others_out(
     row_batch_id: int | None, batch_id: int, noted: bool, placed: Placement | None
 ) -> None:
     """An id that the row has passed is skipped where the history has it: a restarted loop begins again."""
-    found = place_by_hand(status=RowStatus.DONE, row_batch_id=row_batch_id, batch_id=batch_id, noted=noted)
+    found = place_explicit_id(status=RowStatus.DONE, row_batch_id=row_batch_id, batch_id=batch_id, noted=noted)
     assert found is placed
 
 
 def test_beside_an_owed_batch_only_that_one_is_written_by_hand() -> None:
     """Those before it, which both sides have, are skipped."""
     owed = RowStatus.OWED
-    assert place_by_hand(status=owed, row_batch_id=7, batch_id=7, noted=False) is Placement.RESEND
-    assert place_by_hand(status=owed, row_batch_id=7, batch_id=3, noted=True) is Placement.SKIP
+    assert place_explicit_id(status=owed, row_batch_id=7, batch_id=7, noted=False) is Placement.RESEND
+    assert place_explicit_id(status=owed, row_batch_id=7, batch_id=3, noted=True) is Placement.SKIP
     for batch_id in (3, 8):
-        halt = place_by_hand(status=owed, row_batch_id=7, batch_id=batch_id, noted=False)
+        halt = place_explicit_id(status=owed, row_batch_id=7, batch_id=batch_id, noted=False)
         assert isinstance(halt, Halt)
         assert halt.cause is HaltCause.OTHER_BATCH_OWED
     with pytest.raises(ValueError, match="recovered"):
-        place_by_hand(status=RowStatus.DECIDED, row_batch_id=7, batch_id=7, noted=False)
+        place_explicit_id(status=RowStatus.DECIDED, row_batch_id=7, batch_id=7, noted=False)
 
 
 HALT = Halt(HaltCause.GAP, "batch 5 follows batch 2")

@@ -184,9 +184,9 @@ FRESH = RowView(RowStatus.NONE, cluster_id="here")
 COMMIT, ABORT = OpenTransactionEnd(3), OpenTransactionEnd(None)
 
 
-def chosen(state: TransactionState, word: OpenTransactionEnd | None, row: RowView = FRESH) -> Resolution | Halt:
+def chosen(state: TransactionState, choice: OpenTransactionEnd | None, row: RowView = FRESH) -> Resolution | Halt:
     kafka = KafkaView(state, OWN, 2, "here")
-    return apply_operator_choice(row, kafka, resolve(row, kafka, adopt=True), word)
+    return apply_operator_choice(row, kafka, resolve(row, kafka, adopt=True), choice)
 
 
 def answer(found: Resolution | Halt) -> Verdict | HaltCause:
@@ -194,15 +194,15 @@ def answer(found: Resolution | Halt) -> Verdict | HaltCause:
 
 
 @pytest.mark.parametrize(
-    ("word", "found"), [(None, HaltCause.OPEN_TRANSACTION), (COMMIT, Verdict.TAKE_OPEN), (ABORT, Verdict.ABORT)]
+    ("choice", "found"), [(None, HaltCause.OPEN_TRANSACTION), (COMMIT, Verdict.TAKE_OPEN), (ABORT, Verdict.ABORT)]
 )
-def test_an_open_transaction_ends_as_a_person_says(word: OpenTransactionEnd | None, found: object) -> None:
+def test_an_open_transaction_ends_as_a_person_says(choice: OpenTransactionEnd | None, found: object) -> None:
     """C14: adopt alone ends nothing that the database may have decided."""
-    assert answer(chosen(TransactionState.ONGOING, word)) is found
+    assert answer(chosen(TransactionState.ONGOING, choice)) is found
 
 
 @pytest.mark.parametrize(
-    ("word", "state", "found"),
+    ("choice", "state", "found"),
     [
         (COMMIT, TransactionState.COMPLETE_ABORT, HaltCause.OPEN_TRANSACTION),
         (COMMIT, TransactionState.COMPLETE_COMMIT, HaltCause.OPEN_TRANSACTION),
@@ -214,13 +214,13 @@ def test_an_open_transaction_ends_as_a_person_says(word: OpenTransactionEnd | No
     ],
 )
 def test_it_may_have_ended_otherwise_meanwhile(
-    word: OpenTransactionEnd, state: TransactionState, found: object
+    choice: OpenTransactionEnd, state: TransactionState, found: object
 ) -> None:
     """C14: a time-out, or an operator; to go on as if the word had been carried out would be wrong."""
-    resolution = chosen(state, word)
+    resolution = chosen(state, choice)
     assert answer(resolution) is found
     if isinstance(resolution, Halt):
-        assert f"could end with {word}: Kafka shows {state.value} 7:10" in resolution.reason
+        assert f"could end with {choice}: Kafka shows {state.value} 7:10" in resolution.reason
 
 
 def test_a_row_that_tells_by_itself_is_not_overruled() -> None:
@@ -230,10 +230,10 @@ def test_a_row_that_tells_by_itself_is_not_overruled() -> None:
         for status in RowStatus
         if status is not RowStatus.NONE
     ] + [RowView(RowStatus.NONE, settled=PreparedTxnState("7:9"), cluster_id="here")]
-    for row, state, word in itertools.product(known, TransactionState, (COMMIT, ABORT)):
+    for row, state, choice in itertools.product(known, TransactionState, (COMMIT, ABORT)):
         kafka = KafkaView(state, OWN, 2, "here")
         found = resolve(row, kafka, adopt=True)
-        assert apply_operator_choice(row, kafka, found, word) is found
+        assert apply_operator_choice(row, kafka, found, choice) is found
 
 
 def test_words_are_those_of_the_command_line() -> None:

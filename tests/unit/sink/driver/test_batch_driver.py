@@ -334,11 +334,11 @@ def test_batches_without_rows_are_no_gap() -> None:
     """A22: only those between are asked for, and only where some are missing."""
     asked: list[range] = []
 
-    def look_back(missing: range) -> RunRecord:
+    def skipped_batches(missing: range) -> RunRecord:
         asked.append(missing)
         return RunRecord(empty=frozenset(missing))
 
-    job = Job(look_back=look_back)
+    job = Job(skipped_batches=skipped_batches)
     job.driver.recover()
     for batch_id in (1, 2, 5):
         job.driver.write(batch_id, job.work())
@@ -348,7 +348,7 @@ def test_batches_without_rows_are_no_gap() -> None:
 
 def test_what_spark_shows_of_this_run_holds_for_the_next_one() -> None:
     """A22: the driver dies in the batch behind those without rows, and the next run knows nothing of them."""
-    first = Job(look_back=lambda missing: RunRecord(empty=frozenset(missing)))
+    first = Job(skipped_batches=lambda missing: RunRecord(empty=frozenset(missing)))
     first.driver.recover()
     first.driver.write(0, first.work())
     with pytest.raises(LocalProtocolError):

@@ -70,7 +70,7 @@ def read(*tasks: tuple[int, int]) -> TaskResults:
 
 def after(size: ArrowBatchSize, *tasks: tuple[int, int]) -> tuple[int, bool]:
     size.note(read(*tasks))
-    return size.rows, size.roomy
+    return size.rows, size.unbounded
 
 
 def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
@@ -84,8 +84,8 @@ def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
     ("tasks", "roomy"),
     [([], True), ([(10, 10 * ROW_BYTES), (1, ROW_BYTES)], True), ([(10, 10 * ROW_BYTES), (1, 2 * ROW_BYTES)], False)],
 )
-def test_what_the_last_batch_says_of_the_next(tasks: list[tuple[int, int]], roomy: bool) -> None:
-    assert after(ArrowBatchSize(ROWS_MAX, rows_given=True, roomy=not roomy), *tasks) == (ROWS_MAX, roomy)
+def test_what_the_last_batch_says_of_the_next(tasks: list[tuple[int, int]], unbounded: bool) -> None:
+    assert after(ArrowBatchSize(ROWS_MAX, rows_given=True, unbounded=not unbounded), *tasks) == (ROWS_MAX, unbounded)
 
 
 def test_where_spark_does_not_count_rows_it_counts_bytes() -> None:
@@ -130,8 +130,8 @@ def test_what_somebody_else_has_set_stays() -> None:
 )
 def test_heavy_rows_come_in_small_numbers(row_bytes: int, rows: int) -> None:
     # There is room by the number that is chosen, not by Spark's own.
-    roomy = rows * row_bytes <= UNBOUNDED_ROWS_BYTES_MAX
-    assert after(ArrowBatchSize(), (3, 3 * row_bytes)) == (rows, roomy)
+    unbounded = rows * row_bytes <= UNBOUNDED_ROWS_BYTES_MAX
+    assert after(ArrowBatchSize(), (3, 3 * row_bytes)) == (rows, unbounded)
 
 
 @pytest.mark.parametrize(("counts", "rows"), [(True, [str(AIMED_ROWS_MAX)]), (False, [])])

@@ -81,7 +81,7 @@ def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tasks", "roomy"),
+    ("tasks", "unbounded"),
     [([], True), ([(10, 10 * ROW_BYTES), (1, ROW_BYTES)], True), ([(10, 10 * ROW_BYTES), (1, 2 * ROW_BYTES)], False)],
 )
 def test_what_the_last_batch_says_of_the_next(tasks: list[tuple[int, int]], unbounded: bool) -> None:

@@ -94,7 +94,7 @@ def test_every_condition_at_one_look(sinks: Sinks, capsys: pytest.CaptureFixture
         assert by_name[name].in_doubt_s is None
     assert by_name["decided"].prepared_s is None
     assert "Kafka is owed batch 0: the table has its 2 rows since " in by_name["owed"].reason
-    assert "and Kafka has aborted its 3 records" in by_name["owed"].reason
+    assert "and Kafka aborted its 3 records" in by_name["owed"].reason
     assert by_name["owed"].remedies[0].startswith("start the job")
     assert (by_name["away"].kafka, by_name["away"].elsewhere) == (None, True)
     assert cli.main(words(sinks, "--json")) == exits.EXIT_IN_DOUBT
@@ -125,7 +125,7 @@ def test_a_row_that_cannot_be_understood_hides_no_other(sinks: Sinks, capsys: py
             "kafka_offsets = '{\"orders\": [1, 2]}'",
             "kafka_offsets name 'orders', which is",
         ),
-        "status": ("status = 'paused'", "status 'paused' is none of none, decided, done, owed"),
+        "status": ("status = 'paused'", "status 'paused' must be one of none, decided, done, owed"),
     }
     sinks.ended("good", commit=True)
     sinks.sql("ALTER TABLE kafka_transaction_state DROP CONSTRAINT kafka_transaction_state_status_check")

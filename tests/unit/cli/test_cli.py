@@ -90,6 +90,7 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
     """Exit code 0: nothing is in doubt any more."""
     words = ["recover", *SIDES, "--transactional-id", "orders", "--take-over", "--drop", "--state-schema", "ops"]
     words += ["--history-batches", "5", "--adopt", "--open-transaction", "commit", "--batch", "7"]
+    words += ["--accept-loss", "41..43"]
     words += ["--reason", "the night of the 5th"]
     assert cli.main(words) == 0
     assert calls == [
@@ -100,6 +101,7 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
             "open_transaction": "commit",
             "batch": 7,
             "adopt": True,
+            "accept_loss": "41..43",
             "reason": "the night of the 5th",
             "kafka": {"bootstrap.servers": "h:1", "client.id": "night"},
             "database": "postgresql://h/d",
@@ -112,23 +114,6 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
     assert "- committed 7:3 in Kafka" in printed
     assert "database: batch 4, decided 7:3" in printed
     assert "now:      batch 4, done 7:3" in printed
-
-
-def test_the_batches_of_a_loss_are_passed_as_they_were_named(calls: list[dict[str, Any]]) -> None:
-    """C5: ``--adopt --accept-loss 41..43``."""
-    words = [
-        "recover",
-        *SIDES,
-        "--transactional-id",
-        "orders",
-        "--adopt",
-        "--accept-loss",
-        "41..43",
-        "--reason",
-        "lost",
-    ]
-    cli.main(words)
-    assert (calls[0]["adopt"], calls[0]["accept_loss"]) == (True, "41..43")
 
 
 def test_where_kafka_is_may_be_said_as_to_kafkas_own_tools(
@@ -251,10 +236,3 @@ def test_where_kafka_is_may_be_said_as_librdkafka_says_it(calls: list[dict[str, 
     words = ["--kafka", "metadata.broker.list=h:1", "--database", "postgresql://h/d", "--transactional-id", "orders"]
     assert cli.main(["recover", *words, "--take-over"]) == 0
     assert calls[0]["kafka"] == {"metadata.broker.list": "h:1"}
-
-
-def test_a_kafka_property_without_a_value_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    """The form is named."""
-    words = ["recover", "--kafka", "h:1", "--database", "postgresql://h/d", "--transactional-id", "orders"]
-    assert cli.main(words) == 2
-    assert "KEY=VALUE" in capsys.readouterr().err

@@ -214,22 +214,6 @@ def test_the_log_tells_what_the_coordinator_no_longer_shows(marker: Marker, stat
     assert sides.row().status == status
 
 
-def test_a_deleted_log_halts_and_changes_nothing_in_kafka() -> None:
-    """B6: absence alone never proves a commit."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
-    sides.kafka.end(pair, commit=True)
-    sides.kafka.init_producer_id()
-    sides.kafka.lose_markers()
-    before = sides.kafka.pair
-    with halts(HaltCause.OUTCOME_LOST, match="deleted or compacted") as halted:
-        sides.start()
-    assert sides.kafka.pair == before
-    assert sides.row().status == "decided"
-    assert any("--accept-replay" in remedy for remedy in halted.value.remedies)
-
-
 @pytest.mark.parametrize(
     ("decision", "status"), [(OperatorDecision.DROP, "done"), (OperatorDecision.ACCEPT_REPLAY, "owed")]
 )

@@ -72,7 +72,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_json() -> None:
     """The same names whatever was found."""
-    broken = UnreadableSink("bad", "database", "status 'gone' is none of none, decided, done, owed")
+    broken = UnreadableSink("bad", "database", "status 'gone' must be one of none, decided, done, owed")
     late = replace(DECIDED, transactional_id="late")
     found = StatusReport(sinks=(FINE, late), unreadable=(broken,), kafka_problem="down")
     printed: dict[str, Any] = json.loads(json.dumps(found.as_json()))

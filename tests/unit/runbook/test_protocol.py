@@ -49,9 +49,3 @@ def test_a_protocol_as_json() -> None:
             }
         ],
     }
-
-
-def test_the_time_is_in_utc() -> None:
-    protocol = IncidentLog(who=ME)
-    protocol.note("ended", "")
-    assert protocol.steps[0].at.tzinfo is timezone.utc

@@ -1,4 +1,4 @@
-"""``spark-2pc exporter`` and ``dashboard``: pages and figures of all sinks; the address they listen on, who may ask."""
+"""``spark-2pc exporter`` and ``dashboard``: pages and metrics of all sinks; the listen address, and who has access."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ other address a token is required. See docs/dashboard.md.
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     for name, about, description, listen, token, reader, run in (
         (
-            *("exporter", "serve the figures of all sinks to Prometheus", _EXPORTER, "127.0.0.1:9939"),
+            *("exporter", "serve metrics of all sinks to Prometheus", _EXPORTER, "127.0.0.1:9939"),
             "that Prometheus must send (Authorization: Bearer); without it no token is required",
-            "Prometheus reaches the figures",
+            "Prometheus reaches the metrics",
             _export,
         ),
         (

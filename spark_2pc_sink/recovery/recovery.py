@@ -59,7 +59,7 @@ def commit_prepared(
     """End the transaction of a decided row with COMMIT.
 
     Returns:
-        The producer id and epoch at which Kafka shows the end; None if the answer was not success: look again.
+        The producer id and epoch at which Kafka shows the end; None if the answer was not success: poll again.
 
     Raises:
         InDoubtError: there was no answer in time.
@@ -84,7 +84,7 @@ def commit_prepared(
 
 
 def keep_prepared(kafka: KafkaSide, prepared: PreparedTxnState) -> ProducerIdAndEpoch | None:
-    """Take the prepared transaction over (KIP-939); returns the epoch that can end it, or None to look again.
+    """Take the prepared transaction over (KIP-939); returns the epoch that can end it, or None to poll again.
 
     Only ever called when the coordinator has just shown the transaction as ongoing: with nothing ongoing,
     InitProducerId would replace the outcome that the coordinator still shows.
@@ -259,7 +259,7 @@ class Recovery:
         if findings.kafka_last is not None and not is_next(findings.kafka_last, initialized.producer):
             # Another process has acted since the look, or an answer was lost. A driver that was paused may have missed
             # both batches and the restored backup that lacks them, and still have its claim.
-            # With the claim only: drivers that look again without it would fence each other endlessly.
+            # With the claim only: drivers that poll again without it would fence each other endlessly.
             self._store.check_generation(self._transactional_id, row.generation)
             row = self._settle(row, findings)
         # A command does not know the topics, so their logs were not read: the job still has to do that.

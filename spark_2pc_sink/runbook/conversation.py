@@ -1,4 +1,4 @@
-"""The dialogue: look, name the symptom, show the choices, ask, act, look again, verify; and log every step.
+"""The dialogue: look, name the symptom, show the choices, ask, act, check again, verify; and log every step.
 
 Actions are only carried out if chosen and confirmed. With ``automatic``, no questions are asked: only choices that are
 always safe are carried out, and the rest is left to a person. Taking over from a live driver needs its own consent.
@@ -182,7 +182,7 @@ class Conversation:
         return self._left(f"Checked {ROUNDS_MAX} times; start again", picture.problem)
 
     def _round(self, picture: Picture, symptom: Problem) -> RunbookEnd | None:
-        """Show one look at the sink, and carry out the choice; None to look again."""
+        """Show one look at the sink, and carry out the choice; None to check again."""
         self._show(picture, symptom)
         if symptom is Symptom.NOTHING_WRONG:
             return self._nothing_wrong(picture, symptom)

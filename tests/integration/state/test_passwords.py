@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 
 from jdbc_state.connections import Database
-from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
+from jdbc_state.errors import DatabaseUnreachableError
 from tests.harness.changing_role import ChangingRole, changing_role
 from tests.harness.later import later
 from tests.integration.state.state_stores import CLUSTER, ID, QUERY, RUN, settings, sql_store
@@ -60,12 +60,6 @@ def test_a_wrong_password_is_not_shown(role: ChangingRole) -> None:
         refused.open("read")
     assert role.password not in str(caught.value)
     assert "ask" not in repr(settings(password=role.ask))
-
-
-def test_a_function_that_returns_no_password_is_refused(role: ChangingRole) -> None:
-    refused = Database(text(role.url), settings(password=lambda: None))
-    with pytest.raises(ConfigurationError, match="database_password="):
-        refused.open("read")
 
 
 def test_libpq_s_own_places(role: ChangingRole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
@@ -110,23 +109,6 @@ def test_the_first_claim_makes_the_row(store: StateStore) -> None:
     assert again == replace(row, generation=2, run_id="run-2", claimed_at=again.claimed_at)
     assert again.claimed_at >= row.claimed_at
     assert read(store) == again
-
-
-def test_concurrent_first_claims_are_one_after_the_other(store: StateStore) -> None:
-    """C3: of drivers that start for the first time together one makes the row; each has a generation of its own."""
-    rows: list[StateRow] = []
-    barrier = threading.Barrier(4)
-
-    def first() -> None:
-        barrier.wait(10)
-        rows.append(claim(store))
-
-    threads = [threading.Thread(target=first) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert sorted(row.generation for row in rows) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_a_row_that_cannot_be_understood_hides_no_other(sinks: Sinks, capsys: py
         "offsets": ("kafka_offsets = '[1, 2]'", "kafka_offsets [1, 2] must be an object of"),
         "partition": (
             "kafka_offsets = '{\"orders\": [1, 2]}'",
-            "kafka_offsets name 'orders', which is",
+            "kafka_offsets name 'orders', which must be topic-partition",
         ),
         "status": ("status = 'paused'", "status 'paused' must be one of none, decided, done, owed"),
     }

@@ -12,7 +12,7 @@ import pytest
 from spark_2pc_sink.cli import main
 from spark_2pc_sink.cli import runbook as runbook_module
 from spark_2pc_sink.cli.runbook import Terminal
-from spark_2pc_sink.errors import HaltCause, KafkaTimeoutError
+from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.runbook.conversation import NoAnswerError
 from spark_2pc_sink.runbook.picture import Picture
 from tests.harness.json_contract import read_output
@@ -170,13 +170,6 @@ def test_json_is_of_the_documented_form(
     found = read_output(printed.out)
     assert (found["command"], found["exit_code"]) == ("runbook", code)
     assert found["protocol"]["steps"][-1]["text"] in printed.err or found["protocol"]["steps"][-1]["kind"] == "ended"
-
-
-def test_an_error_of_a_side_ends_it(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    command.sides = FakeSides(in_doubt())
-    command.sides.raises = [KafkaTimeoutError(operation="EndTxn", deadline_ms=1, last_error="none")]
-    assert command.run("--json", answers="settle\nyes\n") == 1
-    assert read_output(capsys.readouterr().out)["error"]["type"] == "KafkaTimeoutError"
 
 
 @pytest.mark.parametrize("raised", [EOFError, KeyboardInterrupt])

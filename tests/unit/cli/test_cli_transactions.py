@@ -15,7 +15,7 @@ from jdbc_state import StateRow
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import __main__ as program
 from spark_2pc_sink.cli import transactions
-from spark_2pc_sink.errors import AbortRefusedError, KafkaTimeoutError
+from spark_2pc_sink.errors import AbortRefusedError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.transactions import (
     AbortedOpenTransaction,
@@ -347,12 +347,6 @@ def test_a_database_out_of_reach_does_not_hide_what_kafka_says(
 # --- errors and connections --------------------------------------------------------------------------------------
 
 
-def test_a_cluster_out_of_reach_is_exit_code_1(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
-    tool.answers["list_transactions"] = KafkaTimeoutError(operation="METADATA", deadline_ms=1, last_error="refused")
-    assert run("list", *SERVER) == 1
-    assert "refused" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -371,11 +365,6 @@ def test_a_negative_timeout_is_exit_code_2(tool: FakeTool, capsys: pytest.Captur
     assert run("find-hanging", *SERVER, "--max-transaction-timeout", "-1") == 2
     assert "--max-transaction-timeout=-1" in capsys.readouterr().err
     assert tool.calls == []
-
-
-def test_without_brokers_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("list") == 2
-    assert "bootstrap.servers" in capsys.readouterr().err
 
 
 def test_the_connection_may_come_before_and_behind_the_command(tool: FakeTool, tmp_path: Path) -> None:

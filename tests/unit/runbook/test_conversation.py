@@ -192,14 +192,6 @@ def test_a_living_driver_is_taken_over_only_by_a_word_of_its_own() -> None:
         assert [did["command"] for did in walk.noted("did")] == [f"{COMMAND} --take-over"] * (len(calls) - 1)
 
 
-def test_without_a_word_a_living_driver_goes_on() -> None:
-    sides = FakeSides(in_doubt())
-    sides.raises = [REFUSED]
-    walk = Walk(sides, "settle", "yes")
-    assert walk.sides.calls == [{}]
-    assert "nothing was changed" in walk.said
-
-
 def test_a_batch_under_way_is_looked_at_again() -> None:
     walk = Walk(FakeSides(in_doubt(driver=ALIVE), picture(driver=ALIVE)), "again")
     assert walk.sides.waited_s == [RECHECK_S]

@@ -17,7 +17,6 @@ from spark_2pc_sink.runbook.picture import Readers
 from spark_2pc_sink.runbook.sides import OPEN_MS_MIN, BothSides, Compared, find_blocking_transactions, pictures_of
 from spark_2pc_sink.transactions import AbortedOpenTransaction, TransactionDetails, TransactionListing
 from spark_2pc_sink.verification.report import VerifyReport
-from tests.unit.fakes.clock import FakeClock
 from tests.unit.runbook.pictures import HANGING, picture, report
 
 CONNECTIONS: dict[str, Any] = {
@@ -135,19 +134,6 @@ def test_each_transaction_that_hangs_is_aborted(monkeypatch: pytest.MonkeyPatch)
     asked.abort.assert_called_once_with("orders", 0, start_offset=14)
 
 
-def test_recover_gets_the_connections_and_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    called = mock.Mock(return_value=report())
-    monkeypatch.setattr(sides_module, "recover", called)
-    BothSides(**CONNECTIONS).recover("orders", adopt=True)
-    assert called.call_args.kwargs == {
-        "transactional_id": "orders",
-        "kafka": CONNECTIONS["kafka"],
-        "database": CONNECTIONS["database"],
-        "state_schema": "ours",
-        "adopt": True,
-    }
-
-
 def test_what_was_done_is_read_from_the_table_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:
     line = {"at": "2026-11-24T03:07:00+00:00", "action": "claim", "os_user": "me", "host": "here", "reason": None}
     found = mock.Mock(as_json=lambda: [line, {**line, "action": "drop", "reason": "given up"}])
@@ -160,13 +146,6 @@ def test_what_was_done_is_read_from_the_table_of_actions(monkeypatch: pytest.Mon
     assert "kafka" not in read.call_args.kwargs
 
 
-def test_a_command_shows_no_password() -> None:
-    command = BothSides(**CONNECTIONS).sink_flags("orders")
-    assert command.startswith("--transactional-id orders --bootstrap-server h:9092")
-    assert "--state-schema ours" in command
-    assert "secret" not in command
-
-
 def test_a_step_that_is_a_command_names_the_cluster() -> None:
     """Pasted without it, it would ask for --bootstrap-server, or end a transaction of another cluster."""
     servers = CONNECTIONS["kafka"]["bootstrap.servers"]
@@ -174,13 +153,6 @@ def test_a_step_that_is_a_command_names_the_cluster() -> None:
     sides = BothSides(**CONNECTIONS)
     assert sides.with_cluster(bare) == f"{FORCE_TERMINATE} --bootstrap-server {servers} --transactional-id 'of a shop'"
     assert sides.with_cluster("restart the application") == "restart the application"
-
-
-def test_waiting_is_by_the_clock() -> None:
-    clock = FakeClock()
-    before = clock.now_s()
-    BothSides(**CONNECTIONS, clock=clock).wait(5.0)
-    assert clock.now_s() - before == 5.0
 
 
 def test_topic_and_table_are_compared_as_the_job_has_noted_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -202,15 +203,17 @@ def test_a_line_for_people(store: Ticking, opened: list[Any], capsys: pytest.Cap
 
 
 def test_more_that_a_line_can_say(store: Ticking, opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """A row that was made again, an outcome with and without words, a batch that is not settled."""
+    """A row that was made again, an outcome with and without words, a reason of two lines, an unsettled batch."""
     decide(store, 2, 4)
     del store._rows[ID]
     take_over(store)
     store.note_action("foreign", None, "force_terminate", {"outcome": "asked"})
+    store._actor = replace(store._actor, reason="the topic\nis gone")
     store.note_action("foreign", None, "force_terminate", {"outcome": "refused", "did": "not authorized"})
     assert cli.main(["history", "--database", DATABASE, "--last", "4"]) == exits.EXIT_SETTLED
     header, *lines = capsys.readouterr().out.splitlines()
     assert "TransactionalId" in header
+    assert lines[-1].split("\t")[-2].strip() == "the topic is gone"
     details = [line.split("\t")[-1].strip() for line in lines]
     assert details[0].startswith("decided, now decided; 2 rows")
     assert cli.main(["history", "--database", DATABASE, "--batches-only", "--last", "1"]) == exits.EXIT_SETTLED

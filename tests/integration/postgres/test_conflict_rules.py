@@ -221,7 +221,7 @@ def test_a_row_without_a_value_needs_one_that_has_it(database: str, order: t.Dat
     create(database, VERSIONS, "orders", keys=["id"])
     own = (1,) * (order is not None)
     versions(database, (1, 1, "a", *own, "00"), conflict=LACKING, order=order)
-    with pytest.raises(ConstraintError, match="rows with id=2 and id=3 carry no value for some of version, note"):
+    with pytest.raises(ConstraintError, match="rows with id=2 and id=3 have no value for some of version, note"):
         versions(
             database,
             *((number, 2, None, *own, "01") for number in (1, 2, 3)),

@@ -221,7 +221,7 @@ def test_a_table_that_has_become_another_is_refused_in_the_next_batch(
 @pytest.mark.parametrize(
     ("statements", "keys", "said"),
     [
-        (("ALTER TABLE orders DROP CONSTRAINT orders_pkey",), ["id"], r"\(id\) is no unique key any more"),
+        (("ALTER TABLE orders DROP CONSTRAINT orders_pkey",), ["id"], r"\(id\) is no longer a unique key"),
         (
             (
                 "ALTER TABLE orders DROP COLUMN item",

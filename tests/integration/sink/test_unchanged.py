@@ -79,7 +79,7 @@ def test_the_table_keeps_the_newest_value(stream: FileStream, target: Target, ma
 @pytest.mark.parametrize("make", [one_table, pytest.param(several, marks=pytest.mark.thorough)])
 def test_a_row_without_any_value_is_a_bad_row(stream: FileStream, target: Target, make: Any) -> None:
     stream.add([*FIRST, (9, PLACEHOLDER, 1)])
-    with pytest.raises(ConstraintError, match="id=9 carry no value for some of name"):
+    with pytest.raises(ConstraintError, match="id=9 have no value for some of name"):
         stream.run(make(target))
     assert target.rows() == []
     stream.add(SECOND)

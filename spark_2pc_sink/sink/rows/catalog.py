@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from psycopg2 import sql
 
@@ -32,7 +32,6 @@ class SqlTableName(names.TableName):
 
     @property
     def identifier(self) -> sql.Identifier:
-        """The name as a part of a statement."""
         return sql.Identifier(self.name) if self.schema is None else sql.Identifier(self.schema, self.name)
 
 
@@ -153,23 +152,12 @@ class TableTree:
     counted: bool = True
 
     def may_have_lost(self, before: TableTree, deleted: int = 0) -> bool:
-        """Whether rows here may have been deleted other than by us since an earlier read in the same transaction.
-
-        Args:
-            before: the earlier read.
-            deleted: how many rows we have deleted since.
-        """
+        """Whether more rows may have been deleted since ``before``, in the same transaction, than our ``deleted``."""
         return (self.triggers and not self.counted) or self.deleted != before.deleted + deleted
 
 
 def read_tree(cursor: psycopg2.extensions.cursor, table: SqlTableName, *, lock: bool) -> TableTree:
-    """Read the catalog.
-
-    Args:
-        cursor: inside a transaction.
-        table: must exist.
-        lock: first take the lock of INSERT and COPY on the table, in the same message.
-    """
+    """Read the catalog, if ``lock`` under the lock of INSERT and COPY on the table, taken in the same message."""
     name = sql.Literal(str(table))
     plain = sql.SQL(_PLAIN).format(table=name)
     cursor.execute(sql.SQL(_LOCK).format(table.identifier) + plain if lock else plain)
@@ -177,14 +165,16 @@ def read_tree(cursor: psycopg2.extensions.cursor, table: SqlTableName, *, lock: 
         return TableTree()
     cursor.execute(sql.SQL(_TREE).format(table=name))
     [(partitioned, unfit, rule, delete_rule, *others)] = cursor.fetchall()
-    found = None if unfit is None else _around(cursor, Unfit(*unfit))
+    found = None if unfit is None else Unfit(*unfit)
+    if found is not None:
+        cursor.execute(sql.SQL(_AROUND).format(table=sql.Literal(found.name)))
+        [(parent, unlogged)] = cursor.fetchall()
+        found = replace(found, parent=parent, unlogged=tuple(unlogged))
     return TableTree(partitioned, found, rule or "", delete_rule or "", *others)
 
 
-def _around(cursor: psycopg2.extensions.cursor, unfit: Unfit) -> Unfit:
-    cursor.execute(sql.SQL(_AROUND).format(table=sql.Literal(unfit.name)))
-    [(parent, unlogged)] = cursor.fetchall()
-    return replace(unfit, parent=parent, unlogged=tuple(unlogged))
+_APPEND = "pass mode='append': COPY bypasses rules"
+_MARK_DELETED = "leave out delete_when, and mark deleted rows in a column"
 
 
 def refuse_unfit(tree: TableTree, table: SqlTableName, *, upsert: bool, deletes: bool = False) -> None:
@@ -203,42 +193,34 @@ def refuse_unfit(tree: TableTree, table: SqlTableName, *, upsert: bool, deletes:
     if tree.unfit is not None:
         rule, remedy = _why_unfit(tree.unfit, partitioned=tree.partitioned)
         raise ConfigurationError(option="table", value=str(table), rule=rule, remedy=remedy)
-    if tree.rule and upsert:
-        raise ConfigurationError(
-            option="table",
-            value=str(table),
-            rule=f"its rule {tree.rule!r} rewrites what is inserted or updated: rows of an upsert may be left out, or "
-            "go elsewhere, and PostgreSQL does not tell how many",
-            remedy=f"DROP RULE {quote_identifier(tree.rule)} ON {table}, and do its work in a trigger; or pass "
-            "mode='append', whose COPY passes by rules",
-        )
-    if tree.delete_rule and deletes:
-        raise ConfigurationError(
-            option="table",
-            value=str(table),
-            rule=f"its rule {tree.delete_rule!r} rewrites what is deleted: rows that delete_when removes may stay, and "
-            "PostgreSQL does not tell how many",
-            remedy=f"DROP RULE {quote_identifier(tree.delete_rule)} ON {table}, and do its work in a trigger; or leave "
-            "out delete_when, and mark deleted rows in a column",
-        )
+    for name, applies, effect, otherwise in (
+        (tree.rule, upsert, "inserts and updates: upserted rows may be dropped or diverted", _APPEND),
+        (tree.delete_rule, deletes, "deletions: rows that delete_when removes may stay", _MARK_DELETED),
+    ):
+        if name and applies:
+            raise ConfigurationError(
+                option="table",
+                value=str(table),
+                rule=f"its rule {name!r} rewrites {effect}, and PostgreSQL does not report how many",
+                remedy=f"DROP RULE {quote_identifier(name)} ON {table}, and replace it with a trigger; or {otherwise}",
+            )
 
 
 def _why_unfit(unfit: Unfit, *, partitioned: bool) -> tuple[str, str]:
     """The violated rule, and the remedy."""
     if unfit.kind in _TABLE_KINDS and unfit.persistence == "t":
-        return f"{unfit.name} is temporary: it is gone with its session", "name a table that stays"
+        return f"{unfit.name} is a temporary table, which ends with its session", "name a permanent table"
     if unfit.kind in _TABLE_KINDS:
-        reason = "a crash of the server would empty it, and no batch would come again"
         logged = "; ".join(f"ALTER TABLE {name} SET LOGGED" for name in unfit.unlogged)
-        return f"{unfit.name} is unlogged: {reason}", logged
-    kind = _KINDS.get(unfit.kind, "no table")
+        return f"{unfit.name} is unlogged: a crash of the server would empty it, and batches are not repeated", logged
+    kind = _KINDS.get(unfit.kind, "not a table")
     if not partitioned:
-        return f"it is {kind}; rows are copied into a plain or partitioned table", "name the table behind it"
+        return f"it is {kind}; it must be a plain or partitioned table", "name the table itself"
     rule = (
-        f"its partition {unfit.name} is {kind}, whose server commits rows before this database decides about the "
-        "batch: they would stay after an abort, and be there twice after a crash"
+        f"its partition {unfit.name} is {kind}, whose server commits rows before this database decides the batch: they "
+        "would remain after an abort, and be duplicated after a crash"
     )
-    below = "put the other partitions below a partitioned table of their own, and name that one"
+    below = "put the other partitions under a partitioned table of their own, and name that one"
     return rule, f"ALTER TABLE {unfit.parent} DETACH PARTITION {unfit.name}; or {below}"
 
 
@@ -298,6 +280,7 @@ SELECT name, why FROM (
 ) AS held WHERE why IS NOT NULL
 """
 
+# In the order of the fields of `TargetColumn`.
 # A domain is a type on top of a type, with its own constraints: `layers` walks down to the stored type.
 # The binary form of xml is text too, but xml_recv converts it from the encoding that the text declares.
 _COLUMNS = """
@@ -316,13 +299,13 @@ WITH RECURSIVE layers AS (
 )
 SELECT a.attname,
        pg_catalog.format_type(a.atttypid, a.atttypmod),
-       CASE WHEN base.typnamespace = 'pg_catalog'::regnamespace THEN base.typname ELSE '' END,
-       CASE WHEN element.oid IS NOT NULL THEN
-         CASE WHEN element.typnamespace = 'pg_catalog'::regnamespace AND element.typtype = 'b'
-           THEN element.typname ELSE '' END
-       END,
-       coalesce(element.oid, 0)::bigint,
+       CASE
+         WHEN element.oid IS NULL AND base.typnamespace = 'pg_catalog'::regnamespace THEN base.typname
+         WHEN element.typnamespace = 'pg_catalog'::regnamespace AND element.typtype = 'b' THEN element.typname
+         ELSE '' END,
+       element.oid IS NOT NULL,
        s.type_modifier,
+       coalesce(element.oid, 0)::bigint,
        NOT s.not_null,
        s.has_default,
        CASE WHEN a.attgenerated <> '' THEN 'a generated column' ELSE '' END,
@@ -370,11 +353,9 @@ class TargetColumn:
     """One column of the target table.
 
     Attributes:
-        name: in the catalog's spelling.
         type_name: result of ``format_type``, such as 'numeric(10,2)' or 'text[]'.
         base_type: ``pg_type.typname`` of the stored type, of the element for an array, with domains resolved; '' for a
             type that is not built in.
-        is_array: True for an array.
         type_modifier: length or precision in the catalog's encoding; -1 for none.
         element_oid: for an array, the type that its binary form must name; else 0.
         nullable: False if column or domain is NOT NULL.
@@ -443,9 +424,7 @@ class TargetTable:
     """The target table. Can be pickled and kept; read it again after the table has changed.
 
     Attributes:
-        table: its name.
-        columns: in table order.
-        unique_keys: its unique keys, the primary one first.
+        unique_keys: the primary one first.
         root: for a partition, the root table; None if it is not a partition.
         partition_key: columns that determine a row's partition, '' for an expression; () if there are none.
     """
@@ -462,12 +441,11 @@ class TargetTable:
         return self.root or self.table
 
     def column(self, name: str) -> TargetColumn | None:
-        """The column of exactly this name, or None."""
         return next((column for column in self.columns if column.name == name), None)
 
 
 def table_oid(connection: Connection, table: str) -> int | None:
-    """The catalog's oid of a table; None if there is none of this name.
+    """The catalog's oid of a table; None if it does not exist.
 
     Raises:
         ConfigurationError: the name is invalid, or the role may not use its schema.
@@ -497,9 +475,8 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
         deletes: see `refuse_unfit`.
 
     Raises:
-        ConfigurationError: the name is invalid, there is no such table, the role may not use its schema, or the table
-            must not be written, see `refuse_unfit`; or this connection would send text in an encoding other than
-            UTF-8.
+        ConfigurationError: the name is invalid, there is no such table, the role may not use its schema, the table
+            must not be written (`refuse_unfit`), or this connection would not send text in UTF-8.
     """
     wanted, oid = SqlTableName.parse(table), table_oid(connection, table)
     if oid is None:
@@ -507,7 +484,7 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
             option="table",
             value=table,
             rule="there is no such table in the database",
-            remedy="create it, pass create_table=True to have it made from the batch's schema, or name its schema",
+            remedy="create it, pass create_table=True to create it from the batch's schema, or name its schema",
         )
     with driver_connection(connection).cursor() as cursor:
         cursor.execute(_FIND, (oid,))
@@ -557,34 +534,12 @@ def driver_connection(connection: Connection) -> psycopg2.extensions.connection:
         raise ConfigurationError(
             option="database",
             value=connection.engine.url.render_as_string(hide_password=True),
-            rule=f"its connections speak UTF-8, and this one speaks {driver.encoding}",
-            remedy="add client_encoding=utf8 to the URL's query; the server then converts by itself",
+            rule=f"its connections must use UTF-8, and this one uses {driver.encoding}",
+            remedy="add client_encoding=utf8 to the URL's query; the server then converts text",
         )
     return driver
 
 
 def _columns(cursor: psycopg2.extensions.cursor, table: int | str) -> tuple[TargetColumn, ...]:
     cursor.execute(_COLUMNS, {"table": table})
-    return tuple(_column(row) for row in cursor.fetchall())
-
-
-def _column(row: tuple[Any, ...]) -> TargetColumn:
-    (
-        name, type_name, base_type, element_type, element_oid, type_modifier, nullable, has_default, unwritable,
-        always_identity, stored_type, ordered, reads_text,
-    ) = row  # fmt: skip
-    return TargetColumn(
-        name=name,
-        type_name=type_name,
-        base_type=base_type if element_type is None else element_type,
-        is_array=element_type is not None,
-        type_modifier=type_modifier,
-        element_oid=element_oid,
-        nullable=nullable,
-        has_default=has_default,
-        unwritable=unwritable,
-        always_identity=always_identity,
-        stored_type=stored_type,
-        ordered=ordered,
-        reads_text=reads_text,
-    )
+    return tuple(TargetColumn(*row) for row in cursor.fetchall())

@@ -24,13 +24,12 @@ from spark_2pc_sink.sink.rows.create_table import sql_type
 from spark_2pc_sink.sink.rows.text_guards import json_sql, parts_of, with_text_keys
 from spark_2pc_sink.sink.rows.type_mapping import (
     COMPLEX_TYPES,
-    JSON_COLUMNS,
+    JSON_STORAGE,
     TEXTS,
     arrow_type,
     columns_with,
     in_arrow,
     incompatible,
-    json_storage,
     retyped,
     storage_of,
 )
@@ -63,15 +62,10 @@ _BYTES: Final = (*TEXTS, "BinaryType")
 
 @dataclass(frozen=True)
 class PlannedColumn:
-    """How one column of the batch is stored in one column of the table.
+    """How one column of the batch is stored in one column of the table; see `CopyColumn`.
 
     Attributes:
-        name: name in the batch and in the table.
         expression: Spark SQL over the batch that the driver selects under this name: the column itself, or its JSON.
-        arrow_type: type received by the task; its large_ variants and other time zones are accepted.
-        nullable: False if a null is refused.
-        storage: storage of the value, or of each element of an array.
-        target: the table's column.
     """
 
     name: str
@@ -84,9 +78,8 @@ class PlannedColumn:
     @property
     def element_oid(self) -> int:
         """For an array, the type that its elements must name; 0 for a scalar."""
-        if not pa.types.is_list(self.arrow_type):
-            return 0
-        return _TEXT_OID if self.storage.cast else self.target.element_oid
+        of_column = _TEXT_OID if self.storage.cast else self.target.element_oid
+        return of_column if pa.types.is_list(self.arrow_type) else 0
 
     @property
     def copied_type(self) -> str:
@@ -101,8 +94,6 @@ class ColumnPlan:
     """The columns that a batch writes. Holds no connection and can be pickled.
 
     Attributes:
-        table: the target, with its schema.
-        columns: in the order of the batch.
         upsert_keys: in the order of the unique index; empty for append.
         order: with upsert_order_by, the column that carries it; it is copied last and never stored.
         late_rows: how rows older than those of the table are detected and skipped; None if they replace them.
@@ -122,7 +113,6 @@ class ColumnPlan:
 
     @property
     def mode(self) -> str:
-        """The sink's mode for this plan."""
         return "insert_ignore" if self.conflict.ignore else "upsert" if self.upsert_keys else "append"
 
     @property
@@ -133,7 +123,7 @@ class ColumnPlan:
 
     @property
     def casts(self) -> bool:
-        """True if some columns are copied as text and converted to values by the database."""
+        """Whether some columns are copied as text and converted to values by the database."""
         return any(column.storage.cast for column in self.columns)
 
     @property
@@ -148,17 +138,15 @@ class ColumnPlan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The table columns that are written."""
+        """Columns of the table."""
         return tuple(column.name for column in self.columns)
 
     @property
     def copied_names(self) -> tuple[str, ...]:
-        """The columns of the rows that tasks send."""
         return tuple(column.name for column in self.copied)
 
     @property
     def copy_plan(self) -> CopyPlan:
-        """The part of the plan that tasks need."""
         columns = (
             CopyColumn(each.name, each.arrow_type, each.nullable, each.storage, each.element_oid, each.target.type_name)
             for each in self.copied
@@ -186,7 +174,7 @@ def plan_columns(
 
     Args:
         fields: name and Spark type of each column to write. Names are compared exactly.
-        target: result of `read_target`.
+        target: the table.
         upsert_keys: columns that identify a row; empty for append.
         order: Spark type of the column `ORDER_COLUMN`, if the batch has one (upsert_order_by).
         deletes: the batch has the column `DELETE_COLUMN` (delete_when).
@@ -216,7 +204,7 @@ def plan_columns(
         table=target.table,
         columns=tuple(columns),
         upsert_keys=keys,
-        order=None if order is None else _planned_order(order),
+        order=None if order is None else _planned_own(ORDER_COLUMN, *order_column(order), nullable=True),
         delete=_PLANNED_DELETE if deletes else None,
         conflict=conflict,
     )
@@ -271,9 +259,9 @@ def _check_updated(updated: Sequence[str], target: TargetTable) -> None:
         raise ConfigurationError(
             option="columns",
             value=fixed[0],
-            rule=f"in table {target.table} it is GENERATED ALWAYS AS IDENTITY and no upsert key: PostgreSQL inserts "
-            "such a value, and does not update it",
-            remedy=(f"leave the value that is there with update_columns={others}, or " if others else "")
+            rule=f"in table {target.table} it is GENERATED ALWAYS AS IDENTITY and not an upsert key: PostgreSQL can "
+            "insert a value there, but not update it",
+            remedy=(f"keep the existing value, with update_columns={others}, or " if others else "")
             + f"have the owner run: {by_default}",
         )
 
@@ -287,8 +275,8 @@ def _nearest_column(name: str, spark_type: DataType, made_of: str, target: Targe
     there = ", ".join(known.values())
     definition = f"{quote_identifier(name)} {sql_type(name, spark_type)}"
     return (
-        f"add it, ALTER TABLE {target.altered} ADD COLUMN {definition}, or have the sink do so, with "
-        f"schema_evolution='add_columns'; or choose with columns={{...}} what to write; the table has {there}"
+        f"add it, ALTER TABLE {target.altered} ADD COLUMN {definition}, or let the sink add it, with "
+        f"schema_evolution='add_columns'; or choose the columns to write, with columns={{...}}; the table has {there}"
     )
 
 
@@ -312,7 +300,7 @@ def _unique_key(upsert_keys: Sequence[str], names: list[str], target: TargetTabl
         option="upsert_keys",
         value=list(upsert_keys),
         rule=f"table {target.table} has no primary key or unique index on exactly these columns (it has: {there}); "
-        "deferrable, partial and expression indexes do not count, nor one that compares text otherwise than its column",
+        "deferrable, partial and expression indexes do not count, nor do those with another collation than the column",
         remedy=_unique_index(upsert_keys, target),
     )
 
@@ -320,18 +308,19 @@ def _unique_key(upsert_keys: Sequence[str], names: list[str], target: TargetTabl
 def _unique_index(upsert_keys: Sequence[str], target: TargetTable) -> str:
     """The statement that creates one; or the reason why PostgreSQL cannot create it."""
     if not all(target.partition_key):
-        return "its partition key has an expression, and PostgreSQL then makes no unique index: pass mode='append'"
+        return "PostgreSQL has no unique index for a partition key with an expression: pass mode='append'"
     absent = [name for name in target.partition_key if name not in upsert_keys]
     if absent:
         return (
-            f"a unique index of a partitioned table has its partition key: pass upsert_keys={[*upsert_keys, *absent]}"
+            "a unique index of a partitioned table must include the partition key: pass "
+            f"upsert_keys={[*upsert_keys, *absent]}"
         )
     for column in target.columns:
         if column.name in upsert_keys and not column.ordered:
             to = "jsonb" if column.base_type == "json" else "text"
-            kept = f"PostgreSQL does not change the column's type ({column.held}): choose other upsert_keys"
+            kept = f"PostgreSQL cannot change the column's type ({column.held}): choose other upsert_keys"
             change = kept if column.held else retyped(target, column, to, quoted(column.name))
-            return f"no index orders {column.type_name}: {change}"
+            return f"an index cannot order {column.type_name}: {change}"
     return f"create one: CREATE UNIQUE INDEX ON {target.table} ({', '.join(map(quote_identifier, upsert_keys))})"
 
 
@@ -341,44 +330,31 @@ def _unique_index(upsert_keys: Sequence[str], target: TargetTable) -> str:
 def _planned(
     name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, *, refuse_null: bool, made_of: str
 ) -> PlannedColumn:
-    nullable = column.nullable and not refuse_null
-    if type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array:
-        if column.base_type not in JSON_COLUMNS:
-            raise incompatible(name, spark_type, target, column, made_of)
-        _check_json(name, spark_type, made_of)
-        return PlannedColumn(
-            name=name,
-            expression=encoded_sql(quoted(name), spark_type, column),
-            arrow_type=pa.string(),
-            nullable=nullable,
-            storage=json_storage(column),
-            target=column,
-        )
-    arrives = in_arrow("", spark_type)[1]
-    storage = storage_of(spark_type, column)
-    if storage is None or arrives is None:
+    if _is_json(spark_type, column):
+        storage, arrow = JSON_STORAGE.get(column.base_type), pa.string()
+    else:
+        storage, arrow = storage_of(spark_type, column), in_arrow("", spark_type)[1]
+    if storage is None or arrow is None:
         raise incompatible(name, spark_type, target, column, made_of)
+    if _is_json(spark_type, column):
+        _check_json(name, spark_type, made_of)
     return PlannedColumn(
         name=name,
         expression=encoded_sql(quoted(name), spark_type, column),
-        arrow_type=arrives,
-        nullable=nullable,
+        arrow_type=arrow,
+        nullable=column.nullable and not refuse_null,
         storage=storage,
         target=column,
     )
 
 
-def encoded_sql(source: str, spark_type: DataType, column: TargetColumn) -> str:
-    """Spark SQL of a value in the form in which tasks encode it.
+def _is_json(spark_type: DataType, column: TargetColumn) -> bool:
+    return type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array
 
-    Args:
-        source: SQL of the value.
-        spark_type: its type.
-        column: its column.
-    """
-    if type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array:
-        return json_sql(source, spark_type)
-    return in_arrow(source, spark_type)[0]
+
+def encoded_sql(source: str, spark_type: DataType, column: TargetColumn) -> str:
+    """Spark SQL of a value, in the form in which tasks encode it for a column."""
+    return json_sql(source, spark_type) if _is_json(spark_type, column) else in_arrow(source, spark_type)[0]
 
 
 def order_column(spark_type: DataType) -> tuple[Any, TargetColumn]:
@@ -393,15 +369,20 @@ def order_column(spark_type: DataType) -> tuple[Any, TargetColumn]:
     kind = type(spark_type).__name__
     arrives = arrow_type(spark_type)
     if arrives is None or pa.types.is_list(arrives):
-        raise _no_order(
-            spark_type, "it is a number, a text, a date or a timestamp: something with one order everywhere"
-        )
-    if kind in TEXTS and _collation(spark_type) != _BYTE_COLLATION:
         raise ConfigurationError(
             option="upsert_order_by",
             value=spark_type.simpleString(),
-            rule=f"texts are ordered by their bytes, and Spark orders these by the collation {_collation(spark_type)}",
-            remedy=f"say that bytes are meant: upsert_order_by='expression COLLATE {_BYTE_COLLATION}'",
+            rule="it must be a number, a text, a date or a timestamp, whose order is the same everywhere",
+            remedy="order by a field of it",
+        )
+    # Spark has text collations from 4.0 on.
+    collation = getattr(spark_type, "collation", _BYTE_COLLATION)
+    if kind in TEXTS and collation != _BYTE_COLLATION:
+        raise ConfigurationError(
+            option="upsert_order_by",
+            value=spark_type.simpleString(),
+            rule=f"texts are ordered by their bytes, and Spark orders these by the collation {collation}",
+            remedy=f"order by bytes, with upsert_order_by='expression COLLATE {_BYTE_COLLATION}'",
         )
     if kind in _BYTES:
         return pa.binary(), TargetColumn(name=ORDER_COLUMN, type_name="bytea", base_type="bytea")
@@ -410,48 +391,31 @@ def order_column(spark_type: DataType) -> tuple[Any, TargetColumn]:
     return pa.int64(), TargetColumn(name=ORDER_COLUMN, type_name="bigint", base_type="int8")
 
 
-def _planned_order(spark_type: DataType) -> PlannedColumn:
-    arrives, column = order_column(spark_type)
-    return PlannedColumn(
-        name=ORDER_COLUMN,
-        expression=quoted(ORDER_COLUMN),
-        arrow_type=arrives,
-        nullable=True,
-        storage=Storage(),
-        target=column,
-    )
+def _planned_own(name: str, arrow_type: Any, target: TargetColumn, *, nullable: bool = False) -> PlannedColumn:
+    """A column of the sink's own, which the table does not have."""
+    return PlannedColumn(name, quoted(name), arrow_type, nullable, Storage(), target)
 
 
 #: Never null: Spark has converted null to false.
-_PLANNED_DELETE = PlannedColumn(
-    name=DELETE_COLUMN,
-    expression=quoted(DELETE_COLUMN),
-    arrow_type=pa.bool_(),
-    nullable=False,
-    storage=Storage(),
-    target=TargetColumn(name=DELETE_COLUMN, type_name="boolean", base_type="bool"),
+_PLANNED_DELETE = _planned_own(
+    DELETE_COLUMN, pa.bool_(), TargetColumn(name=DELETE_COLUMN, type_name="boolean", base_type="bool")
 )
-
-_PLANNED_UNCHANGED = PlannedColumn(
-    name=UNCHANGED_COLUMN,
-    expression=quoted(UNCHANGED_COLUMN),
-    arrow_type=pa.string(),
-    nullable=False,
-    storage=Storage(),
-    target=TargetColumn(name=UNCHANGED_COLUMN, type_name="text", base_type="text"),
+_PLANNED_UNCHANGED = _planned_own(
+    UNCHANGED_COLUMN, pa.string(), TargetColumn(name=UNCHANGED_COLUMN, type_name="text", base_type="text")
 )
 
 
 def _check_json(name: str, spark_type: DataType, made_of: str) -> None:
     """Refuse types that to_json would write with loss."""
     for part in parts_of(spark_type):
-        if isinstance(part, MapType) and _class(part.keyType) not in _JSON_KEY_TYPES:
+        if isinstance(part, MapType) and type(part.keyType).__name__ not in _JSON_KEY_TYPES:
             raise ConfigurationError(
                 option="columns",
                 value=name,
                 rule=f"it is {spark_type.simpleString()}; keys in JSON are text, and Spark would write a key of type "
                 f"{part.keyType.simpleString()} in its internal form",
-                remedy="say how with " + columns_with(name, f"cast({made_of} as {with_text_keys(spark_type)})"),
+                remedy="convert the keys with "
+                + columns_with(name, f"cast({made_of} as {with_text_keys(spark_type)})"),
             )
         if isinstance(part, StructType) and len(set(part.names)) < len(part.names):
             raise ConfigurationError(
@@ -460,18 +424,3 @@ def _check_json(name: str, spark_type: DataType, made_of: str) -> None:
                 rule=f"it is {spark_type.simpleString()}: a field's name occurs twice, and jsonb would keep the last",
                 remedy="rename the fields",
             )
-
-
-def _class(spark_type: DataType) -> str:
-    return type(spark_type).__name__
-
-
-def _collation(spark_type: DataType) -> str:
-    """True for Spark versions with text collations (4.0 on)."""
-    return str(getattr(spark_type, "collation", _BYTE_COLLATION))
-
-
-def _no_order(spark_type: DataType, rule: str) -> ConfigurationError:
-    return ConfigurationError(
-        option="upsert_order_by", value=spark_type.simpleString(), rule=rule, remedy="order by a field of it"
-    )

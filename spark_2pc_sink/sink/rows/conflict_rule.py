@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConflictRule:
-    """A part of the plan of a batch's columns. Can be pickled.
+    """A part of the plan of a batch's columns.
 
     Attributes:
         ignore: the existing row stays unchanged (``mode="insert_ignore"``).
@@ -42,43 +42,32 @@ class ConflictRule:
     unchanged: tuple[str, ...] = ()
 
     def updated(self, names: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
-        """The columns of the existing row that a row changes.
-
-        Args:
-            names: all columns that are written.
-            keys: key columns.
-        """
+        """The columns of the existing row that a row changes, among ``names``, all that are written."""
         if self.ignore:
             return ()
         chosen = names if self.update_columns is None else self.update_columns
         return tuple(name for name in names if name in chosen and name not in keys)
 
     def check(self, names: Sequence[str], keys: Sequence[str], *, order_column: str | None = None) -> None:
-        """Refuse columns that cannot be updated.
+        """Refuse columns that cannot be updated: they are not written, or are keys.
 
         Args:
             names: all columns that are written.
             keys: key columns.
-            order_column: the column by which late rows are detected, if they are.
-
-        Raises:
-            ConfigurationError: one of ``update_columns`` or ``unchanged_when`` is not written or is a key; or late rows
-                could not be detected, as their order would not be kept.
+            order_column: the column by which late rows are detected, if they are: it must be updated.
         """
         named = {"update_columns": self.update_columns or (), "unchanged_when": self.unchanged}
         for option, name in ((option, name) for option, given in named.items() for name in given):
             if name not in names or name in keys:
-                why = (
-                    "an upsert key, which stays as it is" if name in keys else "not among the columns that are written"
-                )
+                why = "an upsert key, which never changes" if name in keys else "not among the columns that are written"
                 others = ", ".join(other for other in names if other not in keys)
                 raise _refused(option, named[option], f"{name!r} is {why}", f"the columns are {others}")
         if order_column is not None and order_column not in self.updated(names, keys):
             raise _refused(
                 "update_columns",
                 self.update_columns or (),
-                f"column {order_column!r} tells late rows, and would keep the order of the first row of its key",
-                f"add {order_column!r}; or leave late rows at 'replace'",
+                f"late rows are detected by column {order_column!r}, which would never be updated",
+                f"add {order_column!r}, or leave late rows at 'replace'",
             )
 
 
@@ -101,7 +90,7 @@ _ORDERED: Final = frozenset(
 
 @dataclass(frozen=True)
 class LateRows:
-    """How a late row is detected by comparison with the table's row. Can be pickled.
+    """How a late row is detected by comparison with the table's row.
 
     Attributes:
         column: column of the table that holds upsert_order_by.
@@ -115,10 +104,7 @@ class LateRows:
         """SQL that is true if a row may replace the one in the table: it is as new, or newer.
 
         Null is less than any value, as among the rows of a batch. The result may be null instead of false.
-
-        Args:
-            given: alias of the row.
-            there: alias of the row in the table.
+        ``given`` and ``there`` are the aliases of the two rows.
         """
         collated = sql.SQL(' COLLATE pg_catalog."C"') if self.text else sql.SQL("")
         return sql.SQL("({there} IS NULL OR {given}{collated} >= {there}{collated})").format(
@@ -136,7 +122,7 @@ def order_in_table(
         columns: written expressions, by column.
         target: the table.
         upsert_keys: the option.
-        order: type of its values.
+        order: type of upsert_order_by.
 
     Raises:
         ConfigurationError: no column holds it, or the database orders that column differently from Spark.
@@ -146,16 +132,16 @@ def order_in_table(
     holding = [column for column in map(target.column, names) if column is not None]
     if not holding:
         raise _refused_order(
-            f"the table's rows are compared by upsert_order_by={order_by!r}, and no column of {target.table} but "
-            "perhaps an upsert key holds that",
+            f"the table's rows are compared by upsert_order_by={order_by!r}, and no column of {target.table} other "
+            "than an upsert key holds it",
             f"write it to a column too, with columns={{..., 'updated': {order_by!r}}}",
         )
     column = next((each for each in holding if not each.is_array and each.base_type in _ORDERED), None)
     if column is None:
         column = holding[0]
         raise _refused_order(
-            f"column {column.name!r} of {target.table} holds upsert_order_by, and is {column.type_name}, which "
-            "PostgreSQL does not order as Spark does",
+            f"column {column.name!r} of {target.table} holds upsert_order_by, and PostgreSQL does not order "
+            f"{column.type_name} as Spark does",
             (retyped(target, column, "text", order_by) + "; or " if type(order).__name__ in TEXTS else "")
             + "order by a number or a timestamp",
         )

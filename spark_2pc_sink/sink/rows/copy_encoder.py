@@ -21,7 +21,7 @@ from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
 from spark_2pc_sink.sink.rows.value_checks import Check, text_bytes
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Int64Array
+    from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 
 #: Name of the upsert_order_by value, and then its order key, next to the table's columns.
@@ -39,9 +39,6 @@ def order_keys(values: ArrowColumn) -> ArrowColumn:
     texts are UTF-8 bytes, floating-point numbers are integers of the same order in which NaN is the greatest and -0.0
     equals 0.0, and values that Spark counts (time, integers, booleans) are that count.
 
-    Args:
-        values: values of upsert_order_by, as passed by Spark.
-
     Returns:
         int64, binary or decimal128, as determined by `column_plan.order_column`.
     """
@@ -50,20 +47,15 @@ def order_keys(values: ArrowColumn) -> ArrowColumn:
         return values.cast(pa.binary())
     if pa.types.is_floating(kind):
         numbers = values.fill_null(0.0).cast(pa.float64()).to_numpy(zero_copy_only=False)
-        return pa.array(_counted(numbers), mask=np.asarray(values.is_null()))
+        # Integers in the order of doubles: their bits, with those of negative numbers inverted. Adding 0.0 makes -0.0
+        # positive; NaN has many bit patterns, of which one is the greatest.
+        bits = np.where(np.isnan(numbers), np.nan, numbers + 0.0).view(np.int64)
+        return pa.array(bits ^ ((bits >> _SIGN_SHIFT) & _MAGNITUDE_BITS), mask=np.asarray(values.is_null()))
     if pa.types.is_date32(kind):
         return values.cast(pa.int32()).cast(pa.int64())
     if pa.types.is_binary(kind) or pa.types.is_decimal(kind):
         return values
     return values.cast(pa.int64())
-
-
-def _counted(numbers: Any) -> Int64Array:
-    """Integers in the order of doubles: their bits, with those of negative numbers inverted."""
-    # Adding 0.0 makes -0.0 positive; NaN has many bit patterns, of which one is the greatest.
-    bits = np.where(np.isnan(numbers), np.nan, numbers + 0.0).view(np.int64)
-    counted: Int64Array = bits ^ ((bits >> _SIGN_SHIFT) & _MAGNITUDE_BITS)
-    return counted
 
 
 #: Element types (pg_type.oid) that pgpq declares in arrays: bool, bytea, int8, int2, int4, text, float4, float8, date,
@@ -81,11 +73,7 @@ _ARRAY_HEADER = np.dtype(
 
 
 def uuid_payload(texts: Any) -> Any:
-    """The 16 bytes of each uuid.
-
-    Args:
-        texts: string or large_string array; all values canonical, see `UUID_TEXT`.
-    """
+    """The 16 bytes of each uuid; all texts are canonical, see `UUID_TEXT`."""
     digits = text_bytes(pc.replace_substring(texts.fill_null(_NIL_UUID), "-", ""))
     width = pa.binary(_UUID_BYTES)
     payload = pa.Array.from_buffers(width, len(texts), [None, pa.py_buffer(bytes.fromhex(digits.tobytes().decode()))])
@@ -93,11 +81,7 @@ def uuid_payload(texts: Any) -> Any:
 
 
 def timestamp_payload(timestamps: Any) -> Any:
-    """The 8 bytes of each timestamp, as ``timestamptz_recv`` reads them: microseconds since 2000-01-01 UTC.
-
-    Args:
-        timestamps: timestamp[us] array of any zone, checked to be in PostgreSQL's range.
-    """
+    """The 8 bytes of each timestamp, as ``timestamptz_recv`` reads them: microseconds since 2000-01-01 UTC."""
     microseconds = timestamps.view(pa.int64()).fill_null(_POSTGRES_EPOCH_MICROSECONDS).to_numpy(zero_copy_only=False)
     data = (microseconds - _POSTGRES_EPOCH_MICROSECONDS).astype(">i8").tobytes()
     width = pa.binary(8)
@@ -167,7 +151,7 @@ class Encoding(Enum):
     """Which encoder produces a value's PostgreSQL binary form."""
 
     PLAIN = "pgpq, by the Arrow type"
-    JSONB = "pgpq, text behind jsonb's version byte"
+    JSONB = "pgpq, text after jsonb's version byte"
     UUID = "ours, from text"
 
 
@@ -190,10 +174,9 @@ class Storage:
 
 @dataclass(frozen=True)
 class CopyColumn:
-    """How one column of the batch is checked and encoded. Can be pickled.
+    """How one column of the batch is checked and encoded.
 
     Attributes:
-        name: name in the batch and in the table.
         arrow_type: type received by the task; its large_ variants and other time zones are accepted.
         nullable: False if a null is refused.
         storage: storage of the value, or of each element of an array.
@@ -214,8 +197,6 @@ class CopyPlan:
     """How a task encodes rows for the table: the required part of a `ColumnPlan`. Can be pickled.
 
     Attributes:
-        columns: all copied columns, in order.
-        upsert_keys: empty for append.
         own: columns that are copied and not stored.
         delete: column that is true for rows that delete the one of their key; None without one.
         row_key: Arrow column that identifies rows in messages; None for the upsert keys, or without any, the row's
@@ -235,8 +216,8 @@ class CopyEncoder:
     Call `encode` for each batch and then `finish` once: rows are held back until then. Any other order of calls is
     refused.
 
-    Args:
-        plan: the driver's plan.
+    Attributes:
+        rows: number of rows taken so far.
     """
 
     def __init__(self, plan: CopyPlan) -> None:
@@ -246,12 +227,7 @@ class CopyEncoder:
         self._schema: Any = None
         self._encoder: ArrowToPostgresBinaryEncoder | None = None
         self._finished = False
-        self._rows = 0
-
-    @property
-    def rows(self) -> int:
-        """Rows taken so far."""
-        return self._rows
+        self.rows: int = 0
 
     def encode(self, batch: Any) -> bytes:
         """Check and encode all rows of a ``pyarrow.RecordBatch``, which may have other columns too.
@@ -263,7 +239,9 @@ class CopyEncoder:
             LocalProtocolError: called after `finish`, or the batch does not match the plan.
         """
         if self._finished:
-            raise LocalProtocolError(operation="encode", state="finished", rule="a finished stream takes no more rows")
+            raise LocalProtocolError(
+                operation="encode", state="finished", rule="it must not follow finish"
+            )
         deleting = self._deleting(batch)
         arrays = [self._prepared(batch, column, deleting) for column in self._plan.columns]
         if self._encoder is None:
@@ -271,7 +249,7 @@ class CopyEncoder:
             # Not sent: `CopyReader` writes one for all tasks. The encoder requires the call.
             self._encoder.write_header()
         encoded = bytes(self._encoder.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
-        self._rows += batch.num_rows
+        self.rows += batch.num_rows
         return encoded
 
     def finish(self) -> bytes:
@@ -281,7 +259,7 @@ class CopyEncoder:
             LocalProtocolError: called twice.
         """
         if self._finished:
-            raise LocalProtocolError(operation="finish", state="finished", rule="a stream ends once")
+            raise LocalProtocolError(operation="finish", state="finished", rule="it must not be called twice")
         self._finished = True
         return b"" if self._encoder is None else bytes(self._encoder.finish())[: -len(COPY_TRAILER)]
 
@@ -307,14 +285,14 @@ class CopyEncoder:
             raise LocalProtocolError(
                 operation="encode",
                 state=f"a batch of {', '.join(batch.schema.names)}",
-                rule=f"it has each column of the plan once, {column.name} too",
+                rule=f"it must have each column of the plan once, also {column.name}",
             )
         values = batch.column(index)
         if _usual(values.type) != column.arrow_type:
             raise LocalProtocolError(
                 operation="encode",
-                state=f"column {column.name} arrives as {values.type}",
-                rule=f"it is {column.arrow_type}, as planned from the batch's schema",
+                state=f"column {column.name} is {values.type}",
+                rule=f"it must be {column.arrow_type}, as planned from the batch's schema",
             )
         if deleting is not None and column.name not in self._read_by_deletion:
             # Only its key matters: a deletion event may have no other values.
@@ -326,7 +304,9 @@ class CopyEncoder:
         for check in column.storage.checks:
             offenders = check.offenders(scalars)
             if offenders is not None:
-                raise self._unstorable(batch, column, values, offenders, check.rule)
+                first = _first(offenders)
+                row = pc.list_parent_indices(values)[first].as_py() if column.element_oid else first
+                raise self._refusal(batch, column, row, _shown(scalars[first]), check.rule)
         return _wire(column, values, scalars)
 
     def _refuse_null(self, batch: Any, column: CopyColumn, absent: Any) -> None:
@@ -334,47 +314,32 @@ class CopyEncoder:
             rule = f"the table's column is {column.type_name} NOT NULL, or an upsert key"
             raise self._refusal(batch, column, _first(absent), "null", rule)
 
-    def _unstorable(
-        self, batch: Any, column: CopyColumn, values: Any, offenders: Any, rule: str
-    ) -> UnstorableValueError:
-        first = _first(offenders)
-        scalars = pc.list_flatten(values) if column.element_oid else values
-        row = pc.list_parent_indices(values)[first].as_py() if column.element_oid else first
-        return self._refusal(batch, column, row, _shown(scalars[first]), rule)
-
     def _refusal(self, batch: Any, column: CopyColumn, row: int, value: str, rule: str) -> UnstorableValueError:
-        keys = [f"{_label(name)}={_shown(batch.column(name)[row])}" for name in self._row_keys]
+        # Without the prefix of the sink's own columns.
+        keys = [f"{name.removeprefix(OWN_PREFIX)}={_shown(batch.column(name)[row])}" for name in self._row_keys]
         return UnstorableValueError(
             column=column.name,
-            row_key=", ".join(keys) or f"number {self._rows + row} of its task",
+            row_key=", ".join(keys) or f"number {self.rows + row} of its task",
             value=value,
             rule=rule,
         )
-
-
-def _label(name: str) -> str:
-    """A column's name in a message: without the prefix of the sink's own columns."""
-    return name.removeprefix(OWN_PREFIX)
 
 
 def _wire(column: CopyColumn, values: Any, scalars: Any) -> Any:
     """The array that pgpq encodes."""
     storage = column.storage
     if column.element_oid and column.element_oid not in PGPQ_ELEMENT_OIDS:
-        return array_payload(values, _element_payload(storage.encoding, scalars), element_oid=column.element_oid)
+        elements = scalars  # text is its own payload
+        if storage.encoding is Encoding.UUID:
+            elements = uuid_payload(scalars)
+        elif pa.types.is_timestamp(scalars.type):
+            elements = timestamp_payload(scalars)
+        return array_payload(values, elements, element_oid=column.element_oid)
     if storage.encoding is Encoding.UUID:
         return uuid_payload(values)
     if storage.wire is None:
         return values
     return values.cast(pa.list_(storage.wire) if column.element_oid else storage.wire)
-
-
-def _element_payload(encoding: Encoding, scalars: Any) -> Any:
-    if encoding is Encoding.UUID:
-        return uuid_payload(scalars)
-    if pa.types.is_timestamp(scalars.type):
-        return timestamp_payload(scalars)
-    return scalars  # text is its own payload
 
 
 def _builder(column: CopyColumn, field: Any) -> Any:

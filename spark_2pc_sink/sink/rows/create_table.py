@@ -55,12 +55,6 @@ def create_table_ddl(
     The upsert keys become the primary key, or else the given one. A column is NOT NULL if the batch's schema says so,
     and if it is a key. Maps, structs, variants and arrays of these become jsonb, other arrays arrays.
 
-    Args:
-        fields: columns to write.
-        table: as parsed by PostgreSQL, see :meth:`SqlTableName.parse`.
-        upsert_keys: names among ``fields``.
-        primary_key: the same, if there are no upsert keys.
-
     Raises:
         ConfigurationError: a type without a counterpart, an invalid PostgreSQL name, or too many columns.
     """
@@ -91,28 +85,20 @@ def _check_columns(names: Sequence[str]) -> None:
         raise ConfigurationError(
             option="columns",
             value=own,
-            rule="each table of PostgreSQL has a column of this name already, of its own",
-            remedy=f"give it another name in the table, as by columns={{'source_{own}': '{own}', …}}",
+            rule="every PostgreSQL table has a system column of this name",
+            remedy=f"give it another name in the table, as with columns={{'source_{own}': '{own}', …}}",
         )
     if len(names) > _COLUMNS_MAX:
         raise ConfigurationError(
             option="columns",
             value=len(names),
-            rule=f"a table of PostgreSQL has at most {_COLUMNS_MAX} columns",
-            remedy="choose some with columns=…, or put several into one struct, which becomes jsonb",
+            rule=f"a PostgreSQL table can have at most {_COLUMNS_MAX} columns",
+            remedy="choose some with columns=…, or combine several into a struct, which becomes jsonb",
         )
 
 
 def sql_type(name: str, spark_type: DataType) -> str:
-    """The PostgreSQL type that holds each value of a Spark type.
-
-    Args:
-        name: name of the column, for the message.
-        spark_type: its type.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
+    """The PostgreSQL type that holds each value of a Spark type; ``name`` is the column in an error."""
     if isinstance(spark_type, DecimalType):
         return f"numeric({spark_type.precision},{spark_type.scale})"
     if isinstance(spark_type, ArrayType) and type(spark_type.elementType).__name__ in SCALAR_TYPES:
@@ -146,7 +132,7 @@ def add_columns(connection: Connection, fields: Sequence[StructField], target: T
         target: the table.
 
     Raises:
-        ConfigurationError: a type without a counterpart; or the role does not own the table.
+        ConfigurationError: a type without a counterpart, or the role does not own the table.
     """
     added = sql.SQL(", ").join(
         sql.SQL("ADD COLUMN IF NOT EXISTS {} {}").format(

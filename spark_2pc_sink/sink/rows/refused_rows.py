@@ -39,9 +39,9 @@ _NOT_OF_ROW: Final = frozenset({"GetNewTransactionId", "GetNewMultiXactId", "Com
 # Errors of the table or the role, for every row: 0A000 (row-level security was enabled, which COPY does not support),
 # 55000 (no replica identity in a publication of updates).
 _TABLE_CODES: Final = {
-    INSUFFICIENT_PRIVILEGE: "have its owner grant the role what is missing. docs/permissions.md lists what the "
+    INSUFFICIENT_PRIVILEGE: "have its owner grant the missing privilege. docs/permissions.md lists those that the "
     "sink needs; a trigger, or a table that it writes to, may need more",
-    "0A000": "change the table so that the role may write to it again, or the sink's mode",
+    "0A000": "change the table so that the role may write to it again, or change the sink's mode",
     "55000": "change the table as the message says",
 }
 # A statement that PostgreSQL cannot run (42: a missing column or table, syntax), inside a function in PL/pgSQL or a
@@ -59,11 +59,8 @@ def refused_rows(table: SqlTableName, *, casts: bool = False) -> Iterator[None]:
     """Turn PostgreSQL's refusal of a row, or of the role, into a sentence. Other errors are propagated unchanged.
 
     Deadlocks, serialization failures, timeouts and lost connections are not about the rows: the owner of the
-    transaction decides how to proceed. A trigger that raises one of their codes requests the same.
-
-    Args:
-        table: destination of the rows.
-        casts: the statement converts texts to values.
+    transaction decides how to proceed. A trigger that raises one of their codes requests the same. ``casts``: the
+    statement converts texts to values.
 
     Raises:
         ConstraintError: a constraint, a type's input check, a policy or a trigger refused a row.
@@ -91,7 +88,7 @@ def refused_rows(table: SqlTableName, *, casts: bool = False) -> Iterator[None]:
             raise ConfigurationError(
                 option="table",
                 value=str(table),
-                rule=f"PostgreSQL takes no rows for it: {_detail(error)} [{code}]",
+                rule=f"PostgreSQL refused all rows: {_detail(error)} [{code}]",
                 remedy=remedy,
             ) from error
         raise
@@ -100,9 +97,7 @@ def refused_rows(table: SqlTableName, *, casts: bool = False) -> Iterator[None]:
 def _refuses_row(code: str, source_function: str) -> bool:
     """True for an error that would recur with the same rows.
 
-    Args:
-        code: the SQLSTATE; '' for a connection that broke.
-        source_function: server function, whose name does not depend on the message language.
+    ``code`` is '' for a connection that broke; the name of a server function does not depend on the message language.
     """
     if not code or is_retriable(code):
         return False

@@ -65,48 +65,31 @@ class CopyReader:
 
     Args:
         pieces: COPY bytes of whole rows. Each is taken after the previous one has been read.
+
+    Attributes:
+        failure: the exception raised by :meth:`read`: psycopg2 passes on only its text, as a canceled query.
     """
 
     def __init__(self, pieces: Iterable[Rows]) -> None:
         self._slices = _slices(pieces)
-        self._failure: Exception | None = None
-
-    @property
-    def failure(self) -> Exception | None:
-        """The exception raised by :meth:`read`: psycopg2 passes on only its text, as a canceled query."""
-        return self._failure
+        self.failure: Exception | None = None
 
     def read(self, size: int = READ_BYTES) -> bytes:
-        """The next bytes, at most `READ_BYTES` of them; empty at the end. ``size`` is psycopg2's preferred size.
-
-        Raises:
-            Exception: an exception of the iterable of pieces.
-        """
-        del size  # psycopg2 accepts any size
+        """The next bytes, at most `READ_BYTES` of them; empty at the end."""
+        del size  # psycopg2's preferred one; it accepts any
         try:
             return next(self._slices, b"")
         except Exception as error:
-            self._failure = error
+            self.failure = error
             raise
 
 
 def copy_statement(table: SqlTableName, columns: Sequence[str]) -> sql.Composable:
-    """The command that copies rows with these columns."""
     return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table.identifier, identifiers(columns))
 
 
 def copy_rows(cursor: psycopg2.extensions.cursor, statement: sql.Composable, pieces: Iterable[Rows]) -> int:
-    """Copy rows into a table by one command, and return their number.
-
-    Args:
-        cursor: cursor inside a transaction.
-        statement: from `copy_statement`.
-        pieces: COPY bytes of whole rows.
-
-    Raises:
-        psycopg2.Error: PostgreSQL refused a row, or the connection failed.
-        Exception: an exception of the iterable of pieces.
-    """
+    """Copy rows into a table by `copy_statement`, and return their number; raises what ``pieces`` raises."""
     reader = CopyReader(pieces)
     source: Any = reader  # COPY FROM calls only read() of a file's methods
     try:
@@ -152,42 +135,30 @@ class TableRows(ABC):
                 raise ConfigurationError(
                     option="table",
                     value=str(plan.table),
-                    rule="it was there before, and is gone: renamed, dropped, or moved to another schema",
-                    remedy="put it back, or name the table that it has become; then start the job again",
+                    rule="the table no longer exists: it was renamed, dropped, or moved to another schema",
+                    remedy="restore it, or give its new name; then start the job again",
                 ) from error
-            _refuse_changed_columns(cursor, plan)
+            changed = changed_column(cursor, plan.table, (column.target for column in plan.columns))
+            if changed is not None:
+                raise altered_error(f"column {changed}")
             if plan.casts:
                 cursor.execute(_texts_ddl(plan))
 
     @abstractmethod
     def copy(self, pieces: Iterable[Rows]) -> int:
-        """Copy rows, and return their number.
-
-        Args:
-            pieces: COPY bytes of whole rows; each is requested after the previous one has been sent.
+        """Copy rows, and return their number; raises what ``pieces`` raises.
 
         Raises:
-            ConstraintError: the table refused a row.
-            Exception: an exception of the iterable of pieces.
+            ConstraintError: the table refused a row. Also in the other methods.
         """
 
     @abstractmethod
     def delete(self) -> None:
-        """Delete rows, if planned; all rows have been copied, and none of them is written yet.
-
-        Raises:
-            ConstraintError: the table refused it.
-            DuplicateKeyError: see `finish`.
-        """
+        """Delete rows, if planned; all rows have been copied, and none of them is written yet."""
 
     @abstractmethod
     def write(self) -> None:
-        """Write the collected rows.
-
-        Raises:
-            ConstraintError: the table refused a row.
-            DuplicateKeyError: see `finish`.
-        """
+        """Write the collected rows."""
 
     @abstractmethod
     def finish(self, rows: int) -> WrittenRows:
@@ -199,10 +170,9 @@ class TableRows(ABC):
             rows: number of rows encoded by its sources.
 
         Raises:
-            ConstraintError: the table refused a row, or a trigger dropped one; also violations of its deferred
-                constraints.
-            DuplicateKeyError: with keys: one occurs twice and there is no order, or twice with the greatest.
-                Raised as soon as it is detected.
+            ConstraintError: the table refused a row, or a trigger dropped one.
+            DuplicateKeyError: a key occurs twice and there is no order, or twice with the greatest. Raised as soon as
+                it is detected, by any method.
         """
 
     def forget(self) -> None:
@@ -232,24 +202,17 @@ class TableRows(ABC):
 
     def _look_again(self, cursor: psycopg2.extensions.cursor) -> TableTree:
         """The table after its last row, and after triggers at the end of a transaction."""
-        self._check_deferred(cursor)
+        # Deferred constraints are checked now, while the rows that break one can still be named; once, after all rows
+        # of the batch: a row may refer to another that was written in another way.
+        with refused_rows(self._plan.table):
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         # The lock does not prevent attaching a partition. One that has our rows is locked at this point.
         return self._look(cursor, lock=False) if self._tree.partitioned or self._tree.triggers else self._tree
 
-    def _check_deferred(self, cursor: psycopg2.extensions.cursor) -> None:
-        """Check deferred constraints now, while the rows that break one can still be named.
-
-        Once, after all rows of the batch: a row may refer to another that was written in another way.
-        """
-        with refused_rows(self._plan.table):
-            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-
     def _refuse_missing(self, given: int, arrived: int) -> None:
-        """Every way of writing must have as many rows arrive as were given."""
         if arrived != given:
             raise self._refused(
-                f"{given} rows were given to it and {arrived} arrived: a trigger of the table leaves rows out, or "
-                "deletes them"
+                f"{given} rows were written and {arrived} arrived: a trigger of the table drops or deletes rows"
             )
 
     def _refused(self, detail: str) -> ConstraintError:
@@ -261,34 +224,28 @@ class AppendedRows(TableRows):
     """Rows that are copied directly into the target."""
 
     def copy(self, pieces: Iterable[Rows]) -> int:
-        """See `TableRows.copy`."""
         return self._copy(pieces, self._plan.table)
 
     def delete(self) -> None:
-        """See `TableRows.delete`: there are no keys."""
+        """There are no keys."""
 
     def write(self) -> None:
-        """See `TableRows.write`: they are copied into the target itself."""
+        """They are copied into the target itself."""
 
     def finish(self, rows: int) -> WrittenRows:
-        """See `TableRows.finish`."""
         with self._connection.cursor() as cursor:
             tree = self._look_again(cursor)
             self._refuse_missing(rows, self._copied)
             if tree.may_have_lost(self._tree):
                 # Possibly other rows: a trigger may delete old ones. Only reading all rows can tell, for which the role
                 # needs SELECT.
+                query = sql.SQL("SELECT count(*) FROM {}{} WHERE xmin = pg_catalog.pg_current_xact_id()::xid").format(
+                    sql.SQL("" if self._tree.partitioned else "ONLY "), self._plan.table.identifier
+                )
                 with refused_rows(self._plan.table):
-                    arrived = self._count_arrived(cursor)
-                self._refuse_missing(rows, arrived)
+                    arrived = count(cursor, query)
+                self._refuse_missing(rows, min(rows, arrived))  # a trigger may have added some
         return WrittenRows(given=rows, written=rows)
-
-    def _count_arrived(self, cursor: psycopg2.extensions.cursor) -> int:
-        """The rows written by this transaction; capped at those given, if a trigger has added some."""
-        query = sql.SQL("SELECT count(*) FROM {}{} WHERE xmin = pg_catalog.pg_current_xact_id()::xid").format(
-            sql.SQL("" if self._tree.partitioned else "ONLY "), self._plan.table.identifier
-        )
-        return min(self._copied, count(cursor, query))
 
 
 def _texts(plan: ColumnPlan) -> SqlTableName:
@@ -324,18 +281,8 @@ def count(cursor: psycopg2.extensions.cursor, query: sql.Composable) -> int:
 
 
 def altered_error(what: str) -> BatchRetryError:
-    """The table was altered: planned again, the batch may fit the altered table, or the error says what is wrong.
-
-    Args:
-        what: the change.
-    """
+    """Planned again, the batch may fit the altered table, or the error says what is wrong."""
     return BatchRetryError(reason=f"the table was altered after the batch was planned: {what}")
-
-
-def _refuse_changed_columns(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> None:
-    changed = changed_column(cursor, plan.table, (column.target for column in plan.columns))
-    if changed is not None:
-        raise altered_error(f"column {changed}")
 
 
 #: Maximum duration of one COPY command, and maximum pause between its frames: the server limits the duration of
@@ -350,7 +297,6 @@ class CopyTarget:
     """The destination of one lane's rows.
 
     Attributes:
-        lane: the lane's index.
         table: creates the writer for a connection.
         waits: True if its rows must follow all rows of the tables before it, to which it refers.
     """
@@ -361,7 +307,7 @@ class CopyTarget:
 
 
 class TableCopy:
-    """Copies the rows of one attempt in a thread. A context manager around the job, by its `task`.
+    """Copies the rows of one attempt in a thread, its `task`.
 
     The thread opens the deciding transaction for the first rows, and leaves it open: the driver's thread writes the
     rest there (`finish`) and commits, after this thread has ended. While no rows arrive, queries keep it from exceeding
@@ -408,7 +354,6 @@ class TableCopy:
 
         Raises:
             BatchRetryError: the server has received a different number of rows.
-            ConstraintError, DuplicateKeyError: see `TableRows`.
         """
         for lane in reversed(self._targets):
             self._table_rows(lane, connection).delete()
@@ -419,7 +364,7 @@ class TableCopy:
                 self._copied[lane] += rows.copy(self._unspilled(lane))
             if self._copied[lane] != encoded.get(lane, 0):
                 raise BatchRetryError(
-                    reason=f"tasks sent {encoded.get(lane, 0)} rows for output {lane}, and the database has taken "
+                    reason=f"tasks sent {encoded.get(lane, 0)} rows for output {lane}, and the database received "
                     f"{self._copied[lane]}"
                 )
             rows.write()
@@ -470,8 +415,8 @@ class TableCopy:
             self._spilled[taken.frame.lane].write(taken.frame.payload)
         except OSError as error:
             raise BatchRetryError(
-                reason=f"rows that wait for another table cannot be put into {tempfile.gettempdir()}: "
-                f"{error.strerror}; TMPDIR names another place to the driver"
+                reason=f"rows that wait for another table cannot be written to {tempfile.gettempdir()}: "
+                f"{error.strerror}; set TMPDIR of the driver to another directory"
             ) from error
         self._source.done(taken)
 

@@ -30,12 +30,7 @@ _TO_JSON: Final = re.compile(r"\bto_json\s*\(", re.IGNORECASE)
 
 
 def guarded_sql(sql: str, frame: DataFrame) -> str:
-    """An expression over the batch, guarded wherever it builds JSON; which columns it uses does not matter.
-
-    Args:
-        sql: any expression of the sink. One that is not of type string is unchanged.
-        frame: the batch.
-    """
+    """An expression over the batch, guarded if it builds JSON; one that is not of type string is unchanged."""
     if _TO_JSON.search(sql) is None:
         return sql
     if frame.selectExpr(f"{sql} AS it").schema[0].dataType.simpleString() != "string":
@@ -44,12 +39,7 @@ def guarded_sql(sql: str, frame: DataFrame) -> str:
 
 
 def guarded(json: str, parts: Iterable[tuple[str, DataType]]) -> str:
-    """SQL for the same JSON, made invalid text if one of the texts from which it was built is invalid.
-
-    Args:
-        json: SQL that builds JSON.
-        parts: SQL and type of each value that may be in it.
-    """
+    """SQL for the same JSON, made invalid text if one of the values (SQL and type) that may be in it is invalid."""
     faults = [fault for sql, kind in parts if (fault := not_utf8(sql, kind)) is not None]
     if not faults:
         return json
@@ -61,10 +51,7 @@ def guarded(json: str, parts: Iterable[tuple[str, DataType]]) -> str:
 def not_utf8(sql: str, kind: DataType, depth: int = 0) -> str | None:
     """A condition that is true if a text in a value is not UTF-8; None if it cannot contain text.
 
-    Args:
-        sql: the value.
-        kind: its type.
-        depth: number of enclosing lambda functions.
+    ``depth`` is the number of enclosing lambda functions.
     """
     if type(kind).__name__ in _TEXTS:
         return f"NOT is_valid_utf8({sql})"
@@ -99,12 +86,7 @@ _TIMESTAMP_TYPES: Final = ("TimestampType", "TimestampNTZType")
 
 
 def json_sql(source: str, spark_type: DataType) -> str:
-    """Spark SQL for a value as JSON.
-
-    Args:
-        source: SQL of the value.
-        spark_type: its type.
-    """
+    """Spark SQL for a value as JSON."""
     timestamps = any(type(part).__name__ in _TIMESTAMP_TYPES for part in parts_of(spark_type))
     options = f"{_JSON_NULLS}, {_JSON_TIMESTAMPS}" if timestamps else _JSON_NULLS
     return guarded(f"to_json({source}, map({options}))", [(source, spark_type)])

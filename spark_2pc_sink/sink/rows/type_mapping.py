@@ -120,16 +120,18 @@ def storage_of(spark_type: DataType, column: TargetColumn) -> Storage | None:
     """How a scalar of Spark, or an array of scalars, is stored in a column; None if it cannot be."""
     given = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
     kind = type(given).__name__
-    rule = RULES.get((kind, column.base_type))
     if kind in TEXTS and column.is_array and (given is spark_type or column.base_type in JSON_COLUMNS):
-        return _cast_text(given, column)
+        return _CAST
+    rule = RULES.get((kind, column.base_type))
     if rule is None and kind in TEXTS and column.base_type not in SPARK_COUNTERPARTS:
-        rule = _text if column.reads_text else _cast_text
-    return None if rule is None or (column.is_array and given is spark_type) else rule(given, column)
+        rule = _text if column.reads_text else _CAST
+    if rule is None or (column.is_array and given is spark_type):
+        return None
+    return rule if isinstance(rule, Storage) else rule(given, column)
 
 
 def in_arrow(sql: str, spark_type: DataType) -> tuple[str, Any | None]:
-    """The Spark SQL of a value in a form readable by a task, and its Arrow type; None for a type that has none."""
+    """The Spark SQL of a value in a form readable by a task, and its Arrow type; None for a type without one."""
     kind = type(spark_type).__name__
     if kind in _INTERVAL_TEXTS:
         return _INTERVAL_TEXTS[kind].format(sql), pa.string()
@@ -139,17 +141,21 @@ def in_arrow(sql: str, spark_type: DataType) -> tuple[str, Any | None]:
     return sql, arrow_type(spark_type)
 
 
-def json_storage(column: TargetColumn) -> Storage:
-    """How JSON text is stored in a json or jsonb column."""
-    checks = (ValidText("it is not valid UTF-8, or a text in it is not"), TextWithoutNul(), JsonWithoutNul())
-    return Storage(checks=checks, encoding=Encoding.JSONB if column.base_type == "jsonb" else Encoding.PLAIN)
+#: How JSON text is stored in a json or jsonb column.
+_JSON_CHECKS = (ValidText("it is not valid UTF-8, or a text in it is not"), TextWithoutNul(), JsonWithoutNul())
+JSON_STORAGE = {
+    "json": Storage(checks=_JSON_CHECKS),
+    "jsonb": Storage(checks=_JSON_CHECKS, encoding=Encoding.JSONB),
+}
 
 
 # --- rules -------------------------------------------------------------------------------------------------------
 
 
-def _as_it_is(_: DataType, __: TargetColumn) -> Storage:
-    return Storage()
+_AS_IT_IS = Storage()
+_CAST = Storage(checks=(ValidText(), TextWithoutNul()), cast=True)
+_UUID = Storage(checks=(ValidText(), UUID_TEXT), encoding=Encoding.UUID)
+_ONE_BYTE = Storage(checks=(ValidText(), TextPattern("^[\\x01-\\x7f]$", '"char" holds one ASCII character')))
 
 
 def _integer(spark_type: DataType, column: TargetColumn) -> Storage:
@@ -201,14 +207,6 @@ def _text(_: DataType, column: TargetColumn) -> Storage:
     return Storage(checks=checks)
 
 
-def _one_byte(_: DataType, __: TargetColumn) -> Storage:
-    return Storage(checks=(ValidText(), TextPattern("^[\\x01-\\x7f]$", '"char" holds one ASCII character')))
-
-
-def _cast_text(_: DataType, __: TargetColumn) -> Storage:
-    return Storage(checks=(ValidText(), TextWithoutNul()), cast=True)
-
-
 def _cast_time(_: DataType, column: TargetColumn) -> Storage | None:
     """A text with a fractional second that PostgreSQL would round to the column's precision."""
     fields, digits = _interval_limits(column)
@@ -221,14 +219,6 @@ def _cast_time(_: DataType, column: TargetColumn) -> Storage | None:
 def _cast_months(_: DataType, column: TargetColumn) -> Storage | None:
     fields, __ = _interval_limits(column)
     return Storage(cast=True) if fields != _YEARS else None
-
-
-def _json_text(_: DataType, column: TargetColumn) -> Storage:
-    return json_storage(column)
-
-
-def _uuid(_: DataType, __: TargetColumn) -> Storage:
-    return Storage(checks=(ValidText(), UUID_TEXT), encoding=Encoding.UUID)
 
 
 def _date(_: DataType, column: TargetColumn) -> Storage:
@@ -271,9 +261,9 @@ def _interval_limits(column: TargetColumn) -> tuple[int, int]:
     return fields, min(column.type_modifier & 0xFFFF, _MICROSECOND_DIGITS)
 
 
-#: (class of the Spark type, pg_type.typname) to the rule that stores one in the other.
-RULES: dict[tuple[str, str], Rule] = {
-    ("BooleanType", "bool"): _as_it_is,
+#: (class of the Spark type, pg_type.typname) to how one is stored in the other.
+RULES: dict[tuple[str, str], Storage | Rule] = {
+    ("BooleanType", "bool"): _AS_IT_IS,
     **{(integer, column): _integer for integer in _INTEGERS for column in _INTEGER_COLUMNS},
     **{(integer, "numeric"): _integer_as_numeric for integer in _INTEGERS},
     # The integers that a float's mantissa (24 bits) and a double's (53 bits) hold exactly.
@@ -282,26 +272,19 @@ RULES: dict[tuple[str, str], Rule] = {
     ("ByteType", "float8"): _integer_as_float,
     ("ShortType", "float8"): _integer_as_float,
     ("IntegerType", "float8"): _integer_as_float,
-    ("FloatType", "float4"): _as_it_is,
+    ("FloatType", "float4"): _AS_IT_IS,
     ("FloatType", "float8"): _integer_as_float,
-    ("DoubleType", "float8"): _as_it_is,
+    ("DoubleType", "float8"): _AS_IT_IS,
     ("DecimalType", "numeric"): _decimal,
     **{("DecimalType", column): _decimal_as_integer for column in _INTEGER_COLUMNS},
+    **{(text, column): _text for text in TEXTS for column in _TEXT_COLUMNS},
+    **{(text, column): _cast_time for text in TEXTS for column in ("time", "timetz", "interval")},
     **{
-        (text, column): rule
+        (text, column): storage
         for text in TEXTS
-        for column, rule in (
-            *((name, _text) for name in _TEXT_COLUMNS),
-            ("json", _json_text),
-            ("jsonb", _json_text),
-            ("uuid", _uuid),
-            ("char", _one_byte),
-            ("time", _cast_time),
-            ("timetz", _cast_time),
-            ("interval", _cast_time),
-        )
+        for column, storage in (JSON_STORAGE | {"uuid": _UUID, "char": _ONE_BYTE}).items()
     },
-    ("BinaryType", "bytea"): _as_it_is,
+    ("BinaryType", "bytea"): _AS_IT_IS,
     ("DateType", "date"): _date,
     ("TimestampType", "timestamptz"): _timestamp,
     ("TimestampNTZType", "timestamp"): _timestamp,
@@ -312,25 +295,23 @@ RULES: dict[tuple[str, str], Rule] = {
 }
 
 
-_TAKE_JSON = ("text", "varchar", "bpchar", *JSON_COLUMNS)
-_TEXTS = ("StringType", "CharType", "VarcharType")
 _TIMES = ("DateType", "TimestampType", "TimestampNTZType")
 _NUMBERS = ("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType")
 #: NAMEDATALEN - 1.
 _NAME_BYTES_MAX = 63
-_ROUNDING = "a binary fraction has no exact decimal; say how many digits to keep"
-_ZONE = "one has a time zone and the other has none; say that the session's zone is meant"
+_ROUNDING = "a binary fraction has no exact decimal value"
+_ZONE = "only one of the two types has a time zone"
 # Why these pairs are not converted implicitly: (class of the Spark type, pg_type.typname).
 _REASONS = {
     ("FloatType", "numeric"): _ROUNDING,
     ("DoubleType", "numeric"): _ROUNDING,
-    ("DoubleType", "float4"): "it would lose digits; say that you want that",
-    ("IntegerType", "float4"): "not every integer is a real; say that you want the nearest",
-    ("LongType", "float8"): "not every bigint is a double; say that you want the nearest",
+    ("DoubleType", "float4"): "digits would be lost",
+    ("IntegerType", "float4"): "not every integer is a real",
+    ("LongType", "float8"): "not every bigint is a double precision",
     ("TimestampType", "timestamp"): _ZONE,
     ("TimestampNTZType", "timestamptz"): _ZONE,
-    ("DateType", "timestamp"): "say that midnight is meant",
-    ("DateType", "timestamptz"): "say that midnight in the session's zone is meant",
+    ("DateType", "timestamp"): "a date has no time of day",
+    ("DateType", "timestamptz"): "a date has no time of day and no time zone",
 }
 
 
@@ -351,26 +332,19 @@ def unsupported(name: str, spark_type: DataType, made_of: str) -> ConfigurationE
     return ConfigurationError(
         option="columns",
         value=name,
-        rule=f"there is no way for {spark_type.simpleString()} into PostgreSQL",
-        remedy=f"convert it, such as with {columns_with(name, f'cast({made_of} as string)')}, or leave it out",
+        rule=f"PostgreSQL has no type for {spark_type.simpleString()}",
+        remedy=f"convert it, for example with {columns_with(name, f'cast({made_of} as string)')}, or leave it out",
     )
 
 
 def retyped(target: TargetTable, column: TargetColumn, to: str, made_of: str) -> str:
-    """How to make a table hold values of a type: the statement that changes the column's type, or adds another one.
-
-    Args:
-        target: the table.
-        column: the column that cannot hold them.
-        to: the type, in SQL.
-        made_of: Spark SQL of the values.
-    """
+    """How to make a table hold values of a type: the statement that changes the column's type, or adds another one."""
     name = quote_identifier(column.name)
     if column.held:
         other = _free_name(target, column.name, to.strip("[]"))
         return (
-            f"PostgreSQL does not change the column's type ({column.held}), so add another one: ALTER TABLE "
-            f"{target.altered} ADD COLUMN {quote_identifier(other)} {to}; and write to it with "
+            f"PostgreSQL cannot change the column's type ({column.held}), so add another one, ALTER TABLE "
+            f"{target.altered} ADD COLUMN {quote_identifier(other)} {to}, and write to it with "
             + columns_with(other, made_of)
         )
     # A default has no cast to jsonb, even if there is one for the column's values.
@@ -389,35 +363,34 @@ def _free_name(target: TargetTable, name: str, suffix: str) -> str:
 def _remedy(name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, made_of: str) -> str:
     of_column = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
     kind, value = type(of_column).__name__, made_of if of_column is spark_type else "element"
-    if kind in COMPLEX_TYPES and column.base_type not in _TAKE_JSON:
-        return f"jsonb takes it: {retyped(target, column, 'jsonb', made_of)}"
-    if kind in COMPLEX_TYPES:
-        reason, converted = "say that its JSON is meant", f"to_json({value})"
-    elif column.base_type == "interval" and kind in _TEXTS and column.is_array:
-        reason, converted = "it takes intervals of Spark; say which", f"cast({value} as interval day to second)"
-    elif column.base_type == "interval" and "Interval" in kind and column.is_array and of_column is spark_type:
-        reason, converted = "it takes arrays; say so", value
-    elif column.base_type == "interval" and ("Interval" in kind or kind in _TEXTS):
+    reason, alter = "values are not converted implicitly", "or alter the column"
+    if column.is_array and of_column is spark_type and storage_of(ArrayType(spark_type), column) is not None:
+        reason, converted = "the column holds arrays", value
+    elif kind in COMPLEX_TYPES and column.base_type not in (*_TEXT_COLUMNS, *JSON_COLUMNS):
+        return f"use jsonb: {retyped(target, column, 'jsonb', made_of)}"
+    elif kind in COMPLEX_TYPES:
+        converted = f"to_json({value})"
+    elif column.base_type == "interval" and ("Interval" in kind or kind in TEXTS):
         full = "interval[]" if column.is_array else "interval"
         return f"the column drops fields that values of the batch may have: {retyped(target, column, full, made_of)}"
-    elif column.base_type in SPARK_COUNTERPARTS:
-        reason = _REASONS.get((kind, column.base_type), "they are not converted silently; say that you want it")
+    elif column.base_type not in SPARK_COUNTERPARTS:
+        reason, converted = "the column takes text in PostgreSQL's format", f"cast({value} as string)"
+    else:
+        reason = _REASONS.get((kind, column.base_type), reason)
         to = SPARK_COUNTERPARTS[column.base_type]
         if not _has_cast(kind, to):
-            return f"{reason} with an expression that makes {to} of {value}, or alter the column"
+            return f"{reason}: convert it with an expression of type {to} over {value}, {alter}"
         converted = f"cast({value} as {to})"
-    else:
-        reason, converted = "it takes text as PostgreSQL reads it; say how", f"cast({value} as string)"
     if of_column is not spark_type:
         converted = f"transform({made_of}, element -> {converted})"
     elif column.is_array:
         converted = f"array({converted})"
-    return f"{reason} with {columns_with(name, converted)}, or alter the column"
+    return f"{reason}: convert it with {columns_with(name, converted)}, {alter}"
 
 
 def _has_cast(kind: str, to: str) -> bool:
     """Whether Spark has a meaningful cast from a type, by its class, to one of `SPARK_COUNTERPARTS`."""
-    if to == "string" or kind in (*_TEXTS, "NullType"):
+    if to == "string" or kind in (*TEXTS, "NullType"):
         return True
     return kind in (_TIMES if to in ("date", "timestamp", "timestamp_ntz") else () if to == "binary" else _NUMBERS)
 

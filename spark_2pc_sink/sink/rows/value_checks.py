@@ -29,7 +29,7 @@ class Check(Protocol):
 
     @property
     def rule(self) -> str:
-        """The rule as the end of a sentence that begins 'x cannot be stored'."""
+        """The end of a sentence that begins 'x cannot be stored: '."""
         ...
 
     def offenders(self, values: Any) -> Any | None:
@@ -44,11 +44,10 @@ class ValidText:
     rule: str = "it is not valid UTF-8"
 
     def offenders(self, values: Any) -> Any | None:
-        """See `Check.offenders`."""
         try:
             values.validate(full=True)
         except pa.ArrowInvalid:
-            return pa.array([not _is_utf8(text) for text in _as_binary(values).to_pylist()])
+            return pa.array([not _is_utf8(text) for text in _bytes_of(values)])
         return None
 
 
@@ -59,7 +58,6 @@ class TextWithoutNul:
     rule: str = "PostgreSQL's text has no NUL character (U+0000)"
 
     def offenders(self, values: Any) -> Any | None:
-        """See `Check.offenders`."""
         data = text_bytes(values)
         if data.size == 0 or data.min() > 0:
             return None
@@ -74,7 +72,6 @@ class JsonWithoutNul:
     rule: str = r"PostgreSQL's JSON has no NUL character (\u0000)"
 
     def offenders(self, values: Any) -> Any | None:
-        """See `Check.offenders`."""
         if text_bytes(values).tobytes().find(rb"\u0000") < 0:
             return None
         return _some(pc.match_substring_regex(values, _ESCAPED_NUL))
@@ -89,12 +86,10 @@ class TextLength:
 
     @property
     def rule(self) -> str:
-        """See `Check.rule`."""
         return f"it is longer than {self.type_name}"
 
     def offenders(self, values: Any) -> Any | None:
-        """See `Check.offenders`."""
-        return _above(pc.utf8_length(values), self.characters_max)
+        return _some(pc.greater(pc.utf8_length(values), self.characters_max))
 
 
 @dataclass(frozen=True)
@@ -105,14 +100,13 @@ class TextPattern:
     rule: str
 
     def offenders(self, values: Any) -> Any | None:
-        """See `Check.offenders`."""
         return _some(pc.invert(pc.match_substring_regex(values, self.pattern)))
 
 
 #: A uuid in its canonical form, with hyphens and hexadecimal digits of either case.
 UUID_TEXT = TextPattern(
     "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$",
-    "it is no uuid such as 123e4567-e89b-12d3-a456-426614174000",
+    "it is not a uuid such as 123e4567-e89b-12d3-a456-426614174000",
 )
 
 
@@ -126,11 +120,9 @@ class WholeNumberRange:
 
     @property
     def rule(self) -> str:
-        """See `Check.rule`."""
         return f"it is out of the range of {self.type_name}"
 
     def offenders(self, values: Any) -> Any | None:
-        """See `Check.offenders`."""
         return _outside(whole_numbers(values), self.low, self.high)
 
 
@@ -143,11 +135,9 @@ class WholeMultiple:
 
     @property
     def rule(self) -> str:
-        """See `Check.rule`."""
         return f"{self.type_name} would round its fraction of a second"
 
     def offenders(self, values: Any) -> Any | None:
-        """See `Check.offenders`."""
         numbers = whole_numbers(values)
         return _some(pc.not_equal(pc.multiply(pc.divide(numbers, self.step), self.step), numbers))
 
@@ -163,11 +153,9 @@ class DecimalRange:
 
     @property
     def rule(self) -> str:
-        """See `Check.rule`."""
         return f"it does not fit {self.type_name} without losing digits"
 
     def offenders(self, values: Any) -> Any | None:
-        """See `Check.offenders`."""
         bounds = pc.min_max(values)
         low, high = bounds["min"].as_py(), bounds["max"].as_py()
         if low is None or (self.low <= low and high <= self.high and self._exact(values)):
@@ -216,18 +204,14 @@ def _outside(numbers: Any, low: int, high: int) -> Any | None:
     return _some(pc.or_(pc.less(wide, low), pc.greater(wide, high)))
 
 
-def _above(numbers: Any, most: int) -> Any | None:
-    greatest = pc.max(numbers).as_py()
-    return None if greatest is None or greatest <= most else _some(pc.greater(numbers, most))
-
-
 def _some(mask: Any) -> Any | None:
     """The mask without nulls, or None if no element is true."""
     return pc.fill_null(mask, False) if pc.any(mask).as_py() else None  # noqa: FBT003 - pyarrow's own signature
 
 
-def _as_binary(values: Any) -> Any:
-    return values.cast(pa.large_binary() if values.type == pa.large_string() else pa.binary())
+def _bytes_of(values: Any) -> list[bytes | None]:
+    binary: list[bytes | None] = values.cast(pa.large_binary()).to_pylist()
+    return binary
 
 
 def _is_utf8(text: bytes | None) -> bool:

@@ -160,7 +160,7 @@ def test_another_number_of_rows_than_tasks_have_encoded_is_refused(
     with transaction(database, commit=False) as connection:
         with Copying(connection, target(plan)) as copying:
             copying.send(0, orders(plan, (1, "a"), (2, "b")), count=2)
-        with pytest.raises(BatchRetryError, match="the database has taken 2"):
+        with pytest.raises(BatchRetryError, match="the database received 2"):
             copying.finish(lane_0=encoded)
 
 
@@ -240,7 +240,7 @@ def attempt(store: SqlStateStore, plan: ColumnPlan) -> None:
         pytest.param(KeyedRows, "__init__", 1, marks=pytest.mark.thorough),
         (CopyReader, "read", 3),
         pytest.param(KeyedRows, "write", 1, marks=pytest.mark.thorough),
-        (KeyedRows, "_check_deferred", 1),
+        (KeyedRows, "finish", 1),
     ],
     ids=["LOCK TABLE", "COPY", "INSERT", "SET CONSTRAINTS"],
 )

@@ -147,7 +147,7 @@ def test_what_session_settings_change_makes_no_difference(spark_type: t.DataType
 
 
 def test_batch_that_is_not_the_plan_s_is_refused() -> None:
-    with pytest.raises(LocalProtocolError, match="column x arrives as int32"):
+    with pytest.raises(LocalProtocolError, match="column x is int32"):
         CopyEncoder(TEXT.copy_plan).encode(batch_of([1], pa.int32()))
     with pytest.raises(LocalProtocolError, match="each column of the plan"):
         CopyEncoder(TEXT.copy_plan).encode(pa.record_batch({"id": [1]}))
@@ -182,7 +182,7 @@ INVALID = pa.array([b"fine", b"\xff"], pa.binary()).view(pa.string())
             "'äöüx'",
             "longer than character varying(3)",
         ),
-        (plan_for(t.StringType(), "uuid"), [None, "123"], "'123'", "no uuid"),
+        (plan_for(t.StringType(), "uuid"), [None, "123"], "'123'", "not a uuid"),
         (plan_for(t.LongType(), "int4"), [2**31 - 1, 2**31], "2147483648", "out of the range of int4"),
         (
             plan_for(t.LongType(), "numeric", **NUMERIC_10_2),

@@ -95,5 +95,5 @@ def test_a_text_of_another_collation_is_refused() -> None:
 
 @pytest.mark.parametrize("spark_type", [t.ArrayType(t.LongType()), t.YearMonthIntervalType()], ids=str)
 def test_a_type_without_one_order_is_refused(spark_type: t.DataType) -> None:
-    with pytest.raises(ConfigurationError, match=r"upsert_order_by.*something with one order everywhere"):
+    with pytest.raises(ConfigurationError, match=r"upsert_order_by.*whose order is the same everywhere"):
         order_column(spark_type)

@@ -239,9 +239,7 @@ class CopyEncoder:
             LocalProtocolError: called after `finish`, or the batch does not match the plan.
         """
         if self._finished:
-            raise LocalProtocolError(
-                operation="encode", state="finished", rule="it must not follow finish"
-            )
+            raise LocalProtocolError(operation="encode", state="finished", rule="it must not follow finish")
         deleting = self._deleting(batch)
         arrays = [self._prepared(batch, column, deleting) for column in self._plan.columns]
         if self._encoder is None:

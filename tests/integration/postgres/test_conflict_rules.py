@@ -136,7 +136,7 @@ def test_a_row_that_a_trigger_swallows_is_not_taken_for_one_that_was_there(datab
     put(database, plan, (1, "a"))
     trigger(database, "NEW.id = 2", before="INSERT")
     assert put(database, plan, (1, "x"), (3, "c")) == WrittenRows(given=2, written=1, left_out=1)
-    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived: a trigger"):
+    with pytest.raises(ConstraintError, match="2 rows were written and 1 arrived: a trigger"):
         put(database, plan, (1, "x"), (2, "b"))
 
 
@@ -231,7 +231,7 @@ def test_a_row_without_a_value_needs_one_that_has_it(database: str, order: t.Dat
     with pytest.raises(DuplicateKeyError, match="with id=1;"):
         versions(database, (1, 2, "b", *own, "00"), (1, 2, None, *own, "01"), conflict=LACKING, order=order)
     trigger(database, "true", before="UPDATE")
-    with pytest.raises(ConstraintError, match="1 rows were given to it and 0 arrived: a trigger"):
+    with pytest.raises(ConstraintError, match="1 rows were written and 0 arrived: a trigger"):
         versions(database, (1, 2, None, *own, "01"), conflict=LACKING, order=order)
     assert table(database) == [(1, 1, "a")]
 
@@ -286,7 +286,7 @@ def test_a_row_that_a_trigger_swallows_is_not_taken_for_one_that_the_condition_k
     trigger(database, "NEW.note = 'skip'", before=before)
     done = versions(database, (1, 4, "A"), (2, 6, "B"), (3, 1, "c"), conflict=NEWER)
     assert done == WrittenRows(given=3, written=2, left_out=1)
-    with pytest.raises(ConstraintError, match="1 rows were given to it and 0 arrived: a trigger"):
+    with pytest.raises(ConstraintError, match="1 rows were written and 0 arrived: a trigger"):
         versions(database, (1, 4, "A"), (key, 7, "skip"), conflict=NEWER)
 
 
@@ -359,7 +359,7 @@ def test_a_row_of_a_child_is_no_row_of_the_table(database: str, child: str) -> N
         f"CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {child} RETURN NULL; END $$",
         "CREATE TRIGGER act BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 9) EXECUTE FUNCTION act()",
     )
-    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived"):
+    with pytest.raises(ConstraintError, match="2 rows were written and 1 arrived"):
         put(database, plan, (1, "a"), (9, "b"))
     assert rows(database, "SELECT id FROM ONLY orders") == []
 

@@ -233,7 +233,7 @@ def test_a_trigger_that_deletes_rows_of_the_batch_is_noticed_beside_deletions(da
     trigger(database, "DELETE FROM orders WHERE item = 'victim'; RETURN NULL;", when="AFTER INSERT")
     put(database, plan, (1, "a", 1, KEEP), (2, "b", 1, KEEP))
     assert put(database, plan, (1, None, 2, GONE), (3, "c", 2, KEEP)).deleted == 1
-    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived"):
+    with pytest.raises(ConstraintError, match="2 rows were written and 1 arrived"):
         put(database, plan, (2, None, 3, GONE), (4, "victim", 3, KEEP), (5, "e", 3, KEEP))
 
 
@@ -247,7 +247,7 @@ def test_a_trigger_that_swallows_rows_is_noticed_beside_deletions(
     put(database, plan, (1, "a", *more, KEEP), (2, "b", *more, KEEP))
     trigger(database, "IF NEW.item = 'skip' THEN RETURN NULL; END IF; RETURN NEW;", when=f"BEFORE {before}")
     key = 2 if before == "UPDATE" else 7
-    with pytest.raises(ConstraintError, match="1 rows were given to it and 0 arrived"):
+    with pytest.raises(ConstraintError, match="1 rows were written and 0 arrived"):
         put(database, plan, (1, None, *more, GONE), (key, "skip", *more, KEEP))
     assert put(database, plan, (1, None, *more, GONE), (key, "kept", *more, KEEP)).deleted == 1
 

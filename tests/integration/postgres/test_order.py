@@ -180,7 +180,7 @@ def test_a_row_that_is_passed_over_is_not_taken_for_one_that_a_trigger_swallowed
         "CREATE TRIGGER skip BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 9) EXECUTE FUNCTION skip()",
     )
     assert put(database, plan, versions((1, 4), (1, 3), (2, 6))) == (3, 1)
-    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived: a trigger"):
+    with pytest.raises(ConstraintError, match="2 rows were written and 1 arrived: a trigger"):
         put(database, plan, versions((1, 4), (2, 7), (9, 1)))
 
 

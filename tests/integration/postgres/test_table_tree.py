@@ -354,7 +354,7 @@ def test_rows_that_are_given_and_do_not_arrive_are_missed(
     """C17: whatever a trigger does with them, and whenever it does so."""
     run(database, "CREATE TABLE elsewhere (id bigint, item text)")
     trigger(database, when, body, kind=kind)
-    with pytest.raises(ConstraintError, match="3 rows were given to it and 2 arrived: a trigger of the table"):
+    with pytest.raises(ConstraintError, match="3 rows were written and 2 arrived: a trigger of the table"):
         way((1, "a"), (2, "b"), (3, "c"))
     assert rows(database, "SELECT * FROM orders") == []
 
@@ -365,7 +365,7 @@ def test_a_server_that_does_not_count_is_not_believed(database: str, way: Callab
     assert way((1, "a")) == 1
     trigger(database, "AFTER INSERT ON orders", "DELETE FROM orders WHERE id IN (1, 3); RETURN NULL;")
     assert way((2, "b")) == 1
-    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived"):
+    with pytest.raises(ConstraintError, match="2 rows were written and 1 arrived"):
         way((3, "c"), (4, "d"))
     assert rows(database, "SELECT id FROM orders") == [(2,)]
 

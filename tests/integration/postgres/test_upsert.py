@@ -185,7 +185,7 @@ def test_row_that_a_trigger_swallows_is_noticed(
     if before == "UPDATE":
         run(database, "INSERT INTO orders VALUES (2, 'kept')")
     swallow(database, before=before)
-    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived: a trigger of the table"):
+    with pytest.raises(ConstraintError, match="2 rows were written and 1 arrived: a trigger of the table"):
         put(database, plan, *batch)
     assert table(database) == ([] if before == "INSERT" else [(2, "kept")])
 
@@ -199,7 +199,7 @@ def test_key_that_a_trigger_swallows_is_noticed(database: str, order: t.DataType
     put(database, plan, (1, "a", *more), (2, "there", *more))
     swallow(database)
     assert put(database, plan, (1, "a", *more), (1, "b", *more)) == (2, 1)
-    with pytest.raises(ConstraintError, match="3 rows were given to it and 2 arrived: a trigger of the table"):
+    with pytest.raises(ConstraintError, match="3 rows were written and 2 arrived: a trigger of the table"):
         put(database, plan, (1, "a", *more), (2, "there", *more), (2, "b", *more))
     assert put(database, plan, (2, "there", *more)) == (1, 0)
     assert table(database) == [(1, "a"), (1, "b"), (2, "there")]
@@ -215,7 +215,7 @@ def test_row_that_a_trigger_of_a_partition_swallows_is_noticed(database: str) ->
     swallow(database, table='"First"')
     plan = plan_of(database, {"id": LONG, "%s": LONG}, keys=["id"], order=LONG)
     batch = pa.record_batch({"id": [1, 2], "%s": [1, 1], ORDER_COLUMN: [1, 1]})
-    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived"), transaction(database) as link:
+    with pytest.raises(ConstraintError, match="2 rows were written and 1 arrived"), transaction(database) as link:
         upsert(link, plan, [stream(plan, batch)])
 
 

@@ -45,7 +45,7 @@ RECORDS_SUFFIX: Final = "_records"
 _connection: Final = partial(setting, group=CONNECT)
 _decision: Final = partial(setting, group=CONTINUE)
 _state: Final = partial(setting, group=STATE, store=True)
-_limit: Final = partial(milliseconds, how=True, store=True)
+_limit: Final = partial(milliseconds, operational=True, store=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class CommonOptions:
         why="Kafka client properties, named as in librdkafka or Kafka",
         given="Mapping[str, str | int | Callable[[str], Any]]",
         parse=lambda given, _: KafkaOptions.parse(given),
-        how=True,
+        operational=True,
     )
     database: str = _connection(
         why="SQLAlchemy URL, dialect postgresql, driver psycopg2; shown without its password",
@@ -96,13 +96,13 @@ class CommonOptions:
         "the name of a database that uses PostgreSQL's protocol without being PostgreSQL, as in the error that refuses "
         "it: it is then accepted. For users who have tested crashes with it",
         store=True,
-        how=True,
+        operational=True,
     )
     adopt: bool = _decision(
         default=False,
         why="take over a state row or a transactional id that belongs to another query or another Kafka cluster. For "
         "one start only",
-        how=True,
+        operational=True,
     )
     accept_loss: BatchRange | None = _decision(
         None,
@@ -115,7 +115,7 @@ class CommonOptions:
         None,
         "why a person adopts, accepts or abandons something, in their own words; it is recorded with the action, see "
         "spark-2pc history",
-        how=True,
+        operational=True,
     )
     state_schema: str = _state(
         "public",
@@ -133,7 +133,7 @@ class CommonOptions:
         "the table of earlier decisions, in the same schema. None: the name of the state table followed by _history, "
         "so that each state table has its own",
         parse=parse_identifier,
-        how=True,
+        operational=True,
     )
     history_batches: int = _state(
         1_000,
@@ -142,7 +142,7 @@ class CommonOptions:
         "whose name is that of the state table followed by _actions. 0: neither is kept",
         at_least=0,
         at_most=1_000_000,
-        how=True,
+        operational=True,
     )
     connect_timeout_s: int = setting(
         10,
@@ -152,7 +152,7 @@ class CommonOptions:
         at_least=2,
         at_most=600,
         store=True,
-        how=True,
+        operational=True,
     )
     connect_deadline_ms: int = _limit(
         30_000,

@@ -55,7 +55,7 @@ def _columns(given: object, name: str) -> dict[str, str]:
             example = f"{name}={{'description': \"description = '__debezium_unavailable_value'\"}}"
         rule = "it must be a mapping of table columns to SQL expressions, neither of them empty"
         raise refused(name, given, rule, f"pass {example}")
-    return {column: _ended(expression, name) for column, expression in given.items()}
+    return {column: _newline_after_comment(expression, name) for column, expression in given.items()}
 
 
 def _names(given: object, name: str) -> tuple[str, ...]:
@@ -69,12 +69,12 @@ def _names(given: object, name: str) -> tuple[str, ...]:
     return names
 
 
-def _ended(expression: str, _: str) -> str:
+def _newline_after_comment(expression: str, _: str) -> str:
     """An expression that can be followed by more SQL: a comment at its end would swallow it."""
     return f"{expression}\n" if "--" in expression and not expression.endswith("\n") else expression
 
 
-_expression: Final = partial(setting, None, parse=_ended)
+_expression: Final = partial(setting, None, parse=_newline_after_comment)
 
 
 # --- declarations --------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ _rows: Final = partial(
     None,
     "'explode(expression) AS name' makes each element of an array a row; None: the rows of the batch",
     sink=None,
-    parse=_ended,
+    parse=_newline_after_comment,
 )
 _where: Final = partial(_expression, "SQL condition; only rows where it is true go here. None: all", sink=None)
 
@@ -273,7 +273,7 @@ class Rows(RowShape):
         default=False,
         why="create the table from the first batch's schema if it is missing",
         group=TO_POSTGRESQL,
-        how=True,
+        operational=True,
     )
     primary_key: Sequence[str] = setting(
         (),

@@ -69,7 +69,7 @@ class Setting:
         parse: makes the field's value from the user's, which is not None, and its name. None: it is the same.
         sink: for an option of an output, its name as a keyword of a sink with one topic and one table; '' for the same,
             None for none.
-        how: whether it affects only how a sink works, so that two sinks that differ in it write the same.
+        operational: whether it affects only how a sink works, so that two sinks that differ in it write the same.
         store: whether the state store takes it, by the same name.
         secret: never shown in a repr or a message.
         since: first version of the package that has it.
@@ -85,7 +85,7 @@ class Setting:
     given: str = ""
     parse: Callable[[Any, str], Any] | None = None
     sink: str | None = ""
-    how: bool = False
+    operational: bool = False
     store: bool = False
     secret: bool = False
     since: str = "1.0.0"

@@ -118,7 +118,7 @@ def _listed(given: object, name: str) -> tuple[Any, ...]:
 
 
 _code: Final = partial(setting, None, group=OWN_CODE)
-_tuning: Final = partial(setting, group=TUNE, how=True)
+_tuning: Final = partial(setting, group=TUNE, operational=True)
 _bad_rows: Final = partial(setting, group=BAD_ROWS)
 
 
@@ -200,7 +200,7 @@ class SinkOptions(CommonOptions):
         group=CONTINUE,
         at_least=0,
         at_most=2**63 - 1,
-        how=True,
+        operational=True,
     )
     query_name: str | None = setting(
         None,
@@ -229,7 +229,7 @@ class SinkOptions(CommonOptions):
         10_000,
         "a batch is not decided if the Kafka transaction times out in less than this: COMMIT and EndTxn need some time",
         at_least=0,
-        how=True,
+        operational=True,
     )
     lanes: tuple[Lane, ...] = field(default=(), repr=False)
 

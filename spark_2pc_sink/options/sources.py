@@ -86,8 +86,8 @@ class SourcedOptions:
             ConfigurationError: another source has a different value.
         """
         plain = {name: value for name, value in options.items() if name != "kafka"}
-        for said, more in ((self.options, plain), (self.kafka, options.get("kafka", {}))):
-            add_once(said, more.items(), source=source)
+        for known, more in ((self.options, plain), (self.kafka, options.get("kafka", {}))):
+            add_once(known, more.items(), source=source)
             for name in more:
                 self.sources.setdefault(name, source)
 
@@ -107,15 +107,15 @@ class SourcedOptions:
             raise replace(error, value=value, source=self.sources[error.option]) from None
 
 
-def add_once(said: dict[str, Any], more: Iterable[tuple[str, Any]], *, source: str) -> None:
-    """Add the values of one source to those of others, ``said``, in place.
+def add_once(known: dict[str, Any], more: Iterable[tuple[str, Any]], *, source: str) -> None:
+    """Add the values of one source to those of others, ``known``, in place.
 
     Raises:
         ConfigurationError: another source has a different value. It shows no value, but ``source``: the flag, file
             or variable.
     """
     for name, value in more:
-        if said.setdefault(name, value) != value:
+        if known.setdefault(name, value) != value:
             rule = "it was given before with another value"
             raise refused(source, name, rule, "give it once")
 

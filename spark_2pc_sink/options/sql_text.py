@@ -94,8 +94,8 @@ def with_columns_for_star(sql: str, columns: str) -> str:
 
 def with_fields_for_star(sql: str, name: str, fields: str) -> str:
     """Replace ``name.*``, for the name of a struct, with these fields, an SQL list."""
-    spelled = "|".join(re.escape(form) for form in (name, "`" + name.replace("`", "``") + "`"))
-    return _with_star_replaced(sql, re.compile(rf"[(,]\s*(?P<star>(?:{spelled})\s*\.\s*)\Z", re.IGNORECASE), fields)
+    spellings = "|".join(re.escape(form) for form in (name, "`" + name.replace("`", "``") + "`"))
+    return _with_star_replaced(sql, re.compile(rf"[(,]\s*(?P<star>(?:{spellings})\s*\.\s*)\Z", re.IGNORECASE), fields)
 
 
 def _with_star_replaced(sql: str, before: re.Pattern[str], columns: str) -> str:

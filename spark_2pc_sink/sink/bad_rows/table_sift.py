@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.rows.table_copy import Rows, TableRows
+    from spark_2pc_sink.sink.rows.table_copy import CopyBytes, TableRows
 
 
 _COLUMNS: Final = struct.Struct("!h")
@@ -163,7 +163,7 @@ class TableSift:
         self._refused += [(part.only([row]), error) for row, error in found]
         return [row for row, _ in found]
 
-    def _try(self, pieces: Sequence[Rows], count: int, *, write: bool) -> ConstraintError | None:
+    def _try(self, pieces: Sequence[CopyBytes], count: int, *, write: bool) -> ConstraintError | None:
         """Have the database parse rows, and write them; None if it accepted all, else the refusal, with none kept."""
         with driver_connection(self._connection).cursor() as cursor:
             cursor.execute(sql.SQL("SAVEPOINT {}").format(_SAVEPOINT))

@@ -140,7 +140,7 @@ def what_is_written(options: SinkOptions) -> dict[str, object]:
     Functions are excluded: a sink created in every call has new ones, and no two of these are equal.
     """
     given = options.given()
-    names = [item.name for item in options_of(type(options)) if item.name in given and not setting_of(item).how]
+    names = [item.name for item in options_of(type(options)) if item.name in given and not setting_of(item).operational]
     written = {name: None if callable(given[name]) else given[name] for name in names}
     address = make_url(options.database)
     return written | {"database": f"{address.host}:{address.port}/{address.database}"}

@@ -329,7 +329,7 @@ def with_key_column(expressions: RecordExpressions, frame: DataFrame) -> RecordE
         if expressions.columns.get(column.name) != name:
             continue
         forms = key_expressions(column.dataType.simpleString())
-        meant = {form.format(spelled): form.format(name) for form in forms for spelled in (column.name, name)}
+        meant = {form.format(spelling): form.format(name) for form in forms for spelling in (column.name, name)}
         # The spelling is not sufficient: `null`, for instance, is a column only between backticks.
         if expressions.key in meant and same_semantics(frame, expressions.key, meant[expressions.key]):
             return replace(expressions, key_column=column.name)

@@ -367,7 +367,7 @@ class TargetColumn:
             precision.
         ordered: an index can order its values.
         reads_text: a value's binary form is its text, as for an enum; for an array, an element's.
-        held: why PostgreSQL would not change its type, such as 'it is an identity column'; '' if it would.
+        retype_blocker: why PostgreSQL would not change its type, such as 'it is an identity column'; '' if it would.
     """
 
     name: str
@@ -383,7 +383,7 @@ class TargetColumn:
     stored_type: str = ""
     ordered: bool = True
     reads_text: bool = False
-    held: str = ""
+    retype_blocker: str = ""
 
     @property
     def stored_as(self) -> tuple[str, int, int]:
@@ -492,8 +492,10 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
         name = SqlTableName(name=relation, schema=schema)
         refuse_unfit(read_tree(cursor, name, lock=False), wanted, upsert=upsert, deletes=deletes)
         cursor.execute(_HELD, (root_oid,))
-        held = dict(cursor.fetchall())
-        columns = tuple(replace(column, held=held.get(column.name, "")) for column in _columns(cursor, oid))
+        blockers = dict(cursor.fetchall())
+        columns = tuple(
+            replace(column, retype_blocker=blockers.get(column.name, "")) for column in _columns(cursor, oid)
+        )
         cursor.execute(_UNIQUE_KEYS, (oid,))
         unique_keys = tuple(
             UniqueKey(name=index, columns=tuple(names), primary=primary) for index, primary, names in cursor.fetchall()

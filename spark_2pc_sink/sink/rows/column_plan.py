@@ -187,15 +187,15 @@ def plan_columns(
     """
     fields = list(fields)
     names = [name for name, _ in fields]
-    made_of = {name: quoted(name) for name in names} | dict(expressions or {})
-    _check_names(made_of, fields, target, upsert_keys)
+    source_sql = {name: quoted(name) for name in names} | dict(expressions or {})
+    _check_names(source_sql, fields, target, upsert_keys)
     keys = _unique_key(upsert_keys, names, target)
     columns = []
     for name, spark_type in fields:
         column = target.column(name)
         if column is None:
             raise AssertionError(f"column {name} was not checked")
-        planned = _planned(name, spark_type, target, column, refuse_null=name in keys, made_of=made_of[name])
+        planned = _planned(name, spark_type, target, column, refuse_null=name in keys, source_sql=source_sql[name])
         # A row may carry no value for it; PostgreSQL rejects an actual null.
         columns.append(replace(planned, nullable=True) if name in conflict.unchanged else planned)
     conflict.check(names, keys)
@@ -214,7 +214,7 @@ def plan_columns(
 
 
 def _check_names(
-    made_of: Mapping[str, str], fields: list[tuple[str, DataType]], target: TargetTable, upsert_keys: Sequence[str]
+    source_sql: Mapping[str, str], fields: list[tuple[str, DataType]], target: TargetTable, upsert_keys: Sequence[str]
 ) -> None:
     names = [name for name, _ in fields]
     twice = [name for name, count in Counter(names).items() if count > 1]
@@ -232,7 +232,7 @@ def _check_names(
                 option="columns",
                 value=name,
                 rule=f"table {target.table} has no column of this name (names are compared exactly)",
-                remedy=_nearest_column(name, spark_type, made_of[name], target),
+                remedy=_nearest_column(name, spark_type, source_sql[name], target),
             )
         if column.unwritable:
             raise ConfigurationError(
@@ -266,12 +266,12 @@ def _check_updated(updated: Sequence[str], target: TargetTable) -> None:
         )
 
 
-def _nearest_column(name: str, spark_type: DataType, made_of: str, target: TargetTable) -> str:
+def _nearest_column(name: str, spark_type: DataType, source_sql: str, target: TargetTable) -> str:
     known = {column.name.lower(): column.name for column in target.columns}
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     if close:
         nearest = known[close[0]]
-        return f"did you mean {nearest!r}? Select it with {columns_with(nearest, made_of)}"
+        return f"did you mean {nearest!r}? Select it with {columns_with(nearest, source_sql)}"
     there = ", ".join(known.values())
     definition = f"{quote_identifier(name)} {sql_type(name, spark_type)}"
     return (
@@ -318,8 +318,8 @@ def _unique_index(upsert_keys: Sequence[str], target: TargetTable) -> str:
     for column in target.columns:
         if column.name in upsert_keys and not column.ordered:
             to = "jsonb" if column.base_type == "json" else "text"
-            kept = f"PostgreSQL cannot change the column's type ({column.held}): choose other upsert_keys"
-            change = kept if column.held else retyped(target, column, to, quoted(column.name))
+            kept = f"PostgreSQL cannot change the column's type ({column.retype_blocker}): choose other upsert_keys"
+            change = kept if column.retype_blocker else retyped(target, column, to, quoted(column.name))
             return f"an index cannot order {column.type_name}: {change}"
     return f"create one: CREATE UNIQUE INDEX ON {target.table} ({', '.join(map(quote_identifier, upsert_keys))})"
 
@@ -328,16 +328,16 @@ def _unique_index(upsert_keys: Sequence[str], target: TargetTable) -> str:
 
 
 def _planned(
-    name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, *, refuse_null: bool, made_of: str
+    name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, *, refuse_null: bool, source_sql: str
 ) -> PlannedColumn:
     if _is_json(spark_type, column):
         storage, arrow = JSON_STORAGE.get(column.base_type), pa.string()
     else:
         storage, arrow = storage_of(spark_type, column), in_arrow("", spark_type)[1]
     if storage is None or arrow is None:
-        raise incompatible(name, spark_type, target, column, made_of)
+        raise incompatible(name, spark_type, target, column, source_sql)
     if _is_json(spark_type, column):
-        _check_json(name, spark_type, made_of)
+        _check_json(name, spark_type, source_sql)
     return PlannedColumn(
         name=name,
         expression=encoded_sql(quoted(name), spark_type, column),
@@ -405,7 +405,7 @@ _PLANNED_UNCHANGED = _planned_own(
 )
 
 
-def _check_json(name: str, spark_type: DataType, made_of: str) -> None:
+def _check_json(name: str, spark_type: DataType, source_sql: str) -> None:
     """Refuse types that to_json would write with loss."""
     for part in parts_of(spark_type):
         if isinstance(part, MapType) and type(part.keyType).__name__ not in _JSON_KEY_TYPES:
@@ -415,7 +415,7 @@ def _check_json(name: str, spark_type: DataType, made_of: str) -> None:
                 rule=f"it is {spark_type.simpleString()}; keys in JSON are text, and Spark would write a key of type "
                 f"{part.keyType.simpleString()} in its internal form",
                 remedy="convert the keys with "
-                + columns_with(name, f"cast({made_of} as {with_text_keys(spark_type)})"),
+                + columns_with(name, f"cast({source_sql} as {with_text_keys(spark_type)})"),
             )
         if isinstance(part, StructType) and len(set(part.names)) < len(part.names):
             raise ConfigurationError(

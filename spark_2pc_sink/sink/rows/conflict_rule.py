@@ -127,8 +127,9 @@ def order_in_table(
     Raises:
         ConfigurationError: no column holds it, or the database orders that column differently from Spark.
     """
-    spelled = (order_by.strip(), quoted(order_by))
-    names = [name for name, made_of in columns.items() if made_of.strip() in spelled and name not in upsert_keys]
+    spellings = (order_by.strip(), quoted(order_by))
+    written = {name: text.strip() for name, text in columns.items() if name not in upsert_keys}
+    names = [name for name, text in written.items() if text in spellings]
     holding = [column for column in map(target.column, names) if column is not None]
     if not holding:
         raise _refused_order(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.sink.rows.catalog import TableTree
     from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
-    from spark_2pc_sink.sink.rows.table_copy import Rows
+    from spark_2pc_sink.sink.rows.table_copy import CopyBytes
 
 
 #: Maximum number of keys named in a message.
@@ -203,7 +203,7 @@ class KeyedRows(TableRows):
         with self._connection.cursor() as cursor, refused_rows(plan.table):
             cursor.execute(_staging_ddl(plan))
 
-    def copy(self, pieces: Iterable[Rows]) -> int:
+    def copy(self, pieces: Iterable[CopyBytes]) -> int:
         return self._copy(pieces, staging_table(self._plan))
 
     def delete(self) -> None:
@@ -254,7 +254,7 @@ class KeyedRows(TableRows):
     def finish(self, rows: int) -> WrittenRows:
         given = rows - self._deleting
         with self._connection.cursor() as cursor:
-            tree = self._look_again(cursor)
+            tree = self._reread_tree(cursor)
             self._check_written(cursor, tree, given)
             if tree is not self._tree and tree.may_have_lost(self._tree, self._deleted):
                 # Perhaps other rows were deleted, or a conflicting insertion was undone: looking up the keys tells.

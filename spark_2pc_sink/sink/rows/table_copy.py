@@ -57,7 +57,7 @@ READ_BYTES = 256 * 1024
 
 
 #: COPY bytes of whole rows: any object with the buffer protocol, such as bytes or a memoryview.
-Rows = Any
+CopyBytes = Any
 
 
 class CopyReader:
@@ -70,7 +70,7 @@ class CopyReader:
         failure: the exception raised by :meth:`read`: psycopg2 passes on only its text, as a canceled query.
     """
 
-    def __init__(self, pieces: Iterable[Rows]) -> None:
+    def __init__(self, pieces: Iterable[CopyBytes]) -> None:
         self._slices = _slices(pieces)
         self.failure: Exception | None = None
 
@@ -88,7 +88,7 @@ def copy_statement(table: SqlTableName, columns: Sequence[str]) -> sql.Composabl
     return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table.identifier, identifiers(columns))
 
 
-def copy_rows(cursor: psycopg2.extensions.cursor, statement: sql.Composable, pieces: Iterable[Rows]) -> int:
+def copy_rows(cursor: psycopg2.extensions.cursor, statement: sql.Composable, pieces: Iterable[CopyBytes]) -> int:
     """Copy rows into a table by `copy_statement`, and return their number; raises what ``pieces`` raises."""
     reader = CopyReader(pieces)
     source: Any = reader  # COPY FROM calls only read() of a file's methods
@@ -101,7 +101,7 @@ def copy_rows(cursor: psycopg2.extensions.cursor, statement: sql.Composable, pie
     return cursor.rowcount
 
 
-def _slices(pieces: Iterable[Rows]) -> Iterator[bytes]:
+def _slices(pieces: Iterable[CopyBytes]) -> Iterator[bytes]:
     yield HEADER
     for piece in pieces:
         rows = memoryview(piece).cast("B")
@@ -129,7 +129,7 @@ class TableRows(ABC):
         self._copy_statement: sql.Composable | None = None
         with self._connection.cursor() as cursor, refused_rows(plan.table):
             try:
-                self._tree = self._look(cursor, lock=True)
+                self._tree = self._read_tree(cursor, lock=True)
             except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName) as error:
                 # Not planned again: create_table would create another one, with half of the rows in the old one.
                 raise ConfigurationError(
@@ -145,7 +145,7 @@ class TableRows(ABC):
                 cursor.execute(_texts_ddl(plan))
 
     @abstractmethod
-    def copy(self, pieces: Iterable[Rows]) -> int:
+    def copy(self, pieces: Iterable[CopyBytes]) -> int:
         """Copy rows, and return their number; raises what ``pieces`` raises.
 
         Raises:
@@ -181,7 +181,7 @@ class TableRows(ABC):
             with self._connection.cursor() as cursor:
                 cursor.execute(sql.SQL("DROP TABLE {}").format(_texts(self._plan).identifier))
 
-    def _copy(self, pieces: Iterable[Rows], table: SqlTableName) -> int:
+    def _copy(self, pieces: Iterable[CopyBytes], table: SqlTableName) -> int:
         plan = self._plan
         into = _texts(plan) if plan.casts else table
         with self._connection.cursor() as cursor, refused_rows(plan.table, casts=plan.casts):
@@ -195,19 +195,19 @@ class TableRows(ABC):
         self._copied += copied
         return copied
 
-    def _look(self, cursor: psycopg2.extensions.cursor, *, lock: bool) -> TableTree:
+    def _read_tree(self, cursor: psycopg2.extensions.cursor, *, lock: bool) -> TableTree:
         tree = read_tree(cursor, self._plan.table, lock=lock)
         refuse_unfit(tree, self._plan.table, upsert=bool(self._plan.upsert_keys), deletes=self._plan.delete is not None)
         return tree
 
-    def _look_again(self, cursor: psycopg2.extensions.cursor) -> TableTree:
+    def _reread_tree(self, cursor: psycopg2.extensions.cursor) -> TableTree:
         """The table after its last row, and after triggers at the end of a transaction."""
         # Deferred constraints are checked now, while the rows that break one can still be named; once, after all rows
         # of the batch: a row may refer to another that was written in another way.
         with refused_rows(self._plan.table):
             cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         # The lock does not prevent attaching a partition. One that has our rows is locked at this point.
-        return self._look(cursor, lock=False) if self._tree.partitioned or self._tree.triggers else self._tree
+        return self._read_tree(cursor, lock=False) if self._tree.partitioned or self._tree.triggers else self._tree
 
     def _refuse_missing(self, given: int, arrived: int) -> None:
         if arrived != given:
@@ -223,7 +223,7 @@ class TableRows(ABC):
 class AppendedRows(TableRows):
     """Rows that are copied directly into the target."""
 
-    def copy(self, pieces: Iterable[Rows]) -> int:
+    def copy(self, pieces: Iterable[CopyBytes]) -> int:
         return self._copy(pieces, self._plan.table)
 
     def delete(self) -> None:
@@ -234,7 +234,7 @@ class AppendedRows(TableRows):
 
     def finish(self, rows: int) -> WrittenRows:
         with self._connection.cursor() as cursor:
-            tree = self._look_again(cursor)
+            tree = self._reread_tree(cursor)
             self._refuse_missing(rows, self._copied)
             if tree.may_have_lost(self._tree):
                 # Possibly other rows: a trigger may delete old ones. Only reading all rows can tell, for which the role
@@ -395,7 +395,7 @@ class TableCopy:
         following, self._next = self._next, None
         return following or self._source.take(FrameKind.ROWS, timeout_s)
 
-    def _pieces(self, first: Released) -> Iterator[Rows]:
+    def _pieces(self, first: Released) -> Iterator[CopyBytes]:
         """The rows of one COPY: consecutive frames of one lane."""
         end_s = monotonic() + _COPY_S_MAX
         taken: Released | Ended | None = first
@@ -420,7 +420,7 @@ class TableCopy:
             ) from error
         self._source.done(taken)
 
-    def _unspilled(self, lane: int) -> Iterator[Rows]:
+    def _unspilled(self, lane: int) -> Iterator[CopyBytes]:
         file = self._spilled[lane]
         file.seek(0)
         # COPY accepts data split anywhere, so pieces need not be whole rows here.

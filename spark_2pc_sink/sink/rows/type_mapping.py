@@ -316,36 +316,36 @@ _REASONS = {
 
 
 def incompatible(
-    name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, made_of: str
+    name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, source_sql: str
 ) -> ConfigurationError:
     """A column of the batch with this Spark SQL, and one of the table, that do not match."""
     return ConfigurationError(
         option="columns",
         value=name,
         rule=f"the batch has {spark_type.simpleString()}, the table has {column.type_name}",
-        remedy=_remedy(name, spark_type, target, column, made_of),
+        remedy=_remedy(name, spark_type, target, column, source_sql),
     )
 
 
-def unsupported(name: str, spark_type: DataType, made_of: str) -> ConfigurationError:
+def unsupported(name: str, spark_type: DataType, source_sql: str) -> ConfigurationError:
     """A column of a type that has no counterpart in PostgreSQL, or that Spark cannot pass to Python."""
     return ConfigurationError(
         option="columns",
         value=name,
         rule=f"PostgreSQL has no type for {spark_type.simpleString()}",
-        remedy=f"convert it, for example with {columns_with(name, f'cast({made_of} as string)')}, or leave it out",
+        remedy=f"convert it, for example with {columns_with(name, f'cast({source_sql} as string)')}, or leave it out",
     )
 
 
-def retyped(target: TargetTable, column: TargetColumn, to: str, made_of: str) -> str:
+def retyped(target: TargetTable, column: TargetColumn, to: str, source_sql: str) -> str:
     """How to make a table hold values of a type: the statement that changes the column's type, or adds another one."""
     name = quote_identifier(column.name)
-    if column.held:
+    if column.retype_blocker:
         other = _free_name(target, column.name, to.strip("[]"))
         return (
-            f"PostgreSQL cannot change the column's type ({column.held}), so add another one, ALTER TABLE "
+            f"PostgreSQL cannot change the column's type ({column.retype_blocker}), so add another one, ALTER TABLE "
             f"{target.altered} ADD COLUMN {quote_identifier(other)} {to}, and write to it with "
-            + columns_with(other, made_of)
+            + columns_with(other, source_sql)
         )
     # A default has no cast to jsonb, even if there is one for the column's values.
     free = f"ALTER COLUMN {name} DROP DEFAULT, " if to == "jsonb" and column.has_default else ""
@@ -360,19 +360,19 @@ def _free_name(target: TargetTable, name: str, suffix: str) -> str:
     return taken if target.column(taken) is None else _free_name(target, short[:-1], suffix)
 
 
-def _remedy(name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, made_of: str) -> str:
+def _remedy(name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, source_sql: str) -> str:
     of_column = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
-    kind, value = type(of_column).__name__, made_of if of_column is spark_type else "element"
+    kind, value = type(of_column).__name__, source_sql if of_column is spark_type else "element"
     reason, alter = "values are not converted implicitly", "or alter the column"
     if column.is_array and of_column is spark_type and storage_of(ArrayType(spark_type), column) is not None:
         reason, converted = "the column holds arrays", value
     elif kind in COMPLEX_TYPES and column.base_type not in (*_TEXT_COLUMNS, *JSON_COLUMNS):
-        return f"use jsonb: {retyped(target, column, 'jsonb', made_of)}"
+        return f"use jsonb: {retyped(target, column, 'jsonb', source_sql)}"
     elif kind in COMPLEX_TYPES:
         converted = f"to_json({value})"
     elif column.base_type == "interval" and ("Interval" in kind or kind in TEXTS):
         full = "interval[]" if column.is_array else "interval"
-        return f"the column drops fields that values of the batch may have: {retyped(target, column, full, made_of)}"
+        return f"the column drops fields that values of the batch may have: {retyped(target, column, full, source_sql)}"
     elif column.base_type not in SPARK_COUNTERPARTS:
         reason, converted = "the column takes text in PostgreSQL's format", f"cast({value} as string)"
     else:
@@ -382,7 +382,7 @@ def _remedy(name: str, spark_type: DataType, target: TargetTable, column: Target
             return f"{reason}: convert it with an expression of type {to} over {value}, {alter}"
         converted = f"cast({value} as {to})"
     if of_column is not spark_type:
-        converted = f"transform({made_of}, element -> {converted})"
+        converted = f"transform({source_sql}, element -> {converted})"
     elif column.is_array:
         converted = f"array({converted})"
     return f"{reason}: convert it with {columns_with(name, converted)}, {alter}"

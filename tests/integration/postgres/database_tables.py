@@ -17,7 +17,7 @@ from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
-from spark_2pc_sink.sink.rows.table_copy import AppendedRows, Rows, TableRows
+from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyBytes, TableRows
 
 #: The columns of most tests: the key, and something to overwrite.
 ORDERS = {"id": t.LongType(), "item": t.StringType()}
@@ -53,23 +53,23 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in connection.exec_driver_sql(query)]
 
 
-def append(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Sequence[Rows]]) -> int:
+def append(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Sequence[CopyBytes]]) -> int:
     """Rows of streams into the target; how many there were."""
     return _write(AppendedRows(connection, plan), streams).given
 
 
-def upsert(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Sequence[Rows]]) -> tuple[int, int]:
+def upsert(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Sequence[CopyBytes]]) -> tuple[int, int]:
     """The same by key; how many rows there were, and how many were written."""
     done = write_by_key(connection, plan, streams)
     return done.given, done.written
 
 
-def write_by_key(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Sequence[Rows]]) -> WrittenRows:
+def write_by_key(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Sequence[CopyBytes]]) -> WrittenRows:
     """The same by key, with all counts."""
     return _write(KeyedRows(connection, plan), streams)
 
 
-def _write(target: TableRows, streams: Iterable[Sequence[Rows]]) -> WrittenRows:
+def _write(target: TableRows, streams: Iterable[Sequence[CopyBytes]]) -> WrittenRows:
     rows = sum([target.copy(stream) for stream in streams])
     target.delete()
     target.write()

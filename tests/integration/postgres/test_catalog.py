@@ -6,6 +6,7 @@ import pickle
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -61,9 +62,8 @@ def test_columns_as_the_catalog_has_them(database: str) -> None:
         ("public._mood", True),
         ("public.mood", True),
     ]
-    plain = [
-        replace(column, stored_type="", reads_text=False, held="") for column in target.columns if column is not moods
-    ]
+    usual: dict[str, Any] = {"stored_type": "", "reads_text": False, "retype_blocker": ""}
+    plain = [replace(column, **usual) for column in target.columns if column is not moods]
     assert plain == [
         TargetColumn("id", "bigint", "int8", nullable=False, has_default=True),
         TargetColumn("amount", "numeric(10,2)", "numeric", type_modifier=(10 << 16 | 2) + 4, nullable=False),

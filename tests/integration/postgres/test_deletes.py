@@ -50,16 +50,6 @@ def table(url: str) -> list[tuple[Any, ...]]:
     return rows(url, "SELECT id, item FROM orders ORDER BY id")
 
 
-def test_a_row_is_removed_and_its_key_may_come_again(database: str) -> None:
-    plan = keyed(database, order=None)
-    put(database, plan, (1, "a", KEEP), (2, "b", KEEP))
-    done = put(database, plan, (1, None, GONE), (3, "c", KEEP), (9, "never there", GONE))
-    assert done == WrittenRows(given=3, written=1, deleted=1, left_out=0)
-    assert table(database) == [(2, "b"), (3, "c")]
-    put(database, plan, (1, "again", KEEP))
-    assert table(database) == [(1, "again"), (2, "b"), (3, "c")]
-
-
 @pytest.mark.parametrize("order", [None, 5])
 def test_a_deletion_and_a_row_that_nothing_tells_apart_are_refused(database: str, order: int | None) -> None:
     plan = keyed(database, order=None if order is None else LONG)

@@ -48,13 +48,6 @@ def table(url: str) -> list[tuple[Any, ...]]:
     return rows(url, "SELECT id, item FROM orders ORDER BY id")
 
 
-def test_new_keys_are_inserted_and_others_updated(database: str) -> None:
-    plan = keyed(database)
-    assert put(database, plan, (1, "a"), (2, "b")) == (2, 2)
-    assert put(database, plan, (2, "B"), (3, None)) == (2, 2)
-    assert table(database) == [(1, "a"), (2, "B"), (3, None)]
-
-
 def test_columns_that_the_batch_has_not_stay(database: str) -> None:
     run(database, "CREATE TABLE orders (id bigint PRIMARY KEY, item text, note text DEFAULT 'new')")
     plan = plan_of(database, keys=["id"])

@@ -368,7 +368,8 @@ class KeyedRows(TableRows):
         elif self._tree.skipping_triggers:
             skipped = 0
             if self._counts_skipped:
-                skipped = count(cursor, sql.SQL("SELECT current_setting({})").format(sql.Literal(SKIPPED_SETTING)))
+                query = sql.SQL("SELECT pg_catalog.current_setting({})").format(sql.Literal(SKIPPED_SETTING))
+                skipped = count(cursor, query)
             self._refuse_missing(self._count(cursor, deleting=False) - skipped, self._written)
         else:
             raise BatchRetryError(reason=f"a partition with triggers was attached to {plan.table} during the batch")

@@ -187,7 +187,7 @@ def test_a_row_that_is_passed_over_is_not_taken_for_one_that_a_trigger_swallowed
 @pytest.mark.parametrize(
     ("column", "order_by", "said"),
     [
-        ("item text", "version", "no column of .* holds that"),
+        ("item text", "version", "no column of .* holds it"),
         ("version char(5)", "version", r"PostgreSQL does not order character\(5\) as Spark does"),
         ("version uuid", "version", "PostgreSQL does not order uuid"),
         ("version jsonb", "version", "PostgreSQL does not order jsonb"),

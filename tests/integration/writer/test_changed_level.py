@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.conftest import or_skip
 from tests.harness.kafka_tools import set_transaction_version
 from tests.harness.providers import BrokerRequest
-from tests.integration.writer.writers import committed, kafka_for, table_of, values
+from tests.integration.writer.writers import commit_rows, committed, table_of, values, writer_on
 
 if TYPE_CHECKING:
     from tests.harness.providers import Broker, Provider
@@ -43,8 +42,7 @@ def orders(broker: Broker) -> str:
 def test_a_writer_goes_on(broker: Broker, orders: str) -> None:
     """B24: up and down between its transactions, committed and aborted ones, whichever level each begins at."""
     kept: list[str] = []
-    with TransactionalWriter(transactional_id=orders, kafka=kafka_for(broker.bootstrap), topic=orders) as writer:
-        writer.init_transactions()
+    with writer_on(broker.bootstrap, orders, orders) as writer:
         for turn, level in enumerate((0, 2, 1, 2, 0, 0, 2)):
             set_transaction_version(broker.bootstrap, level)
             for commit in (True, False, True):
@@ -67,10 +65,7 @@ def test_an_open_transaction_ends_at_another_level(
 ) -> None:
     """B24, the prepared one too: no answer says that the level is another, so the writer asks before it ends one."""
     set_transaction_version(broker.bootstrap, begun)
-    with TransactionalWriter(
-        transactional_id=orders, kafka=kafka_for(broker.bootstrap), topic=orders, two_phase_commit=True
-    ) as writer:
-        writer.init_transactions()
+    with writer_on(broker.bootstrap, orders, orders, two_phase_commit=True) as writer:
         writer.begin_transaction()
         writer.append(table_of(5, prefix="over"))
         prepared = writer.prepare_transaction()
@@ -79,8 +74,6 @@ def test_an_open_transaction_ends_at_another_level(
             writer.complete_transaction(prepared)
         else:
             writer.abort_transaction()
-        writer.begin_transaction()
-        writer.append(table_of(5, prefix="next"))
-        writer.commit_transaction()
+        commit_rows(writer, table_of(5, prefix="next"))
     over = [f"over-{number}" for number in range(5)] if commit else []
     assert values(committed(broker.bootstrap, orders, orders)) == sorted([*over, *(f"next-{n}" for n in range(5))])

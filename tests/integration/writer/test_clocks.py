@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.producer import TransactionalWriter
 from tests.conftest import MakeTopic
 from tests.harness.providers import Broker
-from tests.integration.writer.writers import committed, kafka_for, table_of, values
+from tests.integration.writer.writers import commit_rows, committed, table_of, values, writer_on
 
 HOUR_NS = 3_600 * 10**9
 
@@ -32,18 +31,13 @@ def test_an_hour_changes_nothing(
 ) -> None:
     """B33: the clock is set back, or forward, in the middle of a transaction; each record is there once."""
     name = topic(partitions=2)
-    with TransactionalWriter(
-        transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap, batch_size=2_000), topic=name
-    ) as writer:
-        writer.init_transactions()
+    with writer_on(kafka.bootstrap, transactional_id, name, batch_size=2_000) as writer:
         writer.begin_transaction()
         writer.append(table_of(500))
         shift_clock(monkeypatch, int(hours * HOUR_NS))
         writer.append(table_of(500, first=500))
         writer.commit_transaction()
-        writer.begin_transaction()
-        writer.append(table_of(500, first=1_000))
-        writer.commit_transaction()
+        commit_rows(writer, table_of(500, first=1_000))
         assert values(committed(kafka.bootstrap, name, writer)) == sorted(f"value-{n}" for n in range(1_500))
 
 
@@ -62,9 +56,7 @@ def test_a_clock_far_away_is_named(
 ) -> None:
     """B33: a topic refuses records of the future from an hour on by default, and old ones where it says so."""
     name = topic(partitions=1, config=config)
-    properties = kafka_for(kafka.bootstrap)
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
-        writer.init_transactions()
+    with writer_on(kafka.bootstrap, transactional_id, name) as writer:
         with monkeypatch.context() as ahead:
             shift_clock(ahead, ahead_ns)
             writer.begin_transaction()
@@ -76,7 +68,5 @@ def test_a_clock_far_away_is_named(
         assert "message.timestamp.after.max.ms" in str(raised.value)
         assert "message.timestamp.before.max.ms" in str(raised.value)
         writer.abort_transaction()
-        writer.begin_transaction()
-        writer.append(table_of(10))
-        writer.commit_transaction()
+        commit_rows(writer, table_of(10))
         assert values(committed(kafka.bootstrap, name, writer)) == sorted(f"value-{n}" for n in range(10))

@@ -13,7 +13,7 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.producer import TransactionalWriter
 from tests.conftest import or_skip
 from tests.harness.secure_kafka import SecureKafka
-from tests.integration.writer.writers import committed, table_of, values
+from tests.integration.writer.writers import commit_rows, committed, table_of, values
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]
 
@@ -45,7 +45,5 @@ def test_a_certificate_expires_in_mid_run(pytestconfig: pytest.Config, tmp_path:
         broker.restart()
         with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer:
             writer.init_transactions()
-            writer.begin_transaction()
-            writer.append(table_of(10, first=20))
-            writer.commit_transaction()
+            commit_rows(writer, table_of(10, first=20))
         assert values(committed(broker.bootstrap, "t", transactional_id)) == sorted(f"value-{n}" for n in range(30))

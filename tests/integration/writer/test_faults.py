@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -21,7 +22,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.conftest import MakeTopic, StartKafka
 from tests.harness.later import later
 from tests.harness.providers import Broker
-from tests.integration.writer.writers import DEADLINE_S, committed, kafka_for, table_of, values
+from tests.integration.writer.writers import DEADLINE_S, committed, kafka_for, table_of, values, writer_on
 
 EXPECTED = sorted(f"value-{number}" for number in range(20_000))
 
@@ -37,9 +38,7 @@ def test_a_broker_killed_and_restarted_in_mid_flush_loses_nothing(
     """B14, B22: batches that the dead broker had are answered as duplicates, the others are appended; each once."""
     broker = start_kafka(two_phase_commit=True)
     name = topic(broker=broker, partitions=3)
-    properties = kafka_for(broker.bootstrap, batch_size=20_000)
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
-        writer.init_transactions()
+    with writer_on(broker.bootstrap, transactional_id, name, batch_size=20_000) as writer:
         writer.begin_transaction()
         append_in_pieces(writer, 10)
         broker.kill()
@@ -62,10 +61,7 @@ def test_a_coordinator_killed_before_commit_is_found_again(
     """B14: it comes back with the prepared transaction."""
     broker = start_kafka(two_phase_commit=True)
     name = topic(broker=broker)
-    with TransactionalWriter(
-        transactional_id=transactional_id, kafka=kafka_for(broker.bootstrap), topic=name, two_phase_commit=True
-    ) as writer:
-        writer.init_transactions()
+    with writer_on(broker.bootstrap, transactional_id, name, two_phase_commit=True) as writer:
         writer.begin_transaction()
         writer.append(table_of(100))
         state = writer.prepare_transaction()
@@ -82,10 +78,7 @@ def test_a_lost_answer_to_end_txn_is_asked_for_again(
     """B4: the repeated request is answered as a retry, with the same pair (KIP-890, 'Client retries')."""
     name = topic(partitions=1)
     with kafka.proxy() as proxy:
-        with TransactionalWriter(
-            transactional_id=transactional_id, kafka=kafka_for(proxy.address), topic=name
-        ) as writer:
-            writer.init_transactions()
+        with writer_on(proxy.address, transactional_id, name) as writer:
             writer.begin_transaction()
             writer.append(table_of(100))
             writer.flush()
@@ -104,9 +97,7 @@ def test_a_commit_without_an_answer_is_unknown_and_settled_by_repeating_it(
     """B4: the call that timed out may be repeated, and only that one."""
     name = topic(partitions=1)
     with kafka.proxy() as proxy:
-        properties = kafka_for(proxy.address, max_block_ms=2_000, request_timeout_ms=500)
-        with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
-            writer.init_transactions()
+        with writer_on(proxy.address, transactional_id, name, max_block_ms=2_000, request_timeout_ms=500) as writer:
             writer.begin_transaction()
             writer.append(table_of(100))
             writer.flush()
@@ -125,9 +116,7 @@ def test_a_broker_that_stalls_longer_than_a_request_may_take(
     """B29: a stall is a time-out and a repetition, never a fatal error."""
     broker = start_kafka(two_phase_commit=True)
     name = topic(broker=broker, partitions=1)
-    properties = kafka_for(broker.bootstrap, request_timeout_ms=500, batch_size=20_000)
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
-        writer.init_transactions()
+    with writer_on(broker.bootstrap, transactional_id, name, request_timeout_ms=500, batch_size=20_000) as writer:
         writer.begin_transaction()
         append_in_pieces(writer, 5)
         broker.pause()
@@ -145,11 +134,18 @@ def test_a_broker_that_is_gone_is_an_error_in_time(
     """B25: every call ends, and says where it could not connect."""
     broker = start_kafka()
     name = topic(broker=broker)
-    with TransactionalWriter(transactional_id=transactional_id, kafka=kafka_for(broker.bootstrap), topic=name) as early:
-        early.init_transactions()  # a coordinator that has just started may load for longer than what follows allows
-    properties = kafka_for(broker.bootstrap, max_block_ms=1_000, delivery_timeout_ms=1_500, request_timeout_ms=500)
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
-        writer.init_transactions()
+    with writer_on(broker.bootstrap, transactional_id, name):
+        """A coordinator that has just started may load for longer than what follows allows."""
+    impatient = partial(
+        writer_on,
+        broker.bootstrap,
+        transactional_id,
+        name,
+        max_block_ms=1_000,
+        delivery_timeout_ms=1_500,
+        request_timeout_ms=500,
+    )
+    with impatient() as writer:
         writer.begin_transaction()
         writer.append(table_of(10))
         broker.kill()
@@ -159,10 +155,10 @@ def test_a_broker_that_is_gone_is_an_error_in_time(
         with pytest.raises(OutcomeUnknownError):
             writer.abort_transaction()
     with (
-        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as late,
         pytest.raises(KafkaTimeoutError, match=r"bootstrap\.servers=.*ECONNREFUSED"),
+        impatient(),
     ):
-        late.init_transactions()
+        raise AssertionError("nothing may be taken over")
     assert time.monotonic() - began_s < 15
 
 

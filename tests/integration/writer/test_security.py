@@ -34,7 +34,7 @@ from tests.conftest import or_skip
 from tests.harness.kafka_tools import make_scripts
 from tests.harness.later import later
 from tests.harness.secure_kafka import PLAIN_PASSWORD, PLAIN_USER, SESSION_MS, SecureKafka, plain_login
-from tests.integration.writer.writers import committed, table_of
+from tests.integration.writer.writers import commit_rows, committed, table_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java]
 
@@ -67,9 +67,7 @@ def write_and_read(kafka: SecureKafka, properties: dict[str, str | int], transac
     """One transaction, read back at the listener that asks for nothing."""
     with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer:
         writer.init_transactions()
-        writer.begin_transaction()
-        writer.append(table_of(10, prefix=transactional_id))
-        writer.commit_transaction()
+        commit_rows(writer, table_of(10, prefix=transactional_id))
     found = committed(kafka.broker.bootstrap, "t", transactional_id)
     assert sum((record.value or b"").startswith(transactional_id.encode()) for record in found) == 10
 

@@ -16,7 +16,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import TransactionalWriter
 from tests.conftest import or_skip
 from tests.harness.token_issuer import TokenBroker
-from tests.integration.writer.writers import committed
+from tests.integration.writer.writers import commit_rows, committed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java]
 
@@ -56,9 +56,7 @@ def test_tokens_expire_while_records_are_on_their_way(
     with TransactionalWriter(transactional_id=transactional_id, kafka=kafka.client_properties(), topic="t") as writer:
         writer.init_transactions()
         while time.monotonic() - began_s < 2.5 * LIFETIME_S:
-            writer.begin_transaction()
-            writer.append(rows_of(transactional_id))
-            writer.commit_transaction()
+            commit_rows(writer, rows_of(transactional_id))
             count += 1
         writer.begin_transaction()
         writer.append(rows_of(transactional_id))
@@ -77,9 +75,7 @@ def test_tokens_of_a_function(kafka: TokenBroker, transactional_id: str) -> None
     properties["sasl.oauthbearer.config"] = "orders"
     with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer:
         writer.init_transactions()
-        writer.begin_transaction()
-        writer.append(rows_of(transactional_id))
-        writer.commit_transaction()
+        commit_rows(writer, rows_of(transactional_id))
     assert written(kafka, transactional_id) == ROWS
     assert kafka.issuer.issued - before == 1
 

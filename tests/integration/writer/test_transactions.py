@@ -27,7 +27,17 @@ from spark_2pc_sink.testing import read_topic, wait_until
 from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from tests.conftest import MakeTopic
 from tests.harness.providers import Broker
-from tests.integration.writer.writers import DEADLINE_S, committed, kafka_for, options_for, session_of, table_of, values
+from tests.integration.writer.writers import (
+    DEADLINE_S,
+    commit_rows,
+    committed,
+    kafka_for,
+    options_for,
+    session_of,
+    table_of,
+    values,
+    writer_on,
+)
 
 
 def test_committed_records_are_read_and_aborted_ones_are_not(
@@ -35,10 +45,7 @@ def test_committed_records_are_read_and_aborted_ones_are_not(
 ) -> None:
     """B29, B31, KIP-98: a consumer with read_committed sees committed transactions only."""
     name = topic(broker=kafka_each_version)
-    with TransactionalWriter(
-        transactional_id=transactional_id, kafka=kafka_for(kafka_each_version.bootstrap), topic=name
-    ) as writer:
-        writer.init_transactions()
+    with writer_on(kafka_each_version.bootstrap, transactional_id, name) as writer:
         for number, commit in enumerate([True, False, True, False]):
             writer.begin_transaction()
             writer.append(table_of(100, first=100 * number))
@@ -83,13 +90,8 @@ def test_records_are_read_back_identical(
         }
     )
     before_ms = time.time_ns() // 1_000_000
-    with TransactionalWriter(
-        transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap, compression_type=compression), topic=name
-    ) as writer:
-        writer.init_transactions()
-        writer.begin_transaction()
-        writer.append(table)
-        writer.commit_transaction()
+    with writer_on(kafka.bootstrap, transactional_id, name, compression_type=compression) as writer:
+        commit_rows(writer, table)
         records = committed(kafka.bootstrap, name, writer)
     found = {(record.partition, record.key, record.value): record for record in records}
     assert len(found) == 6
@@ -101,9 +103,7 @@ def test_records_are_read_back_identical(
 
 def test_many_batches_in_flight_stay_in_order(kafka: Broker, topic: MakeTopic, transactional_id: str) -> None:
     name = topic(partitions=3)
-    properties = kafka_for(kafka.bootstrap, batch_size=2_000)
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
-        writer.init_transactions()
+    with writer_on(kafka.bootstrap, transactional_id, name, batch_size=2_000) as writer:
         writer.begin_transaction()
         for number in range(20):
             writer.append(table_of(500, first=500 * number))
@@ -144,9 +144,7 @@ def test_a_new_client_completes_what_an_old_one_prepared(
         second.init_transactions(keep_prepared_txn=True)
         assert second.state is WriterState.KEPT
         second.complete_transaction(state if same else PreparedTxnState())
-        second.begin_transaction()
-        second.append(table_of(1, first=10))
-        second.commit_transaction()
+        commit_rows(second, table_of(1, first=10))
         expected = [f"value-{number}" for number in (range(11) if same else range(10, 11))]
         assert values(committed(kafka.bootstrap, name, second)) == sorted(expected)
 
@@ -156,13 +154,7 @@ def test_released_brokers_do_not_keep_prepared_transactions(
 ) -> None:
     """B3: the question changes nothing, so the prepared transaction is still there afterwards."""
     name = topic(broker=kafka_as_released)
-    with TransactionalWriter(
-        transactional_id=transactional_id,
-        kafka=kafka_for(kafka_as_released.bootstrap),
-        topic=name,
-        two_phase_commit=True,
-    ) as writer:
-        writer.init_transactions()
+    with writer_on(kafka_as_released.bootstrap, transactional_id, name, two_phase_commit=True) as writer:
         writer.begin_transaction()
         writer.append(table_of(10))
         state = writer.prepare_transaction()
@@ -189,10 +181,7 @@ def test_without_two_phase_commit_prepare_is_refused(
         with pytest.raises(KafkaError, match="no version with two-phase commit"):
             asking.init_transactions()
         assert asking.state is WriterState.UNINITIALISED
-    with TransactionalWriter(
-        transactional_id=transactional_id, kafka=kafka_for(kafka_without_2pc.bootstrap), topic=name
-    ) as writer:
-        writer.init_transactions()
+    with writer_on(kafka_without_2pc.bootstrap, transactional_id, name) as writer:
         assert not writer.two_phase_commit
         writer.begin_transaction()
         with pytest.raises(LocalProtocolError, match="INVALID_TXN_STATE"):
@@ -234,9 +223,7 @@ def test_a_second_writer_fences_the_first(kafka_each_version: Broker, topic: Mak
         with pytest.raises(FencedError):
             first.commit_transaction()
         assert first.state is WriterState.FATAL
-        second.begin_transaction()
-        second.append(table_of(10, prefix="second"))
-        second.commit_transaction()
+        commit_rows(second, table_of(10, prefix="second"))
         found = values(committed(kafka_each_version.bootstrap, name, second))
     assert found == sorted(f"second-{number}" for number in range(10))
 
@@ -274,9 +261,7 @@ def test_end_is_answered_as_often_as_it_is_asked(
 ) -> None:
     """B6, B7: the same outcome again is success, the opposite one INVALID_TXN_STATE; neither is interpreted here."""
     name = topic(broker=kafka_each_version, partitions=1)
-    properties = kafka_for(kafka_each_version.bootstrap)
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
-        writer.init_transactions()
+    with writer_on(kafka_each_version.bootstrap, transactional_id, name) as writer:
         writer.begin_transaction()
         writer.append(table_of(1))
         writer.flush()
@@ -311,9 +296,7 @@ def test_the_log_remembers_how_a_transaction_ended(
     kafka_each_version: Broker, topic: MakeTopic, transactional_id: str, commit: bool
 ) -> None:
     name = topic(broker=kafka_each_version, partitions=1)
-    properties = kafka_for(kafka_each_version.bootstrap)
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
-        writer.init_transactions()
+    with writer_on(kafka_each_version.bootstrap, transactional_id, name) as writer:
         for outcome in (commit, not commit):
             writer.begin_transaction()
             writer.append(table_of(10))

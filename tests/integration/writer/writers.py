@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -42,6 +44,28 @@ def table_of(count: int, *, first: int = 0, prefix: str = "value") -> Any:
             ),
         }
     )
+
+
+@contextmanager
+def writer_on(
+    bootstrap: str, transactional_id: str, topic: str, *, two_phase_commit: bool = False, **properties: str | int
+) -> Iterator[TransactionalWriter]:
+    """A writer that has taken over its id; properties as for `kafka_for`."""
+    with TransactionalWriter(
+        transactional_id=transactional_id,
+        kafka=kafka_for(bootstrap, **properties),
+        topic=topic,
+        two_phase_commit=two_phase_commit,
+    ) as writer:
+        writer.init_transactions()
+        yield writer
+
+
+def commit_rows(writer: TransactionalWriter, rows: Any) -> None:
+    """One transaction."""
+    writer.begin_transaction()
+    writer.append(rows)
+    writer.commit_transaction()
 
 
 def values(records: list[TopicRecord]) -> list[str]:

@@ -49,8 +49,14 @@ def length_bytes(length: int) -> bytes:
     return bytes(encoded)
 
 
-#: Nearly all lengths are below; longer ones are encoded each time. An index of -1 selects the last element.
-_LENGTHS: Final = [*map(length_bytes, range(4_096)), length_bytes(-1)]
+class _Lengths(dict[int, bytes]):
+    """Encoded lengths: nearly all are in the table, and looking one up there is no call of Python's."""
+
+    def __missing__(self, length: int) -> bytes:
+        return length_bytes(length)
+
+
+_LENGTHS: Final = _Lengths({length: length_bytes(length) for length in range(-1, 4_096)})
 _ABSENT: Final = _LENGTHS[-1]
 
 
@@ -58,8 +64,8 @@ def content_of(key: bytes | None, value: bytes | None, headers: Headers | None) 
     """The bytes of a record that are hashed."""
     return b"".join(
         (
-            _ABSENT if key is None else _length(key) + key,
-            _ABSENT if value is None else _length(value),
+            _ABSENT if key is None else _LENGTHS[len(key)] + key,
+            _ABSENT if value is None else _LENGTHS[len(value)],
             value or b"",
             _headers(headers) if headers else b"\0",
         )
@@ -80,14 +86,11 @@ def digest_text(digest: int) -> str:
     return f"{digest:032x}"
 
 
-def _length(data: bytes) -> bytes:
-    return _LENGTHS[len(data)] if len(data) < len(_LENGTHS) - 1 else length_bytes(len(data))
-
-
 def _headers(headers: Headers) -> bytes:
     parts = [length_bytes(len(headers))]
     for name, value in headers:
-        parts += [_length(name.encode()), name.encode(), _ABSENT if value is None else _length(value) + value]
+        encoded = name.encode()
+        parts += [_LENGTHS[len(encoded)], encoded, _ABSENT if value is None else _LENGTHS[len(value)] + value]
     return b"".join(parts)
 
 

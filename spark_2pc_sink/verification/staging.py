@@ -265,9 +265,8 @@ class Staging:
     def take(self, at: TopicPartition, messages: Sequence[Message], offsets: Sequence[int], part: Stretch) -> None:
         """Stage one partition's records from one stretch; waits while all sessions are busy."""
         chosen, make = messages[part.start : part.stop], self._texts.make
-        if self._texts.plain:
-            read, topic = self._texts.read, at.topic
-            texts = [read(topic, message.value()) or make(at, message) for message in chosen]
+        if self._texts.plain and self._texts.read is unchanged:
+            texts = [message.value() or make(at, message) for message in chosen]
         else:
             texts = [make(at, message) for message in chosen]
         collected, their_offsets, their_places = self._chunk

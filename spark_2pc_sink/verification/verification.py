@@ -74,7 +74,16 @@ class _Verification:
             if request.table_only:
                 differences.skip("the history", "only the table was requested")
             else:
-                self._check_history(tally)
+                digests = evidence.layout is None or all(lane.records for lane in evidence.layout.each)
+                self.batches = HistoryCheck(
+                    known=evidence.claims,
+                    chosen=evidence.chosen,
+                    logs=evidence.logs,
+                    differences=differences,
+                    digests=digests,
+                    hidden=evidence.hidden,
+                    locate=self._locate,
+                ).judge(tally)
         except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
             # Findings until then are valid, the rest is unknown.
             differences.skip("the rest", str(error), "solve that, and run verify again")
@@ -91,18 +100,6 @@ class _Verification:
             if pair.why:
                 with self.differences.about(pair.table):
                     count_rows(pair, self.evidence, self.request, self.differences)
-
-    def _check_history(self, tally: Tally) -> None:
-        evidence = self.evidence
-        self.batches = HistoryCheck(
-            known=evidence.claims,
-            chosen=evidence.chosen,
-            logs=evidence.logs,
-            differences=self.differences,
-            digests=evidence.layout is None or all(lane.records for lane in evidence.layout.each),
-            hidden=evidence.hidden,
-            locate=self._locate,
-        ).judge(tally)
 
     def _locate(self, claim: HistoryBatch, wanted: int) -> tuple[TopicPartition, int] | None:
         """The record in a batch's ranges that has a hash."""

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
-import tempfile
 from abc import abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import Lifetime, ServerProcess, pause_all
+from spark_2pc_sink.testing.processes import START_DEADLINE_S, STOP_DEADLINE_S, LocalServer, ServerProcess, pause_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
 from spark_2pc_sink.testing.wait import poll_until
 
-#: A start takes one to four seconds; the rest is for a machine under load.
-START_DEADLINE_S = 90.0
-STOP_DEADLINE_S = 20.0
 _REQUEST_DEADLINE_S = 10.0
 # As for the Kafka broker: internal topics of one partition, no waiting for members that never arrive.
 _PROPERTIES = {
@@ -37,7 +31,7 @@ _KEEP_PREPARED = {"transaction.keep.prepared.enable": "true"}
 _KEEPING_VERSION = 2
 
 
-class LocalBroker(Lifetime):
+class LocalBroker(LocalServer):
     """One node on 127.0.0.1, with its own data.
 
     The constructor chooses ports and a directory; :meth:`start` starts it, and so does entering a ``with`` block, which
@@ -55,13 +49,12 @@ class LocalBroker(Lifetime):
     properties: dict[str, str]
 
     def __init__(self, *, transaction_version: int, two_phase_commit: bool, node_id: int) -> None:
+        super().__init__("the broker", prefix="spark-2pc-kafka-")
         self.transaction_version = transaction_version
         self.two_phase_commit = two_phase_commit
         self.node_id = node_id
         self.port: int = free_port()
         self._proxied_port, self._proxy_port = free_port(), free_port()
-        self._directory = Path(tempfile.mkdtemp(prefix="spark-2pc-kafka-"))
-        self._process: ServerProcess | None = None
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -71,16 +64,6 @@ class LocalBroker(Lifetime):
     def bootstrap(self) -> str:
         """Its address, for ``bootstrap.servers``."""
         return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        """The process id of the running broker."""
-        return self._running().pid
-
-    @property
-    def started(self) -> bool:
-        """True from its start until it is ended by one of the methods here."""
-        return self._process is not None
 
     def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
         """Start the broker and wait until it serves.
@@ -129,11 +112,6 @@ class LocalBroker(Lifetime):
             self._process.end(signal.SIGTERM, deadline_s=STOP_DEADLINE_S)
             self._process = None
 
-    def restart(self, *, deadline_s: float = START_DEADLINE_S) -> None:
-        """Stop it, if it runs, and start it again."""
-        self.stop()
-        self.start(deadline_s=deadline_s)
-
     def pause(self) -> None:
         """Suspend the process (SIGSTOP): connections stay open and nothing answers."""
         pause_all([self._running().pid])
@@ -141,11 +119,6 @@ class LocalBroker(Lifetime):
     def resume(self) -> None:
         """Resume a paused process."""
         self._running().send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        """Stop it and remove its data."""
-        self.stop()
-        shutil.rmtree(self._directory, ignore_errors=True)
 
     def proxy(self) -> TcpProxy:
         """A proxy in front of this broker, not yet started; a client that bootstraps from it never bypasses it.
@@ -160,15 +133,6 @@ class LocalBroker(Lifetime):
         """Create a topic, wait until its partitions have leaders, and return its name."""
         create_topic(self.bootstrap, name, partitions=partitions, replication=replication, config=config)
         return name
-
-    def log_tail(self) -> str:
-        """The end of the running broker's log."""
-        return self._running().log_tail()
-
-    def _running(self) -> ServerProcess:
-        if self._process is None:
-            raise ServerError("the broker is not running")
-        return self._process
 
     def _lives_and_serves(self) -> bool:
         self.check_alive()

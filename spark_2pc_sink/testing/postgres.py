@@ -20,14 +20,20 @@ import psycopg2
 from spark_2pc_sink.extras import install_command
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import Lifetime, ServerProcess, children, kill_all, pause_all, signal_all
+from spark_2pc_sink.testing.processes import (
+    START_DEADLINE_S,
+    STOP_DEADLINE_S,
+    LocalServer,
+    ServerProcess,
+    children,
+    kill_all,
+    pause_all,
+    signal_all,
+)
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
 from spark_2pc_sink.testing.wait import poll_until
 
 BINARIES_VARIABLE = "SPARK_2PC_POSTGRES_BIN"
-#: A start takes about half a second; the rest is for a machine under load.
-START_DEADLINE_S = 60.0
-STOP_DEADLINE_S = 20.0
 _INITDB_DEADLINE_S = 120.0
 _USER = "postgres"
 #: PostgreSQL refuses to run as root; this user exists on every Linux and owns no files.
@@ -37,7 +43,7 @@ _UNPRIVILEGED_USER = "nobody"
 _SETTINGS = {"listen_addresses": "127.0.0.1", "fsync": "off", "jit": "off", "max_connections": "200"}
 
 
-class PostgresServer(Lifetime):
+class PostgresServer(LocalServer):
     """One PostgreSQL server on 127.0.0.1, with its own cluster.
 
     The constructor chooses a port; :meth:`start` creates the cluster and starts it, and so does entering a ``with``
@@ -67,25 +73,14 @@ class PostgresServer(Lifetime):
         self._initdb_options = tuple(initdb_options)
         self._user = run_as()
         self.binaries: Path = readable_binaries(binaries or find_binaries(), self._user)
-        self._directory = Path(tempfile.mkdtemp(prefix="spark-2pc-postgres-"))
+        super().__init__("PostgreSQL", prefix="spark-2pc-postgres-")
         if self._user is not None:
             os.chown(self._directory, *self._user)
-        self._process: ServerProcess | None = None
 
     @property
     def url(self) -> str:
         """SQLAlchemy URL of the database ``postgres``, for creating others."""
         return self.database_url("postgres")
-
-    @property
-    def pid(self) -> int:
-        """The process id of the postmaster."""
-        return self._running().pid
-
-    @property
-    def started(self) -> bool:
-        """True from its start until it is ended by one of the methods here."""
-        return self._process is not None
 
     @property
     def running(self) -> bool:
@@ -144,11 +139,6 @@ class PostgresServer(Lifetime):
             self._process.end(signal.SIGINT, deadline_s=STOP_DEADLINE_S)
             self._process = None
 
-    def restart(self, *, deadline_s: float = START_DEADLINE_S) -> None:
-        """Stop it, if it runs, and start it again."""
-        self.stop()
-        self.start(deadline_s=deadline_s)
-
     def pause(self) -> None:
         """Suspend all its processes (SIGSTOP): connections stay open and nothing answers."""
         postmaster = self._running()
@@ -161,11 +151,6 @@ class PostgresServer(Lifetime):
         postmaster = self._running()
         signal_all(list(children(postmaster.pid)), signal.SIGCONT)
         postmaster.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        """Stop it and remove its data."""
-        self.stop()
-        shutil.rmtree(self._directory, ignore_errors=True)
 
     def proxy(self) -> TcpProxy:
         """A proxy in front of this server, not yet started; reach a database through it by ``database_url(port=…)``."""
@@ -195,18 +180,9 @@ class PostgresServer(Lifetime):
         finally:
             connection.close()
 
-    def log_tail(self) -> str:
-        """The end of the running server's log."""
-        return self._running().log_tail()
-
     @property
     def _data(self) -> Path:
         return self._directory / "data"
-
-    def _running(self) -> ServerProcess:
-        if self._process is None:
-            raise ServerError("PostgreSQL is not running")
-        return self._process
 
     def _connect(self) -> psycopg2.extensions.connection:
         return psycopg2.connect(self.connection_string("postgres"), connect_timeout=5)

@@ -11,21 +11,27 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn
 
+from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.reaper import start_time
 from spark_2pc_sink.testing.wait import wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+#: A start takes up to four seconds; the rest is for a machine under load.
+START_DEADLINE_S = 90.0
+STOP_DEADLINE_S = 20.0
 #: Bytes of a server's log that an error shows.
 LOG_TAIL_BYTES = 3_000
 #: A thread in disk wait stops only after it. A process with a gigabyte of memory takes a tenth of a second to end; the
@@ -177,6 +183,52 @@ class ServerProcess:
             log.seek(0, os.SEEK_END)
             log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
             return log.read().decode(errors="replace")
+
+
+class LocalServer(Lifetime):
+    """A server as a process, with a directory of its own; ``name`` is its name in errors."""
+
+    def __init__(self, name: str, *, prefix: str) -> None:
+        self._name = name
+        self._directory = Path(tempfile.mkdtemp(prefix=prefix))
+        self._process: ServerProcess | None = None
+
+    @abstractmethod
+    def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Start it, and wait until it can be used."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it gracefully; no-op if it is not running."""
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server, for PostgreSQL that of the postmaster."""
+        return self._running().pid
+
+    @property
+    def started(self) -> bool:
+        """True from its start until it is ended by one of the methods here."""
+        return self._process is not None
+
+    def restart(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Stop it, if it runs, and start it again."""
+        self.stop()
+        self.start(deadline_s=deadline_s)
+
+    def close(self) -> None:
+        """Stop it and remove its data."""
+        self.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def log_tail(self) -> str:
+        """The end of the running server's log."""
+        return self._running().log_tail()
+
+    def _running(self) -> ServerProcess:
+        if self._process is None:
+            raise ServerError(f"{self._name} is not running")
+        return self._process
 
 
 def children(pid: int) -> Iterator[int]:

@@ -4,7 +4,7 @@ The steps and their order are those of a micro-batch (`spark_2pc_sink.recipe.ste
 
 * The database transaction is the caller's. The decision is written into it, and the caller commits it.
 * On transaction.version 2 the note that Kafka has committed is written with this id's next decision, not in a COMMIT
-  of its own. Until then the row says ``decided``; recovery asks Kafka and finds the transaction committed.
+  of its own. Until then the row is ``decided``; recovery asks Kafka and finds the transaction committed.
 * Transactions are not replayed. If Kafka may abort one after the decision, the decision also stores its records.
 
 A failure leaves the writer *unsettled*: only `IdWriter.recover` may then be called. It is the same recovery as any
@@ -277,7 +277,7 @@ class IdWriter:
             self._log.warning("EndTxn(commit) of %s got no answer; checking both sides", producer)
 
     def note(self) -> None:
-        """Note in the row that Kafka has committed; does nothing if the row says so already, or Kafka has not."""
+        """Note in the row that Kafka has committed; does nothing if the row shows it already, or Kafka has not."""
         self.end_completion()
         if self._unnoted is None:
             return

@@ -10,7 +10,7 @@ class ServerError(RuntimeError):
 class CapabilityError(RuntimeError):
     """A server's prerequisite is missing on this machine: Java, the broker's jars, PostgreSQL's programs.
 
-    The text says what is missing and how to get it.
+    The text names what is missing and how to get it.
     """
 
 

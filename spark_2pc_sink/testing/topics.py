@@ -24,7 +24,7 @@ _NO_LEADER_YET = frozenset(
 )
 _MESSAGES_MAX = 10_000
 _POLL_S = 0.2
-#: How long a broker holds back the answer that tells the end of a partition; 500 ms unless set.
+#: How long a broker delays its answer at the end of a partition; 500 ms unless set.
 _FETCH_WAIT_MS = 10
 
 

@@ -107,7 +107,7 @@ class BatchCheck:
                 try:
                     found = fetch_logs(cluster, open_, deadline)
                 except KafkaTimeoutError:
-                    # A request that was cut short by the deadline tells less than the answers before it.
+                    # A request that was cut short by the deadline is less informative than the answers before it.
                     if not answered:
                         raise
                     continue

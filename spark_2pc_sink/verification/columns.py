@@ -254,7 +254,7 @@ def compared_columns(
 ) -> ComparedColumns:
     """Decide which columns of a table are compared with records, and how.
 
-    ``given`` has expressions for columns, if the values' fields are not the columns, and ``lacking`` says why a column
+    ``given`` has expressions for columns, if the values' fields are not the columns, and ``lacking`` is why a column
     has none. Without ``paths`` the fields have the columns' names. ``keys`` identify a row in the table.
     """
     if given:

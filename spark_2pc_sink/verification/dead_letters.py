@@ -45,9 +45,9 @@ class DeadLetter:
         shown: dict[str, Any] = json.loads(json.dumps(columns, default=str))
         return shown
 
-    def difference(self, **told: Any) -> Difference:
+    def difference(self, **fields: Any) -> Difference:
         place = {} if self.partition is None else asdict(self.partition)
-        return Difference(key=f"identity={self.key[2]}", batch=self.key[1], offset=self.offset, **place, **told)
+        return Difference(key=f"identity={self.key[2]}", batch=self.key[1], offset=self.offset, **place, **fields)
 
 
 def check_dead_letters(
@@ -169,14 +169,14 @@ def dead_letter_of(
     For its own ``queries`` this includes an earlier transactional id of the sink.
     """
     try:
-        told = parsed(value or b"")
-        letter_key = (told["query_id"], told["batch_id"], told["identity"])
-        columns = {name: told[name] for name in COMPARED}
-        own = told["transactional_id"] == transactional_id or told["query_id"] in queries
-        own = own and (key or b"").decode() == told["identity"]
+        decoded = parsed(value or b"")
+        letter_key = (decoded["query_id"], decoded["batch_id"], decoded["identity"])
+        columns = {name: decoded[name] for name in COMPARED}
+        own = decoded["transactional_id"] == transactional_id or decoded["query_id"] in queries
+        own = own and (key or b"").decode() == decoded["identity"]
     except (ValueError, TypeError, KeyError):
         return None
-    if told.get("row_left_out"):
+    if decoded.get("row_left_out"):
         del columns["row"]
     return DeadLetter(letter_key, columns, partition, offset) if own else None
 

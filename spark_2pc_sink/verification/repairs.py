@@ -274,17 +274,17 @@ class MissingFiles:
         topic = self._topics[0] if len(self._topics) == 1 else "TOPIC"
         several = f"The sink has several topics: {', '.join(self._topics)}. Replace TOPIC by the one for these records."
         notes = [self._record_key.note, *([] if len(self._topics) == 1 else [several])]
-        for reason, told in _REASONS.items():
+        for reason, reason_text in _REASONS.items():
             rows, records = ROWS[reason], RECORDS[reason]
             if rows in counts:
                 how = shlex.join(["-c", f"COPY {self._table} ({self._names}) FROM STDIN"]) + f" < {rows}"
                 command = f"{self._commands.psql} {f'-f {rows}' if reason == 'differing' else how}"
                 title = f"## {rows}: {counted(counts[rows], 'row')} as in Kafka"
-                yield f"{title}\n\n{told}.\n\n{_PSQL}\n\n    {command}\n"
+                yield f"{title}\n\n{reason_text}.\n\n{_PSQL}\n\n    {command}\n"
             if records in counts:
                 command = f"    {self._commands.console_producer(topic, READER)} < {records}\n"
                 title = f"## {records}: {counted(counts[records], 'record')} as in the table"
-                yield "\n\n".join([title, f"{told}.", _PRODUCER, *notes, command])
+                yield "\n\n".join([title, f"{reason_text}.", _PRODUCER, *notes, command])
         if UNSENDABLE in counts:
             yield (
                 f"## {UNSENDABLE}: {counted(counts[UNSENDABLE], 'record')} that the console producer cannot send\n\n"

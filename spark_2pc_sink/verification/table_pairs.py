@@ -94,8 +94,8 @@ def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | No
 
     def pair(lane: SinkLayout) -> TablePair:
         if topic is not None:
-            told = [each for each in newest.each if each.records and each.topic == topic]
-            best = max(told, key=_rank(lane)) if told else SinkLayout(topic=topic)
+            found = [each for each in newest.each if each.records and each.topic == topic]
+            best = max(found, key=_rank(lane)) if found else SinkLayout(topic=topic)
             only = frozenset({topic})
             return TablePair(_joined(lane, best), "", (only,) * len(claims.claims), only, unordered=best is not lane)
         now = _pair_in_layout(lane, newest, by_rows)
@@ -274,5 +274,5 @@ def _rows_of(claim: HistoryBatch, table: str) -> int | None:
     """How many rows a batch wrote to a table; None if the history does not have it."""
     tables = {literal_eval(text[len(_ROWS) : -1]): count for text, count in claim.outputs.items() if _ROWS in text}
     # If records were resent, the line has only these.
-    told = sum(tables.values()) == claim.rows
-    return sum(count for name, count in tables.items() if same_table(name, table)) if told else None
+    complete = sum(tables.values()) == claim.rows
+    return sum(count for name, count in tables.items() if same_table(name, table)) if complete else None

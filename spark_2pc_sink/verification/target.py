@@ -27,7 +27,7 @@ from spark_2pc_sink.verification.statements import MARK, Mode, Statements
 
 LateRows = Literal["replace", "keep_newer"]
 
-RECORD_COLUMNS_REMEDY: Final = "pass --record-columns (record_columns), which says how a record becomes a row"
+RECORD_COLUMNS_REMEDY: Final = "pass --record-columns (record_columns): SQL expressions that make a row of a record"
 #: A literal or a quoted name of PostgreSQL, in which a doubled quote ends the text and starts it again; or a character.
 _TOKEN: Final = re.compile(r"""'[^']*'|"[^"]*"|(?P<character>.)""", re.DOTALL)
 

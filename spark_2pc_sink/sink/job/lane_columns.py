@@ -23,7 +23,7 @@ from spark_2pc_sink.sink.rows.text_guards import guarded_sql
 from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
@@ -132,12 +132,6 @@ def record_sql(expressions: RecordExpressions, json_columns: Collection[str] = (
     ]
 
 
-def _flags_sql(conditions: Iterable[str]) -> str:
-    """SQL for a text with a '1' for each condition that is true, and a '0' for each other."""
-    flags = (f"if({true_sql(condition)}, '1', '0')" for condition in conditions)
-    return f"concat({', '.join(flags)})"
-
-
 def record_names(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
     return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions, json_columns)]
 
@@ -189,7 +183,9 @@ class TableColumns:
         if expressions.delete is not None:
             own[DELETE_COLUMN] = true_sql(expressions.delete)
         if expressions.unchanged:
-            own[UNCHANGED_COLUMN] = _flags_sql(expressions.unchanged.values())
+            # A text with a '1' for each condition that is true, and a '0' for each other.
+            flags = (f"if({true_sql(condition)}, '1', '0')" for condition in expressions.unchanged.values())
+            own[UNCHANGED_COLUMN] = f"concat({', '.join(flags)})"
         stored = {name: guarded_sql(sql, rows) for name, sql in expressions.columns.items()}
         plain = not own and all(sql == quoted(name) for name, sql in expressions.columns.items())
         return cls(stored, own, plain)
@@ -233,10 +229,6 @@ class LaneWork:
     def topic(self) -> str | None:
         """None if rows name their topics, or if there are no records."""
         return None if self.lane.records is None else self.lane.records.topic
-
-    @property
-    def chooses_topics(self) -> bool:
-        return self.expressions.topic is not None
 
     @property
     def follows_order(self) -> bool:

@@ -66,36 +66,29 @@ class RunSides:
     clock: Clock
 
 
+@dataclass
 class SparkResults:
     """Output of one attempt's tasks; see `BatchResults`.
 
-    Args:
+    Attributes:
         copy: has already copied rows, and holds those that wait for another table in files of the driver.
         forget: discards plans that must be rebuilt if the rows are refused as a different batch's.
     """
 
-    def __init__(
-        self,
-        counts: ProducedBatch,
-        copy: TableCopy,
-        encoded: Counter[int],
-        write_letters: Callable[[Connection], None],
-        forget: Callable[[], None],
-    ) -> None:
-        self.counts: ProducedBatch = counts
-        self._copy = copy
-        self._encoded = encoded
-        self._write_letters = write_letters
-        self._forget = forget
+    counts: ProducedBatch
+    copy: TableCopy
+    encoded: Counter[int]
+    write_dead_letters: Callable[[Connection], None]
+    forget: Callable[[], None]
 
     def copy_into(self, connection: Connection) -> WrittenRows:
-        with _forgetting(self._forget):
-            written = self._copy.finish(connection, self._encoded)
-        self._write_letters(connection)
+        with _forgetting(self.forget):
+            written = self.copy.finish(connection, self.encoded)
+        self.write_dead_letters(connection)
         return written
 
     def close(self) -> None:
-        self._copy.close()
+        self.copy.close()
 
 
 class SparkBatch:
@@ -115,7 +108,7 @@ class SparkBatch:
         counts: dict[str, int] = {}
         topics = self._records.topics
         for lane in self._lanes:
-            if lane.chooses_topics:
+            if lane.expressions.topic is not None:
                 rows = rows_of(self._batch.frame, lane.lane.source)
                 with self._described("topics of its rows"):
                     named = rows.selectExpr(f"{lane.expressions.topic} AS topic").distinct().collect()
@@ -178,7 +171,7 @@ class SparkBatch:
         topics = self._records.known()
         with self._described("compare with the batch that both sides have"), ExitStack() as asking:
             stream = None
-            if any(lane.chooses_topics for lane in self._lanes):
+            if any(lane.expressions.topic is not None for lane in self._lanes):
                 source = asking.enter_context(self._jobs.listener.open_attempt())
                 asking.enter_context(AttemptThreads(source, self._records.forwarder(source, None, topics).task))
                 stream = source.address

@@ -140,7 +140,7 @@ def _end_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event
         return answer(EndTxnReply(Code.NONE, metadata.pair))
     if isinstance(outcome, Code):
         return answer(EndTxnReply(outcome))
-    following = _following(state, metadata.client_pair)
+    following = following_pair(state, metadata.client_pair)
     pair = metadata.client_pair if following is None else following[0]
     reply = EndTxnReply(Code.NONE, pair)
     return _decide_with_bump(state, metadata, commit=event.commit, now_ms=now_ms, reply=reply)
@@ -252,7 +252,7 @@ def _decide_with_bump(
 ) -> Plan:
     """Write the decision at E + 1 (KIP-890, PREPARE), together with the client's next pair if that differs."""
     client = before.client_pair
-    following = following or _following(state, client)
+    following = following or following_pair(state, client)
     if following is None:
         refused = None if reply is None else reply.failed(Code.COORDINATOR_LOAD_IN_PROGRESS)
         return Plan(reply=refused, effects=(AllocateProducerIdBlock(),))
@@ -280,7 +280,7 @@ def _decided(before: TransactionMetadata, *, commit: bool, now_ms: int, **change
     return before.moved_to(target, now_ms, **changes)
 
 
-def _following(state: CoordinatorState, client: Pair) -> tuple[Pair, ProducerIds | None] | None:
+def following_pair(state: CoordinatorState, client: Pair) -> tuple[Pair, ProducerIds | None] | None:
     """The client's next pair, and the ids left if a new one was taken; None if no id is available."""
     if not exhausted(client.epoch):
         return Pair(client.producer_id, client.epoch + 1), None

@@ -13,7 +13,7 @@ from enum import Enum
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock, Profile
-from spark_2pc_sink.reference.coordinator.end_txn import fence
+from spark_2pc_sink.reference.coordinator.end_txn import fence, following_pair
 from spark_2pc_sink.reference.coordinator.events import (
     CLUSTER_NAME,
     AclOperation,
@@ -234,22 +234,18 @@ def _keep(state: CoordinatorState, metadata: TransactionMetadata, event: InitPro
     client = metadata.client_pair
     if event.held not in (None, client):
         return answer(InitProducerIdReply(_named(Code.PRODUCER_FENCED, event)))
-    producer_ids = None
-    following = Pair(client.producer_id, client.epoch + 1)
-    if exhausted(client.epoch):
-        taken = state.producer_ids.take()
-        if taken is None:
-            return _no_producer_id()
-        producer_ids = taken[1]
-        following = Pair(taken[0], 0)
+    following = following_pair(state, client)
+    if following is None:
+        return _no_producer_id()
+    pair, producer_ids = following
     after = metadata.moved_to(
         StateId.ONGOING,
         now_ms,
-        next_producer_id=following.producer_id,
-        next_producer_epoch=following.epoch,
+        next_producer_id=pair.producer_id,
+        next_producer_epoch=pair.epoch,
         **_timeouts_of_keeper(metadata, event),
     )
-    reply = InitProducerIdReply(Code.NONE, following, metadata.pair)
+    reply = InitProducerIdReply(Code.NONE, pair, metadata.pair)
     return change(state, metadata, after, reply=reply, producer_ids=producer_ids)
 
 
@@ -269,17 +265,14 @@ def _renew(
     state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int, outcome: InitStep
 ) -> Plan:
     last = NO_EPOCH if event.held is None else metadata.producer_epoch
-    producer_ids = None
+    pair, producer_ids = metadata.pair, None
     if outcome is InitStep.SAME:
-        pair, last = metadata.pair, metadata.last_producer_epoch
-    elif outcome is InitStep.BUMP:
-        pair = Pair(metadata.producer_id, metadata.producer_epoch + 1)
+        last = metadata.last_producer_epoch
     else:
-        taken = state.producer_ids.take()
-        if taken is None:
+        following = following_pair(state, pair)
+        if following is None:
             return _no_producer_id()
-        producer_ids = taken[1]
-        pair = Pair(taken[0], 0)
+        pair, producer_ids = following
     after = _emptied(metadata, event, now_ms, pair=pair, last_producer_epoch=last)
     reply = InitProducerIdReply(Code.NONE, pair)
     return change(state, metadata, after, reply=reply, producer_ids=producer_ids)

@@ -71,10 +71,6 @@ class Member:
     is_new: bool = False
     session_deadline_ms: int | None = None
 
-    def shifted(self, shift_ms: int) -> Member:
-        deadline_ms = self.session_deadline_ms
-        return self if deadline_ms is None else replace(self, session_deadline_ms=deadline_ms + shift_ms)
-
     def metadata(self, protocol: str | None) -> bytes:
         return dict(self.protocols).get(protocol or "", b"")
 
@@ -302,13 +298,17 @@ class Group:
 
     def shifted(self, shift_ms: int) -> Group:
         """The group after the clock was changed by ``shift_ms``: remaining times stay the same."""
-        timer, sync_deadline_ms = self.join_timer, self.sync_deadline_ms
+
+        def moved(deadline_ms: int | None) -> int | None:
+            return None if deadline_ms is None else deadline_ms + shift_ms
+
+        timer, members = self.join_timer, self.members.items()
         return replace(
             self,
-            members={key: member.shifted(shift_ms) for key, member in self.members.items()},
+            members={key: replace(each, session_deadline_ms=moved(each.session_deadline_ms)) for key, each in members},
             pending={key: deadline_ms + shift_ms for key, deadline_ms in self.pending.items()},
             join_timer=None if timer is None else replace(timer, deadline_ms=timer.deadline_ms + shift_ms),
-            sync_deadline_ms=None if sync_deadline_ms is None else sync_deadline_ms + shift_ms,
+            sync_deadline_ms=moved(self.sync_deadline_ms),
         )
 
     def next_deadline_ms(self) -> int | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 from spark_2pc_sink.codes import Code
@@ -83,15 +83,11 @@ class GroupService:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for group in list(self.store.groups.values()):
-            self._resign(group)
+        for group in self.store.groups.values():
+            for member in group.members.values():
+                _answer(member.join_ticket, JoinAnswer(code=Code.NOT_COORDINATOR, member_id=member.member_id))
+                _answer(member.sync_ticket, SyncAnswer(code=Code.NOT_COORDINATOR))
         await self._background.stop()
-
-    def _resign(self, group: Group) -> None:
-        for member in group.members.values():
-            refusal = JoinAnswer(code=Code.NOT_COORDINATOR, member_id=member.member_id)
-            _answer(member.join_ticket, refusal)
-            _answer(member.sync_ticket, SyncAnswer(code=Code.NOT_COORDINATOR))
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -288,12 +284,8 @@ class Transaction:
     version: int
 
 
-@dataclass(frozen=True)
-class FetchedOffset:
-    """A committed offset, or none; UNSTABLE_OFFSET_COMMIT while a transaction may still change it (KIP-447)."""
-
-    value: OffsetValue | None
-    code: Code = Code.NONE
+#: A committed offset, or none; UNSTABLE_OFFSET_COMMIT while a transaction may still change it (KIP-447).
+FetchedOffset: TypeAlias = tuple[OffsetValue | None, Code]
 
 
 class OffsetService:
@@ -316,10 +308,19 @@ class OffsetService:
         if code is not Code.NONE:
             return code
         self._groups.seen(committer.group_id, committer.member_id)
+        return await self._append(committer.group_id, offsets)
+
+    async def _append(
+        self,
+        group_id: str,
+        offsets: Mapping[OffsetKey, OffsetValue],
+        writer: Writer | None = None,
+        guard: Guard | None = None,
+    ) -> Code:
         if not offsets:
             return Code.NONE
-        code = self._store.append(committer.group_id, list(offsets.items()))
-        return await self._store.durable(committer.group_id) if code is Code.NONE else code
+        code = self._store.append(group_id, list(offsets.items()), writer=writer, guard=guard)
+        return await self._store.durable(group_id) if code is Code.NONE else code
 
     async def commit_in_transaction(
         self, committer: Committer, offsets: Mapping[OffsetKey, OffsetValue], transaction: Transaction
@@ -338,10 +339,7 @@ class OffsetService:
         knows = transaction.version >= _TRANSACTION_GROUP_GONE_VERSION
         unknown = Code.GROUP_ID_NOT_FOUND if knows else Code.ILLEGAL_GENERATION
         code = _check(group, committer, unknown=unknown, transactional=True)
-        if code is not Code.NONE or not offsets:
-            return code
-        code = self._store.append(committer.group_id, list(offsets.items()), writer=writer, guard=guard)
-        return await self._store.durable(committer.group_id) if code is Code.NONE else code
+        return code or await self._append(committer.group_id, offsets, writer, guard)
 
     async def _admitted(
         self, log: PartitionLog, writer: Writer, group_id: str, transaction: Transaction
@@ -373,11 +371,10 @@ class OffsetService:
         table = self._store.offsets(group_id)
         committed = table.of_group(group_id)
         wanted = committed if keys is None else keys
-        unstable = FetchedOffset(None, Code.UNSTABLE_OFFSET_COMMIT)
-        found = {
-            key: unstable if require_stable and table.is_pending(key) else FetchedOffset(committed.get(key))
-            for key in wanted
-        }
+        found: dict[OffsetKey, FetchedOffset] = {}
+        for key in wanted:
+            unstable = require_stable and table.is_pending(key)
+            found[key] = (None, Code.UNSTABLE_OFFSET_COMMIT) if unstable else (committed.get(key), Code.NONE)
         return await self._store.durable(group_id), found
 
     def delete_refusal(self, group_id: str) -> Code:

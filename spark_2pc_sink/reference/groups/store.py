@@ -1,13 +1,9 @@
-"""Store of groups: their state, and its partitions of ``__consumer_offsets``.
+"""Store of groups: their state, and their offsets, in the partitions of ``__consumer_offsets``.
 
 An append takes effect when it returns, in the log and in memory, and is durable after `GroupStore.durable`: wait for
-that before telling a client.
-
-Committed offsets in one partition of ``__consumer_offsets``, and those pending in a transaction.
-
-All offsets enter through `OffsetTable.replay`, for appended records and for the log read at the start, so both are
-interpreted identically. It follows ``OffsetMetadataManager`` of Apache Kafka: a transaction's offset is pending
-until the end marker; a commit applies it unless a later offset was committed in the log in the meantime.
+that before answering a client. All offsets enter through `OffsetTable.replay`, for appended records and for the log
+read at the start. It follows ``OffsetMetadataManager`` of Apache Kafka: a transaction's offset is pending until the end
+marker; a commit applies it unless a later offset was committed in the log in the meantime.
 """
 
 from __future__ import annotations
@@ -47,21 +43,16 @@ class OffsetTable:
     def replay(self, record_offset: int, producer_id: int, key: OffsetKey, value: OffsetValue | None) -> None:
         """Apply a log record; a tombstone (None) also removes pending offsets."""
         if value is None:
-            self._forget(key)
+            for pending in self._pending.values():
+                pending.pop(key, None)
+            offsets = self._committed.get(key.group_id, {})
+            offsets.pop(key, None)
+            if not offsets:
+                self._committed.pop(key.group_id, None)
         elif producer_id == NO_PRODUCER_ID:
             self._committed.setdefault(key.group_id, {})[key] = CommittedOffset(value, record_offset)
         else:
             self._pending.setdefault(producer_id, {})[key] = CommittedOffset(value, record_offset)
-
-    def _forget(self, key: OffsetKey) -> None:
-        offsets = self._committed.get(key.group_id, {})
-        offsets.pop(key, None)
-        if not offsets:
-            self._committed.pop(key.group_id, None)
-        for producer_id in [owner for owner, waiting in self._pending.items() if key in waiting]:
-            del self._pending[producer_id][key]
-            if not self._pending[producer_id]:
-                del self._pending[producer_id]
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         for key, ended in self._pending.pop(producer_id, {}).items():
@@ -91,23 +82,17 @@ class OffsetTable:
         return list(dict.fromkeys(key for key in (*committed, *self._pending_keys()) if key.topic == topic))
 
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[OffsetKey]:
-        return [
-            key
-            for key, committed in self._committed.get(group.group_id, {}).items()
-            if _is_expired(group, key, committed.value, now_ms, retention_ms) and not self.is_pending(key)
-        ]
+        found = []
+        for key, value in self.of_group(group.group_id).items():
+            since_ms = _unused_since_ms(group, value)
+            end_ms = value.expire_ms if value.expire_ms != UNKNOWN else (since_ms or 0) + retention_ms
+            used = since_ms is None or group.subscribes_to(key.topic) or self.is_pending(key)
+            if not used and now_ms >= end_ms:
+                found.append(key)
+        return found
 
     def _pending_keys(self) -> Iterator[OffsetKey]:
         return (key for waiting in self._pending.values() for key in waiting)
-
-
-def _is_expired(group: Group, key: OffsetKey, value: OffsetValue, now_ms: int, retention_ms: int) -> bool:
-    since_ms = _unused_since_ms(group, value)
-    if since_ms is None or group.subscribes_to(key.topic):
-        return False
-    if value.expire_ms != UNKNOWN:
-        return now_ms >= value.expire_ms
-    return now_ms - since_ms >= retention_ms
 
 
 def _unused_since_ms(group: Group, value: OffsetValue) -> int | None:
@@ -198,17 +183,14 @@ class GroupStore:
         values: dict[str, GroupValue] = {}
         for index in range(len(self._tables)):
             log = self._logs.log(GROUP_OFFSETS, index)
-            if log is not None:
-                self._load_partition(index, log, values)
+            for record in () if log is None else log.records():
+                try:
+                    self._load_record(index, record, values)
+                except RemoteProtocolError as error:
+                    assert log is not None
+                    raise log.unreadable(record.offset, error.detail) from error
         for group_id, value in values.items():
             self.groups[group_id] = machine.loaded(group_id, value, properties, self._now_ms()).group
-
-    def _load_partition(self, index: int, log: PartitionLog, values: dict[str, GroupValue]) -> None:
-        for record in log.records():
-            try:
-                self._load_record(index, record, values)
-            except RemoteProtocolError as error:
-                raise log.unreadable(record.offset, error.detail) from error
 
     def _load_record(self, index: int, record: Record, values: dict[str, GroupValue]) -> None:
         if record.key is None:

@@ -242,12 +242,11 @@ def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, Fetch
     kind = _GroupPartition if version >= _GROUPS_VERSION else _FetchPartition
     partitions = []
     for index in indexes:
-        each = found.get(OffsetKey(group_id, name, index), FetchedOffset(None, code))
-        value = each.value
+        value, row_code = found.get(OffsetKey(group_id, name, index), (None, code))
         if value is not None and value.topic_id and topic_id and value.topic_id != topic_id:
             # Committed for a deleted topic of the same name.
             value = None
-        partitions.append(_fetched_partition(kind, index, each.code, value))
+        partitions.append(_fetched_partition(kind, index, row_code, value))
     if version >= _GROUPS_VERSION:
         return _GroupTopic(name=name, topic_id=topic_id, partitions=partitions)
     return _FetchTopic(name=name, partitions=partitions)

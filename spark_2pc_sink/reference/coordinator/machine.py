@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, NO_PRODUCER_ID, TopicPartition
-from spark_2pc_sink.reference.coordinator import events
+from spark_2pc_sink.reference.coordinator import events, plans
 from spark_2pc_sink.reference.coordinator.add_partitions import add_offsets, add_partitions
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, StatePartition
 from spark_2pc_sink.reference.coordinator.end_txn import (
@@ -26,28 +26,9 @@ from spark_2pc_sink.reference.coordinator.end_txn import (
     markers_answered,
     next_effect,
 )
-from spark_2pc_sink.reference.coordinator.events import (
-    AclOperation,
-    AddPartitionsToTxn,
-    DescribeTransactions,
-    ListTransactions,
-    Resource,
-)
+from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.init_producer_id import block_allocated, init_producer_id
 from spark_2pc_sink.reference.coordinator.leader_answers import append_error
-from spark_2pc_sink.reference.coordinator.plans import (
-    AddPartitionsReply,
-    CodeReply,
-    DescribedTransaction,
-    DescribeTransactionsReply,
-    Effect,
-    ListedTransaction,
-    ListTransactionsReply,
-    Plan,
-    Reply,
-    StepNext,
-    answer,
-)
 from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import (
     AT_REST,
@@ -61,28 +42,28 @@ from spark_2pc_sink.reference.coordinator.states import (
 )
 
 
-def list_transactions(state: CoordinatorState, event: ListTransactions, now_ms: int) -> Plan:
+def list_transactions(state: CoordinatorState, event: events.ListTransactions, now_ms: int) -> plans.Plan:
     unknown = tuple(label for label in event.state_filters if label not in STATES_BY_LABEL)
     found = [metadata for metadata in state if _passes(metadata, event, now_ms)]
     if event.pattern:
         matched = _matching(event.pattern, [metadata.transactional_id for metadata in found])
         if matched is None:
-            return answer(ListTransactionsReply(Code.INVALID_REGULAR_EXPRESSION))
+            return plans.answer(plans.ListTransactionsReply(Code.INVALID_REGULAR_EXPRESSION))
         found = [metadata for metadata, match in zip(found, matched, strict=True) if match]
     rows = tuple(
-        ListedTransaction(metadata.transactional_id, metadata.producer_id, metadata.state.label)
+        plans.ListedTransaction(metadata.transactional_id, metadata.producer_id, metadata.state.label)
         for metadata in found
         if event.access.allows(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, metadata.transactional_id)
     )
-    return answer(ListTransactionsReply(Code.NONE, unknown, rows))
+    return plans.answer(plans.ListTransactionsReply(Code.NONE, unknown, rows))
 
 
-def describe_transactions(state: CoordinatorState, event: DescribeTransactions, _now_ms: int) -> Plan:
+def describe_transactions(state: CoordinatorState, event: events.DescribeTransactions, _now_ms: int) -> plans.Plan:
     rows = tuple(_description(state, event, transactional_id) for transactional_id in event.transactional_ids)
-    return answer(DescribeTransactionsReply(rows))
+    return plans.answer(plans.DescribeTransactionsReply(rows))
 
 
-def _passes(metadata: TransactionMetadata, event: ListTransactions, now_ms: int) -> bool:
+def _passes(metadata: TransactionMetadata, event: events.ListTransactions, now_ms: int) -> bool:
     if event.producer_id_filters and metadata.producer_id not in event.producer_id_filters:
         return False
     if event.state_filters and metadata.state.label not in event.state_filters:
@@ -91,18 +72,18 @@ def _passes(metadata: TransactionMetadata, event: ListTransactions, now_ms: int)
     return event.duration_ms < 0 or now_ms - metadata.start_ms > event.duration_ms
 
 
-def _description(state: CoordinatorState, event: DescribeTransactions, name: str) -> DescribedTransaction:
+def _description(state: CoordinatorState, event: events.DescribeTransactions, name: str) -> plans.DescribedTransaction:
     if not event.access.allows(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, name):
-        return DescribedTransaction(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, name)
+        return plans.DescribedTransaction(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, name)
     if not name:
-        return DescribedTransaction(Code.INVALID_REQUEST, name)
+        return plans.DescribedTransaction(Code.INVALID_REQUEST, name)
     metadata = state.get(name)
     if metadata is None:
-        return DescribedTransaction(Code.TRANSACTIONAL_ID_NOT_FOUND, name)
+        return plans.DescribedTransaction(Code.TRANSACTIONAL_ID_NOT_FOUND, name)
     visible = (
         each for each in metadata.partitions if event.access.allows(AclOperation.DESCRIBE, Resource.TOPIC, each.topic)
     )
-    return DescribedTransaction(
+    return plans.DescribedTransaction(
         Code.NONE,
         name,
         metadata.state.label,
@@ -133,7 +114,7 @@ def _matching(pattern: str, names: Sequence[str]) -> list[bool] | None:
     return list(matched.to_pylist())
 
 
-HANDLERS: dict[type, Callable[[CoordinatorState, Any, int], Plan]] = {
+HANDLERS: dict[type, Callable[[CoordinatorState, Any, int], plans.Plan]] = {
     events.InitProducerId: init_producer_id,
     events.AddPartitionsToTxn: add_partitions,
     events.AddOffsetsToTxn: add_offsets,
@@ -148,11 +129,11 @@ HANDLERS: dict[type, Callable[[CoordinatorState, Any, int], Plan]] = {
 }
 
 
-def step(state: CoordinatorState, event: events.Event, now_ms: int) -> Plan:
+def step(state: CoordinatorState, event: events.Event, now_ms: int) -> plans.Plan:
     return HANDLERS[type(event)](state, event, now_ms)
 
 
-def reserve(state: CoordinatorState, plan: Plan) -> CoordinatorState:
+def reserve(state: CoordinatorState, plan: plans.Plan) -> CoordinatorState:
     """Mark the plan as in progress: its id is pending, and the producer ids it took are used.
 
     Must be called right after `step`, before any other event is stepped.
@@ -163,7 +144,7 @@ def reserve(state: CoordinatorState, plan: Plan) -> CoordinatorState:
     return reserved.with_metadata(plan.reserved.transactional_id, plan.reserved)
 
 
-def apply(state: CoordinatorState, plan: Plan) -> CoordinatorState:
+def apply(state: CoordinatorState, plan: plans.Plan) -> CoordinatorState:
     """Apply the plan's outcome, once its records are durable.
 
     The new state is decoded from the record, not copied from the plan, so that recovery from the log gives the same
@@ -181,31 +162,31 @@ class Settled:
     """A finished plan: the new state, then the reply to send, then the effects to carry out."""
 
     state: CoordinatorState
-    reply: Reply | None
-    effects: tuple[Effect, ...]
+    reply: plans.Reply | None
+    effects: tuple[plans.Effect, ...]
 
 
-def settle(state: CoordinatorState, plan: Plan, append_code: int = Code.NONE) -> Settled:
+def settle(state: CoordinatorState, plan: plans.Plan, append_code: int = Code.NONE) -> Settled:
     """End a plan that was reserved; ``append_code`` is Kafka's code of a failed append, else 0."""
     if append_code == Code.NONE:
         return Settled(apply(state, plan), plan.reply, plan.effects)
     code, before, reply = append_error(append_code), plan.reserved, plan.reply
-    if isinstance(reply, CodeReply | AddPartitionsReply):
+    if isinstance(reply, plans.CodeReply | plans.AddPartitionsReply):
         reply = reply.failed(code)
     if before is None:
         return Settled(state, reply, ())
     # The pending change is cleared, and the taken producer ids stay unused. The record that closes a transaction must
     # always be written, so it is retried while the log may recover.
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[plans.Effect, ...] = ()
     pending = None
     if before.marking is Marking.DONE and code == Code.COORDINATOR_NOT_AVAILABLE:
         pending = COMPLETION[before.state]
-        effects = (StepNext(events.CompleteTransaction(**before.ids)),)
+        effects = (plans.StepNext(events.CompleteTransaction(**before.ids)),)
     cleared = replace(before, pending=pending, marking=Marking.SENDING)
     return Settled(state.with_metadata(before.transactional_id, cleared), reply, effects)
 
 
-def _restored(record: LogRecord, plan: Plan) -> TransactionMetadata | None:
+def _restored(record: LogRecord, plan: plans.Plan) -> TransactionMetadata | None:
     value = record.value
     if value is None:
         return None
@@ -222,13 +203,13 @@ def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> Coordinator
     """
     latest = {record.transactional_id: record for record in records}
     for record in latest.values():
-        state = apply(state, Plan(records=(record,)))
+        state = apply(state, plans.Plan(records=(record,)))
     return state
 
 
 def finish_loading(
     state: CoordinatorState, index: int, *, coordinator_epoch: int, records: Iterable[LogRecord]
-) -> tuple[CoordinatorState, tuple[Effect, ...]]:
+) -> tuple[CoordinatorState, tuple[plans.Effect, ...]]:
     """The loaded partition and pending effects: every decided transaction is driven to its end again at once."""
     loaded = replay(state.with_partition(index, StatePartition(coordinator_epoch)), records)
     decided = (each for each in loaded.partitions[index].transactions.values() if each.state in DECIDED)
@@ -237,7 +218,7 @@ def finish_loading(
 
 def unrecorded(
     state: CoordinatorState, found: Mapping[Pair, AbstractSet[TopicPartition]]
-) -> tuple[AddPartitionsToTxn, ...]:
+) -> tuple[events.AddPartitionsToTxn, ...]:
     """Implicit adds that a power loss removed from the log although their partitions' records survived.
 
     ``found`` has the partitions with an open transaction by pair. A leader that adds its partition itself waits for the
@@ -250,7 +231,7 @@ def unrecorded(
     if state.settings.transaction_version < EPOCH_BUMP_VERSION:
         return ()
     return tuple(
-        AddPartitionsToTxn(**metadata.ids, partitions=tuple(sorted(lost)))
+        events.AddPartitionsToTxn(**metadata.ids, partitions=tuple(sorted(lost)))
         for metadata in sorted(state, key=lambda each: each.transactional_id)
         if (metadata.state in AT_REST or (metadata.state is StateId.ONGOING and not metadata.kept))
         and (lost := found.get(metadata.pair, frozenset()) - metadata.partitions)

@@ -14,27 +14,8 @@ from kafka.protocol import admin, producer
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator import events, plans
 from spark_2pc_sink.reference.coordinator.add_partitions import BATCH_VERSION, batch_allowed
-from spark_2pc_sink.reference.coordinator.events import (
-    CLUSTER_NAME,
-    AclOperation,
-    AddOffsetsToTxn,
-    AddPartitionsToTxn,
-    DescribeTransactions,
-    EndTxn,
-    InitProducerId,
-    ListTransactions,
-    Resource,
-)
-from spark_2pc_sink.reference.coordinator.plans import (
-    AddOffsetsReply,
-    AddPartitionsReply,
-    DescribedTransaction,
-    DescribeTransactionsReply,
-    EndTxnReply,
-    InitProducerIdReply,
-    ListTransactionsReply,
-)
 from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, by_topic
 from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
 from spark_2pc_sink.reference.log.producer_state import EndMarker
@@ -65,13 +46,13 @@ class TransactionHandlers:
             # Nothing may be reserved, or the id would be pending for ever.
             detail = f"a transactional id of more than {STRING_BYTES_MAX} bytes"
             raise RemoteProtocolError(peer="the client", detail=detail)
-        event = InitProducerId(
+        event = events.InitProducerId(
             **_client(context, request),
             timeout_ms=request.transaction_timeout_ms,
             enable_2pc=request.enable2_pc,
             keep_prepared=request.keep_prepared_txn,
         )
-        reply = cast("InitProducerIdReply", await self._service.submit(event))
+        reply = cast("plans.InitProducerIdReply", await self._service.submit(event))
         return producer.InitProducerIdResponse(
             error_code=reply.code,
             producer_id=reply.pair.producer_id,
@@ -103,14 +84,14 @@ class TransactionHandlers:
 
     @serves(Api.ADD_OFFSETS_TO_TXN, 0, 4)
     async def add_offsets(self, context: RequestContext, request: Any) -> Any:
-        event = AddOffsetsToTxn(**_client(context, request), group_id=request.group_id)
-        reply = cast("AddOffsetsReply", await self._service.submit(event))
+        event = events.AddOffsetsToTxn(**_client(context, request), group_id=request.group_id)
+        reply = cast("plans.AddOffsetsReply", await self._service.submit(event))
         return producer.AddOffsetsToTxnResponse(error_code=reply.code)
 
     @serves(Api.END_TXN, 0, 5)
     async def end_txn(self, context: RequestContext, request: Any) -> Any:
-        event = EndTxn(**_client(context, request), commit=request.committed)
-        reply = cast("EndTxnReply", await self._service.submit(event))
+        event = events.EndTxn(**_client(context, request), commit=request.committed)
+        reply = cast("plans.EndTxnReply", await self._service.submit(event))
         return producer.EndTxnResponse(
             error_code=reply.code, producer_id=reply.pair.producer_id, producer_epoch=reply.pair.epoch
         )
@@ -121,8 +102,8 @@ class TransactionHandlers:
 
         The codes of markers with one producer id are merged; the last marker of a partition wins, as in Kafka.
         """
-        operations = (AclOperation.ALTER, AclOperation.CLUSTER_ACTION)
-        allowed = any(context.access.allows(each, Resource.CLUSTER, CLUSTER_NAME) for each in operations)
+        operations = (events.AclOperation.ALTER, events.AclOperation.CLUSTER_ACTION)
+        allowed = any(context.access.allows(each, events.Resource.CLUSTER, events.CLUSTER_NAME) for each in operations)
         written = await asyncio.gather(*(self._write(marker, allowed=allowed) for marker in request.markers))
         merged: dict[int, dict[TopicPartition, int]] = {}
         for marker, codes in zip(request.markers, written, strict=True):
@@ -141,20 +122,20 @@ class TransactionHandlers:
 
     @serves(Api.DESCRIBE_TRANSACTIONS, 0, 0)
     async def describe_transactions(self, context: RequestContext, request: Any) -> Any:
-        event = DescribeTransactions(transactional_ids=tuple(request.transactional_ids), access=context.access)
-        reply = cast("DescribeTransactionsReply", await self._service.submit(event))
+        event = events.DescribeTransactions(transactional_ids=tuple(request.transactional_ids), access=context.access)
+        reply = cast("plans.DescribeTransactionsReply", await self._service.submit(event))
         return admin.DescribeTransactionsResponse(transaction_states=[_description(row) for row in reply.transactions])
 
     @serves(Api.LIST_TRANSACTIONS, 0, 2)
     async def list_transactions(self, context: RequestContext, request: Any) -> Any:
-        event = ListTransactions(
+        event = events.ListTransactions(
             state_filters=tuple(request.state_filters),
             producer_id_filters=tuple(request.producer_id_filters),
             duration_ms=request.duration_filter,
             pattern=request.transactional_id_pattern,
             access=context.access,
         )
-        reply = cast("ListTransactionsReply", await self._service.submit(event))
+        reply = cast("plans.ListTransactionsReply", await self._service.submit(event))
         return admin.ListTransactionsResponse(
             error_code=reply.code,
             unknown_state_filters=list(reply.unknown_state_filters),
@@ -166,13 +147,13 @@ class TransactionHandlers:
             ],
         )
 
-    async def _add(self, topics: Iterable[Any], **given: Any) -> AddPartitionsReply:
+    async def _add(self, topics: Iterable[Any], **given: Any) -> plans.AddPartitionsReply:
         partitions = tuple(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
         found = {each.topic: self._topics.topic(each.topic) for each in partitions}
         counts = {name: 0 if topic is None else topic.partitions for name, topic in found.items()}
         unknown = frozenset(each for each in partitions if not 0 <= each.partition < counts[each.topic])
-        event = AddPartitionsToTxn(**given, partitions=partitions, unknown=unknown)
-        return cast("AddPartitionsReply", await self._service.submit(event))
+        event = events.AddPartitionsToTxn(**given, partitions=partitions, unknown=unknown)
+        return cast("plans.AddPartitionsReply", await self._service.submit(event))
 
     async def _write(self, marker: Any, *, allowed: bool) -> dict[TopicPartition, int]:
         partitions = [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
@@ -194,7 +175,7 @@ def _client(context: RequestContext, request: Any, *, prefix: str = "") -> dict[
     return {**given, "version": context.version, "access": context.access}
 
 
-def _topic_results(reply: AddPartitionsReply) -> list[Any]:
+def _topic_results(reply: plans.AddPartitionsReply) -> list[Any]:
     return [
         _TxnTopicResult(
             name=topic,
@@ -206,7 +187,7 @@ def _topic_results(reply: AddPartitionsReply) -> list[Any]:
     ]
 
 
-def _description(row: DescribedTransaction) -> Any:
+def _description(row: plans.DescribedTransaction) -> Any:
     topics = by_topic((partition, None) for partition in row.partitions)
     return _Description(
         error_code=row.code,

@@ -69,18 +69,16 @@ def inspect(records: Buffer) -> BatchHeader:
     (``ProduceRequest.validateRecords``, ``LogValidator.validateBatch``).
     """
     if len(records) < HEADER_BYTES:
-        raise _refused(Code.INVALID_RECORD, f"{len(records)} bytes are no record batch")
+        raise _refused(Code.INVALID_RECORD, f"{len(records)} bytes are too short for a record batch")
     header = read_header(records)
     if header.length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
         raise _refused(Code.CORRUPT_MESSAGE, f"length {header.length} is too short for a batch v2")
     if header.magic != MAGIC:
-        raise _refused(Code.INVALID_RECORD, f"format v{header.magic}: only v{MAGIC} is taken")
+        raise _refused(Code.INVALID_RECORD, f"format v{header.magic}; only v{MAGIC} is supported")
     if header.size_bytes != len(records):
-        raise _refused(
-            Code.INVALID_RECORD, f"one batch of {header.size_bytes} bytes was announced, {len(records)} bytes came"
-        )
+        raise _refused(Code.INVALID_RECORD, f"a batch of {header.size_bytes} bytes in {len(records)} bytes")
     if checksum(memoryview(records)[CRC_END:]) != header.crc:
-        raise _refused(Code.CORRUPT_MESSAGE, "the CRC does not fit the bytes")
+        raise _refused(Code.CORRUPT_MESSAGE, "the CRC does not match")
     fault = _client_fault(header)
     if fault:
         raise _refused(Code.INVALID_RECORD, fault)
@@ -150,11 +148,11 @@ def _client_fault(header: BatchHeader) -> str:
     """LogValidator's objection to a client's batch, or ''."""
     records, payload_bytes = header.record_count, header.size_bytes - HEADER_BYTES
     faults = (
-        (header.base_offset != 0, f"the base offset is {header.base_offset}: it is the broker's to give"),
-        (header.control, "clients write no control batches"),
+        (header.base_offset != 0, f"the base offset is {header.base_offset}, not 0"),
+        (header.control, "clients must not write control batches"),
         (header.has_producer and header.base_sequence < 0, f"producer id {header.producer_id} without a sequence"),
-        (records <= 0 or records != header.last_offset_delta + 1, f"{records} records do not fit the offsets"),
-        (header.compression > COMPRESSION_MAX, f"the compression {header.compression} is unknown"),
+        (records <= 0 or records != header.last_offset_delta + 1, f"{records} records do not match the offsets"),
+        (header.compression > COMPRESSION_MAX, f"unknown compression {header.compression}"),
         (
             not header.compression and records * _RECORD_BYTES_MIN > payload_bytes,
             f"{records} records in {payload_bytes} bytes",
@@ -175,7 +173,11 @@ KeyValue: TypeAlias = tuple[bytes | None, bytes | None]
 
 
 def encode_records(records: Sequence[KeyValue]) -> bytes:
-    return b"".join(_encode_record(delta, key, value) for delta, (key, value) in enumerate(records))
+    bodies = (
+        b"".join((b"\x00\x00", encode_varint(delta), _sized(key), _sized(value), b"\x00"))
+        for delta, (key, value) in enumerate(records)
+    )
+    return b"".join(encode_varint(len(body)) + body for body in bodies)
 
 
 def build_marker(
@@ -212,24 +214,17 @@ def decode_records(batch: bytes, header: BatchHeader) -> Iterator[Record]:
         detail = f"{header.record_count} records in a compressed batch; up to {COMPRESSED_RECORDS_MAX} are read"
         raise BatchError(code=Code.CORRUPT_MESSAGE, detail=detail)
     try:
-        yield from read_records(_section(batch, header), header)
+        if header.compression:
+            # Imported here: it loads pyarrow, which the server does not need until a client searches by timestamp.
+            from spark_2pc_sink.wire.batch_reader import decompress  # noqa: PLC0415
+            from spark_2pc_sink.wire.record_batch import Compression  # noqa: PLC0415
+
+            section = decompress(memoryview(batch)[HEADER_BYTES:], Compression(header.compression))
+        else:
+            section = batch[HEADER_BYTES:]
+        yield from read_records(section, header)
     except RemoteProtocolError as error:
         raise BatchError(code=Code.CORRUPT_MESSAGE, detail=error.detail) from error
-
-
-def _section(batch: bytes, header: BatchHeader) -> bytes:
-    if not header.compression:
-        return batch[HEADER_BYTES:]
-    # Imported here: it loads pyarrow, which the server does not need until a client searches by timestamp.
-    from spark_2pc_sink.wire.batch_reader import decompress  # noqa: PLC0415
-    from spark_2pc_sink.wire.record_batch import Compression  # noqa: PLC0415
-
-    return decompress(memoryview(batch)[HEADER_BYTES:], Compression(header.compression))
-
-
-def _encode_record(delta: int, key: bytes | None, value: bytes | None) -> bytes:
-    body = b"".join((b"\x00\x00", encode_varint(delta), _sized(key), _sized(value), b"\x00"))
-    return encode_varint(len(body)) + body
 
 
 def _sized(data: bytes | None) -> bytes:

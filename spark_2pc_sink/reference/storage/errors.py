@@ -30,8 +30,8 @@ class CorruptLogError(DualWriteError):
     def __str__(self) -> str:
         return (
             f"{self.path} is damaged at byte {self.position_bytes}: {self.detail}. It was complete on disk before the "
-            "next segment was begun, so that this is no torn write; nothing was changed. Restore the file from a copy, "
-            "or delete the directory of the partition if its records can be done without"
+            "next segment was begun, so this is not a torn write; nothing was changed. Restore the file from a copy, "
+            "or delete the directory of the partition if its records are not needed"
         )
 
 
@@ -48,7 +48,7 @@ class ShortLogError(DualWriteError):
             f"{self.path} ends at offset {self.end_offset}, and was on disk up to offset {self.durable_end} when the "
             "node last started or stopped: acknowledged records are damaged or missing, which no crash explains. "
             "Nothing was changed. Restore the file from a copy; or, to give these records up, remove log-ends.json "
-            "from the data directory: logs are then taken as they are"
+            "from the data directory: logs are then accepted as they are"
         )
 
 
@@ -65,7 +65,7 @@ class UnreadableRecordError(DualWriteError):
     def __str__(self) -> str:
         return (
             f"the record at offset {self.offset} of {self.topic}-{self.partition}, in {self.path}, cannot be "
-            f"understood: {self.detail}. The coordinator does not start, because what the record says would be lost; "
+            f"decoded: {self.detail}. The coordinator does not start, because the record's content would be lost; "
             "nothing was changed. Start the version that wrote it, or restore the data directory from a copy"
         )
 
@@ -80,8 +80,8 @@ class LogFailedError(DualWriteError):
 
     def __str__(self) -> str:
         return (
-            f"{self.operation} of {self.path} failed: {self.detail}; the partition takes no more records and answers "
-            "KAFKA_STORAGE_ERROR (56). Mend the disk and start the node again: opening keeps what is whole"
+            f"{self.operation} of {self.path} failed: {self.detail}; the partition refuses records with "
+            "KAFKA_STORAGE_ERROR (56). Repair the disk and restart the node: intact records are kept"
         )
 
 

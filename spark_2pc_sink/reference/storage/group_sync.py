@@ -3,9 +3,8 @@
 A caller that arrives while one is running waits for the next, which covers everything written before it begins. So
 the disk limits the number of fdatasyncs per second, but not the number of appends.
 
-A thread keeps a slow disk from blocking the event loop, but the switch costs more than an fdatasync of a fast
-disk. So small writes are synced on the loop itself for as long as that has been quick: a disk that stalls blocks
-the loop once, and is then synced in a thread until it is quick again.
+A thread keeps a slow disk from blocking the event loop, but the switch costs more than an fdatasync of a fast disk. So
+small writes are synced on the loop itself for as long as that has been quick.
 """
 
 from __future__ import annotations
@@ -85,23 +84,20 @@ class GroupSync:
             _answer(asked, None)
             return
         self._running, self._running_end = asked, end_offset
-        if little and self._last_seconds <= INLINE_SECONDS_MAX:
-            self._run_here(work)
-        else:
+        if not little or self._last_seconds > INLINE_SECONDS_MAX:
             self._run_in_thread(partial(self._timed, work))
+            return
+        failure = None
+        try:
+            self._timed(work)
+        except OSError as error:
+            failure = error
+        self._finished(failure)
 
     def _timed(self, work: Callable[[], None]) -> None:
         begun = time.perf_counter()
         work()
         self._last_seconds = time.perf_counter() - begun
-
-    def _run_here(self, work: Callable[[], None]) -> None:
-        try:
-            self._timed(work)
-        except OSError as error:
-            self._finished(error)
-        else:
-            self._finished(None)
 
     def _run_in_thread(self, work: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -121,8 +117,7 @@ class GroupSync:
         else:
             self._log.refuse(f"fdatasync failed: {error}")
             _logger.error(
-                "%s: fdatasync failed, so what the disk has is unknown until the next start reads it; nothing is taken "
-                "before that: %s",
+                "%s: fdatasync failed, refusing records until the next start reads what the disk has: %s",
                 self._log.path,
                 error,
             )

@@ -1,19 +1,18 @@
 """The segments of one partition as one log: append, roll, find, read, and track what is not on disk yet.
 
 Every segment but the last is completely on disk: rolling waits for fdatasync of the segment that it ends. Only there
-does the event loop wait for the disk, for data written since the last group commit, once per
-``log.segment.bytes``; in return, a bad batch in an earlier segment is always damage, never a torn write.
+does the event loop wait for the disk, once per ``log.segment.bytes``; in return, a bad batch in an earlier segment is
+always damage, never a torn write.
 
-A segment's index is in memory and has an entry for about every 4 KiB, under the same rule as Kafka's ``.index``
-files (``LogSegment.append``): the rule must be the same because it decides which aborted transactions a fetch lists.
+A segment's index is in memory, under the same rule as Kafka's ``.index`` files (``LogSegment.append``), because it
+decides which aborted transactions a fetch lists.
 
 Every start checks everything, which costs about a second per gigabyte and per hundred thousand batches. In the last
-segment the log ends at the first batch whose length, CRC or offset is wrong. Below the offset up to which the log was
-on disk at the last start or clean stop, this is also damage, and an error. Above it everything
-from there is truncated, as Kafka does after an unclean shutdown (``LogSegment.recover``): the disk may have stored
-the pages of the last, unfinished writes in any order, so an intact batch after a torn one was never
-acknowledged. In an earlier segment, which was completely on disk before the next one began, it is damage, and an
-error that names the file: Kafka would drop all later segments, with records that it has acknowledged.
+segment the log ends at the first batch whose length, CRC or offset is wrong, and is truncated there, as Kafka does
+after an unclean shutdown (``LogSegment.recover``): the disk may have stored the pages of unfinished writes in any
+order, so an intact batch after a torn one was never acknowledged. In an earlier segment, or below the offset up to
+which the log was on disk at the last start or clean stop, it is damage, and an error that names the file: Kafka would
+drop all later segments, with records that it has acknowledged.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Segment:
         """Position of the batch with ``offset``, or of the next one; the end if there is none."""
         entry = bisect_right(self._last_offsets, offset) - 1
         position = self._positions[entry] if entry >= 0 else 0
-        for found, header in self._walk(position):
+        for header, found in self.batches(position):
             if header.last_offset >= offset:
                 return found
         return self.file.size_bytes
@@ -89,14 +88,11 @@ class Segment:
         entry = bisect_left(self._timestamps_before, timestamp_ms) - 1
         return self._positions[entry] if entry >= 0 else 0
 
-    def batches(self, position: int) -> Iterator[tuple[BatchHeader, int]]:
-        return ((header, found) for found, header in self._walk(position))
-
     def batch(self, header: BatchHeader, position: int) -> bytes:
         return self.file.read(position, header.size_bytes)
 
-    def _walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Walk header by header; small batches share one read."""
+    def batches(self, position: int) -> Iterator[tuple[BatchHeader, int]]:
+        """Headers and positions from the batch at ``position`` on; small batches share one read."""
         chunk, chunk_position = b"", position
         while position + HEADER_BYTES <= self.file.size_bytes:
             start = position - chunk_position
@@ -105,7 +101,7 @@ class Segment:
             header = read_header(chunk, start)
             if header.length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
                 raise CorruptLogError(path=self.file.path, position_bytes=position, detail=f"length {header.length}")
-            yield position, header
+            yield header, position
             position += header.size_bytes
 
 
@@ -208,7 +204,7 @@ class SegmentedLog:
         """Open the store; each batch is validated and passed to ``take``. Blocks."""
         base_offsets = self._store.base_offsets()
         if base_offsets and base_offsets[0]:
-            detail = f"its first segment is missing, the first that is there begins at offset {base_offsets[0]}"
+            detail = f"its first segment is missing; the earliest one begins at offset {base_offsets[0]}"
             raise CorruptLogError(path=self.path, position_bytes=0, detail=detail)
         if not base_offsets and durable_end:
             raise ShortLogError(path=self.path, end_offset=0, durable_end=durable_end)
@@ -243,9 +239,11 @@ class SegmentedLog:
         if self.failure:
             raise OSError(self.failure)
         assert stamped.header.base_offset == self.end_offset
-        segment = self._segments[-1]
+        segment, header = self._segments[-1], stamped.header
+        too_long = segment.size_bytes + header.size_bytes > segment_bytes
+        too_far = header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
         try:
-            if self._full(segment, stamped.header, segment_bytes):
+            if segment.size_bytes and (too_long or too_far):
                 segment = self._roll(segment)
             segment.append(stamped)
         except TornFileError as error:
@@ -253,7 +251,7 @@ class SegmentedLog:
             raise
         if segment.file not in self._unsynced:
             self._unsynced.append(segment.file)
-        self.unsynced_bytes += stamped.header.size_bytes
+        self.unsynced_bytes += header.size_bytes
 
     def read(self, offset: int, *, max_bytes: int, min_one: bool, limit_offset: int) -> ReadBytes:
         """Whole batches from the one with ``offset``, all below ``limit_offset``, from one segment.
@@ -321,14 +319,6 @@ class SegmentedLog:
         self.refuse("it is closed")
         for segment in self._segments:
             segment.file.close()
-
-    def _full(self, segment: Segment, header: BatchHeader, segment_bytes: int) -> bool:
-        if segment.size_bytes == 0:
-            return False
-        return (
-            segment.size_bytes + header.size_bytes > segment_bytes
-            or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-        )
 
     def _roll(self, segment: Segment) -> Segment:
         try:

@@ -255,7 +255,7 @@ async def test_after_a_failed_fdatasync_readers_see_no_more_and_writers_are_refu
     with pytest.raises(LogFailedError):
         await log.sync()
     assert (log.high_watermark, values(log)) == (1, [b"safe"])
-    assert "nothing is taken before that: Input/output error" in caplog.text
+    assert "refusing records until the next start reads what the disk has: Input/output error" in caplog.text
     log.close()
 
 

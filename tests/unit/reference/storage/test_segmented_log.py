@@ -434,5 +434,5 @@ def test_a_first_segment_that_is_missing_is_told(tmp_path: Path) -> None:
     """Nothing deletes segments, so a log begins at 0."""
     store = DiskStore(tmp_path)
     store.segment(5).close()
-    with pytest.raises(CorruptLogError, match="the first that is there begins at offset 5"):
+    with pytest.raises(CorruptLogError, match="the earliest one begins at offset 5"):
         opened(store)

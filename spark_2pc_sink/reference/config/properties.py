@@ -215,12 +215,14 @@ class BrokerProperties:
         stripped = {name.strip(): value.strip() for name, value in values.items()}
         logins = {name: value for name, value in stripped.items() if _JAAS_NAME.fullmatch(name)}
         for name, value in stripped.items():
-            if name in FIXED:
-                _check_fixed(name, value)
-            elif name not in ROWS and name not in logins:
+            if name in FIXED and value.lower() != FIXED[name].value.lower():
+                remedy = f"set {FIXED[name].value}, or leave it out"
+                raise ConfigurationError(option=name, value=value, rule=FIXED[name].rule, remedy=remedy)
+            if name not in FIXED and name not in ROWS and name not in logins:
                 raise _unknown(name, value)
-        plain = {name: value for name, value in stripped.items() if name in ROWS}
-        read: dict[str, Any] = {ROWS[name].name: _read(ROWS[name], value) for name, value in plain.items()}
+        read: dict[str, Any] = {
+            ROWS[name].name: _read(ROWS[name], value) for name, value in stripped.items() if name in ROWS
+        }
         properties = cls(**read, users=_users(logins), given=frozenset(stripped))
         _check_all_take_effect(properties)
         return properties
@@ -267,14 +269,6 @@ def _unknown(name: str, value: str) -> ConfigurationError:
     meant_secret = any(repr(known) in remedy for known, item in ROWS.items() if setting_of(item).secret)
     shown = HIDDEN if meant_secret or re.search(r"password|jaas", name, re.IGNORECASE) else value
     return ConfigurationError(option=name, value=shown, rule="the server does not have this property", remedy=remedy)
-
-
-def _check_fixed(name: str, value: str) -> None:
-    fixed = FIXED[name]
-    if value.lower() != fixed.value.lower():
-        raise ConfigurationError(
-            option=name, value=value, rule=fixed.rule, remedy=f"set {fixed.value}, or leave it out"
-        )
 
 
 def _read(item: Field[Any], value: str) -> object:

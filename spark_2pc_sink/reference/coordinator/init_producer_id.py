@@ -96,7 +96,12 @@ def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int
         return answer(InitProducerIdReply(refused))
     if event.transactional_id is None:
         # Other fields of the request, including flags, are not validated for an idempotent producer.
-        return _idempotent(state)
+        taken = state.producer_ids.take()
+        if taken is None:
+            return _no_producer_id()
+        effects = (AllocateProducerIdBlock(),) if taken[1].wants_block else ()
+        reply = InitProducerIdReply(Code.NONE, Pair(taken[0], 0))
+        return Plan(reply=reply, producer_ids=taken[1], effects=effects)
     refused = _checked(state, event)
     if refused:
         return answer(InitProducerIdReply(refused))
@@ -140,15 +145,6 @@ def _checked(state: CoordinatorState, event: InitProducerId) -> Code:
     if not event.enable_2pc and not 0 < event.timeout_ms <= state.settings.transaction_max_timeout_ms:
         return Code.INVALID_TRANSACTION_TIMEOUT
     return Code.NONE
-
-
-def _idempotent(state: CoordinatorState) -> Plan:
-    taken = state.producer_ids.take()
-    if taken is None:
-        return _no_producer_id()
-    producer_id, rest = taken
-    effects = (AllocateProducerIdBlock(),) if rest.wants_block else ()
-    return Plan(reply=InitProducerIdReply(Code.NONE, Pair(producer_id, 0)), producer_ids=rest, effects=effects)
 
 
 def _no_producer_id() -> Plan:

@@ -70,11 +70,7 @@ class ClusterHandlers:
         elif ids:
             topics = [self._topic_by_id(each, access) for each in ids]
         else:
-            creating = request.allow_auto_topic_creation and self._catalog.properties.auto_create_topics_enable
-            names = dict.fromkeys(topic.name for topic in asked)
-            topics = [self._topic_by_name(each, access, creating=creating) for each in names]
-            if creating:
-                await self._create([each.name for each in topics if each.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION])
+            topics = await self._topics_by_name(request, access)
         if request.include_topic_authorized_operations:
             for topic in topics:
                 if topic.error_code in _SHOWN_CODES:
@@ -96,13 +92,23 @@ class ClusterHandlers:
             return _no_topic(Code.TOPIC_AUTHORIZATION_FAILED, None, topic_id)
         return self._described(topic)
 
-    def _topic_by_name(self, name: str, access: Access, *, creating: bool) -> Any:
-        topic = self._catalog.topic(name)
-        if not _may_describe(access, name) or (creating and topic is None and not may_create(access, name)):
-            return _no_topic(Code.TOPIC_AUTHORIZATION_FAILED, name)
-        if topic is not None:
-            return self._described(topic)
-        return _no_topic(Code.INVALID_TOPIC_EXCEPTION if name_fault(name) else Code.UNKNOWN_TOPIC_OR_PARTITION, name)
+    async def _topics_by_name(self, request: Any, access: Access) -> list[Any]:
+        creating = request.allow_auto_topic_creation and self._catalog.properties.auto_create_topics_enable
+        topics, missing = [], []
+        for name in dict.fromkeys(topic.name for topic in request.topics):
+            topic = self._catalog.topic(name)
+            if not _may_describe(access, name) or (creating and topic is None and not may_create(access, name)):
+                topics.append(_no_topic(Code.TOPIC_AUTHORIZATION_FAILED, name))
+            elif topic is not None:
+                topics.append(self._described(topic))
+            elif name_fault(name):
+                topics.append(_no_topic(Code.INVALID_TOPIC_EXCEPTION, name))
+            else:
+                topics.append(_no_topic(Code.UNKNOWN_TOPIC_OR_PARTITION, name))
+                missing.append(name)
+        if creating and missing:
+            await self._create(missing)
+        return topics
 
     async def _create(self, missing: list[str]) -> None:
         """Create topics in one change, up to the limit per request; the client's next request finds them.
@@ -110,20 +116,18 @@ class ClusterHandlers:
         The rest is left to that request too. Names that collide with others are skipped, as in Kafka.
         """
         partitions = self._catalog.properties.num_partitions
-        taken = {unified(topic.name) for topic in self._catalog.topics()} if missing else set()
-        names: list[str] = []
+        names_max = max(AUTO_CREATED_PARTITIONS_MAX // partitions, 1)
+        taken = {unified(topic.name) for topic in self._catalog.topics()}
+        by_unified: dict[str, str] = {}
         for name in missing:
-            if (len(names) + 1) * partitions > max(AUTO_CREATED_PARTITIONS_MAX, partitions):
-                _log.warning("Metadata names %d missing topics; creating %d of them", len(missing), len(names))
-                break
-            if unified(name) not in taken:
-                taken.add(unified(name))
-                names.append(name)
-        if names:
-            try:
-                await self._catalog.create_topics(names, partitions)
-            except OSError as error:
-                _log.warning("could not create %d topics named by Metadata: %s", len(names), error)
+            by_unified.setdefault(unified(name), name)
+        names = [name for key, name in by_unified.items() if key not in taken]
+        if len(names) > names_max:
+            _log.warning("Metadata names %d missing topics; creating %d of them", len(missing), names_max)
+        try:
+            await self._catalog.create_topics(names[:names_max], partitions)
+        except OSError as error:
+            _log.warning("could not create %d topics named by Metadata: %s", len(names[:names_max]), error)
 
     def _described(self, topic: Topic) -> Any:
         node, epoch = self._catalog.node_id, self._catalog.node_epoch

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from kafka.protocol.admin import CreatePartitionsResponse, CreateTopicsResponse, DeleteTopicsResponse
@@ -96,26 +96,30 @@ class TopicHandlers:
         fault = name_fault(asked.name) or (other and f"Topic '{asked.name}' collides with existing topic: {other}")
         if fault:
             raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, fault)
-        configs = _checked_configs(asked.configs)
+        nothing = [config.name for config in asked.configs if config.value is None]
+        if nothing:
+            raise RefusedError(Code.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nothing)}")
+        try:
+            configs = check_topic_configs({config.name: config.value for config in asked.configs})
+        except ConfigurationError as error:
+            raise RefusedError(Code.INVALID_CONFIG, config_fault(error)) from error
         return self._assigned(asked) if asked.assignments else self._partitions(asked), configs
 
     def _partitions(self, asked: Any) -> int:
-        if asked.replication_factor < _DEFAULT or asked.replication_factor == 0:
-            raise RefusedError(
-                Code.INVALID_REPLICATION_FACTOR,
-                "Replication factor must be larger than 0, or -1 to use the default value.",
-            )
+        factor = asked.replication_factor
+        if factor < _DEFAULT or factor == 0:
+            text = "Replication factor must be larger than 0, or -1 to use the default value."
+            raise RefusedError(Code.INVALID_REPLICATION_FACTOR, text)
         if asked.num_partitions < _DEFAULT or asked.num_partitions == 0:
-            raise RefusedError(
-                Code.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+            text = "Number of partitions was set to an invalid non-positive value."
+            raise RefusedError(Code.INVALID_PARTITIONS, text)
+        if factor > 1:
+            text = (
+                f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot "
+                "be reached because only 1 broker(s) are registered or some brokers have all their log directories "
+                "cordoned."
             )
-        if asked.replication_factor > 1:
-            raise RefusedError(
-                Code.INVALID_REPLICATION_FACTOR,
-                f"Unable to replicate the partition {asked.replication_factor} time(s): The target replication factor "
-                f"of {asked.replication_factor} cannot be reached because only 1 broker(s) are registered or some "
-                "brokers have all their log directories cordoned.",
-            )
+            raise RefusedError(Code.INVALID_REPLICATION_FACTOR, text)
         if asked.num_partitions > PARTITIONS_MAX:
             raise RefusedError(Code.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         default = self._catalog.properties.num_partitions
@@ -217,26 +221,13 @@ class TopicHandlers:
             raise _needed(topic.name)
         additional = asked.count - topic.partitions
         if asked.assignments is not None and len(asked.assignments) != additional:
-            raise RefusedError(
-                Code.INVALID_REPLICA_ASSIGNMENT,
-                f"Attempted to add {additional} additional partition(s), but only {len(asked.assignments)} "
-                "assignment(s) were specified.",
-            )
+            text = f"Attempted to add {additional} additional partition(s), but only {len(asked.assignments)} "
+            raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, f"{text}assignment(s) were specified.")
         if additional > PARTITIONS_MAX:
             text = "Excessively large number of additional partitions per request."
             raise RefusedError(Code.POLICY_VIOLATION, text)
         for each in asked.assignments or ():
             self._check_replicas(each.broker_ids)
-
-
-def _checked_configs(configs: Iterable[Any]) -> dict[str, str]:
-    nothing = [config.name for config in configs if config.value is None]
-    if nothing:
-        raise RefusedError(Code.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nothing)}")
-    try:
-        return check_topic_configs({config.name: config.value for config in configs})
-    except ConfigurationError as error:
-        raise RefusedError(Code.INVALID_CONFIG, config_fault(error)) from error
 
 
 def _exists(name: str) -> RefusedError:
@@ -262,9 +253,8 @@ def _check_count(topic: Topic | None, count: int) -> Topic:
 
 def _may(access: Access, operation: AclOperation, name: str) -> bool:
     """True if the principal may do this to the topic, or delete every topic."""
-    return access.allows(AclOperation.DELETE, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
-        operation, Resource.TOPIC, name
-    )
+    deletes_all = access.allows(AclOperation.DELETE, Resource.CLUSTER, CLUSTER_NAME)
+    return deletes_all or access.allows(operation, Resource.TOPIC, name)
 
 
 def _sorted_out(request: Any, version: int) -> tuple[list[str], list[uuid.UUID], list[Any]]:

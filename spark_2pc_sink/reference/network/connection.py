@@ -74,8 +74,8 @@ def certificate_principal(certificate: Mapping[str, Any] | None) -> str:
     subject = (certificate or {}).get("subject", ())
     if not subject:
         return ANONYMOUS
-    parts = ("+".join(f"{_SHORT_NAMES.get(key, key)}={_escape(value)}" for key, value in each) for each in subject)
-    return f"User:{','.join(reversed(list(parts)))}"
+    parts = ["+".join(f"{_SHORT_NAMES.get(key, key)}={_escape(value)}" for key, value in each) for each in subject]
+    return f"User:{','.join(reversed(parts))}"
 
 
 def _escape(value: str) -> str:

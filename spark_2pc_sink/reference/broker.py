@@ -74,11 +74,8 @@ class Broker:
         offsets_partitions = next(each.partitions for each in catalog.topics() if each.name == GROUP_OFFSETS)
         store = GroupStore(catalog, partition_count=offsets_partitions, now_ms=now_ms)
         self._markers = MarkerWriter(catalog, on_group_marker=store.on_marker, now_ms=now_ms)
-        settings = settings_of(
-            properties,
-            transaction_version=catalog.transaction_version,
-            offsets_partition_count=offsets_partitions,
-        )
+        level = catalog.transaction_version
+        settings = settings_of(properties, transaction_version=level, offsets_partition_count=offsets_partitions)
         self._transactions = TransactionService(
             catalog, self._markers, settings=settings, properties=properties, now_ms=now_ms
         )

@@ -73,7 +73,7 @@ _SPEC_VERSIONS: Final[dict[int, int]] = {
 
 @dataclass(slots=True)
 class _Read:
-    """One partition of a Fetch; its answer may be replaced until the request is answered."""
+    """One partition of a Fetch; its answer may be replaced until the end."""
 
     topic: str
     wanted: Any
@@ -95,19 +95,12 @@ class PartitionHandlers:
             return FetchResponse(error_code=Code.FETCH_SESSION_ID_NOT_FOUND)
         topics = [(topic, self._locate(context, topic)) for topic in request.topics]
         bytes_max = min(request.max_bytes, FETCH_BYTES_MAX)
-        await self._poll(
-            [read for _, found in topics for read in found],
-            isolation=_isolation(request),
-            bytes_max=bytes_max,
-            bytes_min=min(request.min_bytes, bytes_max),
-            wait_ms_max=min(request.max_wait_ms, FETCH_WAIT_MS_MAX),
-        )
-        return FetchResponse(
-            responses=[
-                _FetchedTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=[each.answer for each in reads])
-                for topic, reads in topics
-            ]
-        )
+        await self._poll([read for _, found in topics for read in found], request, bytes_max)
+        responses = [
+            _FetchedTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=[each.answer for each in reads])
+            for topic, reads in topics
+        ]
+        return FetchResponse(responses=responses)
 
     def _locate(self, context: RequestContext, named: Any) -> list[_Read]:
         by_id = context.version >= _TOPIC_ID_VERSION
@@ -121,11 +114,9 @@ class PartitionHandlers:
             reads.append(_Read(name, each, _unread(each, refusal if known else Code.UNKNOWN_TOPIC_OR_PARTITION)))
         return reads
 
-    async def _poll(
-        self, reads: list[_Read], *, isolation: Isolation, bytes_max: int, bytes_min: int, wait_ms_max: int
-    ) -> None:
+    async def _poll(self, reads: list[_Read], request: Any, bytes_max: int) -> None:
         now_s = asyncio.get_running_loop().time
-        end_s = now_s() + wait_ms_max / 1000
+        end_s = now_s() + min(request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000
         while True:
             for read in reads:
                 if not read.answer.error_code:
@@ -138,9 +129,9 @@ class PartitionHandlers:
                         read.log = log
             # Registered before reading: anything that becomes visible from here on must wake this request.
             changes = {read.log.changed() for read in reads if read.log is not None}
-            found = _read_all(reads, isolation, bytes_max)
-            left_s = end_s - now_s()
-            if found >= bytes_min or left_s <= 0 or not changes or any(read.answer.error_code for read in reads):
+            found = _read_all(reads, _isolation(request), bytes_max)
+            left_s, enough = end_s - now_s(), found >= min(request.min_bytes, bytes_max)
+            if enough or left_s <= 0 or not changes or any(read.answer.error_code for read in reads):
                 return
             await asyncio.wait(changes, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
@@ -224,12 +215,12 @@ class PartitionHandlers:
         rows = []
         for index in (asked.partition_index for asked in topic.partitions):
             log = codes.get(index) or find_log(self._cluster, topic.name, index)  # it may have been deleted meanwhile
-            code, low_watermark = (log, NO_OFFSET) if isinstance(log, Code) else (Code.NONE, log.log_start_offset)
-            rows.append(
-                _DeletedTopic.DeleteRecordsPartitionResult(
-                    partition_index=index, low_watermark=low_watermark, error_code=code
-                )
-            )
+            row = _DeletedTopic.DeleteRecordsPartitionResult(partition_index=index, low_watermark=NO_OFFSET)
+            if isinstance(log, Code):
+                row.error_code = log
+            else:
+                row.low_watermark = log.log_start_offset
+            rows.append(row)
         return _DeletedTopic(name=topic.name, partitions=rows)
 
     def _start(self, name: str, partition: int, offset: int) -> int | Code:
@@ -251,14 +242,12 @@ class PartitionHandlers:
                 code = Code.INVALID_TOPIC_EXCEPTION
             rows = []
             for index in topic.partition_indexes:
-                log = code or find_log(self._cluster, topic.name, index)
-                rows.append(
-                    _Producers(partition_index=index, error_code=log)
-                    if isinstance(log, Code)
-                    else _Producers(
-                        partition_index=index, active_producers=[_producer(each) for each in log.producers()]
-                    )
-                )
+                log, row = code or find_log(self._cluster, topic.name, index), _Producers(partition_index=index)
+                if isinstance(log, Code):
+                    row.error_code = log
+                else:
+                    row.active_producers = [_producer(each) for each in log.producers()]
+                rows.append(row)
             topics.append(_ProducersTopic(name=topic.name, partitions=rows))
         return DescribeProducersResponse(topics=topics)
 

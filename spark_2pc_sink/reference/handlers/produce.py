@@ -1,11 +1,8 @@
 """Produce: client records, one batch per partition (semantics of ``KafkaApis.handleProduceRequest``).
 
-The steps are Kafka's: read the batches, authorise, find the partitions, ask the coordinator about transactions
-new to a partition, append to every partition, wait once until everything is durable, answer. A request without
-transactional batches waits only for the disk, so requests that arrive in sequence on a connection are
-appended in that order.
-
-For batches refused because of some records: which ones, with Kafka's messages (KIP-467).
+The steps are Kafka's: read the batches, authorise, find the partitions, ask the coordinator about transactions new to a
+partition, append to every partition, wait once until everything is durable, answer. A batch that is refused because of
+some records names them, with Kafka's messages (KIP-467).
 """
 
 from __future__ import annotations
@@ -212,12 +209,9 @@ class ProduceHandlers:
                 for topic, found in topics
             ]
             return ProduceResponse(responses=responses)
-        failed = next((write for write in writes if write.code), None)
-        if failed is not None:
-            raise RemoteProtocolError(
-                peer="the client",
-                detail=f"a Produce without acks failed for {failed.topic}-{failed.answer.index}: {failed.code}",
-            )
+        for failed in (write for write in writes if write.code):
+            detail = f"a Produce without acks failed for {failed.topic}-{failed.answer.index}: {failed.code}"
+            raise RemoteProtocolError(peer="the client", detail=detail)
         return None
 
     def _locate(self, context: RequestContext, named: Any, writes: list[_Write]) -> None:

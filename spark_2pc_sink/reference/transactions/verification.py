@@ -65,11 +65,10 @@ class Verification:
         return self._properties.transaction_partition_verification_enable or produce_question(version) is Question.ADD
 
     def keeps_out(self, pair: Pair) -> bool:
-        """Whether this pair's transaction was kept: leaders then refuse the pair as fenced.
+        """Whether this pair's transaction was kept: leaders then refuse the pair as fenced (KIP-939).
 
-        KIP-939 raises the epoch to "fence requests from previous incarnations". If the transaction is already open on a
-        partition, its leader appends without asking the coordinator. So this is checked after the last wait before the
-        append: later data would be committed together with the prepared data.
+        If the transaction is already open on a partition, its leader appends without asking the coordinator. So this is
+        checked after the last wait before the append: later data would be committed together with the prepared data.
         """
         return self._service.state.keeps(pair)
 

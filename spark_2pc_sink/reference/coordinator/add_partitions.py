@@ -44,7 +44,7 @@ def batch_allowed(access: Access) -> Code:
 
 
 def add_partitions(state: CoordinatorState, event: AddPartitionsToTxn, now_ms: int) -> Plan:
-    refused = _front_door(event)
+    refused = _request_refusal(event)
     if refused is not None:
         return answer(refused)
     reply = _all_added(event)
@@ -67,7 +67,7 @@ def _all_added(event: AddPartitionsToTxn) -> AddPartitionsReply:
     return AddPartitionsReply(event.transactional_id, tuple((each, Code.NONE) for each in event.partitions))
 
 
-def _front_door(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
+def _request_refusal(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
     """KafkaApis.handleAddPartitionsToTxnRequest: all partitions may be added (or verified), or none.
 
     Brokers need no grants on ids and topics; that the partitions exist is checked for them too.

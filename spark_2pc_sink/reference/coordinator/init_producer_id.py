@@ -91,7 +91,7 @@ INIT_GRID: dict[tuple[Standing, ClaimedPair], InitStep | Code] = {
 
 
 def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int) -> Plan:
-    refused = _front_door(event)
+    refused = _request_refusal(event)
     if refused:
         return answer(InitProducerIdReply(refused))
     if event.transactional_id is None:
@@ -115,7 +115,7 @@ def block_allocated(state: CoordinatorState, event: ProducerIdBlockAllocated, _n
     return Plan(producer_ids=state.producer_ids.with_block(ProducerIdBlock(event.first, event.size)))
 
 
-def _front_door(event: InitProducerId) -> Code:
+def _request_refusal(event: InitProducerId) -> Code:
     """KafkaApis.handleInitProducerIdRequest: authorisation; then producer id and epoch must both be set, or neither."""
     access, name = event.access, event.transactional_id
     if name is None:
@@ -175,13 +175,13 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
     if event.keep_prepared and metadata.state is StateId.ONGOING:
         if not _keeps_unchanged(state):
             return _keep(state, metadata, event, now_ms)
-        if metadata.two_phase_commit and _own(metadata, event.held):
+        if metadata.two_phase_commit and _is_own(metadata, event.held):
             # Nothing changes, so the producer that prepared the transaction can still end it, and add to it.
             return answer(InitProducerIdReply(Code.NONE, metadata.client_pair, metadata.pair))
-    own = _own(metadata, event.held)
+    own = _is_own(metadata, event.held)
     outcome = INIT_GRID[_standing(metadata), _claim(metadata, event)] if own else Code.PRODUCER_FENCED
     if isinstance(outcome, Code):
-        return answer(InitProducerIdReply(_named(outcome, event)))
+        return answer(InitProducerIdReply(_code_for_version(outcome, event)))
     if outcome is InitStep.FENCE:
         return fence(state, metadata, now_ms, InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS))
     return _renew(state, metadata, event, now_ms, outcome)
@@ -191,7 +191,7 @@ def _keeps_unchanged(state: CoordinatorState) -> bool:
     return state.settings.profile is Profile.KEEP_UNCHANGED
 
 
-def _own(metadata: TransactionMetadata, held: Pair | None) -> bool:
+def _is_own(metadata: TransactionMetadata, held: Pair | None) -> bool:
     """True if the request is from a producer of this id, as far as the producer id shows.
 
     A kept transaction belongs only to the last pair handed out: an earlier holder that sends its own pair
@@ -229,7 +229,7 @@ def _keep(state: CoordinatorState, metadata: TransactionMetadata, event: InitPro
     """
     client = metadata.client_pair
     if event.held not in (None, client):
-        return answer(InitProducerIdReply(_named(Code.PRODUCER_FENCED, event)))
+        return answer(InitProducerIdReply(_code_for_version(Code.PRODUCER_FENCED, event)))
     following = following_pair(state, client)
     if following is None:
         return _no_producer_id()
@@ -293,6 +293,6 @@ def _timeout(event: InitProducerId) -> int:
     return TIMEOUT_NEVER_MS if event.enable_2pc else event.timeout_ms
 
 
-def _named(code: Code, event: InitProducerId) -> Code:
+def _code_for_version(code: Code, event: InitProducerId) -> Code:
     old = event.version < _FENCED_CODE_VERSION
     return Code.INVALID_PRODUCER_EPOCH if old and code is Code.PRODUCER_FENCED else code

@@ -79,11 +79,11 @@ def produce_code(version: int, code: int) -> int:
     return codes.get(code, code)
 
 
-def produce_message(told: int, code: int) -> str | None:
-    """The error message returned with the code ``told``, given the coordinator's code (``ReplicaManager``)."""
-    if told == Code.INVALID_TXN_STATE:
+def produce_message(client_code: int, code: int) -> str | None:
+    """The error message returned with the code ``client_code``, given the coordinator's code (``ReplicaManager``)."""
+    if client_code == Code.INVALID_TXN_STATE:
         return "Partition was not added to the transaction"
-    if told == Code.NOT_ENOUGH_REPLICAS:
+    if client_code == Code.NOT_ENOUGH_REPLICAS:
         underlying = Code(code).name
         return f"Unable to verify the partition has been added to the transaction. Underlying error: {underlying}"
     return None

@@ -95,7 +95,7 @@ class GroupService:
         code = self._join_refusal(group_id, request)
         if code is not Code.NONE:
             return JoinAnswer(code=code, member_id=request.member_id)
-        now_ms = self._look_at_clock()
+        now_ms = self._check_clock()
         known = self.store.groups.get(group_id)
         group = known or Group(group_id=group_id, state_since_ms=now_ms)
         ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
@@ -131,7 +131,7 @@ class GroupService:
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
         if not is_group_id(group_id):
             return Code.INVALID_GROUP_ID
-        now_ms = self._look_at_clock()
+        now_ms = self._check_clock()
         group = self.store.groups.get(group_id)
         if group is None:
             return Code.UNKNOWN_MEMBER_ID
@@ -142,7 +142,7 @@ class GroupService:
     def leave(self, group_id: str, identities: Sequence[tuple[str, str | None]]) -> tuple[Code, tuple[Code, ...]]:
         if not is_group_id(group_id):
             return Code.INVALID_GROUP_ID, ()
-        now_ms = self._look_at_clock()
+        now_ms = self._check_clock()
         group = self.store.groups.get(group_id)
         if group is None:
             return Code.NONE, (Code.UNKNOWN_MEMBER_ID,) * len(identities)
@@ -152,7 +152,7 @@ class GroupService:
 
     def seen(self, group_id: str, member_id: str) -> None:
         """A member has committed offsets: restart its session, if the group's state has sessions."""
-        now_ms = self._look_at_clock()
+        now_ms = self._check_clock()
         group = self.store.groups.get(group_id)
         alive = {GroupState.STABLE, GroupState.PREPARING_REBALANCE}
         if group is not None and group.state in alive and member_id in group.members:
@@ -197,7 +197,7 @@ class GroupService:
             keys = self.store.offsets(group_id).keys_of_topic(topic)
             self.store.append_tombstones(group_id, (key for key in keys if key.group_id == group_id))
 
-    def _look_at_clock(self) -> int:
+    def _check_clock(self) -> int:
         """Milliseconds since 1970. If the clock was changed since the last check, all groups' deadlines are shifted."""
         now_ms = self._now_ms()
         shift_ms = now_ms - self._steady_ms() - self._ahead_ms
@@ -208,7 +208,7 @@ class GroupService:
         return now_ms
 
     def _arm(self, group_id: str) -> None:
-        now_ms = self._look_at_clock()
+        now_ms = self._check_clock()
         group = self.store.groups.get(group_id)
         deadline_ms = None if group is None else group.next_deadline_ms()
         timer = self._timers.get(group_id)
@@ -227,7 +227,7 @@ class GroupService:
 
     def expire(self, group_id: str) -> None:
         self._timers.pop(group_id, None)
-        now_ms = self._look_at_clock()
+        now_ms = self._check_clock()
         group = self.store.groups.get(group_id)
         if group is not None:
             self._take(machine.expire(group, self.properties, now_ms))
@@ -248,7 +248,7 @@ class GroupService:
     async def _stored(self, group_id: str, store: Store, code: Code) -> None:
         if code is Code.NONE:
             code = await self.store.durable(group_id)
-        now_ms = self._look_at_clock()
+        now_ms = self._check_clock()
         group = self.store.groups.get(group_id)
         if group is not None:
             self._take(machine.stored(group, store, code, self.properties, now_ms))
@@ -266,7 +266,7 @@ class OffsetVerification(Protocol):
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
         """The code for a client that commits offsets in a transaction, 0 if they may be appended."""
 
-    def keeps_out(self, pair: Pair) -> bool: ...
+    def is_sealed(self, pair: Pair) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,7 +357,7 @@ class OffsetService:
             code = await self._verification.for_offsets(
                 transaction.version, transaction.transactional_id, transaction.pair, partition
             )
-        if not code and self._verification.keeps_out(transaction.pair):
+        if not code and self._verification.is_sealed(transaction.pair):
             code = Code.INVALID_PRODUCER_EPOCH
         return Code(code), guard
 

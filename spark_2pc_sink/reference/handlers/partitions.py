@@ -21,7 +21,7 @@ from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse, OffsetFo
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import AclOperation
 from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, find_log, find_topic, topic_refusal
-from spark_2pc_sink.reference.log.log_values import NO_OFFSET, NOWHERE, FoundOffset, Isolation
+from spark_2pc_sink.reference.log.log_values import NO_OFFSET, NOT_FOUND, FoundOffset, Isolation
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import ProducerEntry
 from spark_2pc_sink.reference.metadata.catalog_state import name_fault
@@ -147,7 +147,7 @@ class PartitionHandlers:
             for wanted in topic.partitions:
                 index = wanted.partition_index
                 code = refusal or (Code.INVALID_REQUEST if named[topic.name, index] > 1 else Code.NONE)
-                found = NOWHERE
+                found = NOT_FOUND
                 if not code:
                     code, found = await self._list(topic.name, wanted, isolation, context.version)
                 rows[index] = _ListedTopic.ListOffsetsPartitionResponse(
@@ -162,16 +162,16 @@ class PartitionHandlers:
 
     async def _list(self, topic: str, wanted: Any, isolation: Isolation, version: int) -> tuple[Code, FoundOffset]:
         if wanted.timestamp < 0 and version < _SPEC_VERSIONS.get(wanted.timestamp, version + 1):
-            return Code.UNSUPPORTED_VERSION, NOWHERE
+            return Code.UNSUPPORTED_VERSION, NOT_FOUND
         log = find_log(self._cluster, topic, wanted.partition_index, leader_epoch=wanted.current_leader_epoch)
         if isinstance(log, Code):
-            return log, NOWHERE
+            return log, NOT_FOUND
         try:
             return Code.NONE, await _find_offset(log, wanted.timestamp, isolation)
         except BatchError as error:
-            return error.code, NOWHERE
+            return error.code, NOT_FOUND
         except OSError:
-            return Code.KAFKA_STORAGE_ERROR, NOWHERE
+            return Code.KAFKA_STORAGE_ERROR, NOT_FOUND
 
     @serves(Api.OFFSET_FOR_LEADER_EPOCH, 2, 4)
     async def offset_for_leader_epoch(self, context: RequestContext, request: Any) -> Any:
@@ -304,7 +304,7 @@ async def _find_offset(log: PartitionLog, timestamp: int, isolation: Isolation) 
     if timestamp in (Spec.EARLIEST, Spec.EARLIEST_LOCAL):
         return log.earliest()
     if timestamp in (Spec.LATEST_TIERED, Spec.EARLIEST_PENDING_UPLOAD):
-        return NOWHERE
+        return NOT_FOUND
     if timestamp == Spec.MAX_TIMESTAMP:
         return await log.offset_of_max_timestamp(isolation)
     return await log.offset_for_timestamp(timestamp, isolation)

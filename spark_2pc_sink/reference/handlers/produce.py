@@ -249,7 +249,7 @@ class ProduceHandlers:
             elif isinstance(standing, NeedsCoordinator):
                 write.guard = standing.guard
                 asked[TopicPartition(write.topic, write.answer.index)] = write
-        if not asked or transactional_id is None or not self._verification.asks(version):
+        if not asked or transactional_id is None or not self._verification.verifies(version):
             return
         answers = await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
         for partition, write in asked.items():
@@ -275,7 +275,7 @@ class ProduceHandlers:
                 write.code = Code.INVALID_TOPIC_EXCEPTION
                 continue
             pair = Pair(header.producer_id, header.producer_epoch)
-            if header.transactional and self._verification.keeps_out(pair):
+            if header.transactional and self._verification.is_sealed(pair):
                 write.code = Code.INVALID_PRODUCER_EPOCH
             elif write.late_code:
                 write.code = write.late_code

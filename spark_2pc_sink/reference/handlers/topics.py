@@ -158,7 +158,7 @@ class TopicHandlers:
     async def delete_topics(self, context: RequestContext, request: Any) -> Any:
         """Delete topics by name or id. Answers do not reveal topics that the principal may not see."""
         access = context.access
-        named, by_id, results = _sorted_out(request, context.version)
+        named, by_id, results = _topics_to_delete(request, context.version)
         twice = {topic.name: topic.id for topic in map(self._catalog.topic, named) if topic and topic.id in by_id}
         refusal = RefusedError(Code.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
         results += [_refused(_Deleted, refusal, name=name, topic_id=each) for name, each in twice.items()]
@@ -187,8 +187,8 @@ class TopicHandlers:
         return await self._delete(topic)
 
     async def _delete(self, topic: Topic) -> Any:
-        if topic.needed:
-            return _refused(_Deleted, _needed(topic.name), name=topic.name, topic_id=topic.id)
+        if topic.is_coordinator_topic:
+            return _refused(_Deleted, _coordinator_topic(topic.name), name=topic.name, topic_id=topic.id)
         gone = await self._catalog.delete_topic(topic.name)
         if gone is None:
             return _refused(_Deleted, _UNKNOWN, name=topic.name)
@@ -217,8 +217,8 @@ class TopicHandlers:
         if not access.allows(AclOperation.ALTER, Resource.TOPIC, asked.name):
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
         topic = _check_count(self._catalog.topic(asked.name), asked.count)
-        if topic.needed:
-            raise _needed(topic.name)
+        if topic.is_coordinator_topic:
+            raise _coordinator_topic(topic.name)
         additional = asked.count - topic.partitions
         if asked.assignments is not None and len(asked.assignments) != additional:
             text = f"Attempted to add {additional} additional partition(s), but only {len(asked.assignments)} "
@@ -234,7 +234,7 @@ def _exists(name: str) -> RefusedError:
     return RefusedError(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
 
 
-def _needed(name: str) -> RefusedError:
+def _coordinator_topic(name: str) -> RefusedError:
     return RefusedError(Code.POLICY_VIOLATION, f"The topic {name} belongs to the coordinators of this server.")
 
 
@@ -257,7 +257,7 @@ def _may(access: Access, operation: AclOperation, name: str) -> bool:
     return deletes_all or access.allows(operation, Resource.TOPIC, name)
 
 
-def _sorted_out(request: Any, version: int) -> tuple[list[str], list[uuid.UUID], list[Any]]:
+def _topics_to_delete(request: Any, version: int) -> tuple[list[str], list[uuid.UUID], list[Any]]:
     """The distinct names and ids to delete, and the answers for invalid entries (ControllerApis.deleteTopics)."""
     names: list[str] = []
     ids: list[uuid.UUID] = []

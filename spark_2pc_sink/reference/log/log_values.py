@@ -144,7 +144,7 @@ class FoundOffset:
 
 
 #: Later than any record.
-NOWHERE: Final = FoundOffset(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
+NOT_FOUND: Final = FoundOffset(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
 
 #: Decoding holds the interpreter lock; the second thread is for small batches queued after a large one.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.log.log_values import (
-    NOWHERE,
+    NOT_FOUND,
     Appended,
     EpochEnd,
     FetchedData,
@@ -357,22 +357,22 @@ class PartitionLog:
         return FoundOffset(self.limit(isolation), NO_TIMESTAMP, self._state.epochs.latest)
 
     async def offset_for_timestamp(self, timestamp_ms: int, isolation: Isolation) -> FoundOffset:
-        """ListOffsets: the first record visible to the reader with this timestamp or a later one, or `NOWHERE`."""
+        """ListOffsets: the first record visible to the reader with this timestamp or a later one, or `NOT_FOUND`."""
         start = self.log_start_offset
         for header, batch in self._log.batches_with_timestamp(timestamp_ms):
             record = await decoded(header, partial(first_from, batch, header, timestamp_ms, start))
             if record is not None:
                 seen = record.offset < self.limit(isolation)
-                return FoundOffset(record.offset, record.timestamp_ms, record.batch.leader_epoch) if seen else NOWHERE
-        return NOWHERE
+                return FoundOffset(record.offset, record.timestamp_ms, record.batch.leader_epoch) if seen else NOT_FOUND
+        return NOT_FOUND
 
     async def offset_of_max_timestamp(self, isolation: Isolation) -> FoundOffset:
-        """ListOffsets MAX_TIMESTAMP (-3, KIP-734): the first record with the largest timestamp, or `NOWHERE`.
+        """ListOffsets MAX_TIMESTAMP (-3, KIP-734): the first record with the largest timestamp, or `NOT_FOUND`.
 
         Considers available records only; Kafka 4.4.0 may still return a record that DeleteRecords deleted.
         """
         largest_ms = max(self._log.max_timestamp_from(self.log_start_offset), await self._cut_batch_timestamp_ms())
-        return NOWHERE if largest_ms < 0 else await self.offset_for_timestamp(largest_ms, isolation)
+        return NOT_FOUND if largest_ms < 0 else await self.offset_for_timestamp(largest_ms, isolation)
 
     def offset_for_epoch(self, epoch: int) -> EpochEnd:
         return self._state.epochs.end_of(epoch, self._log.end_offset)

@@ -48,7 +48,7 @@ NAME_LENGTH_MAX: Final = 249
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 _FORMAT_VERSION: Final = 1
-_NEEDED: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS})
+_COORDINATOR_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS})
 
 #: One ACL as JSON keeps it; `acls` writes and reads its fields.
 AclRow: TypeAlias = Mapping[str, Any]
@@ -73,9 +73,9 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
     @property
-    def needed(self) -> bool:
+    def is_coordinator_topic(self) -> bool:
         """True for the topics of this server's own coordinators: they cannot be deleted or given more partitions."""
-        return self.name in _NEEDED
+        return self.name in _COORDINATOR_TOPICS
 
 
 @dataclass(frozen=True, kw_only=True)

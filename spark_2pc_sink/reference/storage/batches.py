@@ -85,7 +85,7 @@ def inspect(records: Buffer) -> BatchHeader:
     return header
 
 
-def whole(data: Buffer, header: BatchHeader) -> bool:
+def is_whole(data: Buffer, header: BatchHeader) -> bool:
     """True if ``data`` is the complete batch of ``header``, and its CRC matches: recovery's check."""
     return (
         header.magic == MAGIC

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from spark_2pc_sink.reference.storage.batches import Stamped, whole
+from spark_2pc_sink.reference.storage.batches import Stamped, is_whole
 from spark_2pc_sink.reference.storage.errors import CorruptLogError, ShortLogError
 from spark_2pc_sink.reference.storage.files import SegmentFile, SegmentStore, TornFileError
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, BatchHeader, read_header
@@ -150,7 +150,7 @@ def _sound_batches(segment: Segment) -> Iterator[tuple[BatchHeader, bytes]]:
         if len(batch) < header.size_bytes:
             chunk, chunk_position = segment.file.read(position, max(READ_BYTES, header.size_bytes)), position
             batch = chunk[: header.size_bytes]
-        if header.base_offset != offset or not whole(batch, header):
+        if header.base_offset != offset or not is_whole(batch, header):
             return
         yield header, batch
         offset = header.last_offset + 1

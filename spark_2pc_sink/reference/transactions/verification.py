@@ -61,10 +61,10 @@ class Verification:
     def use(self, properties: BrokerProperties) -> None:
         self._properties = properties
 
-    def asks(self, version: int) -> bool:
+    def verifies(self, version: int) -> bool:
         return self._properties.transaction_partition_verification_enable or produce_question(version) is Question.ADD
 
-    def keeps_out(self, pair: Pair) -> bool:
+    def is_sealed(self, pair: Pair) -> bool:
         """Whether this pair's transaction was kept: leaders then refuse the pair as fenced (KIP-939).
 
         If the transaction is already open on a partition, its leader appends without asking the coordinator. So this is
@@ -86,8 +86,8 @@ class Verification:
         reply = self._added(event)
         if question is Question.ADD and _busy(reply):
             reply = await self._add_again(event, reply)
-        told = {each: (produce_code(version, code), code) for each, code in reply.results}
-        return {each: LeaderAnswer(code, produce_message(code, asked)) for each, (code, asked) in told.items()}
+        translated = {each: (produce_code(version, code), code) for each, code in reply.results}
+        return {each: LeaderAnswer(code, produce_message(code, asked)) for each, (code, asked) in translated.items()}
 
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
         """The code for a client that commits offsets in a transaction, 0 if they may be appended; asked once."""

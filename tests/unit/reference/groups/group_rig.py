@@ -76,7 +76,7 @@ class FakeVerification:
         self.asked.append((version, transactional_id, pair, partition))
         return self.code
 
-    def keeps_out(self, pair: Pair) -> bool:
+    def is_sealed(self, pair: Pair) -> bool:
         return pair == self.kept
 
 

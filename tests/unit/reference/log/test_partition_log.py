@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.log.log_values import NOWHERE, EpochEnd, FoundOffset, Isolation, LeaderEpochs, LogSettings
+from spark_2pc_sink.reference.log.log_values import (
+    NOT_FOUND,
+    EpochEnd,
+    FoundOffset,
+    Isolation,
+    LeaderEpochs,
+    LogSettings,
+)
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker, NeedsCoordinator, Writer
 from spark_2pc_sink.reference.storage.errors import LogFailedError
@@ -127,19 +134,19 @@ async def test_offsets_of_groups_are_records_of_the_broker_inside_a_transaction(
 async def test_offsets_are_found_by_time_as_far_as_the_reader_may_see(log: PartitionLog) -> None:
     append(log, client_batch([b"a", b"b"], timestamps_ms=[10, 30]))
     append(log, client_batch([b"c"], timestamps_ms=[20], compression=3))
-    assert await log.offset_for_timestamp(0, UNCOMMITTED) == NOWHERE
+    assert await log.offset_for_timestamp(0, UNCOMMITTED) == NOT_FOUND
     await log.sync()
     found = [await log.offset_for_timestamp(ms, UNCOMMITTED) for ms in (0, 10, 11, 30, 31)]
     assert found == [
         *(FoundOffset(0, 10, 0), FoundOffset(0, 10, 0)),
         *(FoundOffset(1, 30, 0), FoundOffset(1, 30, 0)),
-        NOWHERE,
+        NOT_FOUND,
     ]
     assert await log.offset_of_max_timestamp(UNCOMMITTED) == FoundOffset(1, 30, 0)
     append_in_transaction(log, [b"d"], producer=(7, 0), sequence=0)
     await log.sync()
     assert await log.offset_for_timestamp(31, UNCOMMITTED) == FoundOffset(3, NOW_MS, 0)
-    assert await log.offset_for_timestamp(31, COMMITTED) == NOWHERE
+    assert await log.offset_for_timestamp(31, COMMITTED) == NOT_FOUND
     assert (log.latest(UNCOMMITTED).offset, log.latest(COMMITTED).offset, log.earliest().offset) == (4, 3, 0)
 
 
@@ -158,7 +165,7 @@ async def test_the_largest_timestamp_is_that_of_a_record_that_is_left(log: Parti
 
 async def test_an_empty_log_has_no_times_and_no_batches() -> None:
     log = opened(leader_epoch=4)
-    assert await log.offset_of_max_timestamp(UNCOMMITTED) == NOWHERE
+    assert await log.offset_of_max_timestamp(UNCOMMITTED) == NOT_FOUND
     assert (log.earliest(), log.latest(COMMITTED)) == (FoundOffset(0, -1, 4), FoundOffset(0, -1, 4))
     assert log.offset_for_epoch(4) == EpochEnd(4, 0)
 

@@ -21,9 +21,9 @@ from spark_2pc_sink.reference.storage.batches import (
     decode_records,
     encode_records,
     inspect,
+    is_whole,
     read_marker,
     stamp_batch,
-    whole,
 )
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, StoredMarker, read_header
@@ -117,8 +117,8 @@ def test_every_wrong_bit_behind_the_crc_is_found() -> None:
         damaged = bytearray(batch)
         damaged[position] ^= 0x10
         assert refusal(bytes(damaged)) == Code.CORRUPT_MESSAGE
-        assert not whole(bytes(damaged), read_header(damaged))
-    assert whole(batch, read_header(batch))
+        assert not is_whole(bytes(damaged), read_header(damaged))
+    assert is_whole(batch, read_header(batch))
 
 
 def test_a_stamp_changes_the_first_bytes_only_and_copies_no_record() -> None:
@@ -139,7 +139,7 @@ def test_the_broker_may_stamp_its_time() -> None:
     stamped = stamp_batch(batch, inspect(batch), base_offset=3, leader_epoch=0, append_time_ms=NOW_MS)
     data = b"".join(stamped.parts)
     assert stamped.header == read_header(data)
-    assert whole(data, stamped.header)
+    assert is_whole(data, stamped.header)
     assert [(record.offset, record.timestamp_ms) for record in seen(data)] == [(3, NOW_MS), (4, NOW_MS)]
     assert [record.timestamp_ms for record in decode_records(data, stamped.header)] == [NOW_MS, NOW_MS]
 

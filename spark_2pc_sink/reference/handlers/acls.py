@@ -93,8 +93,9 @@ class AclHandlers:
         for each, matching in zip(wanted, found, strict=True):
             text = _unknown(each)
             code = Code.INVALID_REQUEST if text else Code.NONE
-            acls = [] if text else [_matching(acl) for acl in matching]
-            results.append(_Deleted(error_code=code, error_message=text, matching_acls=acls))
+            acls = [{theirs: getattr(acl, ours) for theirs, ours in _MATCHING.items()} for acl in matching]
+            removed = [] if text else [_Deleted.DeleteAclsMatchingAcl(error_message=None, **fields) for fields in acls]
+            results.append(_Deleted(error_code=code, error_message=text, matching_acls=removed))
         return DeleteAclsResponse(filter_results=results)
 
     def _allowed(self, context: RequestContext, operation: AclOperation) -> AclStore:
@@ -137,8 +138,3 @@ def _unknown(wanted: AclFilter) -> str | None:
     if wanted.resource > max(ResourceCode) or wanted.pattern > max(PatternCode):
         return "Unknown patternFilter."
     return None
-
-
-def _matching(acl: Acl) -> Any:
-    fields = {theirs: getattr(acl, ours) for theirs, ours in _MATCHING.items()}
-    return _Deleted.DeleteAclsMatchingAcl(error_message=None, **fields)

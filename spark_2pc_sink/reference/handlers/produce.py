@@ -142,8 +142,10 @@ class _Write:
         try:
             write.header = inspect(records)
         except BatchError as error:
-            if _is_one_batch(records):
-                write.header, write.late_code = read_header(records), error.code
+            header = read_header(records) if len(records) >= HEADER_BYTES else None
+            # Kafka accepts the batch's form (``ProduceRequest.validateRecords``), whatever its content.
+            if header is not None and header.magic == MAGIC and header.size_bytes == len(records):
+                write.header, write.late_code = header, error.code
             else:
                 write.code = error.code
         else:
@@ -309,14 +311,6 @@ class ProduceHandlers:
                     _Answer.BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=text)
                     for position, text in found.records
                 ]
-
-
-def _is_one_batch(records: bytes) -> bool:
-    """Whether Kafka accepts the batch's form (``ProduceRequest.validateRecords``), whatever its content."""
-    if len(records) < HEADER_BYTES:
-        return False
-    header = read_header(records)
-    return header.magic == MAGIC and header.size_bytes == len(records)
 
 
 def _may_write_internal(context: RequestContext) -> bool:

@@ -311,9 +311,7 @@ class PartitionLog:
         OffsetOutOfRangeError outside of the log, and OSError if the disk failed.
         """
         if not self.log_start_offset <= offset <= self._log.end_offset:
-            raise OffsetOutOfRangeError(
-                offset=offset, log_start_offset=self.log_start_offset, end_offset=self._log.end_offset
-            )
+            raise OffsetOutOfRangeError(offset)
         limit = self.limit(isolation)
         committed = isolation is Isolation.READ_COMMITTED
         data = b""

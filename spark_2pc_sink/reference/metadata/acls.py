@@ -121,21 +121,16 @@ class AclFilter:
         return self.resource, self.pattern, self.operation, self.permission
 
     def matches(self, acl: Acl) -> bool:
+        covered = self.name is not None and self.pattern == self.MATCH and acl.names(acl.resource, self.name)
         return (
             self.resource in {self.ANY, acl.resource}
-            and self._matches_name(acl)
+            and self.pattern in {self.ANY, self.MATCH, acl.pattern}
+            and (covered or self.name in {None, acl.name})
             and self.principal in {None, acl.principal}
             and self.host in {None, acl.host}
             and self.operation in {self.ANY, acl.operation}
             and self.permission in {self.ANY, acl.permission}
         )
-
-    def _matches_name(self, acl: Acl) -> bool:
-        if self.pattern not in {self.ANY, self.MATCH, acl.pattern}:
-            return False
-        if self.name is None or self.pattern != self.MATCH:
-            return self.name in {None, acl.name}
-        return acl.names(acl.resource, self.name)
 
 
 class AclRows(Protocol):

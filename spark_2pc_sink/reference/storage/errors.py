@@ -85,13 +85,5 @@ class LogFailedError(DualWriteError):
         )
 
 
-@dataclass(eq=False, kw_only=True)
-class OffsetOutOfRangeError(DualWriteError):
+class OffsetOutOfRangeError(Exception):
     """An offset that the log does not have: before its start, or after its end (code 1)."""
-
-    offset: int
-    log_start_offset: int
-    end_offset: int
-
-    def __str__(self) -> str:
-        return f"offset {self.offset} is not between {self.log_start_offset} and {self.end_offset}"

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from kafka.protocol.admin import DescribeConfigsResponse, DescribeTransactionsResponse
+from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
-from kafka.protocol.producer import AddPartitionsToTxnResponse, InitProducerIdResponse
+from kafka.protocol.producer import AddPartitionsToTxnResponse, InitProducerIdResponse, WriteTxnMarkersResponse
 
 from spark_2pc_sink.errors import KafkaError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
@@ -444,3 +445,31 @@ def test_read_describe_configs(version: int) -> None:
     assert responses.config_values(read, "2") is None
     read.results[0].error_code = 29
     assert responses.config_values(read, "1") is None
+
+
+@pytest.mark.parametrize("version", versions(Api.FETCH))
+def test_read_fetch(version: int) -> None:
+    topic = FetchResponse.FetchableTopicResponse
+    part = topic.PartitionData(
+        version=version, error_code=0, log_start_offset=1, preferred_read_replica=-1, partition_index=3,
+        high_watermark=50, last_stable_offset=40, aborted_transactions=None, records=b"batches",
+    )  # fmt: skip
+    response = FetchResponse(
+        version=version, throttle_time_ms=0, error_code=0, session_id=0,
+        responses=[topic(version=version, topic="orders", partitions=[part])],
+    )  # fmt: skip
+    found = responses.by_partition(answered(response).responses)
+    assert {at: bytes(part.records) for at, part in found.items()} == {ORDERS_3: b"batches"}
+
+
+@pytest.mark.parametrize("version", versions(Api.WRITE_TXN_MARKERS))
+def test_read_write_txn_markers(version: int) -> None:
+    result = WriteTxnMarkersResponse.WritableTxnMarkerResult
+    topic = result.WritableTxnMarkerTopicResult
+    part = topic.WritableTxnMarkerPartitionResult(version=version, partition_index=3, error_code=47)
+    markers = [
+        result(version=version, producer_id=7, topics=[topic(version=version, name="orders", partitions=[part])]),
+        result(version=version, producer_id=8, topics=[]),
+    ]
+    read = answered(WriteTxnMarkersResponse(version=version, markers=markers))
+    assert responses.written_markers(read) == {7: {ORDERS_3: 47}, 8: {}}

@@ -42,7 +42,7 @@ def test_a_leader_that_has_moved_is_asked_again(
 def test_not_without_end(kafka: Broker, topic: MakeTopic, wrong_answers: list[int]) -> None:
     name = topic()
     wrong_answers += [KafkaError.NOT_LEADER_FOR_PARTITION] * 1000
-    with pytest.raises(DeadlineError, match=f"{name}: no leader told its offsets within 0.5 s: .*NOT_LEADER"):
+    with pytest.raises(DeadlineError, match=f"no leader of {name} gave offsets within 0.5 s: .*NOT_LEADER"):
         read_topic(kafka.bootstrap, name, deadline_s=0.5)
 
 

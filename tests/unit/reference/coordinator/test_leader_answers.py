@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.leader_answers import (
     Question,
     offsets_code,
     offsets_question,
     produce_code,
+    produce_message,
     produce_question,
 )
 
@@ -59,6 +61,7 @@ def cells(table: str, versions: tuple[int, ...]) -> list[object]:
 def test_every_cell_for_producers(version: int, code: int, told: int) -> None:
     """KIP-890, Old Clients: 'we opt to use NOT_ENOUGH_REPLICAS'; a too-high epoch also ends as 47."""
     assert produce_code(version, code) == told
+    assert (produce_message(told, code) is not None) is (told in {Code.INVALID_TXN_STATE, Code.NOT_ENOUGH_REPLICAS})
 
 
 @pytest.mark.parametrize(("version", "code", "told"), cells(OFFSETS, (5, 4, 3, 1)))

@@ -221,11 +221,7 @@ class RecordRefusedError(DataError):
     contents: frozenset[bytes] = frozenset()
 
     def __str__(self) -> str:
-        remedy = (
-            "Change the expression of the option key so that it is never null, or filter"
-            if self.lacks_key
-            else "Filter"
-        )
+        remedy = "Set the option key to an expression that is never null, or filter" if self.lacks_key else "Filter"
         return (
             f"{self.topic}-{self.partition} refuses the record with {self.record}: {self.reason}; nothing of "
             f"the batch was written. {remedy} such rows before the sink, or send them to the dead letters (bad_rows)"

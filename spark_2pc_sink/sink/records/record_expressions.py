@@ -384,7 +384,8 @@ def _types_of(frame: DataFrame, named: Mapping[str, str]) -> dict[str, str]:
     # Reserved names, so that an expression cannot resolve another one as a batch column.
     selected = [f"{sql} AS _2pc_{number}" for number, sql in enumerate(named.values())]
     try:
-        fields = frame.selectExpr(*selected).schema.fields
+        # Next to the batch's columns an aggregate is refused: an expression has a value for each row.
+        fields = frame.selectExpr("*", *selected).schema.fields[len(frame.columns) :]
     except (AnalysisException, ParseException):
         # Analyzed separately, each shows whether it is the invalid one.
         return {option: type_of(frame, option, sql).simpleString() for option, sql in named.items()}
@@ -408,7 +409,7 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
     kind: DataType | None = None
     try:
         # First without an alias: after an incomplete expression Spark would parse AS as its continuation.
-        kind = frame.select(F.expr(sql).alias("it")).schema[0].dataType
+        kind = frame.select("*", F.expr(sql).alias("it")).schema[-1].dataType
         frame.selectExpr(f"{sql} AS it").schema  # noqa: B018 - asking for it has the expression analyzed
     except (AnalysisException, ParseException) as error:
         said, _, _ = str(error).strip().partition("\n")  # a ParseException begins with an empty line
@@ -417,6 +418,8 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
             rule = "it must not end with a name or an operator: the sink names its columns itself"
         complete = "write one complete SQL expression, without AS or a name at its end"
         remedy = nearest(sql, frame.columns) if kind is None and "UNRESOLVED_COLUMN" in said else complete
+        if "GROUP_BY" in said:
+            rule, remedy = "it aggregates rows, and must have a value for each row", "aggregate before the sink"
         raise ConfigurationError(option=option, value=sql, rule=rule, remedy=remedy) from None
     return kind
 

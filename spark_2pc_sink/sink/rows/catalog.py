@@ -243,10 +243,12 @@ WHERE c.oid = %s
 
 # In a schema that the role may not use, to_regclass raises an error that ends the transaction.
 _OID = """
-SELECT closed, CASE WHEN NOT closed THEN pg_catalog.to_regclass(%(table)s)::oid::bigint END, current_user
-FROM (SELECT EXISTS (
-  SELECT FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s AND NOT has_schema_privilege(oid, 'USAGE')
-) AS closed) AS named
+SELECT schema_exists, closed, CASE WHEN NOT closed THEN pg_catalog.to_regclass(%(table)s)::oid::bigint END, current_user
+FROM (
+  SELECT count(*) > 0 OR %(schema)s IS NULL AS schema_exists,
+    coalesce(bool_or(NOT has_schema_privilege(oid, 'USAGE')), false) AS closed
+  FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s
+) AS named
 """
 
 # What prevents a type change of columns that PostgreSQL would not convert by itself. A plain index is rebuilt, and
@@ -448,14 +450,21 @@ def table_oid(connection: Connection, table: str) -> int | None:
     """The catalog's oid of a table; None if it does not exist.
 
     Raises:
-        ConfigurationError: the name is invalid, or the role may not use its schema.
+        ConfigurationError: the name is invalid, or its schema is missing, or the role may not use it.
     """
     wanted = SqlTableName.parse(table)
     with driver_connection(connection).cursor() as cursor:
         cursor.execute(_OID, {"table": str(wanted), "schema": wanted.schema})
-        [(closed, oid, role)] = cursor.fetchall()
+        [(schema_exists, closed, oid, role)] = cursor.fetchall()
+    schema = "" if wanted.schema is None else quote_identifier(wanted.schema)
+    if not schema_exists:
+        raise ConfigurationError(
+            option="table",
+            value=table,
+            rule=f"the database has no schema {schema}",
+            remedy=f"correct the name, or create the schema: CREATE SCHEMA {schema}",
+        )
     if closed:
-        schema = quote_identifier(wanted.schema or "")
         raise ConfigurationError(
             option="table",
             value=table,

@@ -96,6 +96,7 @@ NO_SQL: Final = [
     ("'id", "PARSE_SYNTAX_ERROR"),
     ("CAST(id AS NOSUCH)", 'Unsupported data type "NOSUCH"'),
     ("nosuch(id)", "`nosuch`"),
+    ("max(id)", "it aggregates rows"),
     ("id name", OWN_NAME),
     ("id AS name", OWN_NAME),
     ("id > 1 and", OWN_NAME),
@@ -107,7 +108,7 @@ OPTIONS: Final = ("value", "headers", "partition", "columns", "upsert_order_by",
     ("option", "sql", "said"),
     [
         *(("key", *no_sql) for no_sql in NO_SQL),
-        *((option, *no_sql) for option in OPTIONS for no_sql in (NO_SQL[0], NO_SQL[4], NO_SQL[-1])),
+        *((option, *no_sql) for option in OPTIONS for no_sql in (NO_SQL[0], NO_SQL[4], NO_SQL[9], NO_SQL[-1])),
     ],
 )
 def test_an_expression_that_is_no_sql(spark: SparkSession, option: str, sql: str, said: str) -> None:
@@ -144,7 +145,7 @@ def test_many_columns_are_analyzed_at_once(spark: SparkSession, monkeypatch: pyt
 
     monkeypatch.setattr(type(frame), "selectExpr", counted)
     assert _analyzed(frame) is None
-    assert selects == [302]
+    assert selects == [303]
 
 
 def test_a_wrong_broker_address(case: Case) -> None:
@@ -159,6 +160,7 @@ def test_a_wrong_broker_address(case: Case) -> None:
 #: What is spoilt, the error, and what it says.
 SPOILT: Final[dict[str, tuple[dict[str, Any], type[DualWriteError], tuple[str, ...]]]] = {
     "no table": ({"create_table": False}, ConfigurationError, ("public.target", "create_table=True")),
+    "no schema": ({"table": 'no_such."t"'}, ConfigurationError, ('CREATE SCHEMA "no_such"',)),
     "no topic": ({"topic": None}, ConfigurationError, ("topic",)),
     "no topic of this name": ({"topic": "no-such-topic"}, UnknownTopicError, ("no-such-topic",)),
     "a record larger than the topic takes": (

@@ -42,7 +42,7 @@ def test_a_record_without_a_key_is_a_bad_row_of_a_compacted_topic(sides: Sides, 
     sides.execute(TABLE)
     sides.options |= {"topic": topic(partitions=3, config={"cleanup.policy": "compact"}), "key": "name"}
     sides.stream.add(ROWS)
-    with pytest.raises(RecordRefusedError, match=r'with value {"id":[24],.*Change the expression of the option key'):
+    with pytest.raises(RecordRefusedError, match=r'with value {"id":[24],.*Set the option key'):
         sides.run(bad_rows="fail")
     assert claims(sides) == [("claim",)]
     sides.run()

@@ -5,6 +5,7 @@ Everything here is lazy: plans are built, never run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -377,10 +378,17 @@ def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, st
     }
 
 
+#: Functions that turn one row into several.
+_GENERATOR: Final = re.compile(r"\b(explode|posexplode|inline|json_tuple|stack)(_outer)?\s*\(", re.IGNORECASE)
+
+
 def _types_of(frame: DataFrame, named: Mapping[str, str]) -> dict[str, str]:
     """The type of each expression, by one analysis: one each took half a minute at start with 600 columns."""
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
 
+    for option, sql in named.items():
+        if _GENERATOR.search(sql):
+            type_of(frame, option, sql)
     # Reserved names, so that an expression cannot resolve another one as a batch column.
     selected = [f"{sql} AS _2pc_{number}" for number, sql in enumerate(named.values())]
     try:
@@ -411,6 +419,7 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
         # First without an alias: after an incomplete expression Spark would parse AS as its continuation.
         kind = frame.select("*", F.expr(sql).alias("it")).schema[-1].dataType
         frame.selectExpr(f"{sql} AS it").schema  # noqa: B018 - asking for it has the expression analyzed
+        frame.select(F.array(F.expr(sql))).schema  # noqa: B018 - as above; a generator must not be nested
     except (AnalysisException, ParseException) as error:
         said, _, _ = str(error).strip().partition("\n")  # a ParseException begins with an empty line
         rule = f"it is not an expression over the batch's columns {frame.columns}: {said}"
@@ -418,6 +427,8 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
             rule = "it must not end with a name or an operator: the sink names its columns itself"
         complete = "write one complete SQL expression, without AS or a name at its end"
         remedy = nearest(sql, frame.columns) if kind is None and "UNRESOLVED_COLUMN" in said else complete
+        if "UNSUPPORTED_GENERATOR" in said:
+            rule, remedy = "it turns one row into several", "explode before the sink, or with rows= of Records and Rows"
         if "GROUP_BY" in said:
             rule, remedy = "it aggregates rows, and must have a value for each row", "aggregate before the sink"
         raise ConfigurationError(option=option, value=sql, rule=rule, remedy=remedy) from None

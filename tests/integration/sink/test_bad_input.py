@@ -97,6 +97,7 @@ NO_SQL: Final = [
     ("CAST(id AS NOSUCH)", 'Unsupported data type "NOSUCH"'),
     ("nosuch(id)", "`nosuch`"),
     ("max(id)", "it aggregates rows"),
+    ("explode(array(id))", "it turns one row into several"),
     ("id name", OWN_NAME),
     ("id AS name", OWN_NAME),
     ("id > 1 and", OWN_NAME),
@@ -108,7 +109,7 @@ OPTIONS: Final = ("value", "headers", "partition", "columns", "upsert_order_by",
     ("option", "sql", "said"),
     [
         *(("key", *no_sql) for no_sql in NO_SQL),
-        *((option, *no_sql) for option in OPTIONS for no_sql in (NO_SQL[0], NO_SQL[4], NO_SQL[9], NO_SQL[-1])),
+        *((option, *no_sql) for option in OPTIONS for no_sql in (*NO_SQL[0:5:4], *NO_SQL[9:11], NO_SQL[-1])),
     ],
 )
 def test_an_expression_that_is_no_sql(spark: SparkSession, option: str, sql: str, said: str) -> None:

@@ -134,8 +134,9 @@ def test_table_is_found_by_search_path_and_spelling(database: str) -> None:
 
 
 def test_missing_table_is_refused_with_what_to_do(database: str) -> None:
-    for missing in ("orders", "nowhere.orders"):
-        with pytest.raises(ConfigurationError, match=r"there is no such table .*create_table=True") as caught:
+    no_table, no_schema = r"there is no such table .*create_table=True", 'CREATE SCHEMA "nowhere"'
+    for missing, said in (("orders", no_table), ("public.orders", no_table), ("nowhere.orders", no_schema)):
+        with pytest.raises(ConfigurationError, match=said) as caught:
             target_of(database, missing)
         assert caught.value.value == missing
 

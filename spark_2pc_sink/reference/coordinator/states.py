@@ -3,11 +3,10 @@
 The meaning of stored states is defined in this file, the effects of requests in each state in the grids
 (`init_producer_id`, `end_txn`) and their handlers.
 
-How a change happens. Every transition has two steps (Kafka: ``prepareTransitionTo``, ``completeTransitionTo``).
-First the new state is *pending*: it is noted in memory and its record is built. Then the record is appended to
-``__transaction_state``. Only when the append is durable does the new state take the place of the old one; when it
-fails, pending is cleared and nothing has changed. While a change is pending nearly every request is answered
-CONCURRENT_TRANSACTIONS.
+Every transition has two steps (Kafka: ``prepareTransitionTo``, ``completeTransitionTo``). First the new state is
+*pending*: it is noted in memory, and its record is built and appended to ``__transaction_state``. Only when the append
+is durable does the new state replace the old one; when it fails, pending is cleared. While a change is pending nearly
+every request is answered CONCURRENT_TRANSACTIONS.
 
 After a PrepareCommit or PrepareAbort record is durable the outcome is decided, and CompleteCommit or CompleteAbort
 is pending from then on, until every partition has its marker. "Prepare" is Kafka's spelling for *decided*; the word

@@ -1,7 +1,6 @@
-"""A group and its members as frozen values, with queries on them.
+"""A group and its members as frozen values, with the queries of Apache Kafka's ``ClassicGroup``.
 
-The queries are those of ``ClassicGroup`` and ``ClassicGroupMember`` in Apache Kafka. The values contain their own
-deadlines; a group's owner calls `Group.next_deadline_ms` to learn when to check it again.
+The values contain their own deadlines; `Group.next_deadline_ms` is when a group must be checked again.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Each group has at most one timer. It is not moved when deadlines move back, as with every heartbeat, and checks
 again when it fires. Deadlines are times of day, so they are shifted when the system clock is changed: as in Kafka, a
 dead member is detected in time, and a live one is kept.
-
-Commits and fetches of offsets: checks against the group, records, and the coordinator of transactions.
 """
 
 from __future__ import annotations

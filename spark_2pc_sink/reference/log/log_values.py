@@ -34,8 +34,8 @@ class EpochEnd:
 class LeaderEpochs:
     """The leader epochs of one partition and where each begins, for OffsetForLeaderEpoch (KIP-101, KIP-320).
 
-    Kafka keeps it in ``leader-epoch-checkpoint``; here it is rebuilt from the batches, each of which carries its epoch.
-    An epoch without records is forgotten when the next one begins, as in ``LeaderEpochFileCache.assign``.
+    Rebuilt from the batches, each of which carries its epoch. An epoch without records is forgotten when the next one
+    begins, as in ``LeaderEpochFileCache.assign``.
     """
 
     def __init__(self) -> None:

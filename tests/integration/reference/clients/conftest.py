@@ -32,21 +32,18 @@ class ClientBrokers:
         self._running = ExitStack()
 
     def get(self, kind: str) -> Broker:
-        """The session's broker of this kind."""
         if kind not in self._brokers:
             server = KafkaBroker() if kind == "kafka" else ReferenceCoordinator(two_phase_commit=False)
             self._brokers[kind] = self._running.enter_context(server)
         return self._brokers[kind]
 
     def close(self) -> None:
-        """End both."""
         self._running.close()
 
 
 # Not the parametrised fixture itself: pytest would end and start brokers whenever the order of tests changes the kind.
 @pytest.fixture(scope="session")
 def client_brokers() -> Iterator[ClientBrokers]:
-    """The brokers of the session."""
     brokers = ClientBrokers()
     yield brokers
     brokers.close()
@@ -68,7 +65,6 @@ def client_broker(request: pytest.FixtureRequest, client_brokers: ClientBrokers)
 
 @pytest.fixture(scope="session")
 def java_process(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaProcess]:
-    """A Java virtual machine with the clients of Kafka's release."""
     process = or_skip(pytestconfig, lambda: JavaProcess(tmp_path_factory.mktemp("java")))
     yield process
     process.close()
@@ -104,14 +100,12 @@ def java(request: pytest.FixtureRequest, java_process: JavaProcess, client_broke
 
 @pytest.fixture(params=[f"confluent-kafka-{version('confluent-kafka')}"])
 def confluent_kafka_client(request: pytest.FixtureRequest) -> None:
-    """States confluent-kafka's version, and librdkafka's."""
     state_client(request, f"{request.param}, librdkafka-{confluent_kafka.libversion()[0]}")
     assert f"confluent-kafka-{confluent_kafka.version()}" == request.param
 
 
 @pytest.fixture(params=[f"kafka-python-{version('kafka-python')}"])
 def kafka_python_client(request: pytest.FixtureRequest) -> None:
-    """States kafka-python's version."""
     state_client(request, request.param)
     assert f"kafka-python-{kafka.__version__}" == request.param
 

@@ -83,26 +83,21 @@ class CopyingApp(ABC):
         assert Counter(self.committed("out")) == Counter(values)
 
     def committed(self, topic: str) -> list[str]:
-        """The values that a committed reader sees."""
         return [(record.value or b"").decode() for record in read_topic(self.broker.bootstrap, topic)]
 
 
 class _Program(CopyingApp):
-    """An application that is a Java process."""
-
     def __init__(self, broker: LocalBroker, folder: Path) -> None:
         super().__init__(broker, folder)
         self._process: ServerProcess | None = None
 
     def keep_running(self) -> None:
-        """As is said there."""
         if self._process is None or not self._process.running:
             jars = ":".join([f"{find_tools()}/*", *map(str, find_streams().glob("connect-file-*.jar"))])
             command = [str(find_java_home() / "bin" / "java"), *QUICK_START_JVM, "-cp", jars, *self._arguments()]
             self._process = ServerProcess(command, log=self.folder / "application.log")
 
     def kill(self) -> None:
-        """As is said there."""
         if self._process is not None:
             self._process.end(signal.SIGKILL, deadline_s=_STOP_DEADLINE_S)
 
@@ -139,7 +134,6 @@ class FileSource(_Program):
         self._lines.touch()
 
     def feed(self, values: Sequence[str]) -> None:
-        """Append lines."""
         with self._lines.open("a") as file:
             file.writelines(f"{value}\n" for value in values)
 
@@ -224,7 +218,6 @@ class StreamsApp(CopyingApp):
             self._streams = self._started(self._process.root)
 
     def kill(self) -> None:
-        """As is said there."""
         if self._process is not None:
             self._process.kill()
             self._process = None

@@ -71,12 +71,10 @@ class JavaProcess:
         return str(self.kafka.common.utils.internals.AppInfoParser.getVersion())
 
     def close(self) -> None:
-        """End the process."""
         self._gateway.close()
         self._process.end(signal.SIGTERM, deadline_s=_STOP_DEADLINE_S)
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
         self._process.end(signal.SIGKILL, deadline_s=_STOP_DEADLINE_S)
         self._gateway.close()
 
@@ -111,7 +109,6 @@ class JavaClients:
         self._clients = contextlib.ExitStack()
 
     def producer(self, bootstrap: str | None = None, **settings: object) -> Any:
-        """A KafkaProducer of strings."""
         serializer = f"{_SERIALIZATION}.StringSerializer"
         # Not more than the test's own deadline; Kafka's two minutes would hide a server that never answers.
         defaults = {
@@ -138,19 +135,15 @@ class JavaClients:
         return self._closed_later(self.kafka.clients.consumer.KafkaConsumer(configuration))
 
     def admin(self, **settings: object) -> Any:
-        """An Admin."""
         return self._closed_later(self.kafka.clients.admin.Admin.create(self._configuration(None, settings)))
 
     def record(self, topic: str, partition: int, value: str, *, key: str | None = None) -> Any:
-        """A ProducerRecord."""
         return self.kafka.clients.producer.ProducerRecord(topic, partition, key, value)
 
     def partition(self, topic: str, partition: int) -> Any:
-        """A TopicPartition."""
         return self.kafka.common.TopicPartition(topic, partition)
 
     def pattern(self, expression: str) -> Any:
-        """A regular expression of Java's."""
         return self._root.java.util.regex.Pattern.compile(expression)
 
     def result(self, future: Any) -> Any:
@@ -163,14 +156,13 @@ class JavaClients:
         return [self.result(future).offset() for future in futures]
 
     def poll(self, consumer: Any) -> list[Record]:
-        """One call of ``poll``."""
         found = consumer.poll(self._root.java.time.Duration.ofMillis(_POLL_MS))
         return [
             Record(one.partition(), one.offset(), one.key(), one.value(), one.timestamp()) for one in found.iterator()
         ]
 
     def take(self, consumer: Any, count: int) -> list[Record]:
-        """Poll until so many records have come; more is a failure."""
+        """Poll until ``count`` records have arrived; more is a failure."""
         return take(lambda: self.poll(consumer), count)
 
     def balance(self, members: Sequence[Any], shares: Sequence[int]) -> list[Record]:
@@ -199,7 +191,6 @@ class JavaClients:
         return sorted(records, key=lambda record: (record.partition, record.offset))
 
     def values(self, topic: str, partitions: int, *, isolation: str = "read_committed") -> list[str | None]:
-        """The values that :meth:`read` finds, by partition and offset."""
         return [record.value for record in self.read(topic, partitions, isolation=isolation)]
 
     def transaction(self, transactional_id: str) -> Any:
@@ -217,7 +208,6 @@ class JavaClients:
         wait_until(complete, deadline_s=DEADLINE_S, what=f"the markers of {transactional_id}")
 
     def close(self) -> None:
-        """Close every client."""
         self._clients.close()
 
     def _configuration(self, bootstrap: str | None, settings: Mapping[str, object]) -> dict[str, str]:

@@ -14,7 +14,7 @@ DEADLINE_S = 30.0
 
 
 def take(poll: Callable[[], Iterable[T]], count: int) -> list[T]:
-    """Poll until so many records have come; more is a failure."""
+    """Poll until ``count`` records have arrived; more is a failure."""
     records: list[T] = []
 
     def complete() -> bool:
@@ -35,14 +35,7 @@ def balance(
 ) -> list[T]:
     """Poll members of a group in turn until each has its share of the partitions and no partition has two owners.
 
-    Args:
-        members: consumers of the group.
-        shares: how many partitions each of them has in the end.
-        poll: calls a member's poll and returns the records.
-        assigned: the partitions that a member has.
-
-    Returns:
-        The records that came meanwhile.
+    Returns the records that arrived in the meantime.
     """
     records: list[T] = []
 
@@ -57,7 +50,6 @@ def balance(
 
 
 def values(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[str]:
-    """The values in a topic, by partition and offset."""
     records = read_topic(bootstrap, topic, isolation=isolation)
     return [(record.value or b"").decode() for record in records]
 

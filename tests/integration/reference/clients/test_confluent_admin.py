@@ -41,7 +41,6 @@ pytestmark = pytest.mark.usefixtures("confluent_kafka_client")
 
 @pytest.fixture
 def admin(client_broker: Broker) -> AdminClient:
-    """A client of the broker."""
     return AdminClient({"bootstrap.servers": client_broker.bootstrap, "log_level": 0})
 
 
@@ -69,7 +68,6 @@ def result(futures: Any) -> Any:
 
 
 def refused(futures: Any) -> int:
-    """The code by which a request for one thing is refused."""
     with pytest.raises(KafkaException) as caught:
         result(futures)
     code: int = caught.value.args[0].code()

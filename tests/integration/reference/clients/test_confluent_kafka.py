@@ -165,20 +165,17 @@ class Consumers:
             consumer.close()
 
     def close(self) -> None:
-        """All leave."""
         self._members.close()
 
 
 @pytest.fixture
 def consumers(client_broker: Broker, group_id: str) -> Iterator[Consumers]:
-    """Members of a group that no other test uses."""
     members = Consumers(client_broker.bootstrap, group_id)
     yield members
     members.close()
 
 
 def poll(consumer: Consumer) -> list[str]:
-    """The values of what has come; an error is raised."""
     read = []
     for message in consumer.consume(100, timeout=0.05):
         if message.error() is not None:

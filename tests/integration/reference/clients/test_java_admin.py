@@ -19,7 +19,6 @@ START_MS = 1_700_000_000_000
 
 @pytest.fixture
 def admin(java: JavaClients) -> Any:
-    """An Admin of the broker."""
     return java.admin()
 
 

@@ -134,7 +134,6 @@ class Acls:
 
 @pytest.fixture
 def acls(java: JavaClients, secure: SecureBroker) -> Iterator[Acls]:
-    """Makes ACLs, which are deleted after the test."""
     made = Acls(java, secure)
     yield made
     made.take_back()

@@ -180,7 +180,6 @@ def test_committed_reader_waits_for_the_end_of_a_transaction(
 
 @pytest.fixture
 def admin(make: MakeClient) -> Any:
-    """A KafkaAdminClient of the broker."""
     return make(KafkaAdminClient)
 
 

@@ -41,7 +41,6 @@ KILL_DELAY_S = 0.2
 
 @pytest.fixture(params=["reference", "kafka"])
 def own_broker(request: pytest.FixtureRequest) -> Iterator[LocalBroker]:
-    """A broker of the test's own, to be killed."""
     kind = {"kafka": KafkaBroker, "reference": ReferenceCoordinator}[request.param]
     or_skip(request.config, find_streams)
     with or_skip(request.config, lambda: kind(two_phase_commit=False)) as broker:
@@ -50,7 +49,6 @@ def own_broker(request: pytest.FixtureRequest) -> Iterator[LocalBroker]:
 
 @pytest.fixture(params=[StreamsApp, FileSource, MessageCopier])
 def app(request: pytest.FixtureRequest, own_broker: LocalBroker, tmp_path: Path) -> Iterator[CopyingApp]:
-    """One of the programs."""
     running: CopyingApp = request.param(own_broker, tmp_path)
     yield running
     running.kill()

@@ -26,8 +26,6 @@ PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "20
     ]
 )
 def own_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker of the test's own, to be killed."""
-
     def start() -> Broker:
         if request.param == "kafka":
             return KafkaBroker(properties=PROPERTIES).__enter__()
@@ -40,7 +38,6 @@ def own_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture(params=["kafka-clients-4.4.0"])
 def own_java(request: pytest.FixtureRequest, java_process: JavaProcess, own_broker: Broker) -> Iterator[JavaClients]:
-    """Java clients of that broker."""
     state_client(request, request.param)
     assert f"kafka-clients-{java_process.kafka_version}" == request.param
     clients = JavaClients(java_process, own_broker.bootstrap)

@@ -36,7 +36,6 @@ def tool() -> list[str]:
 
 
 def dump(tool: list[str], *arguments: str) -> str:
-    """What the tool prints."""
     done = subprocess.run([*tool, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stderr
     return str(done.stdout)

@@ -141,17 +141,14 @@ def _end_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event
     if isinstance(outcome, Code):
         return answer(EndTxnReply(outcome))
     following = following_pair(state, metadata.client_pair)
-    pair = metadata.client_pair if following is None else following[0]
-    reply = EndTxnReply(Code.NONE, pair)
+    reply = EndTxnReply(Code.NONE, metadata.client_pair if following is None else following[0])
     return _decide_with_bump(state, metadata, commit=event.commit, now_ms=now_ms, reply=reply)
 
 
 def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn, now_ms: int) -> Plan:
     outcome = _refused_without_bump(state, metadata, event) or END_WITHOUT_BUMP[metadata.state][event.commit]
-    if outcome is Ending.REPEAT:
-        return answer(EndTxnReply(Code.NONE))
-    if isinstance(outcome, Code):
-        return answer(EndTxnReply(outcome))
+    if outcome is not Ending.DECIDE:
+        return answer(EndTxnReply(outcome if isinstance(outcome, Code) else Code.NONE))
     if metadata.kept:
         # The client has since learnt of a level below 2: a kept transaction must always be ended. The markers fence
         # the producer that prepared it. The client keeps its pair: the answer has no room for another one, and a

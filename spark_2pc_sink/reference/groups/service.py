@@ -299,14 +299,21 @@ class OffsetService:
         return units <= self._groups.properties.offset_metadata_max_bytes
 
     async def commit(self, committer: Committer, offsets: Mapping[OffsetKey, OffsetValue], *, version: int) -> Code:
-        group = self._store.groups.get(committer.group_id)
         # v9 belongs to the protocol of KIP-848, whose clients know that a group may no longer exist.
-        unknown = Code.GROUP_ID_NOT_FOUND if version >= _GROUP_GONE_VERSION else Code.ILLEGAL_GENERATION
-        code = _check(group, committer, unknown=unknown)
+        code = self._check(committer, knows_gone=version >= _GROUP_GONE_VERSION)
         if code is not Code.NONE:
             return code
         self._groups.seen(committer.group_id, committer.member_id)
         return await self._append(committer.group_id, offsets)
+
+    def _check(self, committer: Committer, *, knows_gone: bool, transactional: bool = False) -> Code:
+        group, generation = self._store.groups.get(committer.group_id), committer.generation
+        if group is not None:
+            return group.check_commit(
+                committer.member_id, committer.instance_id, generation, transactional=transactional
+            )
+        unknown = Code.GROUP_ID_NOT_FOUND if knows_gone else Code.ILLEGAL_GENERATION
+        return unknown if generation >= 0 else Code.NONE
 
     async def _append(
         self,
@@ -333,10 +340,8 @@ class OffsetService:
         code, guard = await self._admitted(log, writer, committer.group_id, transaction)
         if code:
             return code
-        group = self._store.groups.get(committer.group_id)
-        knows = transaction.version >= _TRANSACTION_GROUP_GONE_VERSION
-        unknown = Code.GROUP_ID_NOT_FOUND if knows else Code.ILLEGAL_GENERATION
-        code = _check(group, committer, unknown=unknown, transactional=True)
+        knows_gone = transaction.version >= _TRANSACTION_GROUP_GONE_VERSION
+        code = self._check(committer, knows_gone=knows_gone, transactional=True)
         return code or await self._append(committer.group_id, offsets, writer, guard)
 
     async def _admitted(
@@ -400,11 +405,3 @@ class OffsetService:
 _GROUP_GONE_VERSION = 9
 #: First TxnOffsetCommit version that does (KIP-1319).
 _TRANSACTION_GROUP_GONE_VERSION = 6
-
-
-def _check(group: Group | None, committer: Committer, *, unknown: Code, transactional: bool = False) -> Code:
-    if group is None:
-        return unknown if committer.generation >= 0 else Code.NONE
-    return group.check_commit(
-        committer.member_id, committer.instance_id, committer.generation, transactional=transactional
-    )

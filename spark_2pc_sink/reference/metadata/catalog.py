@@ -150,8 +150,7 @@ class Catalog:
 
     async def set_acls(self, rows: Sequence[AclRow]) -> None:
         """Replace all ACLs. A row is JSON-compatible; the caller gives its fields a meaning."""
-        kept = tuple(dict(row) for row in rows)
-        await self._change(lambda state: replace(state, acls=kept))
+        await self._change(lambda state: replace(state, acls=tuple(dict(row) for row in rows)))
 
     def topic(self, name: str) -> Topic | None:
         return self._state.topics.get(name)

@@ -1,8 +1,8 @@
-"""Find words that the project does not use in comments, docstrings and pages: ``make lint``.
+"""Find words that the project does not use in comments, docstrings, printed texts and pages: ``make lint``.
 
 python -m tools.plain_english
 
-Code, quoted messages and printed strings are not searched. Exit code 1: a word was found.
+Code and quoted messages are not searched. Exit code 1: a word was found.
 """
 
 from __future__ import annotations
@@ -32,18 +32,15 @@ class Finding(NamedTuple):
 
 
 def _python_prose(source: str) -> str:
-    """Keep comments and docstrings at their lines. A module docstring that the module prints is not kept."""
+    """Keep comments and strings of several words at their lines."""
     lines = [""] * (source.count("\n") + 2)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             lines[token.start[0]] += token.string.lstrip("#:")
     for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        text = ast.get_docstring(node, clean=False)
-        if text and not (isinstance(node, ast.Module) and "__doc__" in source):
-            for number, line in enumerate(text.split("\n"), node.body[0].lineno):
-                lines[number] += line
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            for number, line in enumerate(node.value.split("\n"), node.lineno):
+                lines[min(number, node.end_lineno or number)] += line
     return "\n".join(lines[1:])
 
 

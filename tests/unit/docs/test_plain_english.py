@@ -1,4 +1,4 @@
-"""Comments, docstrings and pages use the words of docs/design/glossary.md."""
+"""Comments, docstrings, printed texts and pages use the words of docs/design/glossary.md."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def test_no_banned_word_is_used() -> None:
         (
             "code.py",
             '"""Whoever reads.\n\nOf it."""\n\n\nclass Anew:  # by\n    # now, nobody\n    x = "all the same"\n',
-            [(1, "whoever"), (3, "of"), (6, "by now"), (7, "nobody")],
+            [(1, "whoever"), (3, "of"), (6, "by now"), (7, "nobody"), (8, "all the same")],
         ),
-        ("command.py", '"""Nobody."""\n\nprint(__doc__)  # Of it\n', [(3, "of")]),
+        ("command.py", 'print("{Nobody} or whoever")\nlog(f"{anew} by now")\n', [(1, "nobody"), (1, "whoever"), (2, "by now")]),
         (
             "method.py",
             'class A:\n    def b(self):\n        """\n        All the\n        same."""\n',

@@ -106,7 +106,7 @@ def test_a_record_without_a_key_for_a_compacted_topic_is_a_bad_row(
     session = session_on(cluster)
     with pytest.raises(
         RecordRefusedError,
-        match=r"with value second: the topic is compacted .* Change the expression of the option key",
+        match=r"with value second: the topic is compacted .* Set the option key to an expression that is never null",
     ) as e:
         send(session, EncodedRows.of(KEYS, VALUES, None))
     assert e.value.lacks_key

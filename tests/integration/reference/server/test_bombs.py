@@ -163,7 +163,7 @@ def test_verify_refuses_what_grows_before_it_has(broker: ReferenceCoordinator, n
     ("name", "count", "said"),
     [
         ("one value of 60 MB", 20, "20 records"),
-        ("a million records at one offset", 1, "KafkaError: 10000 records of plain-0 have offsets 0 to 0: a batch"),
+        ("a million records at one offset", 1, "KafkaError: 10000 records of plain-0 have offsets 0 to 0: "),
         pytest.param("one value of 60 MB", 1, "1 records", marks=pytest.mark.thorough),
         pytest.param("30 million headers of one record", 1, "1 records", marks=pytest.mark.thorough),
     ],

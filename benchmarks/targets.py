@@ -167,10 +167,10 @@ def _curve(name: str, what: str, benchmark: str = "curves") -> Target:
 
 
 TARGETS = (
-    *_on_cluster("keyed", "rows of 6 columns, keyed, append", first=1.9, warm=2.2),
+    *_on_cluster("keyed", "rows of 6 columns, keyed, append", first=1.6, warm=2.0),
     *_on_cluster("keyed with a double", "the same with a double column", first=1.9, warm=2.2),
-    *_on_cluster("unkeyed", "unkeyed", first=2.1, warm=2.4),
-    *_on_cluster("wide", "wide rows (30 columns, 2 KB values)", first=1.8, warm=2.0),
+    *_on_cluster("unkeyed", "unkeyed", first=1.75, warm=2.2),
+    *_on_cluster("wide", "wide rows (30 columns, 2 KB values)", first=1.6, warm=1.8),
     *_on_cluster("upsert", "upsert into a table that has all rows", first=1.5, warm=1.6),
     *map(_every_size, ("one process", "cluster")),
     _beside_copy("first", "cluster, keyed, append, with Kafka: first batch of a query", 0.6),

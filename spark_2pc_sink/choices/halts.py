@@ -308,7 +308,7 @@ HALTS: Final[dict[HaltCause, Entry]] = {
         meaning="The checkpoint has batches that the state row does not know: an option was changed, or the row is "
         "lost.",
         choices=(_CHANGE_BACK, _EITHER, COMPARE, _PASS_OVER),
-        says="the state row knows none of the batches before it",
+        says="the state row has none of the batches before it",
         job_only=True,
         advice="Compare `transactional_id`, `state_schema`, `state_table` and `database` with the last run, change "
         "them back, and start the job.",
@@ -366,7 +366,7 @@ HALTS: Final[dict[HaltCause, Entry]] = {
             replace(ACCEPT_REPLAY, unless="service"),
             DROP,
         ),
-        says="the replay of the owed batch is not the batch that the database has",
+        says="the replay of the owed batch differs from the batch in the database",
         job_only=True,
         about_owed=True,
         advice="If the job was changed, start the old one until the batch is written. Otherwise send the new rows, and "
@@ -400,7 +400,7 @@ HALTS: Final[dict[HaltCause, Entry]] = {
             replace(NEW_CHECKPOINT, needs="first batch"),
             replace(_WRITE_AGAIN, needs="first batch"),
         ),
-        says="both sides have a batch of this id, and it is not the one that came now",
+        says="both sides have a batch of this id, and this one is different",
         job_only=True,
         advice="Start the old job until the batch is written, or restore the checkpoint. If both sides must stay as "
         "they are, skip what was received now.",

@@ -82,7 +82,7 @@ def place_explicit_id(
 
 
 def _not_the_first(batch_id: int) -> Halt:
-    reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
+    reason = f"the first batch is {batch_id}, and the state row has none of the batches before it"
     return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, _passing_over(0, batch_id), lacking=True)
 
 

@@ -309,7 +309,7 @@ class VerifyReport:
 
     def _verdict_sentence(self) -> str:
         if not self.known:
-            return "NOT KNOWN, the state table has no row of it"
+            return "NOT KNOWN, the state table has no row for this id"
         rows = "no table" if self.rows is None else counted(self.rows, "row")
         upto = "" if self.up_to is None else f" up to batch {self.up_to}"
         batches = f"{counted(len(self.batches), 'batch')} ({self.scope}{upto})"

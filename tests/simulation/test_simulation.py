@@ -133,7 +133,7 @@ def test_a_database_that_lost_a_commit_is_noticed_when_kafka_shows_what_it_lacks
 @pytest.mark.parametrize(
     ("at", "reason"),
     [
-        ("18:checkpoint-back", "it is not the one that came now"),
+        ("18:checkpoint-back", "this one is different"),
         ("31:checkpoint-back", "batch 1 follows batch 2"),
         ("31:checkpoint-back@32:checkpoint-back", "batch ids of this query start at 0 again"),
     ],

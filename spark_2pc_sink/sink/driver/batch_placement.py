@@ -32,7 +32,7 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) ->
         accepted=f"sends batch {row.batch_id} to Kafka as it is now",
         cause=HaltCause.RESEND_DIFFERS,
         kafka_side=f"its records were aborted there, and what Spark replays now is {replay}",
-        reason="the replay of the owed batch is not the batch that the database has",
+        reason="the replay of the owed batch differs from the batch in the database",
         facts=Facts(batch=row.batch_id),
     )
 
@@ -52,7 +52,7 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> s
         accepted=f"leaves out batch {row.batch_id} as it is now",
         cause=HaltCause.REPLAY_DIFFERS,
         kafka_side=f"it has the same batch, and what Spark has under this id now is {replay}",
-        reason="both sides have a batch of this id, and it is not the one that came now: the checkpoint was set "
+        reason="both sides have a batch of this id, and this one is different: the checkpoint was set "
         "back or emptied (as by a full refresh), the source or an expression has changed, rows depend on the order in "
         "which Spark meets them, or the sink was called twice for one batch",
         facts=Facts(batch=row.batch_id, known=frozenset({"first batch"}) if row.batch_id == 0 else frozenset()),

@@ -53,7 +53,7 @@ def test_every_combination() -> None:
 @pytest.mark.parametrize(
     ("row_batch_id", "batch_id", "reason", "facts"),
     [
-        (None, 4, "the first batch is 4, and the state row knows none", {"batches": "0..3"}),
+        (None, 4, "the first batch is 4, and the state row has none", {"batches": "0..3"}),
         (2, 4, "batch 4 follows batch 2", {"batches": "3", "known": {"row older"}}),
         (7, 4, "the checkpoint is older than the row", {"known": {"checkpoint older"}}),
         (5, 0, "batch ids of this query start at 0 again", {}),

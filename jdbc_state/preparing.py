@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 
 from sqlalchemy import Connection, Table, inspect, text
 from sqlalchemy.exc import DBAPIError
@@ -191,7 +190,9 @@ def _grant_as_state(connection: Connection, tables: StateTables, table: Table) -
 
 
 def _create(connection: Connection, settings: StoreSettings, table: Table, *, where: str) -> None:
-    for attempt in count(1):
+    attempt = 0
+    while True:
+        attempt += 1
         try:
             # CREATE SCHEMA IF NOT EXISTS needs the CREATE privilege even if the schema exists.
             if not inspect(connection).has_schema(settings.state_schema):

@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Mapping
 
 from spark_2pc_sink.testing.errors import ServerError
-from spark_2pc_sink.testing.postgres import START_DEADLINE_S, PostgresServer, run_program
+from spark_2pc_sink.testing.postgres import PostgresServer, run_program
+from spark_2pc_sink.testing.processes import START_DEADLINE_S
 from spark_2pc_sink.testing.wait import poll_until
 
 _NAME = "standby"

@@ -306,7 +306,7 @@ def test_a_trigger_that_changes_what_the_condition_reads_is_in_nobody_s_way(data
         ("there.version > 1", 'missing FROM-clause entry for table "there"'),
         ("orders.vershion > 1", "column orders.vershion does not exist"),
         ("EXCLUDED.version", "must be type boolean"),
-        ("true); DELETE FROM orders; SELECT (true", "one condition"),
+        ("true); DELETE FROM orders; SELECT (true", "single condition"),
     ],
 )
 def test_a_condition_that_is_none(database: str, where: str, said: str) -> None:

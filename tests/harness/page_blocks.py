@@ -8,6 +8,7 @@ incident=gap`` the options for one start of the sink. Another way to go about an
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -88,6 +89,8 @@ class _WithoutDots(ast.NodeTransformer):
 
 def without_dots(text: str) -> ast.Module:
     """A block whose calls take the options of ``_given`` where the page has dots."""
+    # A collection inside of ast.parse runs finalizers of py4j, after which CPython 3.11 refuses the tree (gh-106905).
+    gc.collect()
     tree: ast.Module = _WithoutDots().visit(ast.parse(text.replace("…", "...")))
     return ast.fix_missing_locations(tree)
 

@@ -67,7 +67,7 @@ def test_a_batch_that_stands_still_at_a_step_is_left_to_the_next_start(
     job = make_job(kafka_without_2pc, sizes=(20,) * (len(steps) + 1), spark=True)
     for batch, step in enumerate(steps):
         driver = terminated_at(job, step, batch, HOLD)
-        assert "stopped: the batch under way has not ended. The next start settles it" in driver.log_tail()
+        assert "stopped: the current batch did not finish. The next start completes or repeats it" in driver.log_tail()
         assert job.state("batch_id") in ({(batch,)} if step >= Step.DECIDE else {(None,), (batch - 1,)})
     job.run()
     job.check()

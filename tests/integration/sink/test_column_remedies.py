@@ -251,7 +251,7 @@ def test_the_expression_for_each_pair_of_types_is_one_that_the_column_takes(
         if not refused:
             break
     assert refused == {}
-    assert all("with an expression that makes" in remedy for remedy in without_one.values()), without_one
+    assert all("convert it with an expression of type" in remedy for remedy in without_one.values()), without_one
     # A text of another value, such as a number, need not be one of the column's, nor an element the text of an array.
     cast = {name for name, made in written.items() if "as string" in made or of_type[name].startswith("array('")}
     written = {name: made for name, made in written.items() if name not in cast}

@@ -21,6 +21,8 @@ from tests.chaos.world import BROKERS, JOBS, JOBS_DEFAULT, World
 _END_S = 25.0
 _MINUTES_DEFAULT = 3.0
 _KILLS_MAX = 100_000
+#: More time for the first fault, where the start of the jobs took all of it.
+FIRST_FAULT_S = 60.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,9 +64,9 @@ class _Part:
         self._end_s = begun_s + minutes * 60 * share - _END_S if minutes else float("inf")
         self._kills = options.kills * share if options.kills else _KILLS_MAX
 
-    def enough(self, tally: Tally) -> bool:
-        """True when this part's time is up, or its kills are done."""
-        return self._time_is_up() or tally.kills.total() >= self._kills
+    def enough(self, tally: Tally, *, idle: bool) -> bool:
+        """True when this part's time is up, or its kills are done. Without a fault so far, it has more time."""
+        return self._time_is_up(FIRST_FAULT_S if idle else 0) or tally.kills.total() >= self._kills
 
     def without_faults(self) -> str:
         """Why this part made no fault, and what to change: such a run has tested nothing."""
@@ -74,8 +76,8 @@ class _Part:
             )
         return f"{self.broker}: no fault was made, because the part before it did all kills; raise --kills"
 
-    def _time_is_up(self) -> bool:
-        return time.monotonic() > self._end_s
+    def _time_is_up(self, more_s: float = 0) -> bool:
+        return time.monotonic() > self._end_s + more_s
 
     def say(self, text: str) -> None:
         if self._verbose:
@@ -89,7 +91,7 @@ def _run(world: World, kinds: dict[str, Kind], tally: Tally, part: _Part) -> Non
     try:
         with world:
             run = Run(world, kinds, tally, part.say)
-            run.strike_all(faults, lambda: part.enough(tally))
+            run.strike_all(faults, lambda: part.enough(tally, idle=tally.tried == made))
             if tally.tried == made:
                 tally.verdict.complaints.append(part.without_faults())
             run.end()

@@ -20,7 +20,7 @@ from tests.chaos.faults import KINDS, possible
 from tests.chaos.jobs import ChaosJob
 from tests.chaos.outputs_job import WRITES, Event, expected, make_events
 from tests.chaos.plan import FILLERS, Planned, plan
-from tests.chaos.run import Tally, Verdict
+from tests.chaos.run import Run, Tally, Verdict
 from tests.chaos.watch import (
     Ends,
     Partition,
@@ -146,13 +146,27 @@ class SlowStart:
 
 
 def test_a_run_without_a_fault_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a busy machine the time may be over when the jobs have started: that has tested nothing."""
+    """On a busy machine even the time for a first fault may be over when the jobs have started."""
     monkeypatch.setattr(command, "World", SlowStart)
+    monkeypatch.setattr(command, "FIRST_FAULT_S", 0.0)
     assert main(["--seed=1", "--broker=both", "--minutes=0.01"]) == 1
     told = capsys.readouterr().out
     for broker in ("kafka", "reference"):
         assert f"WRONG {broker}: no fault was made, because the time was up when all jobs had started" in told
     assert told.endswith("kills=0 faults=0 lost=0 twice=0\n")
+
+
+def test_a_start_that_took_all_of_the_time_leaves_some_for_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    struck: list[str] = []
+
+    def strike(_run: object, planned: Planned) -> None:
+        struck.append(planned.kind)
+        monkeypatch.setattr(command, "FIRST_FAULT_S", 0.0)
+
+    monkeypatch.setattr(command, "World", SlowStart)
+    monkeypatch.setattr(Run, "_strike", strike)
+    main(["--seed=1", "--broker=kafka", "--minutes=0.01"])
+    assert len(struck) == 1
 
 
 def test_a_standstill_lasts_while_the_last_stable_offset_stays_where_it_is() -> None:

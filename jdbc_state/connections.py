@@ -194,11 +194,11 @@ class Database:
                 with ExitStack() as self._making.until:
                     connection = self._engine.connect()
             except (SQLAlchemyError, psycopg2.Error) as error:
-                # Another database may refuse what SQLAlchemy sends first.
-                self.check_kind()
                 unreachable = self._unreachable(operation, error)
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
+                    # Another database may refuse what SQLAlchemy sends first.
+                    self.check_kind()
                     if self._making.let_in:
                         self._refuse_statement_mode(operation)
                     raise unreachable from None
@@ -247,7 +247,7 @@ class Database:
         return connection
 
     def check_kind(self) -> DatabaseKind:
-        """Return the kind of the database; needs an earlier connection."""
+        """Return the kind of the database, PLAIN before the first connection; refuse one that lacks features."""
         kind = self.kind or PLAIN
         check_kind(kind, self.label, accepted=self._settings.accept_database)
         return kind

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.engine import URL
@@ -24,7 +23,6 @@ class ChangingRole:
         )
         self.password = ""
         self.asked = 0
-        self._file: Path | None = None
         self._execute(f"CREATE ROLE {self.name} LOGIN SUPERUSER")
         self.change()
 
@@ -32,13 +30,6 @@ class ChangingRole:
         """A new password; connections that were made with the one before live on."""
         self.password = secrets.token_hex(8)
         self._execute(f"ALTER ROLE {self.name} PASSWORD '{self.password}'")
-        if self._file is not None:
-            self._file.write_text(self.password + "\n")
-
-    def write_to(self, file: Path) -> None:
-        """Keep a file that has the password of now, and nothing else."""
-        self._file = file
-        file.write_text(self.password + "\n")
 
     def cut(self) -> None:
         ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = :name"

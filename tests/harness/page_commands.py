@@ -120,7 +120,6 @@ _DEMO: Final = (
 _TESTING_PROJECT: Final = (
     "tests/integration/testing/test_testing_project.py::test_the_project_and_the_plugin_work_from_the_wheel"
 )
-_RIGHTS: Final = "tests/integration/sink/test_permissions.py::test_the_rights_that_readme_lists_are_enough"
 _CI: Final = ".ci/run"
 _TO_EXECUTORS: Final = (
     *("pip wheel", "cp dist/", "python -m venv", "environment/bin/pip", "(cd environment", "/opt/spark-python/bin/"),

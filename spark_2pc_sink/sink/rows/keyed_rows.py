@@ -388,10 +388,7 @@ class KeyedRows(TableRows):
             twice = "{0} JOIN (SELECT {1} FROM {0} GROUP BY {1} HAVING count(*) > 1) AS twice USING ({1})"
             source = sql.SQL(twice).format(source, identifiers(plan.upsert_keys))
         cursor.execute("SET LOCAL extra_float_digits = 1")
-        query = (
-            "SELECT {texts} FROM {source} GROUP BY {keys} HAVING count(*) > 1{differing} ORDER BY {keys} LIMIT {most}"
-        )
-        cursor.execute(self._sql(query, source=source, differing=differing))
+        cursor.execute(self._sql(_DUPLICATES, source=source, differing=differing))
         if found := cursor.fetchall():
             raise DuplicateKeyError(
                 table=str(plan.table),

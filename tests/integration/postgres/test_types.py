@@ -25,7 +25,6 @@ from tests.harness.providers import Database
 from tests.integration.postgres.database_tables import append, plan_of, run, stream
 
 UTC = dt.timezone.utc
-YEAR_1 = dt.datetime(1, 1, 1, tzinfo=UTC)
 MICROSECONDS_MIN, MICROSECONDS_MAX = -210_866_803_200_000_000, 2**63 - 1
 DAYS_MIN, DAYS_MAX = -2_440_588, 2_145_042_905
 

@@ -36,9 +36,6 @@ ORDER = (
 )
 
 
-CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
-
-
 def struct(name: str, kind: DataType) -> StructType:
     return StructType().add(name, kind)
 

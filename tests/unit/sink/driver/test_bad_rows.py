@@ -12,7 +12,6 @@ from spark_2pc_sink.errors import (
     RecordTooLargeError,
     StateStoreError,
     SupersededError,
-    TooManyBadRowsError,
 )
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
@@ -23,7 +22,6 @@ from tests.unit.sink.driver.batch_jobs import Job, started
 
 REFUSED = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail="violates check")
 TOO_LARGE = RecordTooLargeError(topic="t", partition=0, row_key="1", record_bytes=9, limit="at most 8")
-TOO_MANY = TooManyBadRowsError(found=101, rows=1_000, limit="100", first=("row",))
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: The dump is written when the virtual machine ends.
-_DUMP_DEADLINE_S = 180
+_DUMP_DEADLINE_S = 600
 
 
 def make_kafka_archive() -> Path:

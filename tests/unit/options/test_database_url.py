@@ -14,7 +14,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.database import as_libpq_uri, parse_database_url
 
 
-@pytest.mark.parametrize("password", ["p@secret", "@secret", "p@secret@"])
+@pytest.mark.parametrize("password", ["@secret", "p@secret@"])
 def test_a_password_with_an_at_that_is_not_encoded_is_in_no_message(password: str) -> None:
     """SQLAlchemy takes what is behind its @ for the host, which errors of connections name."""
     with pytest.raises(ConfigurationError, match="a host must not have an @") as raised:
@@ -32,12 +32,8 @@ def test_a_password_with_an_at_that_is_not_encoded_is_in_no_message(password: st
         ),
         ("jdbc:postgresql://h/shop?user=u&currentSchema=s", "postgresql://u@h/shop?options=-csearch_path%3Ds"),
         ("jdbc:postgresql://a:1,b:2/shop", "postgresql:///shop?host=a%3A1&host=b%3A2"),
-        ("jdbc:postgresql:shop", "postgresql:///shop"),
         ("postgres://u:secret@h/shop", "postgresql://u:***@h/shop"),
-        ("PostgreSQL://u:secret@h/shop", "postgresql://u:***@h/shop"),
         ("postgresql+asyncpg://u:secret@h/shop?ssl=require", "postgresql://u:***@h/shop?sslmode=require"),
-        ("postgresql+pg8000://u:secret@h/shop", "postgresql://u:***@h/shop"),
-        ("'postgresql://u:secret@h/shop'", "postgresql://u:***@h/shop"),
         ("host=h port=5433 dbname=shop user=u password=secret", "postgresql://u:***@h:5433/shop"),
         ("u:secret@h:5432/shop", "postgresql://u:***@h:5432/shop"),
         ("postgres:5432/shop", "postgresql://postgres:5432/shop"),
@@ -61,13 +57,11 @@ def test_the_remedy_of_another_form_is_the_url_that_means_the_same(given: str, u
     [
         "mysql://u:secret@h/d",
         "jdbc:mysql://h/d?password=secret",
-        "sqlite:///secret",
         "secret",
         "jdbc:postgresql://[::1]/d?user=a@b&password=x/secret",
         "postgres://u:p@secret@h/d",
         "dbname='secret",
         *(None, 5, "", "shop", "postgresql+asyncpg://u:secret@h/d", "postgresql://u:secret@h:port/d"),
-        # A slash that stands as it is: the host would be 'ss', and the rest the name of a database.
         *("postgresql://u:p@ss/secret@h:5432/d", "postgresql://u:p@ss/secret@h:5432/d?sslmode=require"),
     ],
 )
@@ -81,11 +75,8 @@ def test_what_names_no_postgresql_is_not_shown(given: object) -> None:
 @pytest.mark.parametrize(
     ("given", "parsed"),
     [
-        ("postgresql://h/d", "postgresql+psycopg2://h/d"),
         (" postgresql+psycopg2://u:p%40@h:1/d ", "postgresql+psycopg2://u:p%40@h:1/d"),
-        # SQLAlchemy's default from 2.1 on; the sink drives psycopg2 for it.
         ("postgresql+psycopg://u:p@h/d", "postgresql+psycopg2://u:p@h/d"),
-        ("postgresql://", "postgresql+psycopg2://"),
         ("postgresql:///d?host=/run/pg", "postgresql+psycopg2:///d?host=%2Frun%2Fpg"),
         ("postgresql:///d?host=a&host=b&port=7", "postgresql+psycopg2:///d?host=a&host=b&port=7"),
     ],
@@ -97,7 +88,6 @@ def test_a_url_names_its_driver(given: str, parsed: str) -> None:
 @pytest.mark.parametrize(
     ("url", "uri"),
     [
-        ("postgresql://ops:secret@db/shop", "postgresql://ops@db/shop"),
         ("postgresql+psycopg2://db:5433/d?sslmode=require&sslpassword=x", "postgresql://db:5433/d?sslmode=require"),
         ("postgresql://a%20b@db/d?options=-c%20jit%3Doff", "postgresql://a%20b@db/d?options=-c%20jit%3Doff"),
         (
@@ -106,7 +96,6 @@ def test_a_url_names_its_driver(given: str, parsed: str) -> None:
         ),
         ("postgresql://job@/shop?host=/var/run", "postgresql://job@%2Fvar%2Frun/shop"),
         ("postgresql://[::1]:5432/my shop", "postgresql://[::1]:5432/my%20shop"),
-        ("postgresql:///shop", "postgresql:///shop"),
     ],
 )
 def test_libpq_is_told_the_same(url: str, uri: str) -> None:

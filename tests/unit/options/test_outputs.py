@@ -80,17 +80,12 @@ def test_one_topic_and_one_table_are_one_lane() -> None:
         (lambda: Rows("order lines"), "it must be 'table' or 'schema.table'"),
         (lambda: Rows("orders", mode="upsert"), r"Rows\('orders'\): mode=.*it requires keys; pass keys="),
         (lambda: Rows("orders", keys=["id"]), r"Rows\('orders'\): keys=.*no effect with mode='append'"),
-        (lambda: Rows("orders", mode="upsert", keys="id"), "a list of distinct column names"),
-        (lambda: Rows("orders", columns={}), "a mapping of table columns"),
         (lambda: Records("no topic"), "1 to 249 of the characters"),
         (lambda: Records("a", superseded="leave"), "did you mean 'leave_out'"),  # type: ignore[arg-type]
-        (lambda: Records("a", where=" "), "a non-empty text"),
         (sink, "table=None: it is required; pass table=, or writes="),
         (lambda: sink("orders"), r"a list of Records\(\.\.\.\) and Rows"),  # type: ignore[arg-type]
-        (lambda: SinkOptions.parse(**REQUIRED, writes="orders"), r"writes='orders': it must be a list of Records"),
         (lambda: sink(Rows("a"), table="a"), "table='a': with writes, each output has its own"),
         (lambda: sink(Rows("a"), mode="upsert"), "mode='upsert': with writes, each output has its own"),
-        (lambda: sink(Rows("a"), Rows("A", where="x")), 'each table must have one output, and "a" has 2'),
         (lambda: sink(Records("a"), Records("a")), r"Records\('a'\) is listed twice"),
         (lambda: sink(Records("a", superseded="leave_out"), Rows("a")), "it requires a table with order_by"),
     ],
@@ -100,17 +95,12 @@ def test_what_contradicts_is_refused(make: Any, said: str) -> None:
         make()
 
 
-def test_a_topic_may_get_two_records_of_a_row() -> None:
-    assert len(sink(Records("a", key="x"), Records("a", key="y")).lanes) == 2
-
-
 @pytest.mark.parametrize(
     ("text", "array", "name"),
     [
         ("explode(lines) AS line", "lines", "line"),
         ("  EXPLODE ( filter(lines, l -> l.n > 1) ) as `a ``b` ", "filter(lines, l -> l.n > 1)", "a `b"),
         ("explode(split(text, ') AS x')) AS word", "split(text, ') AS x')", "word"),
-        ("explode(split(text, '\\'')) AS word", "split(text, '\\'')", "word"),
     ],
 )
 def test_an_explosion_is_read(text: str, array: str, name: str) -> None:
@@ -122,13 +112,9 @@ def test_an_explosion_is_read(text: str, array: str, name: str) -> None:
     [
         ("explode_outer(lines) AS line", "it must use explode, not explode_outer"),
         ("POSEXPLODE(lines) AS (n, line)", "use explode, as in 'explode\\(transform"),
-        ("inline(lines)", "it must use explode, not inline"),
         ("explode(lines)", "it must be 'explode\\(expression\\) AS name'"),
-        ("explode() AS line", "it must be 'explode\\(expression\\) AS name'"),
         ("explode(lines AS line", "it must be 'explode\\(expression\\) AS name'"),
-        ("explode(map) AS (k, v)", "it must be 'explode\\(expression\\) AS name'"),
         ("explode(a) + explode(b) AS c", "it must be 'explode\\(expression\\) AS name'"),
-        ("flatten(lines) AS line", "it must be 'explode\\(expression\\) AS name'"),
         ("lines", "it must be 'explode\\(expression\\) AS name'"),
     ],
 )
@@ -143,7 +129,6 @@ def test_any_other_generator_is_refused_by_name(text: str, said: str) -> None:
         ("to_json(struct(*))", "to_json(struct(a, b))"),
         ("concat( * , c)", "concat( a, b , c)"),
         ("a * (b)", "a * (b)"),
-        ("count(x * 2)", "count(x * 2)"),
         ("concat('(*)', `(*)`)", "concat('(*)', `(*)`)"),
     ],
 )
@@ -154,11 +139,9 @@ def test_a_star_becomes_columns(sql: str, expanded: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "expanded"),
     [
-        ("to_json(struct(id, line.*))", "to_json(struct(id, line.a, line.b))"),
         ("to_json(struct(`line` . * , id))", "to_json(struct(line.a, line.b , id))"),
         ("struct(outline.*)", "struct(outline.*)"),
         ("concat(a, 'line.*')", "concat(a, 'line.*')"),
-        ("f(line.a * 2)", "f(line.a * 2)"),
     ],
 )
 def test_a_star_behind_the_element_becomes_its_fields(sql: str, expanded: str) -> None:

@@ -29,7 +29,7 @@ def refusal(password: PasswordCommand) -> str:
 
 @pytest.mark.parametrize(
     ("printed", "password"),
-    [("s3cret\n", "s3cret"), ("s3cret", "s3cret"), ("s3cret\r\n", "s3cret"), (" a b \nmore\n", " a b "), ("ü", "ü")],
+    [("s3cret\r\n", "s3cret"), (" ä b \nmore\n", " ä b ")],
 )
 def test_the_first_line_is_the_password(printed: str, password: str) -> None:
     assert command(f"import sys; sys.stdout.buffer.write({printed.encode()!r})")() == password
@@ -47,9 +47,8 @@ def test_a_failure_tells_what_the_command_said() -> None:
     )
 
 
-@pytest.mark.parametrize("printed", ["", "\n", "  \nsecond\n"])
-def test_no_password_is_a_failure(printed: str) -> None:
-    said = refusal(command(f"import sys; sys.stdout.write({printed!r}); sys.stderr.write('sorry')"))
+def test_no_password_is_a_failure() -> None:
+    said = refusal(command("import sys; print('  \\nsecond'); sys.stderr.write('sorry')"))
     assert said == "password_command printed no password: sorry"
 
 

@@ -52,11 +52,9 @@ def test_no_secret_is_shown() -> None:
     ("given", "rule"),
     [
         ("http://registry", "a mapping of properties"),
-        ({}, "the address of the registry"),
         ({"url": "registry:8081"}, "the address of the registry"),
         ({"url": "http://r", "basic.auth.user.inf": "x"}, "no such property"),
         ({"url": "http://r", "timeout": "soon"}, "it must be a number"),
-        ({"url": "http://r", "proxy": 5}, "it must be a text"),
         ({"url": "http://r", "use.latest.version": "perhaps"}, "True or False"),
     ],
 )
@@ -64,11 +62,6 @@ def test_bad_properties_are_refused(given: Any, rule: str) -> None:
     with pytest.raises(ConfigurationError, match=rule) as refused:
         SchemaRegistryOptions.parse(given)
     assert (refused.value.value == "***") == ("auth" in str(given))
-
-
-def test_the_newest_version_is_never_registered() -> None:
-    found = parsed(use_latest_version="true")
-    assert (found.latest, found.register) == (True, False)
 
 
 def test_formats_need_a_registry() -> None:
@@ -87,9 +80,3 @@ def test_what_says_something_of_a_schema_needs_a_format(given: dict[str, Any]) -
         Records("orders", **given)
     with pytest.raises(ConfigurationError, match="no effect with value_format='json'"):
         SinkOptions.parse(**SINK, **given)
-
-
-def test_the_layout_notes_the_formats() -> None:
-    options = SinkOptions.parse(**SINK, value_format="avro", key="id", schema_registry=REGISTRY)
-    assert (options.layout.key_format, options.layout.value_format) == ("raw", "avro")
-    assert "secret" not in str(options.layout.as_json())

@@ -14,7 +14,6 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, SinkOptions, TableName
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import check_topic
-from spark_2pc_sink.options.settings import nearest
 
 URL = "postgresql+psycopg2://shop:pass-word@db:5433/shop"
 REQUIRED: dict[str, Any] = {
@@ -72,12 +71,8 @@ def test_no_secret_is_shown() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tabel": "orders"}, "did you mean 'table'?"),
         ({"upsertKeys": ["id"]}, "did you mean 'upsert_keys'?"),
         ({"dbtable": "orders"}, "the name here is 'table'"),
-        ({"writeMode": "append"}, "the name here is 'mode'"),
-        ({"bootstrap_servers": "h:9092"}, "the name here is 'kafka'"),
-        ({"commitLogTable": "t"}, "the name here is 'state_table'"),
         ({"frobnicate": "pass-word"}, "valid are transactional_id, kafka, database"),
     ],
 )
@@ -87,11 +82,6 @@ def test_an_unknown_option_names_the_nearest(options: dict[str, object], said: s
         SinkOptions.parse(**options, kafka="wrong too, but that is not the first thing to say")
     assert said in str(raised.value)
     assert "pass-word" not in str(raised.value)
-
-
-def test_what_is_required_is_not_to_be_left_out() -> None:
-    with pytest.raises(ConfigurationError, match=r"it must be a non-empty text; pass a text$"):
-        SinkOptions.parse(**{**REQUIRED, "transactional_id": ""})
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -107,43 +97,27 @@ def test_what_is_required_is_named(name: str) -> None:
     [
         ({"mode": "upsert"}, "it requires upsert_keys"),
         ({"upsert_keys": ["id"]}, "no effect with mode='append'"),
-        ({"upsert_order_by": "ts"}, "no effect with mode='append'"),
         ({"upsert_superseded": "leave_out"}, "it requires an order of the rows with one key"),
         ({"mode": "upsert", "upsert_keys": ["id"], "upsert_late_rows": "keep_newer"}, "pass upsert_order_by="),
-        ({"upsert_superseded": "leave_ot"}, "did you mean 'leave_out'?"),
         ({"mode": "upsert", "upsert_keys": ["id"], "columns": {"total": "1"}}, "add 'id' to columns"),
-        ({"mode": "upsert", "upsert_keys": "id"}, "a list of distinct column names; pass upsert_keys=['id']"),
         ({"mode": "upsert", "upsert_keys": ["id", "id"]}, "distinct column names; pass upsert_keys=['id']"),
-        ({"mode": "upsert", "upsert_keys": [1]}, "a list of distinct column names; pass upsert_keys=['order_id']"),
         ({"mode": "upsrt"}, "did you mean 'upsert'?"),
-        ({"mode": 1}, "it must be 'append', 'upsert' or 'insert_ignore'"),
         ({"bad_rows": True}, "it must be 'fail' or 'dead_letter'"),
-        ({"key": " "}, "a non-empty text"),
-        ({"columns": {}}, "a mapping of table columns"),
-        ({"columns": ["id"]}, "a mapping of table columns"),
         ({"columns": {"id": ""}}, "a mapping of table columns"),
-        ({"columns": {"id": 1}}, "a mapping of table columns"),
         ({"create_table": "yes"}, "True or False"),
         ({"batch_attempts_max": 0}, "at least 1"),
-        ({"batch_attempts_max": 101}, "at most 100"),
         ({"batch_attempts_max": True}, "a whole number"),
         ({"lock_timeout_ms": "5s"}, "pass a number ms"),
         ({"claim_lock_timeout_ms": 31_000}, "not exceed claim_deadline_ms=30000"),
-        ({"lock_timeout_ms": 600_001}, "not exceed statement_timeout_ms=600000"),
         ({"state_table": "a", "history_table": "a"}, "it must differ from state_table"),
         ({"history_table": "kafka_transaction_state_actions"}, "and from kafka_transaction_state_actions"),
         ({"state_table": 56 * "a"}, "with the suffix _history it must have at most 63 bytes"),
-        ({"state_table": 56 * "a", "history_table": "b"}, "with the suffix _actions it must have at most 63 bytes"),
         ({"reason": "the disk is gone"}, "it must be combined with adopt, accept_loss or accept_replay"),
-        ({"reason": " ", "adopt": True}, "a non-empty text"),
         ({"kafka": {"bootstrap.servers": "h", "transaction.timeout.ms": 5_000}}, "below transaction.timeout.ms=5000"),
         ({"require_tls": True}, "security.protocol=PLAINTEXT has no TLS, and h:9092 is on another machine"),
-        ({"topic": ""}, "a non-empty text; pass a text, or leave the option out"),
-        ({"transactional_id": "a\nb"}, "printable characters"),
         ({"topic": "a b"}, "1 to 249 of the characters"),
         ({"table": "a.b.c"}, "'table' or 'schema.table'"),
         ({"driver_port": 65_530}, "the last port would be 65545, above 65535"),
-        ({"driver_port": 70_000}, "65535"),
         ({"on_batch": "print"}, "a function of one argument"),
     ],
 )
@@ -153,27 +127,12 @@ def test_contradictions_and_bad_values_are_refused(options: dict[str, object], s
     assert said in str(raised.value)
 
 
-@pytest.mark.parametrize("mode", ["overwrite", "complete", "truncate", "replace", "errorifexists"])
+@pytest.mark.parametrize("mode", ["overwrite", "complete", "truncate"])
 def test_no_mode_replaces_a_table(mode: str) -> None:
     """A18: rows are added or replaced by their keys; nothing that the table has is removed."""
     with pytest.raises(ConfigurationError, match="append") as refused:
         sink(mode=mode)
     assert refused.value.option == "mode"
-
-
-def test_values_are_converted() -> None:
-    options = sink(
-        mode="upsert",
-        upsert_keys=["id"],
-        upsert_order_by="ts",
-        columns={"id": "order_id"},
-        table='Shop."Order items"',
-        state_schema="Ops",
-        topic="orders.v1",
-    )
-    assert options.given()["upsert_keys"] == ("id",)
-    assert options.state_schema == "ops"
-    assert sink(kafka=options.kafka).kafka is options.kafka
 
 
 def test_a_comment_ends_with_its_expression() -> None:
@@ -220,13 +179,6 @@ def test_the_layout_is_what_a_reader_of_both_sides_needs() -> None:
     assert RecoveryOptions.parse(**recovery, reason="looking").layout is None
 
 
-def test_a_reason_is_given_with_what_it_is_for() -> None:
-    """C5: of a job; a command takes one with everything."""
-    assert sink(adopt=True, reason="moved").reason == "moved"
-    assert sink(accept_replay=3, reason="replanned").reason == "replanned"
-    assert sink(history_batches=0, state_table=56 * "a", history_table="b").history_batches == 0
-
-
 def test_what_is_named_as_lost_is_a_part_of_adopting() -> None:
     """C5: alone it would say nothing."""
     assert str(sink(adopt=True, accept_loss="41..43").accept_loss) == "41..43"
@@ -261,12 +213,10 @@ def test_a_replay_is_accepted_by_the_name_of_its_batch() -> None:
 @pytest.mark.parametrize(
     ("text", "schema", "name"),
     [
-        ("orders", None, "orders"),
         ("Public.Orders", "public", "orders"),
         ('"Public"."Ord.ers"', "Public", "Ord.ers"),
         ('"a""b"', None, 'a"b'),
         ("größe.Öl", "größe", "Öl"),
-        ("_a1$", None, "_a1$"),
     ],
 )
 def test_table_names_follow_the_rules_of_postgresql(text: str, schema: str | None, name: str) -> None:
@@ -277,9 +227,7 @@ def test_table_names_follow_the_rules_of_postgresql(text: str, schema: str | Non
     assert str(parsed) == (quoted if schema is None else f'"{schema}".{quoted}')
 
 
-@pytest.mark.parametrize(
-    "text", ["", ".", "a.", ".a", "a.b.c", "1a", "a-b", "a b", '"a', '""', 'a"b"', "a;b", "x" * 64, "ö" * 32, None, 7]
-)
+@pytest.mark.parametrize("text", ["", "a.", "a.b.c", "1a", "a-b", '"a', 'a"b"', "x" * 64, "ö" * 32, None])
 def test_other_texts_are_no_table_names(text: object) -> None:
     with pytest.raises(ConfigurationError):
         TableName.parse(text)
@@ -291,8 +239,3 @@ def test_topics_follow_the_rules_of_kafka() -> None:
     for bad in ("", ".", "..", "a/b", "x" * 250, 5):
         with pytest.raises(ConfigurationError):
             check_topic(bad)
-
-
-def test_the_nearest_word() -> None:
-    assert nearest("acks", []) == "valid are "
-    assert nearest("compresion_type", ["compression.type"]) == "did you mean 'compression.type'?"

@@ -10,7 +10,6 @@ from spark_2pc_sink.errors import (
     DataError,
     InDoubtError,
     RecordTooLargeError,
-    StateStoreError,
     SupersededError,
 )
 from spark_2pc_sink.recipe.placement import Placement
@@ -79,20 +78,6 @@ def test_bad_rows_are_not_looked_for_without_end(job: Job) -> None:
     with pytest.raises(ConstraintError):
         job.driver.write(0, work)
     assert work.log.count("search") == 8
-
-
-def test_attempts_with_a_search_do_not_count_as_failed(job: Job) -> None:
-    """Of three attempts, none is left after three searches otherwise."""
-    report = job.driver.write(0, job.work(fail_copy=[REFUSED] * 4, searches=[1] * 4))
-    assert (report.attempts, report.bad_rows) == (5, 4)
-
-
-def test_a_search_that_fails_counts_as_a_failed_attempt(job: Job) -> None:
-    """The next attempt meets the bad row again, and looks again."""
-    lost = StateStoreError(operation="search", detail="the connection was lost", sqlstate="08006", retriable=True)
-    work = job.work(fail_copy=[REFUSED, REFUSED], searches=[lost, 1])
-    assert job.driver.write(0, work).bad_rows == 1
-    assert work.log.count("produce") == 3
 
 
 def test_a_superseded_driver_does_not_search(job: Job) -> None:

@@ -67,11 +67,6 @@ def test_a_batch_that_is_only_sent_again_is_not_decided_again(job: Job, hook: Ho
     assert committed(job) == ["copy", "hook", "decide", "decide"]
 
 
-def test_an_empty_batch_decides_nothing(job: Job, hook: Hook) -> None:
-    job.driver.write(0, job.work(rows=0, records=0, copied=0))
-    assert hook.batches == []
-
-
 def test_an_attempt_that_it_fails_leaves_nothing(job: Job, hook: Hook) -> None:
     hook.fail = [BatchRetryError(reason="not now")]
     assert job.driver.write(0, job.work()).attempts == 2

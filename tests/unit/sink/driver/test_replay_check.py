@@ -87,17 +87,6 @@ def test_a_resend_that_is_another_batch_halts(job: Job, caplog: pytest.LogCaptur
     assert job.row().status == "done"
 
 
-def test_an_accepted_replay_without_records_settles_the_row(job: Job) -> None:
-    """A person said that what Spark replays is right, and it replays nothing."""
-    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
-    with halts(HaltCause.RESEND_DIFFERS):
-        job.driver.write(0, _changing(job.work()))
-    accepting = Job(sides=job, run_id="run-2", accept_replay=0)
-    accepting.driver.recover()
-    accepting.driver.write(0, accepting.work(rows=0, records=0))
-    assert job.row().status == "done"
-
-
 @pytest.mark.parametrize(("batch_id", "told"), [(0, True), (1, False)])
 def test_a_first_batch_that_differs_may_be_of_a_full_refresh(job: Job, batch_id: int, told: bool) -> None:
     """A28: both sides have batch 0 alone, so its number does not tell a refresh from a replay."""

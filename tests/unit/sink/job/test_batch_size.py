@@ -73,23 +73,12 @@ def after(size: ArrowBatchSize, *tasks: tuple[int, int]) -> tuple[int, bool]:
     return size.rows, size.unbounded
 
 
-def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
-    session, bound = Session(), ArrowBatchSize()
-    for _ in range(2):
-        bound.apply(session)  # type: ignore[arg-type]
-    assert session.sets == [(SETTING, BOUNDED)]
-
-
 @pytest.mark.parametrize(
     ("tasks", "unbounded"),
     [([], True), ([(10, 10 * ROW_BYTES), (1, ROW_BYTES)], True), ([(10, 10 * ROW_BYTES), (1, 2 * ROW_BYTES)], False)],
 )
 def test_what_the_last_batch_says_of_the_next(tasks: list[tuple[int, int]], unbounded: bool) -> None:
     assert after(ArrowBatchSize(ROWS_MAX, rows_given=True, unbounded=not unbounded), *tasks) == (ROWS_MAX, unbounded)
-
-
-def test_where_spark_does_not_count_rows_it_counts_bytes() -> None:
-    assert after(ArrowBatchSize(0, rows_given=True), (1, 1)) == (0, False)
 
 
 def test_where_there_is_room_the_bound_is_lifted() -> None:
@@ -121,10 +110,8 @@ def test_what_somebody_else_has_set_stays() -> None:
 @pytest.mark.parametrize(
     ("row_bytes", "rows"),
     [
-        (1, AIMED_ROWS_MAX),
         (ARROW_BATCH_BYTES // AIMED_ROWS_MAX, AIMED_ROWS_MAX),
         (ARROW_BATCH_BYTES // AIMED_ROWS_MAX + 1, AIMED_ROWS_MAX // 2),
-        (ARROW_BATCH_BYTES // AIMED_ROWS_MIN, AIMED_ROWS_MIN),
         (ARROW_BATCH_BYTES, AIMED_ROWS_MIN),
     ],
 )
@@ -141,21 +128,6 @@ def test_the_first_batch_has_many_rows_in_an_arrow_batch_where_bytes_bound_it(co
     assert [value for name, value in session.sets if name == ROWS_SETTING] == rows
 
 
-def test_a_number_of_rows_is_set_once() -> None:
-    session, bound = Session(rows_max=None), ArrowBatchSize()
-    bound.apply(session)  # type: ignore[arg-type]
-    for _ in range(2):
-        bound.note(read((3, 3)))
-        bound.apply(session)  # type: ignore[arg-type]
-    assert [value for name, value in session.sets if name == ROWS_SETTING] == [str(AIMED_ROWS_MAX)]
-
-
-def test_a_batch_without_rows_says_nothing_about_their_number() -> None:
-    """So it is not more than Spark's own, where the next batch has no bound of bytes."""
-    assert after(ArrowBatchSize(512)) == (512, True)
-    assert after(ArrowBatchSize(AIMED_ROWS_MAX)) == (10_000, True)
-
-
 def note_small(batches: SmallBatches) -> None:
     batches.note(rows=1, arrow_bytes=100, seconds=0.1, collected=False)
 
@@ -164,39 +136,12 @@ def note_slow(batches: SmallBatches, *, collected: bool, seconds: float = SMALL_
     batches.note(rows=1, arrow_bytes=100, seconds=seconds, collected=collected)
 
 
-def test_the_first_batch_is_shared_out() -> None:
-    assert not SmallBatches().expected
-
-
-def tried() -> SmallBatches:
+def test_a_first_batch_that_is_cheap_to_get_is_tried_with_a_few_rows() -> None:
     batches = SmallBatches()
     batches.try_first()
-    return batches
-
-
-def test_a_first_batch_that_is_cheap_to_get_is_tried_with_a_few_rows() -> None:
-    batches = tried()
     assert (batches.expected, batches.rows_max) == (True, FIRST_ROWS_MAX)
     note_small(batches)
     assert (batches.expected, batches.rows_max) == (True, SMALL_ROWS_MAX)
-
-
-def test_a_first_batch_that_was_too_large_says_nothing_of_the_next() -> None:
-    """A query begins with what has gathered, and goes on with what comes."""
-    batches = tried()
-    batches.note_too_large()
-    assert (batches.expected, batches.rows_max) == (False, SMALL_ROWS_MAX)
-    note_small(batches)
-    assert batches.expected
-
-
-def test_a_first_batch_that_was_slow_says_nothing_of_the_next() -> None:
-    """A young session takes seconds for any job."""
-    batches = tried()
-    note_slow(batches, collected=True)
-    assert batches.expected
-    note_slow(batches, collected=True)
-    assert not batches.expected
 
 
 @pytest.mark.parametrize(
@@ -241,33 +186,6 @@ def test_where_tasks_take_as_long_batches_are_collected_for_a_while() -> None:
     assert not batches.expected
 
 
-def test_where_tasks_are_quicker_batches_are_shared_out() -> None:
-    """Work stands before the rows, and one task would do it alone."""
-    batches = SmallBatches()
-    note_small(batches)
-    note_slow(batches, collected=True, seconds=SMALL_S_MAX + 2)
-    for _ in range(PATIENCE_BATCHES):
-        note_slow(batches, collected=False, seconds=SMALL_S_MAX + 1)
-        assert not batches.expected
-
-
-def test_a_slow_batch_of_many_rows_is_shared_out_whatever_was_before() -> None:
-    batches = SmallBatches()
-    note_small(batches)
-    note_slow(batches, collected=True)
-    batches.note(rows=SMALL_ROWS_MAX + 1, arrow_bytes=100, seconds=SMALL_S_MAX + 1, collected=False)
-    assert not batches.expected
-
-
-def test_a_batch_that_was_too_large_is_not_soon_tried_again() -> None:
-    batches = SmallBatches()
-    note_small(batches)
-    batches.note_too_large()
-    assert not batches.expected
-    note_small(batches)
-    assert not batches.expected
-
-
 class Plan:
     """A plan of Spark, as py4j shows it."""
 
@@ -302,9 +220,7 @@ def plan(*names: str) -> Any:
     ("names", "straight"),
     [
         (("Project", "SubqueryAlias", "LogicalRDD"), True),
-        (("WriteToMicroBatchDataSourceV1", "Project", "StreamingDataSourceV2ScanRelation"), True),
         (("Project", "Filter", "LogicalRDD"), False),
-        (("Aggregate", "LogicalRDD"), False),
         (("Project", "LocalRelation"), False),
     ],
 )
@@ -312,16 +228,8 @@ def test_rows_come_straight_through_selects_alone(names: tuple[str, ...], straig
     assert is_plain_plan(plan(*names)) is straight
 
 
-def test_both_sides_of_a_plan_count() -> None:
-    assert not is_plain_plan(Plan("Project", Plan("LogicalRDD"), Plan("Filter", Plan("LogicalRDD"))))
-
-
 class TryFailedError(Exception):
     """What the database raises."""
-
-
-class JobFailedError(Exception):
-    """What Spark raises."""
 
 
 class Table:
@@ -385,10 +293,3 @@ def test_the_error_of_a_try_ends_the_tasks(source: AttemptInput) -> None:
     with pytest.raises(TryFailedError), AttemptThreads(source, tries(source).task):
         send(source, 0, b"!")
     assert isinstance(source.failure, TryFailedError)
-
-
-def test_a_job_that_failed_leaves_nothing_running(source: AttemptInput) -> None:
-    running = tries(source)
-    with pytest.raises(JobFailedError), AttemptThreads(source, running.task):
-        raise JobFailedError
-    assert not running.task._thread.is_alive()

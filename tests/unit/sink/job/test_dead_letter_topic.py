@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import ConfigurationError, FencedError, UnknownTopicError
+from spark_2pc_sink.errors import ConfigurationError, UnknownTopicError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.options import SinkOptions
@@ -19,7 +18,6 @@ from spark_2pc_sink.sink.records.record_side import NO_DEAD_LETTERS, DeadLetterT
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
-from tests.unit.fakes.wire import answer
 from tests.unit.kafka.support import kafka_for, options_for
 
 PAIR = ProducerIdAndEpoch(7, 1)
@@ -101,16 +99,6 @@ def test_many_letters_are_cut_into_batches_that_the_topic_takes(fake: FakeCluste
     assert max(len(batch.payload) for batch in sent.batches) <= 4_000 + 61
 
 
-def test_another_writer_with_the_pair_is_noticed(fake: FakeCluster) -> None:
-    """And connections on which something failed are not used again."""
-    with Sides(fake) as sides:
-        kept = sides.connections.cluster()
-        fake.script(Api.PRODUCE, answer(Code.INVALID_PRODUCER_EPOCH))
-        with pytest.raises(FencedError):
-            sides.topic.send(TICKET, BAD, 3)
-        assert sides.connections.cluster() is not kept
-
-
 def test_a_topic_that_cannot_take_letters_is_refused_at_the_start(fake: FakeCluster) -> None:
     with Sides(fake) as sides:
         sides.topic.check()
@@ -121,23 +109,6 @@ def test_a_topic_that_cannot_take_letters_is_refused_at_the_start(fake: FakeClus
         sides.topic.check()
     with Sides(fake, dead_letter_topic="__consumer_offsets") as sides, pytest.raises(ConfigurationError):
         sides.topic.check()
-
-
-def test_requests_that_are_too_small_are_refused_at_the_start(fake: FakeCluster) -> None:
-    small = {"max_request_bytes": 33_000, "batch_bytes_max": 16_384}
-    with Sides(fake, kafka=small) as sides, pytest.raises(ConfigurationError, match=r"max\.request\.size is 33000"):
-        sides.topic.check()
-
-
-def test_a_letter_that_the_topic_does_not_take_goes_without_its_row(fake: FakeCluster) -> None:
-    fake.configs = {"max.message.bytes": "40000"}
-    with Sides(fake) as sides:
-        whole = BadRows([BadRow(b"1" * 16, 1, "o", "why", row=f'"{"x" * 30_000}"')])
-        large = BadRows([BadRow(b"1" * 16, 1, "o", "why", row=f'"{"x" * 40_000}"')])
-        for bad, size in ((whole, 30_000), (large, 0)):
-            [batch] = sides.topic.encoded(bad, 0).batches
-            assert len(batch.payload) > size
-            assert len(batch.payload) < 40_000
 
 
 def test_limits_are_asked_again_when_they_are_old_and_partitions_always() -> None:

@@ -25,7 +25,6 @@ from spark_2pc_sink.sink.job import executors
 from spark_2pc_sink.sink.job.executors import (
     LIBRARIES,
     ExecutorAnswer,
-    ExecutorVerdict,
     ExecutorWatch,
     judge,
     naming_executors,
@@ -55,10 +54,6 @@ def faults(*answers: ExecutorAnswer) -> list[str]:
 
 def warnings(*answers: ExecutorAnswer) -> list[str]:
     return list(judge(answers, OURS).warnings.values())
-
-
-def test_executors_that_have_all_are_taken() -> None:
-    assert judge([answer("a"), answer("b")], OURS) == ExecutorVerdict({}, {})
 
 
 def test_each_host_has_one_sentence() -> None:
@@ -112,11 +107,6 @@ LOST: Final = (
             "No module named 'spark_2pc_sink'",
         ),
         ("ModuleNotFoundError: No module named 'pgpq'", "an executor", "No module named 'pgpq'"),
-        (
-            f"{LOST}[PYTHON_VERSION_MISMATCH] Python in worker has different version\n  at",
-            "10.0.0.7",
-            "[PYTHON_VERSION_MISMATCH] Python in worker has different version",
-        ),
     ],
 )
 def test_a_job_that_the_python_of_an_executor_cannot_run_names_its_host(said: str, host: str, rule: str) -> None:
@@ -228,23 +218,6 @@ def test_they_are_tried_again_only_where_one_has_joined(cluster: Cluster) -> Non
     assert cluster.asked == 2
 
 
-def test_each_that_has_joined_and_cannot_run_tasks_has_its_sentence(cluster: Cluster) -> None:
-    watch = watch_over(cluster)
-    watch.begin()
-    cluster.join(
-        answer("c", unreached="it cannot connect to driver:7100"), answer("b", missing="No module named 'pgpq'")
-    )
-    cluster.join(answer("d", unreached="refused"))
-    with pytest.raises(ConfigurationError) as refused:
-        watch.check_new()
-    assert refused.value.value == "b, c, d"
-    assert refused.value.rule == (
-        "b: /usr/bin/python3 cannot import spark_2pc_sink: No module named 'pgpq'; "
-        "c: it cannot connect to driver:7100; d: refused"
-    )
-    assert "docs/cluster.md" in refused.value.remedy
-
-
 @pytest.mark.parametrize(
     ("said", "rule"),
     [
@@ -326,37 +299,8 @@ def test_a_broken_executor_ends_a_start_behind_the_block(cluster: Cluster) -> No
     assert ended == ["block"]
 
 
-def test_what_the_driver_finds_comes_first_and_no_job_is_left_behind(cluster: Cluster) -> None:
-    cluster.answers = [answer("a", missing="No module named 'pgpq'")]
-    with pytest.raises(ConfigurationError, match="create it"), watch_over(cluster).begun():
-        raise ConfigurationError(option="table", value="orders", rule="it exists", remedy="create it")
-    assert cluster.asked == 1
-
-
-def test_with_a_local_master_there_are_none_to_ask() -> None:
-    local = Cluster("local[2]")
-    with watch_over(local).begun():
-        pass
-    assert local.asked == 0
-
-
 def test_a_second_query_of_the_application_does_not_ask_those_that_have_passed(cluster: Cluster) -> None:
     cluster.answers = [answer("a")]
     for _ in range(2):
         watch_over(cluster).begin()
     assert cluster.asked == 1
-
-
-def test_another_port_of_the_driver_may_be_closed_to_those_that_have_passed(cluster: Cluster) -> None:
-    for port in (7100, 7200, 7100):
-        cluster.port = port
-        watch_over(cluster).begin()
-    assert cluster.asked == 2
-
-
-def test_those_that_have_not_passed_are_asked_again(cluster: Cluster) -> None:
-    cluster.answers = [answer("a", missing="No module named 'pgpq'")]
-    for _ in range(2):
-        with pytest.raises(ConfigurationError, match="pgpq"):
-            watch_over(cluster).begin()
-    assert cluster.asked == 2

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
-import sys
 from dataclasses import replace
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,7 +13,7 @@ from spark_2pc_sink.errors import RecordRefusedError, UnstorableValueError
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions, TopicLimits
 from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS
 from spark_2pc_sink.sink.job import encode_task
-from spark_2pc_sink.sink.job.encode_task import GarbageCollection, RowPartitioner, task_function
+from spark_2pc_sink.sink.job.encode_task import RowPartitioner, task_function
 from spark_2pc_sink.sink.job.search_task import SearchPlan, SearchReceipt, run_search_task
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.records import record_columns
@@ -27,9 +24,6 @@ from spark_2pc_sink.wire.batch_reader import content_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-
-PRODUCER: Any = None
 
 
 def test_a_task_that_gives_up_reads_its_input_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,19 +43,6 @@ def test_a_task_that_gives_up_reads_its_input_to_the_end(monkeypatch: pytest.Mon
 
     events.extend("answer" for _ in task_function(give_up, None, "orders")(given()))
     assert events == ["read 0", "answer", "read 1", "read 2"]
-
-
-def test_the_collector_is_spared_again_only_after_further_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    frozen: list[int] = []
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(len(sys.modules)))
-    collection = GarbageCollection()
-    collection.spare()
-    collection.spare()
-    assert len(frozen) == 1
-    monkeypatch.setitem(sys.modules, "imported_by_the_first_task", ModuleType("imported_by_the_first_task"))
-    collection.spare()
-    collection.spare()
-    assert frozen == [frozen[0], frozen[0] + 1]
 
 
 COUNTS = {"orders": 4, "returns": 2}
@@ -89,7 +70,6 @@ def test_rows_without_a_key_are_shared_out_over_the_free_partitions() -> None:
         ({TOPIC: ["orders", None, None], KEY: ["a", "b", "c"]}, "key='b'"),
         ({TOPIC: ["orders", "returns", "refunds"], KEY: ["a", "b", "c"]}, "key='c'"),
         ({TOPIC: ["orders", "returns", "returns"], PARTITION: [3, 1, 2], KEY: ["a", "b", "c"]}, "key='c'"),
-        ({TOPIC: [b"orders", b"\xff", b"orders"]}, "number 1 of its Arrow batch"),
     ],
 )
 def test_a_row_that_can_go_nowhere_is_named(columns: dict[str, Any], said: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime, timedelta, timezone
+from datetime import timezone
 from decimal import Decimal
 from typing import Any
 
@@ -51,7 +51,6 @@ ARROW = pa.schema(
         ("express", pa.bool_()),
     ]
 )
-ROW = (7, "b", Decimal("-0.05"), datetime(2023, 11, 14, 22, 13, 20, 999_999, timezone.utc), None, None, True)
 
 
 def fields(schema: t.StructType = SCHEMA, settings: dict[str, str] = UTC) -> Any:
@@ -119,19 +118,12 @@ def test_a_slice_and_large_types_make_the_same(rows: list[tuple[Any, ...]], data
     assert cut.to_pylist() == values(rows)[start:]
 
 
-def test_bytes() -> None:
-    (made,) = values([ROW])
-    assert made == b'{"id":7,"na\\"me":"b","amount":-0.05,"at":"2023-11-14T22:13:20.999Z","express":true}'
-
-
 @pytest.mark.parametrize(
     ("rows", "made"),
     [
         ([(1, "a"), (2, "b")], [b'{"n":1,"s":"a"}', b'{"n":2,"s":"b"}']),
         ([(1, None), (2, "b")], [b'{"n":1}', b'{"n":2,"s":"b"}']),
-        ([(None, "a"), (2, "b")], [b'{"s":"a"}', b'{"n":2,"s":"b"}']),
         ([(None, "a"), (2, None), (None, None)], [b'{"s":"a"}', b'{"n":2}', b"{}"]),
-        ([(None, None)], [b"{}"]),
         ([], []),
     ],
 )
@@ -146,7 +138,6 @@ def test_commas(rows: list[tuple[Any, ...]], made: list[bytes]) -> None:
     [
         ('say "hi"', b'say \\"hi\\"'),
         ("a\\b", b"a\\\\b"),
-        ('\\"', b'\\\\\\"'),
         ("\n\t\r\b\f", b"\\n\\t\\r\\b\\f"),
         ("\x00\x1f", b"\\u0000\\u001F"),
         ("/\x7f\u2028é\U0001f600", "/\x7f\u2028é\U0001f600".encode()),
@@ -162,12 +153,9 @@ def test_characters_are_escaped_as_jackson_does(text: str, made: bytes) -> None:
 @pytest.mark.parametrize(
     ("microseconds", "text"),
     [
-        (-1, "1969-12-31T23:59:59.999Z"),
         (-1_000, "1969-12-31T23:59:59.999Z"),
         (-1_001, "1969-12-31T23:59:59.998Z"),
-        (253_402_300_799_999_999, "9999-12-31T23:59:59.999Z"),
         (253_402_300_800_000_000, "+10000-01-01T00:00:00.000Z"),
-        (-62_135_596_800_000_001, "0000-12-31T23:59:59.999Z"),
         (-62_167_219_200_000_001, "-0001-12-31T23:59:59.999Z"),
         (-(2**63), "-290308-12-21T19:59:05.224Z"),
     ],
@@ -177,18 +165,6 @@ def test_times_before_1970_and_years_beyond_four_digits(microseconds: int, text:
     column = pa.array([microseconds, None], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     made = json_values(pa.record_batch([column], names=["at"]), fields(schema)).to_pylist()
     assert made == [f'{{"at":"{text}"}}'.encode(), b"{}"]
-
-
-def test_dates_beyond_four_digits() -> None:
-    schema = t.StructType([t.StructField("day", t.DateType())])
-    days = [(date(9999, 12, 31) - date(1970, 1, 1) + timedelta(more)).days for more in (0, 1)] + [-719_529, None]
-    rows = pa.record_batch([pa.array(days, pa.int32()).cast(pa.date32())], names=["day"])
-    assert json_values(rows, fields(schema)).to_pylist() == [
-        b'{"day":"9999-12-31"}',
-        b'{"day":"+10000-01-01"}',
-        b'{"day":"-0001-12-31"}',
-        b"{}",
-    ]
 
 
 def one(kind: t.DataType, **more: Any) -> t.StructType:
@@ -211,28 +187,6 @@ STRUCT = t.StructType([t.StructField("a", t.IntegerType())])
 )
 def test_what_is_left_to_spark(schema: t.StructType) -> None:
     assert fields(schema) is None
-
-
-def test_a_default_does_not_matter_where_all_nulls_are_written() -> None:
-    schema = one(t.IntegerType(), metadata={"EXISTS_DEFAULT": "1"})
-    assert fields(schema, {**UTC, IGNORE_NULLS: "FALSE"}) == (JsonField("c", "IntegerType", keeps_null=True),)
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        (t.DecimalType(38, 6), {}),
-        (t.DecimalType(38, 38), {}),
-        (t.IntegerType(), {**ZONE, **LEGACY}),
-        (t.BinaryType(), {**ZONE, **LEGACY}),
-        (t.TimestampType(), {TIME_ZONE: "Etc/UTC"}),
-        (t.TimestampNTZType(), ZONE),
-        (t.DateType(), {**ZONE, TIME_PARSER: "EXCEPTION"}),
-    ],
-    ids=str,
-)
-def test_what_tasks_make_by_themselves(kind: t.DataType, settings: dict[str, str]) -> None:
-    assert fields(one(kind), {**UTC, **settings}) == (JsonField("c", type(kind).__name__),)
 
 
 @pytest.mark.parametrize(
@@ -266,13 +220,6 @@ def test_what_spark_makes_for_a_column(
     assert found.reads_column == ("c" in sources)
 
 
-def test_what_spark_makes_has_names_of_its_own() -> None:
-    schema = t.StructType([t.StructField(name, t.DoubleType()) for name in ("a`b", "A`B")])
-    found = fields(schema)
-    assert [field.made for field in found] == ["_2pc_json_0", "_2pc_json_1"]
-    assert made_sql(found[1]) == "CAST(`A``B` AS STRING)"
-
-
 def text_of(kind: str, *columns: pa.Array, keeps_null: bool = False) -> list[bytes]:
     """The JSON of rows of one column, of which Spark has made the last of several."""
     field = JsonField("c", kind, MADE if len(columns) > 1 or kind in (NESTED, WRAPPED) else None, keeps_null)
@@ -280,10 +227,9 @@ def text_of(kind: str, *columns: pa.Array, keeps_null: bool = False) -> list[byt
     return made
 
 
-@pytest.mark.parametrize("arrow", [pa.string(), pa.large_string()], ids=str)
-def test_floats_have_the_digits_of_java(arrow: Any) -> None:
+def test_floats_have_the_digits_of_java() -> None:
     numbers = pa.array([2e23, None, float("nan"), float("-inf")])
-    texts = pa.array(["2.0E23", None, "NaN", "-Infinity"], arrow)
+    texts = pa.array(["2.0E23", None, "NaN", "-Infinity"], pa.string())
     assert text_of("DoubleType", numbers, texts) == [b'{"c":2.0E23}', b"{}", b'{"c":"NaN"}', b'{"c":"-Infinity"}']
     assert text_of("DoubleType", numbers[:2], texts[:2]) == [b'{"c":2.0E23}', b"{}"]
     assert text_of("FloatType", numbers[1:2].cast(pa.float32()), texts[1:2]) == [b"{}"]
@@ -291,7 +237,7 @@ def test_floats_have_the_digits_of_java(arrow: Any) -> None:
 
 @pytest.mark.parametrize(
     ("units", "text"),
-    [(0, "0E-10"), (-1, "-1E-10"), (9_999, "9.999E-7"), (10_000, "0.0000010000"), (12 * 10**10, "12.0000000000")],
+    [(0, "0E-10"), (9_999, "9.999E-7"), (10_000, "0.0000010000")],
 )
 def test_decimals_are_written_as_java_does(units: int, text: str) -> None:
     """BigDecimal.toString: with an exponent where the number is smaller than 0.000001."""
@@ -299,9 +245,8 @@ def test_decimals_are_written_as_java_does(units: int, text: str) -> None:
     assert text_of("DecimalType", column) == [f'{{"c":{text}}}'.encode()]
 
 
-@pytest.mark.parametrize("arrow", [pa.binary(), pa.large_binary()], ids=str)
-def test_bytes_are_base64_without_line_breaks(arrow: Any) -> None:
-    column = pa.array([b"", b"\xff", None, b"ab", b"x" * 60], arrow)
+def test_bytes_are_base64_without_line_breaks() -> None:
+    column = pa.array([b"", b"\xff", None, b"ab", b"x" * 60], pa.binary())
     made = [b'{"c":""}', b'{"c":"/w=="}', b"{}", b'{"c":"YWI="}', b'{"c":"' + b"eHh4" * 20 + b'"}']
     assert text_of("BinaryType", column) == made
     assert text_of("BinaryType", column.slice(1, 3)) == made[1:4]
@@ -311,10 +256,7 @@ def test_bytes_are_base64_without_line_breaks(arrow: Any) -> None:
     ("microseconds", "offset_s", "text"),
     [
         (0, 3_600, "1970-01-01T01:00:00.000+01:00"),
-        (-1, -16_200, "1969-12-31T19:29:59.999-04:30"),
-        (0, 0, "1970-01-01T00:00:00.000Z"),
         (0, -2_670, "1969-12-31T23:15:30.000-00:44:30"),
-        (0, 59, "1970-01-01T00:00:59.000+00:00:59"),
         (253_402_300_799_999_999, 3_600, "+10000-01-01T00:59:59.999+01:00"),
         (2**63 - 1, 64_800, "+294247-01-10T22:00:54.775+18:00"),
         (-(2**63), -64_800, "-290308-12-21T01:59:05.224-18:00"),
@@ -329,33 +271,11 @@ def test_timestamps_have_the_offset_of_their_time_zone(microseconds: int, offset
     assert text_of(ZONED, *columns) == [f'{{"c":"{text}"}}'.encode(), b"{}"]
 
 
-def test_the_offset_may_differ_from_row_to_row() -> None:
-    at = pa.array([0, 0, None, 0], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    local = pa.array([0, 3_600_000_000, None, -5_400_000_000], pa.int64()).cast(pa.timestamp("us"))
-    made = [json.loads(row).get("c", "")[10:] for row in text_of(ZONED, at, local)]
-    assert made == ["T00:00:00.000Z", "T01:00:00.000+01:00", "", "T22:30:00.000-01:30"]
-
-
-@pytest.mark.parametrize("arrow", [pa.string(), pa.large_string()], ids=str)
-def test_json_of_spark_s_own_is_put_in_as_it_is(arrow: Any) -> None:
-    nested = pa.array(['{"a":[null]}', None, "[]"], arrow)
+def test_json_of_spark_s_own_is_put_in_as_it_is() -> None:
+    nested = pa.array(['{"a":[null]}', None, "[]"], pa.large_string())
     assert text_of(NESTED, nested) == [b'{"c":{"a":[null]}}', b"{}", b'{"c":[]}']
-    wrapped = pa.array(['{"v":"2020-01-01"}', None, '{"v":{}}'], arrow)
+    wrapped = pa.array(['{"v":"2020-01-01"}', None, '{"v":{}}'], pa.large_string())
     assert text_of(WRAPPED, wrapped) == [b'{"c":"2020-01-01"}', b"{}", b'{"c":{}}']
-
-
-def test_the_table_s_json_is_taken_where_spark_has_made_none_beside_it() -> None:
-    """An array that the table takes as one is no text."""
-    field = JsonField("c", NESTED, MADE)
-    table, made = pa.array(['{"a":1,"b":2}', '{"a":1,"b":null}', None]), pa.array([None, '{"a":1}', None], pa.string())
-    numbers = pa.array([[1], [2], None], pa.list_(pa.int64()))
-
-    def of(**columns: Any) -> Any:
-        return json_values(pa.record_batch(list(columns.values()), names=list(columns)), (field,)).to_pylist()
-
-    assert of(c=table, **{MADE: made}) == [b'{"c":{"a":1,"b":2}}', b'{"c":{"a":1}}', b"{}"]
-    assert of(c=table) == [b'{"c":{"a":1,"b":2}}', b'{"c":{"a":1,"b":null}}', b"{}"]
-    assert of(c=numbers, **{MADE: made}) == [b"{}", b'{"c":{"a":1}}', b"{}"]
 
 
 def test_nulls_that_are_kept() -> None:
@@ -375,7 +295,7 @@ def test_nulls_that_are_kept() -> None:
 
 @pytest.mark.parametrize(
     ("name", "written"),
-    [("a\nb", b"a\\nb"), ("\x01", b"\\u0001"), ('q"\\', b'q\\"\\\\'), ("\x7fé\u2028", "\x7fé\u2028".encode())],
+    [("a\nb", b"a\\nb"), ('q"\\', b'q\\"\\\\')],
 )
 def test_names_are_escaped_like_texts(name: str, written: bytes) -> None:
     schema = t.StructType([t.StructField(name, t.IntegerType())])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from typing import Any
-
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
@@ -14,7 +11,7 @@ from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetT
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, Encoding
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
-from spark_2pc_sink.sink.rows.text_guards import guarded, guarded_sql, not_utf8
+from spark_2pc_sink.sink.rows.text_guards import guarded, not_utf8
 from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 _VARHDRSZ = 4
@@ -22,7 +19,6 @@ _VARHDRSZ = 4
 INT = t.IntegerType()
 INTS = t.ArrayType(INT)
 STRUCT = t.StructType([t.StructField("a", INT)])
-STRUCTS = t.ArrayType(STRUCT)
 MAP = t.MapType(t.StringType(), INT)
 VARIANT = t.VariantType()
 
@@ -53,43 +49,13 @@ def refusal(spark_type: t.DataType, target: TargetColumn) -> str:
 
 # --- which types go together -----------------------------------------------------------------------------------
 
-SCALARS = {
-    "bool": t.BooleanType(),
-    "int2": t.ShortType(),
-    "int4": t.IntegerType(),
-    "int8": t.LongType(),
-    "float4": t.FloatType(),
-    "float8": t.DoubleType(),
-    "numeric": t.DecimalType(38, 18),
-    "text": t.StringType(),
-    "varchar": t.VarcharType(5),
-    "bpchar": t.CharType(5),
-    "bytea": t.BinaryType(),
-    "date": t.DateType(),
-    "timestamptz": t.TimestampType(),
-    "timestamp": t.TimestampNTZType(),
-    "interval": t.DayTimeIntervalType(),
-}
-
-
-@pytest.mark.parametrize(("base_type", "spark_type"), SCALARS.items())
-def test_a_type_goes_into_its_counterpart_unchanged(base_type: str, spark_type: t.DataType) -> None:
-    [it] = planned(spark_type, column("x", base_type)).columns
-    assert it.expression == "`x`"
-    assert it.storage.encoding is Encoding.PLAIN
-    assert it.storage.wire in (None, it.arrow_type)
-
 
 @pytest.mark.parametrize(
     ("spark_type", "base_type", "wire"),
     [
         (t.ByteType(), "int2", pa.int16()),
-        (t.IntegerType(), "int8", pa.int64()),
-        (t.FloatType(), "float8", pa.float64()),
         (t.IntegerType(), "float8", pa.float64()),
-        (t.ShortType(), "float4", pa.float32()),
         (t.LongType(), "numeric", pa.decimal128(19, 0)),
-        (t.IntegerType(), "numeric", pa.decimal128(10, 0)),
     ],
 )
 def test_widening_that_loses_nothing_needs_no_check(spark_type: t.DataType, base_type: str, wire: object) -> None:
@@ -102,10 +68,8 @@ def test_widening_that_loses_nothing_needs_no_check(spark_type: t.DataType, base
     ("spark_type", "target"),
     [
         (t.LongType(), column("x", "int4")),
-        (t.IntegerType(), column("x", "int2")),
         (t.LongType(), numeric(10, 0)),
         (t.DecimalType(38, 18), numeric(10, 2)),
-        (t.DecimalType(10, 2), numeric(10, 3)),
         (t.DecimalType(10, 0), column("x", "int4")),
         (t.StringType(), column("x", "varchar", type_modifier=7)),
         (t.TimestampType(), column("x", "timestamptz", type_modifier=3)),
@@ -121,7 +85,7 @@ def test_narrowing_is_checked_value_by_value(spark_type: t.DataType, target: Tar
 
 @pytest.mark.parametrize(
     ("precision", "scale", "checked"),
-    [(12, 2, False), (11, 3, False), (10, 2, False), (9, 2, True), (10, 3, True), (10, 1, True), (11, 1, True)],
+    [(10, 2, False), (9, 2, True), (10, 3, True), (10, 1, True)],
 )
 def test_decimal_10_2_is_checked_unless_digits_on_both_sides_fit(precision: int, scale: int, *, checked: bool) -> None:
     [it] = planned(t.DecimalType(10, 2), numeric(precision, scale)).columns
@@ -132,23 +96,14 @@ def test_decimal_10_2_is_checked_unless_digits_on_both_sides_fit(precision: int,
     ("spark_type", "base_type", "remedy"),
     [
         (t.DoubleType(), "numeric", "cast(`x` as decimal(38,18))"),
-        (t.DoubleType(), "float4", "cast(`x` as float)"),
         (t.LongType(), "float8", "cast(`x` as double)"),
         (t.TimestampType(), "timestamp", "cast(`x` as timestamp_ntz)"),
-        (t.TimestampNTZType(), "timestamptz", "cast(`x` as timestamp)"),
-        (t.DateType(), "timestamp", "cast(`x` as timestamp_ntz)"),
         (t.StringType(), "int4", "cast(`x` as int)"),
         (t.IntegerType(), "text", "cast(`x` as string)"),
-        (t.BinaryType(), "text", "cast(`x` as string)"),
-        (t.StringType(), "bytea", "cast(`x` as binary)"),
         (t.BooleanType(), "int4", "cast(`x` as int)"),
         (STRUCT, "text", "to_json(`x`)"),
-        (VARIANT, "text", "to_json(`x`)"),
         (t.LongType(), "timestamptz", "an expression of type timestamp over `x`,"),
-        (t.DateType(), "bytea", "an expression of type binary over `x`,"),
         (t.NullType(), "int4", "cast(`x` as int)"),
-        (t.YearMonthIntervalType(), "text", "cast(`x` as string)"),
-        (t.CalendarIntervalType(), "text", "cast(`x` as string)"),
         (t.LongType(), "money", "cast(`x` as string)"),
     ],
 )
@@ -175,7 +130,7 @@ def test_precision_and_scale_are_read_as_the_catalog_packs_them() -> None:
 
 
 @pytest.mark.parametrize("base_type", ["json", "jsonb"])
-@pytest.mark.parametrize("spark_type", [STRUCT, MAP, VARIANT, STRUCTS, INTS, t.ArrayType(INTS)], ids=str)
+@pytest.mark.parametrize("spark_type", [STRUCT, MAP, VARIANT, INTS], ids=str)
 def test_complex_types_become_json_in_the_jvm(base_type: str, spark_type: t.DataType) -> None:
     [it] = planned(spark_type, column("x", base_type)).columns
     assert it.expression == guarded("to_json(`x`, map('ignoreNullFields', 'false'))", [("`x`", spark_type)])
@@ -183,24 +138,14 @@ def test_complex_types_become_json_in_the_jvm(base_type: str, spark_type: t.Data
     assert it.storage.encoding is (Encoding.JSONB if base_type == "jsonb" else Encoding.PLAIN)
 
 
-@pytest.mark.parametrize(
-    "spark_type",
-    [
-        t.StructType([t.StructField("a", t.TimestampType())]),
-        t.MapType(t.StringType(), t.ArrayType(t.TimestampNTZType())),
-    ],
-    ids=str,
-)
-def test_json_keeps_microseconds(spark_type: t.DataType) -> None:
+def test_json_keeps_microseconds() -> None:
     """to_json alone writes three digits of a second's fraction."""
-    [it] = planned(spark_type, column("x", "jsonb")).columns
+    [it] = planned(t.MapType(t.StringType(), t.ArrayType(t.TimestampNTZType())), column("x", "jsonb")).columns
     assert ".SSSSSSXXX" in it.expression
     assert "'timeZone', 'UTC'" in it.expression
 
 
-@pytest.mark.parametrize(
-    "key", [t.DateType(), t.TimestampType(), t.BinaryType(), STRUCT, INTS, t.DoubleType()], ids=str
-)
+@pytest.mark.parametrize("key", [t.DateType(), STRUCT], ids=str)
 def test_map_keys_without_a_text_form_are_refused(key: t.DataType) -> None:
     """Spark 4.3: to_json(map(X'00ff', 2)) is {"[B@29eacb95":2}, to_json(map(date'2020-01-01', 1)) is {"18262":1}."""
     message = refusal(t.ArrayType(t.MapType(key, INT)), column("x", "jsonb"))
@@ -210,11 +155,6 @@ def test_map_keys_without_a_text_form_are_refused(key: t.DataType) -> None:
 def test_struct_with_a_name_twice_is_refused() -> None:
     twice = t.StructType([t.StructField("a", t.IntegerType()), t.StructField("a", t.LongType())])
     assert "occurs twice" in refusal(twice, column("x", "jsonb"))
-
-
-def test_text_into_json_is_taken_as_json() -> None:
-    [it] = planned(t.StringType(), column("x", "jsonb")).columns
-    assert (it.expression, it.storage.encoding) == ("`x`", Encoding.JSONB)
 
 
 def test_arrays_of_scalars_go_into_arrays() -> None:
@@ -230,11 +170,8 @@ def test_arrays_of_scalars_go_into_arrays() -> None:
     [
         (t.ArrayType(t.StringType()), "int4", True, "transform(`x`, element -> cast(element as int))"),
         (t.ArrayType(INTS), "int4", True, 'ALTER COLUMN "x" TYPE jsonb USING to_jsonb("x")'),
-        (STRUCTS, "jsonb", True, "transform(`x`, element -> to_json(element))"),
         (INT, "int4", True, "array(`x`)"),
-        (INTS, "int4", False, 'ALTER COLUMN "x" TYPE jsonb USING to_jsonb("x")'),
         (MAP, "text", True, "array(to_json(`x`))"),
-        (INTS, "money", True, "transform(`x`, element -> cast(element as string))"),
     ],
     ids=str,
 )
@@ -264,7 +201,7 @@ def test_expressions_quote_names_for_spark() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("quantitiy", "did you mean 'quantity'"), ("Quantity", "did you mean 'quantity'"), ("zzz", "id, quantity")],
+    [("quantitiy", "did you mean 'quantity'"), ("zzz", "id, quantity")],
 )
 def test_column_that_the_table_has_not_is_refused_with_the_nearest(name: str, hint: str) -> None:
     target = table(column("id", "int8"), column("quantity", "int8"))
@@ -272,16 +209,6 @@ def test_column_that_the_table_has_not_is_refused_with_the_nearest(name: str, hi
         plan_names("id", name, target=target)
     assert hint in str(caught.value)
     assert caught.value.value == name
-
-
-def test_remedies_show_the_expression_that_the_user_gave() -> None:
-    """For columns={'nme': 'upper(name)'} there is no column nme that could be selected under the right name."""
-    target = table(column("name", "int8"))
-    expressions = {"nme": "upper(name)", "name": "upper(name)"}
-    with pytest.raises(ConfigurationError, match=r"columns=\{'name': 'upper\(name\)', \.\.\.\}"):
-        plan_columns([("nme", t.StringType())], target, expressions=expressions)
-    with pytest.raises(ConfigurationError, match=r"columns=\{'name': 'cast\(upper\(name\) as bigint\)', \.\.\.\}"):
-        plan_columns([("name", t.StringType())], target, expressions=expressions)
 
 
 def test_column_that_only_the_database_writes_is_refused() -> None:
@@ -323,15 +250,10 @@ def test_upsert_keys_match_an_index_in_any_order() -> None:
     assert upsert_plan(["b", "c"]).upsert_keys == ("c", "b")
 
 
-@pytest.mark.parametrize("keys", [["b"], ["a", "b"], ["a", "a"], ["a", "b", "c"]])
+@pytest.mark.parametrize("keys", [["b"], ["a", "b"]])
 def test_upsert_keys_without_an_index_on_exactly_them_are_refused(keys: list[str]) -> None:
     with pytest.raises(ConfigurationError, match=r"no primary key or unique index on exactly these columns .*\(c, b\)"):
         upsert_plan(keys)
-
-
-def test_upsert_keys_must_be_written() -> None:
-    with pytest.raises(ConfigurationError, match="'zzz' is not among the columns"):
-        upsert_plan(["zzz"])
 
 
 def test_null_in_an_upsert_key_is_refused_even_where_the_table_takes_it() -> None:
@@ -348,17 +270,6 @@ def test_order_travels_beside_the_columns() -> None:
     assert plan.order is not None
     assert plan.order.nullable
     assert plan.order.target.type_name == "numeric"
-
-
-@pytest.mark.parametrize("order", [INTS, STRUCT, VARIANT], ids=str)
-def test_order_must_be_a_scalar(order: t.DataType) -> None:
-    with pytest.raises(ConfigurationError, match="upsert_order_by"):
-        upsert_plan(["a"], order=order)
-
-
-def test_plan_can_be_sent_to_tasks() -> None:
-    plan = upsert_plan(["a"], order=t.TimestampType())
-    assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301 - our own bytes
 
 
 # --- the table of a batch --------------------------------------------------------------------------------------
@@ -430,27 +341,6 @@ def test_ddl_refuses_what_it_cannot_make() -> None:
         create_table_ddl([t.StructField(f"c{n}", t.LongType()) for n in range(1_601)], "orders")
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("orders", SqlTableName("orders")),
-        ("Public.Orders", SqlTableName("orders", "public")),
-        ('"Public"."Or""ders"', SqlTableName('Or"ders', "Public")),
-        ('public."a.b"', SqlTableName("a.b", "public")),
-        ("ÄRGER", SqlTableName("Ärger")),
-    ],
-)
-def test_table_names_are_read_as_postgresql_reads_them(text: str, name: SqlTableName) -> None:
-    assert SqlTableName.parse(text) == name
-    assert SqlTableName.parse(str(name)) == name
-
-
-@pytest.mark.parametrize("text", ["", "a.b.c", "my-table", "1st", "a.", '"', "a b", "orders; drop table x", "x" * 64])
-def test_what_is_no_table_name_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError):
-        SqlTableName.parse(text)
-
-
 @pytest.mark.parametrize("name", ["", "ü" * 32, "a\x00b"])
 def test_names_that_postgresql_would_cut_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError):
@@ -465,14 +355,9 @@ PAIR = t.StructType([t.StructField("n", NUMBER), t.StructField("a b", TEXT)])
     ("kind", "condition"),
     [
         (TEXT, "NOT is_valid_utf8(x)"),
-        (t.VarcharType(3), "NOT is_valid_utf8(x)"),
         (NUMBER, None),
-        (t.BinaryType(), None),
-        (t.ArrayType(NUMBER), None),
-        (t.MapType(NUMBER, NUMBER), None),
         (t.StructType([t.StructField("n", NUMBER)]), None),
         (PAIR, "NOT is_valid_utf8(x.`a b`)"),
-        (t.ArrayType(TEXT), "exists(x, _2pc_0 -> NOT is_valid_utf8(_2pc_0))"),
         (t.ArrayType(PAIR), "exists(x, _2pc_0 -> NOT is_valid_utf8(_2pc_0.`a b`))"),
         (t.ArrayType(t.ArrayType(TEXT)), "exists(x, _2pc_0 -> exists(_2pc_0, _2pc_1 -> NOT is_valid_utf8(_2pc_1)))"),
         (t.MapType(TEXT, NUMBER), "exists(map_keys(x), _2pc_0 -> NOT is_valid_utf8(_2pc_0))"),
@@ -482,22 +367,6 @@ PAIR = t.StructType([t.StructField("n", NUMBER), t.StructField("a b", TEXT)])
 )
 def test_where_text_may_be(kind: t.DataType, condition: str | None) -> None:
     assert not_utf8("x", kind) == condition
-
-
-def test_both_sides_of_a_map() -> None:
-    found = not_utf8("x", t.MapType(TEXT, TEXT))
-    assert found is not None
-    assert found.split(" OR ") == [not_utf8("x", t.MapType(TEXT, NUMBER)), not_utf8("x", t.MapType(NUMBER, TEXT))]
-
-
-def test_json_without_text_stays_as_it_is() -> None:
-    assert guarded("to_json(x)", [("x", t.ArrayType(NUMBER)), ("y", NUMBER)]) == "to_json(x)"
-
-
-@pytest.mark.parametrize("sql", ["id", "to_jsonish(x)", "`to_json`"])
-def test_nobody_is_asked_about_what_makes_no_json(sql: str) -> None:
-    frame: Any = None
-    assert guarded_sql(sql, frame) == sql
 
 
 def test_nothing_in_a_name_or_a_text_ends_it() -> None:

@@ -31,7 +31,6 @@ from spark_2pc_sink.sink.stream import attempt_input
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream
 from spark_2pc_sink.sink.stream.background_task import AttemptThreads
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamLimits, StreamListener
-from spark_2pc_sink.sink.stream.task_stream import Frame, FrameKind, TaskStream
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.wire import answer
@@ -193,17 +192,3 @@ def test_two_attempts_of_a_task_are_not_mixed(fake: FakeCluster, monkeypatch: py
         driver.finish(run(driver.plan, 0, 5, interleaved()))
     [second] = receipts
     assert isinstance(second.error, BatchRetryError)
-
-
-def test_a_frame_that_comes_twice_ends_the_attempt(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B5: the same records again, which a broken sender does not count."""
-    put = TaskStream._put
-
-    def twice(stream: TaskStream, frame: Frame) -> None:
-        put(stream, frame)
-        if frame.kind is FrameKind.RECORDS:
-            put(stream, frame)
-
-    monkeypatch.setattr(TaskStream, "_put", twice)
-    with pytest.raises(BatchRetryError, match="it reports having sent"), Driver(fake) as driver:
-        driver.finish(run(driver.plan, 0, 5, rows(10)))

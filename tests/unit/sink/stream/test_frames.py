@@ -14,7 +14,6 @@ from spark_2pc_sink.sink.stream.attempt_input import FrameReader, unpacked_recor
 from spark_2pc_sink.sink.stream.task_stream import HELLO as HELLO_BYTES
 from spark_2pc_sink.sink.stream.task_stream import (
     PAYLOAD_BYTES_MAX,
-    QUESTION_BYTES_MAX,
     DriverMessage,
     Frame,
     FrameKind,
@@ -79,13 +78,10 @@ def test_however_frames_are_cut_the_same_are_read(sent: list[tuple[RecordsHeader
     ("data", "said"),
     [
         (a_frame(FrameKind.ROWS, number=2), "received frame 2, expected frame 1"),
-        (a_frame(FrameKind.ROWS) * 2, "received frame 1, expected frame 2"),
         (a_header(FrameKind.ROWS, PAYLOAD_BYTES_MAX + 1), "ROWS has a payload of 1073741825 bytes"),
-        (a_header(FrameKind.QUESTION, QUESTION_BYTES_MAX + 1), "which must be 1 to 65536"),
         (a_header(FrameKind.END, 0), "END has a payload of 0 bytes"),
         (a_header(FrameKind.RECORDS, 1, 1025), "1025 bytes of details"),
         (a_header(FrameKind.ROWS, 1, 1), "ROWS has 1 bytes of details"),
-        (bytes(21), "unknown kind 0"),
         (b"GET / HTTP/1.1\r\nHost: driver\r\n", "unknown kind 71"),
     ],
 )
@@ -125,14 +121,6 @@ def test_nothing_comes_before_hello_and_its_memory_is_not_allocated() -> None:
     header = reader.space()
     header[:] = Frame(FrameKind.ROWS, memoryview(b"x")).header(0)
     with pytest.raises(RemoteProtocolError, match="frame 0 is ROWS: the first frame, and no other, must be HELLO"):
-        reader.advance(len(header))
-
-
-def test_a_short_hello_is_refused() -> None:
-    reader = FrameReader()
-    header = reader.space()
-    header[:] = Frame(FrameKind.HELLO, memoryview(b"x")).header(0)
-    with pytest.raises(RemoteProtocolError, match="HELLO has 1 bytes"):
         reader.advance(len(header))
 
 

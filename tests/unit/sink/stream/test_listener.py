@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 import threading
 from collections import defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +16,7 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, FrameReader, LocalStream, Released
+from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, LocalStream, Released
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamLimits, StreamListener
 from spark_2pc_sink.sink.stream.task_stream import (
     FRAME_BYTES,
@@ -33,6 +32,7 @@ from spark_2pc_sink.sink.stream.task_stream import (
     unreachable,
 )
 from spark_2pc_sink.sink.stream.task_stream import HELLO as HELLO_BYTES
+from spark_2pc_sink.testing import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ MIB = 1024 * 1024
 MORE_THAN_BUFFERS = 40 * MIB
 LIMITS = StreamLimits(bytes_max=4 * MIB, tasks_at_once=2, io_deadline_s=1, hello_s=0.5, alive_s=0.1)
 ROW = Frame(FrameKind.ROWS, memoryview(b"x"), count=1)
-HELLO = memoryview(HELLO_BYTES.pack(0, 0))
+ROWS = Frame(FrameKind.ROWS, memoryview(bytes(1000)), count=1)
 TOTALS = memoryview(packed_totals({0: LaneTotals(row_bytes=1, rows=1)}))
 ORDERS = RecordsHeader(TopicPartition("orders", 3), 2, 7)
 
@@ -100,13 +100,6 @@ def attempt(listener: StreamListener) -> Iterator[StreamAttempt]:
 def in_background() -> Iterator[Callable[..., Future[Any]]]:
     with ThreadPoolExecutor(8) as pool:
         yield pool.submit
-
-
-def wait_until(condition: Callable[[], object], deadline_s: float = 20) -> None:
-    end_s, pause = monotonic() + deadline_s, threading.Event()
-    while not condition():
-        assert monotonic() < end_s, "the condition has not come true"
-        pause.wait(0.005)
 
 
 def send_whole(address: StreamAddress, task: int, payload: bytes, frames: int = 1) -> dict[int, LaneTotals]:
@@ -198,7 +191,7 @@ def test_a_batch_of_the_driver_waits_for_room_too(in_background: Callable[..., F
         stream.finish()
 
     encoding = in_background(encode)
-    wait_until(lambda: attempt.held_bytes == MIB)
+    wait_until(lambda: attempt.held_bytes == MIB, deadline_s=20, what="bytes to be held")
     consumers = Consumers(attempt)
     encoding.result()
     consumers.finish()
@@ -209,13 +202,12 @@ def test_a_batch_of_the_driver_waits_for_room_too(in_background: Callable[..., F
 # --- slow and dead drivers ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
 def test_a_task_waits_for_a_slow_driver_beyond_its_deadline_within_the_ceiling(
-    encrypted: bool, in_background: Callable[..., Future[Any]]
+    in_background: Callable[..., Future[Any]],
 ) -> None:
-    with a_listener(encrypted=encrypted) as listener, listener.open_attempt() as attempt:
+    with a_listener(encrypted=True) as listener, listener.open_attempt() as attempt:
         sending = in_background(send_whole, attempt.address, 0, bytes(MIB), MORE_THAN_BUFFERS // MIB)
-        wait_until(lambda: attempt.held_bytes > LIMITS.bytes_max - MIB - 100)
+        wait_until(lambda: attempt.held_bytes > LIMITS.bytes_max - MIB - 100, deadline_s=20, what="bytes to be held")
         with pytest.raises(TimeoutError):
             sending.result(timeout=2.5 * LIMITS.io_deadline_s)
         assert attempt.held_bytes <= LIMITS.bytes_max
@@ -228,7 +220,7 @@ def test_a_dead_consumer_ends_every_task_with_its_reason(
     attempt: StreamAttempt, in_background: Callable[..., Future[Any]]
 ) -> None:
     sending = [in_background(send_whole, attempt.address, task, bytes(MIB), 40) for task in range(3)]
-    wait_until(lambda: attempt.held_bytes > 0)
+    wait_until(lambda: attempt.held_bytes > 0, deadline_s=20, what="bytes to be held")
     with pytest.raises(ValueError, match="refused a row"), attempt.failing():
         raise ValueError("the database refused a row")
     for each in sending:
@@ -241,7 +233,7 @@ def test_the_end_of_an_attempt_ends_its_tasks_and_their_successors(
 ) -> None:
     with listener.open_attempt() as attempt:
         sending = in_background(send_whole, attempt.address, 0, bytes(MIB), 40)
-        wait_until(lambda: attempt.held_bytes > 0)
+        wait_until(lambda: attempt.held_bytes > 0, deadline_s=20, what="bytes to be held")
     with pytest.raises(BatchRetryError, match="the attempt is over"):
         sending.result()
     with listener.open_attempt() as after:
@@ -265,7 +257,7 @@ def test_a_driver_without_any_sign_of_life_is_given_up(welcomed: bool) -> None:
                 sending.result()
 
 
-@pytest.mark.parametrize("answer", [b"\x15\x03", b"HTTP/1.1 400 Bad Request", bytes([DriverMessage.RECEIPT]), b""])
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request", b""])
 def test_what_is_not_the_driver_is_named(answer: bytes) -> None:
     with socket.create_server((HOST, 0)) as other, ThreadPoolExecutor(1) as pool:
         address = StreamAddress(HOST, other.getsockname()[1], bytes(32))
@@ -274,16 +266,6 @@ def test_what_is_not_the_driver_is_named(answer: bytes) -> None:
         with connection:
             connection.sendall(answer)
         assert f"to the driver at {HOST}:{address.port}: " in str(found.result())
-
-
-def test_an_unreachable_driver_is_said_with_the_options_that_help() -> None:
-    with socket.create_server((HOST, 0)) as closed:
-        port = closed.getsockname()[1]
-    said = unreachable(StreamAddress(HOST, port, bytes(32)))
-    assert said is not None
-    assert f"{HOST}:{port}: cannot connect within 15 s" in said
-    assert "spark.driver.host" in said
-    assert "driver_port_range" in said
 
 
 # --- strangers ---------------------------------------------------------------------------------------------------
@@ -297,7 +279,7 @@ def test_a_wrong_token_is_not_let_in_and_learns_nothing(attempt: StreamAttempt) 
     assert list(attempt.finished) == [0]
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n", bytes(31), bytes(100_000)])
+@pytest.mark.parametrize("sent", [b"", bytes(100_000)])
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_a_stranger_is_cut_off_within_the_deadline(sent: bytes, encrypted: bool) -> None:
     with a_listener(encrypted=encrypted) as listener, listener.open_attempt() as attempt:
@@ -368,16 +350,6 @@ def test_only_the_certificate_of_the_run_is_accepted() -> None:
         assert "BEGIN" not in repr(attempt.address)
 
 
-def test_an_encrypted_stream_shows_nothing_on_the_wire() -> None:
-    with a_listener(encrypted=True) as listener, listener.open_attempt() as attempt:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.load_verify_locations(cadata=attempt.address.certificate)
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
-        with socket.create_connection((HOST, attempt.address.port)) as plain, pytest.raises(ssl.SSLError):
-            context.wrap_socket(plain)
-
-
 # --- broken frames, retries and losses ---------------------------------------------------------------------------
 
 
@@ -385,7 +357,6 @@ def test_an_encrypted_stream_shows_nothing_on_the_wire() -> None:
     ("frames", "said"),
     [
         ([ROW.header(2) + b"x"], "received frame 2, expected frame 1"),
-        ([b"garbage that is no frame"], "unknown kind 103"),
         ([replace(ROW, kind=FrameKind.END, payload=TOTALS).header(1) + TOTALS], "it reports having sent"),
     ],
 )
@@ -399,25 +370,18 @@ def test_a_frame_that_breaks_the_rules_fails_the_attempt(
     assert said.encode() in task.messages()
 
 
-def test_a_task_that_is_lost_before_its_end_may_run_again(attempt: StreamAttempt) -> None:
+@pytest.mark.parametrize("vanished", [False, True])
+def test_a_task_that_is_lost_before_its_end_may_run_again(attempt: StreamAttempt, vanished: bool) -> None:
+    """Its connection is closed, or its machine vanishes in the midst of a frame and nothing more comes."""
     task = RawTask(attempt.address)
-    task.send(FrameKind.ROWS, bytes(1000), number=1)
-    wait_until(lambda: attempt.held_bytes == 1000)
+    task.socket.sendall(ROWS.header(1) + bytes(500 if vanished else 1000))
+    wait_until(lambda: attempt.held_bytes == 1000, deadline_s=20, what="bytes to be held")
+    if vanished:
+        assert b"the rest of a frame did not arrive" in task.messages()
     task.socket.close()
-    wait_until(lambda: attempt.held_bytes == 0)
+    wait_until(lambda: attempt.held_bytes == 0, deadline_s=20, what="bytes to be released")
     send_whole(attempt.address, 0, b"again")
     assert attempt.finished[0][0] == 10
-    assert attempt.failure is None
-
-
-def test_a_task_that_is_lost_in_the_midst_of_a_frame_may_run_again(attempt: StreamAttempt) -> None:
-    task = RawTask(attempt.address)
-    task.socket.sendall(Frame(FrameKind.ROWS, memoryview(bytes(1000)), count=1).header(1) + bytes(500))
-    wait_until(lambda: attempt.held_bytes == 1000)
-    # Its machine is gone without a word: nothing more comes.
-    assert b"the rest of a frame did not arrive" in task.messages()
-    wait_until(lambda: attempt.held_bytes == 0)
-    send_whole(attempt.address, 0, b"again")
     assert attempt.failure is None
 
 
@@ -428,7 +392,7 @@ def test_a_task_that_is_lost_after_its_frames_were_released_fails_the_attempt(at
     assert isinstance(attempt.take(FrameKind.ROWS, 20), Released)
     task.socket.close()
     with pytest.raises(BatchRetryError, match="lost the connection to attempt 0 of task 0"):
-        wait_until(lambda: attempt.take(FrameKind.ROWS, 0.1) is None and False)
+        wait_until(lambda: attempt.take(FrameKind.ROWS, 0.1) is None and False, deadline_s=20, what="the loss")
 
 
 def test_of_two_attempts_of_a_task_the_newer_one_is_taken_whole(attempt: StreamAttempt) -> None:
@@ -448,49 +412,6 @@ def test_of_two_attempts_of_a_task_the_newer_one_is_taken_whole(attempt: StreamA
     assert (bytes(found.frame.payload), found.sender.task_attempt) == (b"new", 2)
     assert attempt.take(FrameKind.ROWS, 0) is None
     assert attempt.failure is None
-
-
-def test_a_listener_that_has_ended_by_an_error_is_replaced(
-    listener: StreamListener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> None:
-        raise RuntimeError("a defect")
-
-    before = threading.active_count()
-    with listener.open_attempt() as attempt, monkeypatch.context() as patch:
-        patch.setattr(FrameReader, "space", broken)
-        with pytest.raises(BatchRetryError, match="a defect"):
-            send_whole(attempt.address, 0, b"lost")
-        with pytest.raises(BatchRetryError, match="the driver's listener has ended"):
-            attempt.take(FrameKind.ROWS, 20)
-    with listener.open_attempt() as after:
-        send_whole(after.address, 0, b"arrives")
-        assert list(after.finished) == [0]
-        assert threading.active_count() == before + 1
-
-
-def test_a_wake_whose_byte_is_late_does_not_end_the_listener(
-    listener: StreamListener, attempt: StreamAttempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert unreachable(attempt.address) is None
-    assert listener._listening is not None
-    connections = listener._listening[0]
-
-    class Late:
-        """The thread that wakes is interrupted before it has sent its byte."""
-
-        def __init__(self, waking: socket.socket) -> None:
-            self.send_now = waking.send
-            self.close = waking.close
-
-        def send(self, data: bytes) -> None:
-            send_whole(attempt.address, 0, b"meanwhile")
-            self.send_now(data)
-
-    monkeypatch.setattr(connections, "_wake_out", Late(connections._wake_out))
-    listener.wake()
-    assert attempt.failure is None
-    assert list(attempt.finished) == [0]
 
 
 # --- ports and leftovers -----------------------------------------------------------------------------------------
@@ -529,11 +450,10 @@ def test_an_address_that_the_driver_does_not_have_is_named() -> None:
         _ = listener.open_attempt().address
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_nothing_is_left_of_a_listener(encrypted: bool) -> None:
+def test_nothing_is_left_of_a_listener() -> None:
     process = psutil.Process()
     before = (threading.active_count(), process.num_fds())
-    with a_listener(encrypted=encrypted) as listener, ExitStack() as connections:
+    with a_listener(encrypted=True) as listener, ExitStack() as connections:
         attempt = listener.open_attempt()
         connections.enter_context(TaskStream(attempt.address, 0, 0)).rows(0, b"row", 1)
         connections.enter_context(TaskStream(attempt.address, 1, 1)).finish()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import secrets
-import zlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
@@ -45,8 +45,8 @@ settings.register_profile("nightly", settings.get_profile("ci"), max_examples=5_
 #: Files with a slow test: long ones, even where their slow tests are left out.
 _SLOW_FILES = pytest.StashKey[set[Path]]()
 
-#: Into which files with slow tests are shared out; as the simulation's profiles are.
-_HALVES = ("even", "odd")
+#: Of `time.monotonic`, in seconds: slow tests do not start later.
+_NO_SLOW_TEST_AFTER = pytest.StashKey[float]()
 
 # Fixtures by which a test is recognised to need a server; a marker follows, by which it can be selected.
 _MARKERS = {
@@ -68,7 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kafka-two-phase-commit", action="store_true", help="that broker grants enable2Pc")
     group.addoption("--postgres", metavar="URL", help="a server that runs already (implies --provider given)")
     group.addoption("--thorough", action="store_true", help="also tests that repeat others under one more condition")
-    group.addoption("--ci", choices=_HALVES, help="of the slow tests only those of one half of the files")
+    group.addoption("--slow-minutes", type=float, metavar="N", help="skip slow tests that would start later than that")
     group.addoption("--no-skips", action="store_true", help="fail where a server is missing (implied by CI=true)")
 
 
@@ -76,6 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose hypothesis's profile: ``HYPOTHESIS_PROFILE``, else ci in CI, else dev; thorough runs look behind files."""
     # Collecting makes millions of objects that stay: a collector would go through them again and again.
     gc.disable()
+    if (minutes := config.getoption("--slow-minutes")) is not None:
+        config.stash[_NO_SLOW_TEST_AFTER] = time.monotonic() + 60 * minutes
     if config.getoption("--thorough"):
         # Registered, as hooks of this file are not called for fixtures of the session, which are not below it.
         config.pluginmanager.register(FilesEndWhatTheyStart(ROOT))
@@ -110,37 +112,26 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only containers can do, unless they provide, and repetitions; put tests first that use no server.
 
-    tools/containers.sh runs what is left out for want of containers, and says loudly if it cannot. The slow tests that
-    one commit leaves to another are those of whole files: these have servers that their tests share.
+    tools/containers.sh runs what is left out for want of containers, and says loudly if it cannot.
     """
     unwanted = {"containers": _provider_name(config) != "containers", "thorough": not config.getoption("--thorough")}
-    half = config.getoption("--ci")
-    left_out = [
-        item
-        for item in items
-        if any(unwanted.get(marker.name) for marker in item.iter_markers())
-        or (half and item.get_closest_marker("slow") and _half(item.path) != half)
-    ]
+    left_out = [item for item in items if any(unwanted.get(marker.name) for marker in item.iter_markers())]
     if left_out:
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
         config.hook.pytest_deselected(items=left_out)
     # A slip shows in seconds then. Stable, and after pytest-randomly: the order within each part stays random. By
-    # files, which xdist keeps together; the long ones first, so that at the end no process waits for the other's.
+    # files, which xdist keeps together; those with slow tests last, for which the time may be limited, and of these the
+    # long ones first, so that at the end no process waits for the other's.
     slow = config.stash.get(_SLOW_FILES, set())
     with_servers = slow | _paths(items, {marker for markers in _MARKERS.values() for marker in markers})
     limits_s = _limits_s(items)
-    items.sort(key=lambda item: (item.path in with_servers, -limits_s.get(item.path, 0), item.path not in slow))
+    items.sort(key=lambda item: (item.path in with_servers, item.path in slow, -limits_s.get(item.path, 0)))
 
 
 def _paths(items: list[pytest.Item], markers: set[str]) -> set[Path]:
     """The files with a test that has one of these markers."""
     return {item.path for item in items if any(marker.name in markers for marker in item.iter_markers())}
-
-
-def _half(path: Path) -> str:
-    """The half in which a file's slow tests are, of its name alone: the same on every machine."""
-    return _HALVES[zlib.crc32(path.relative_to(ROOT).as_posix().encode()) % len(_HALVES)]
 
 
 def _limits_s(items: list[pytest.Item]) -> dict[Path, float]:
@@ -150,6 +141,14 @@ def _limits_s(items: list[pytest.Item]) -> dict[Path, float]:
         for marker in item.iter_markers("timeout"):
             limits_s[item.path] = max(limits_s.get(item.path, 0), *marker.args)
     return limits_s
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a slow test when the time for them is over: a slow machine runs fewer of them, and says how many."""
+    no_later_than = item.config.stash.get(_NO_SLOW_TEST_AFTER, float("inf"))
+    if time.monotonic() > no_later_than and item.get_closest_marker("slow") is not None:
+        pytest.skip("the time for slow tests (--slow-minutes) was over")
 
 
 def _in_ci() -> bool:

@@ -380,6 +380,8 @@ def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, st
 
 #: Functions that turn one row into several.
 _GENERATOR: Final = re.compile(r"\b(explode|posexplode|inline|json_tuple|stack)(_outer)?\s*\(", re.IGNORECASE)
+#: A lambda function that is not an argument of a function. Spark's analysis fails on it with an internal error.
+_LAMBDA: Final = re.compile(r"\s*(\w+|\([\w\s,]*\))\s*->")
 
 
 def _types_of(frame: DataFrame, named: Mapping[str, str]) -> dict[str, str]:
@@ -387,7 +389,7 @@ def _types_of(frame: DataFrame, named: Mapping[str, str]) -> dict[str, str]:
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
 
     for option, sql in named.items():
-        if _GENERATOR.search(sql):
+        if _GENERATOR.search(sql) or _LAMBDA.match(sql):
             type_of(frame, option, sql)
     # Reserved names, so that an expression cannot resolve another one as a batch column.
     selected = [f"{sql} AS _2pc_{number}" for number, sql in enumerate(named.values())]
@@ -414,6 +416,10 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
     from pyspark.sql import functions as F  # noqa: PLC0415
 
+    if _LAMBDA.match(sql):
+        rule = "it is a lambda function, and must have a value for each row"
+        remedy = "pass it to a function: transform(names, x -> upper(x))"
+        raise ConfigurationError(option=option, value=sql, rule=rule, remedy=remedy)
     kind: DataType | None = None
     try:
         # First without an alias: after an incomplete expression Spark would parse AS as its continuation.

@@ -98,6 +98,7 @@ NO_SQL: Final = [
     ("nosuch(id)", "`nosuch`"),
     ("max(id)", "it aggregates rows"),
     ("explode(array(id))", "it turns one row into several"),
+    ("x -> x", "it is a lambda function"),
     ("id name", OWN_NAME),
     ("id AS name", OWN_NAME),
     ("id > 1 and", OWN_NAME),

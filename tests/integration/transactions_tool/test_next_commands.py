@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from spark_2pc_sink import cli
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import PreparedTxnState, TopicPartition
 from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.transactions import TransactionTool
 from tests.conftest import or_skip
@@ -38,14 +37,12 @@ class Situation:
         commands: how many it prints to paste.
         code: its exit code.
         names_database: the command is told the database.
-        two_phase_commit: the broker grants it.
     """
 
     make: Callable[[Job, ExitStack], tuple[str, list[str]]]
     commands: int
     code: int = 0
     names_database: bool = True
-    two_phase_commit: bool = True
 
 
 def of_a_sink(job: Job, _: ExitStack) -> tuple[str, list[str]]:
@@ -67,23 +64,9 @@ def of_another(job: Job, opened: ExitStack) -> tuple[str, list[str]]:
     return name, ["describe", "--transactional-id", name]
 
 
-def listed(job: Job, opened: ExitStack) -> tuple[str, list[str]]:
-    return of_a_sink(job, opened)[0], ["list"]
-
-
 def terminated(job: Job, opened: ExitStack) -> tuple[str, list[str]]:
     name, _ = of_a_sink(job, opened)
     return name, ["force-terminate", "--transactional-id", name, "--reason", "tested"]
-
-
-def refused(job: Job, opened: ExitStack) -> tuple[str, list[str]]:
-    """Of an abort in a partition whose transaction its coordinator knows."""
-    name, _ = of_a_sink(job, opened)
-    with TransactionTool(kafka={"bootstrap.servers": job.broker.bootstrap}) as tool:
-        where = tool.describe(name).partitions[0]
-        [offset] = {one.start_offset for one in tool.describe_producers(where.topic, where.partition)} - {None}
-    named = ["--topic", where.topic, "--partition", str(where.partition), "--start-offset", str(offset)]
-    return name, ["abort", *named]
 
 
 def hanging(job: Job, _: ExitStack) -> tuple[str, list[str]]:
@@ -95,23 +78,11 @@ def hanging(job: Job, _: ExitStack) -> tuple[str, list[str]]:
     return job.transactional_id, ["find-hanging", "--topic", job.topic]
 
 
-def hanging_of_nobody(job: Job, _: ExitStack) -> tuple[str, list[str]]:
-    produce_raw(job.broker.bootstrap, TopicPartition(job.topic, 0), ProducerIdAndEpoch(2**40, 3))
-    return "", ["find-hanging", "--topic", job.topic]
-
-
 SITUATIONS: Final = {
     "a sink's, with the database": Situation(of_a_sink, 2),
-    "a sink's, without it": Situation(of_a_sink, 2, names_database=False),
-    "a sink's, with a time-out": Situation(of_a_sink, 2, two_phase_commit=False),
-    "another's, with the database": Situation(of_another, 1),
-    "another's, without it": Situation(of_another, 2, names_database=False),
-    "all ids": Situation(listed, 1),
+    "another's, without the database": Situation(of_another, 2, names_database=False),
     "terminated": Situation(terminated, 1),
-    "abort refused, with the database": Situation(refused, 2, code=3),
-    "abort refused, without it": Situation(refused, 2, code=3, names_database=False),
     "a sink's that hangs": Situation(hanging, 3, code=3),
-    "nobody's that hangs": Situation(hanging_of_nobody, 1, code=3),
 }
 
 
@@ -133,14 +104,13 @@ def test_a_printed_command_does_what_it_says(
     name: str,
     number: int,
     broker: Broker,
-    kafka_without_2pc: Broker,
     make_job: MakeJob,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """B16, B17, B28: as it stands, but for the URL where no database was named. No other one is printed."""
+    """B16, B28: as it stands, but for the URL where no database was named. No other one is printed."""
     situation = SITUATIONS[name]
-    job = make_job(broker if situation.two_phase_commit else kafka_without_2pc)
+    job = make_job(broker)
     with ExitStack() as opened:
         owner, words = situation.make(job, opened)
         sides = ["--bootstrap-server", job.broker.bootstrap]
@@ -148,8 +118,6 @@ def test_a_printed_command_does_what_it_says(
         capsys.readouterr()
         assert cli.main(["transactions", *words, *sides]) == situation.code
         printed = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  spark-2pc ")]
-        # `list` has those of other tests too.
-        printed = [line for line in printed if words != ["list"] or owner in line]
         assert len(printed) == situation.commands, printed
         command = shlex.split(printed[number], comments=True)[1:]
         assert ("URL" in command) is (command[0] in {"recover", "status"} and not situation.names_database)
@@ -165,10 +133,3 @@ def test_a_printed_command_does_what_it_says(
             assert tool.find_hanging(topic=job.topic) == ()
         elif not only_looks:
             assert tool.describe(owner).state != "Ongoing"
-
-
-def test_an_id_that_no_coordinator_lists(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
-    sides = ["--bootstrap-server", broker.bootstrap]
-    assert cli.main(["transactions", *sides, "force-terminate", "--transactional-id", "nobody's"]) == 2
-    [command] = re.findall(r"spark-2pc (transactions .*list)", capsys.readouterr().err)
-    assert cli.main(shlex.split(command.replace("…", shlex.join(sides)))) == 0

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from http import HTTPStatus
 
 import pyarrow as pa
 import pytest
 
-from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError
+from spark_2pc_sink.errors import AuthorizationError
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.logins.tokens import token_source
 from spark_2pc_sink.options import KafkaOptions
@@ -68,29 +67,6 @@ def test_tokens_expire_while_records_are_on_their_way(
     assert 3 <= kafka.issuer.issued - before <= 8
 
 
-def test_tokens_of_a_function(kafka: TokenBroker, transactional_id: str) -> None:
-    """It is called with the text of sasl.oauthbearer.config, here the subject of the token, and once."""
-    before = kafka.issuer.issued
-    properties = kafka.client_properties(lambda config: kafka.issuer.token(subject=config))
-    properties["sasl.oauthbearer.config"] = "orders"
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer:
-        writer.init_transactions()
-        commit_rows(writer, rows_of(transactional_id))
-    assert written(kafka, transactional_id) == ROWS
-    assert kafka.issuer.issued - before == 1
-
-
-def test_a_wrong_secret_is_refused_at_once(kafka: TokenBroker) -> None:
-    options = KafkaOptions.parse(kafka.client_properties() | {"sasl.oauthbearer.client.secret": "wrong"})
-    began_s = time.monotonic()
-    text = (
-        r"client 'orders' was refused a token: invalid_client: .*the token endpoint .* answered Unauthorized, code 401"
-    )
-    with Cluster(options) as cluster, pytest.raises(AuthorizationError, match=text):
-        cluster.features()
-    assert time.monotonic() - began_s < AT_ONCE_S
-
-
 def test_a_token_that_the_broker_refuses_is_told_at_once(kafka: TokenBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an issuer that the broker knows, for somebody else."""
     monkeypatch.setattr(kafka.issuer, "audience", "another broker")
@@ -116,15 +92,3 @@ def test_a_token_that_was_revoked_is_asked_for_anew(kafka: TokenBroker, monkeypa
     with Cluster(options) as cluster:
         assert cluster.features().transaction_version == 2
     assert kafka.issuer.issued - before == 1
-
-
-def test_an_issuer_that_is_away_is_waited_for(kafka: TokenBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And named when the time is over."""
-    monkeypatch.setattr(kafka.issuer, "failing", (HTTPStatus.SERVICE_UNAVAILABLE, "later"))
-    properties = kafka.client_properties() | {"sasl.oauthbearer.scope": "of this test", "max.block.ms": 8_000}
-    text = "8000 ms.* the request to the token endpoint .* failed: 503"
-    with Cluster(KafkaOptions.parse(properties)) as cluster:
-        with pytest.raises(KafkaTimeoutError, match=text):
-            cluster.features()
-        monkeypatch.setattr(kafka.issuer, "failing", None)
-        assert cluster.features().transaction_version == 2

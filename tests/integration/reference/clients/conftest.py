@@ -5,12 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import confluent_kafka
-import kafka
 import py4j.java_gateway
 import py4j.protocol
 import pytest
@@ -19,9 +14,6 @@ from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator
 from tests.conftest import or_skip
 from tests.harness.providers import Broker
 from tests.integration.reference.clients.java_client import JavaClients, JavaProcess
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class ClientBrokers:
@@ -70,11 +62,6 @@ def java_process(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathF
     process.close()
 
 
-def state_client(request: pytest.FixtureRequest, client: str) -> None:
-    """Note a client and its version as ``client`` among the test's properties, which ``--junitxml`` writes."""
-    request.node.user_properties.append(("client", client))
-
-
 @pytest.fixture(autouse=True)
 def own_java_exceptions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let exceptions of the clients' JVM be what they are.
@@ -85,41 +72,12 @@ def own_java_exceptions(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
         monkeypatch.setattr(py4j.java_gateway, "get_return_value", py4j.protocol.get_return_value)
 
 
-# The params of the fixtures below put client and version into the names of the tests.
-
-
-@pytest.fixture(params=["kafka-clients-4.4.0"])
-def java(request: pytest.FixtureRequest, java_process: JavaProcess, client_broker: Broker) -> Iterator[JavaClients]:
+@pytest.fixture
+def java(java_process: JavaProcess, client_broker: Broker) -> Iterator[JavaClients]:
     """Makes Java clients of the broker; they are closed with the test."""
-    state_client(request, request.param)
-    assert f"kafka-clients-{java_process.kafka_version}" == request.param
     clients = JavaClients(java_process, client_broker.bootstrap)
     yield clients
     clients.close()
-
-
-@pytest.fixture(params=[f"confluent-kafka-{version('confluent-kafka')}"])
-def confluent_kafka_client(request: pytest.FixtureRequest) -> None:
-    state_client(request, f"{request.param}, librdkafka-{confluent_kafka.libversion()[0]}")
-    assert f"confluent-kafka-{confluent_kafka.version()}" == request.param
-
-
-@pytest.fixture(params=[f"kafka-python-{version('kafka-python')}"])
-def kafka_python_client(request: pytest.FixtureRequest) -> None:
-    state_client(request, request.param)
-    assert f"kafka-python-{kafka.__version__}" == request.param
-
-
-@pytest.fixture(params=["spark-sql-kafka-4.2.0-kafka-clients-3.9.2"])
-def spark_client(request: pytest.FixtureRequest, spark: SparkSession) -> None:
-    """States the versions of Spark's connector and of the Kafka client in it."""
-    state_client(request, f"{request.param}, Spark {spark.version}")
-    java: Any = spark._jvm
-    client = java.org.apache.kafka.common.utils.AppInfoParser.getVersion()
-    jars = [Path(jar).name for jar in str(spark.conf.get("spark.jars")).split(",")]
-    (connector,) = [jar for jar in jars if jar.startswith("spark-sql-kafka-0-10_2.13-")]
-    version_of_connector = connector.removeprefix("spark-sql-kafka-0-10_2.13-").removesuffix(".jar")
-    assert f"spark-sql-kafka-{version_of_connector}-kafka-clients-{client}" == request.param
 
 
 @pytest.fixture

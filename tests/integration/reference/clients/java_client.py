@@ -65,11 +65,6 @@ class JavaProcess:
         self.root: Any = self._gateway.jvm
         self.kafka: Any = self.root.org.apache.kafka
 
-    @property
-    def kafka_version(self) -> str:
-        """The version of the clients, as they tell it themselves."""
-        return str(self.kafka.common.utils.internals.AppInfoParser.getVersion())
-
     def close(self) -> None:
         self._gateway.close()
         self._process.end(signal.SIGTERM, deadline_s=_STOP_DEADLINE_S)
@@ -92,9 +87,7 @@ class Record:
 
     partition: int
     offset: int
-    key: str | None
     value: str | None
-    timestamp_ms: int
 
 
 class JavaClients:
@@ -137,14 +130,8 @@ class JavaClients:
     def admin(self, **settings: object) -> Any:
         return self._closed_later(self.kafka.clients.admin.Admin.create(self._configuration(None, settings)))
 
-    def record(self, topic: str, partition: int, value: str, *, key: str | None = None) -> Any:
-        return self.kafka.clients.producer.ProducerRecord(topic, partition, key, value)
-
     def partition(self, topic: str, partition: int) -> Any:
         return self.kafka.common.TopicPartition(topic, partition)
-
-    def pattern(self, expression: str) -> Any:
-        return self._root.java.util.regex.Pattern.compile(expression)
 
     def result(self, future: Any) -> Any:
         """What a Java future gives within the deadline of a request."""
@@ -152,14 +139,13 @@ class JavaClients:
 
     def send(self, producer: Any, topic: str, partition: int, *values: str) -> list[int]:
         """Send records to one partition, wait for all of them, and return their offsets."""
-        futures = [producer.send(self.record(topic, partition, value)) for value in values]
+        record = self.kafka.clients.producer.ProducerRecord
+        futures = [producer.send(record(topic, partition, None, value)) for value in values]
         return [self.result(future).offset() for future in futures]
 
     def poll(self, consumer: Any) -> list[Record]:
         found = consumer.poll(self._root.java.time.Duration.ofMillis(_POLL_MS))
-        return [
-            Record(one.partition(), one.offset(), one.key(), one.value(), one.timestamp()) for one in found.iterator()
-        ]
+        return [Record(one.partition(), one.offset(), one.value()) for one in found.iterator()]
 
     def take(self, consumer: Any, count: int) -> list[Record]:
         """Poll until ``count`` records have arrived; more is a failure."""

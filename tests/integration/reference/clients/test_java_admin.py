@@ -34,22 +34,6 @@ def begin(java: JavaClients, transactional_id: str, topic: str, *values: str) ->
 # --- cluster and topics --------------------------------------------------------------------------------------------
 
 
-def test_describes_the_cluster(java: JavaClients, admin: Any, client_broker: Broker) -> None:
-    cluster = admin.describeCluster()
-    nodes = [f"{node.host()}:{node.port()}" for node in java.result(cluster.nodes()).iterator()]
-    assert nodes == [client_broker.bootstrap]
-    assert java.result(cluster.clusterId())
-    assert java.result(cluster.controller()).id() == 1
-
-
-def test_describes_features(java: JavaClients, admin: Any) -> None:
-    features = java.result(admin.describeFeatures().featureMetadata())
-    finalized, supported = features.finalizedFeatures(), features.supportedFeatures()
-    assert finalized["transaction.version"].maxVersionLevel() == 2
-    levels = supported["transaction.version"]
-    assert (levels.minVersion(), levels.maxVersion()) == (0, 2)
-
-
 def test_creates_describes_and_deletes_topics(java: JavaClients, admin: Any, group_id: str) -> None:
     name = group_id.replace("group", "topic")
     new_topic = java.kafka.clients.admin.NewTopic(name, 3, 1).configs({"retention.ms": "12345678"})
@@ -69,36 +53,6 @@ def test_creates_describes_and_deletes_topics(java: JavaClients, admin: Any, gro
     )
     with raises_java("UnknownTopicOrPartitionException"):
         java.result(admin.describeTopics([name]).allTopicNames())
-
-
-def test_refuses_topics_that_cannot_be(java: JavaClients, admin: Any, group_id: str) -> None:
-    def create(name: str, partitions: int, replication: int, **config: str) -> None:
-        topic = java.kafka.clients.admin.NewTopic(name, partitions, replication).configs(config)
-        java.result(admin.createTopics([topic]).all())
-
-    with raises_java("InvalidTopicException"):
-        create("not/a/name", 1, 1)
-    with raises_java("InvalidPartitionsException"):
-        create(group_id, 0, 1)
-    with raises_java("InvalidReplicationFactorException"):
-        create(group_id, 1, 3)
-    with raises_java("InvalidConfigurationException"):
-        create(group_id, 1, 1, retention="forever")
-
-
-def test_adds_partitions(java: JavaClients, admin: Any, client_broker: Broker, topic: MakeTopic) -> None:
-    name = topic(partitions=1, broker=client_broker)
-    increase = java.kafka.clients.admin.NewPartitions.increaseTo
-    java.result(admin.createPartitions({name: increase(3)}).all())
-
-    def grown() -> bool:
-        described = java.result(admin.describeTopics([name]).allTopicNames())[name]
-        return len(described.partitions()) == 3
-
-    wait_until(grown, deadline_s=DEADLINE_S, what="three partitions")
-    java.send(java.producer(), name, 2, "in the new one")
-    with raises_java("InvalidPartitionsException"):
-        java.result(admin.createPartitions({name: increase(2)}).all())
 
 
 def test_describes_and_changes_configs(java: JavaClients, admin: Any, client_broker: Broker, topic: MakeTopic) -> None:

@@ -12,8 +12,6 @@ from tests.integration.reference.clients.java_client import JavaClients, raises_
 pytestmark = pytest.mark.java
 
 PRODUCE_API = 0
-#: In 2023.
-START_MS = 1_700_000_000_000
 
 
 def test_transactions_commit_and_abort_over_several_partitions(
@@ -30,22 +28,6 @@ def test_transactions_commit_and_abort_over_several_partitions(
     java.settle(transactional_id)
     assert java.values(name, 3) == ["0-0", "2-0", "0-1", "2-1", "0-2", "2-2"]
     assert len(java.values(name, 3, isolation="read_uncommitted")) == 9
-
-
-def test_every_transaction_takes_an_epoch_of_its_own(
-    java: JavaClients, client_broker: Broker, topic: MakeTopic, transactional_id: str
-) -> None:
-    """KIP-890: with transaction.version 2 the end of a transaction raises the epoch; before, it stayed."""
-    name = topic(partitions=1, broker=client_broker)
-    producer = java.producer(transactional_id=transactional_id)
-    producer.initTransactions()
-    epochs = []
-    for number in range(3):
-        producer.beginTransaction()
-        java.send(producer, name, 0, str(number))
-        epochs.append(java.transaction(transactional_id).producerEpoch())
-        producer.commitTransaction()
-    assert epochs == [0, 1, 2]
 
 
 def test_second_producer_with_the_same_id_fences_the_first(
@@ -66,40 +48,6 @@ def test_second_producer_with_the_same_id_fences_the_first(
     assert java.values(name, 1) == ["of the second"]
 
 
-def test_fenced_producer_cannot_send(
-    java: JavaClients, client_broker: Broker, topic: MakeTopic, transactional_id: str
-) -> None:
-    """The leader knows the newer epoch by the marker that ended the first's transaction: INVALID_PRODUCER_EPOCH."""
-    name = topic(partitions=1, broker=client_broker)
-    first, second = (java.producer(transactional_id=transactional_id) for _ in range(2))
-    first.initTransactions()
-    first.beginTransaction()
-    java.send(first, name, 0, "before")
-    second.initTransactions()
-    with raises_java("InvalidProducerEpochException"):
-        java.send(first, name, 0, "after")
-    assert java.values(name, 1) == []
-
-
-def test_committed_reader_waits_for_the_end_of_a_transaction(
-    java: JavaClients, client_broker: Broker, topic: MakeTopic, transactional_id: str
-) -> None:
-    name = topic(partitions=1, broker=client_broker)
-    producer, other = java.producer(transactional_id=transactional_id), java.producer()
-    producer.initTransactions()
-    producer.beginTransaction()
-    java.send(producer, name, 0, "open")
-    java.send(other, name, 0, "behind it")
-    assert java.values(name, 1) == []
-    assert java.values(name, 1, isolation="read_uncommitted") == ["open", "behind it"]
-    reader = java.consumer(isolation_level="read_committed")
-    reader.assign([java.partition(name, 0)])
-    assert java.poll(reader) == []
-    producer.commitTransaction()
-    # A Fetch that waits on the server is answered when the last stable offset moves.
-    assert [record.value for record in java.take(reader, 2)] == ["open", "behind it"]
-
-
 def test_idempotent_producer_sends_again_without_a_duplicate(
     java: JavaClients, client_broker: Broker, topic: MakeTopic
 ) -> None:
@@ -112,21 +60,6 @@ def test_idempotent_producer_sends_again_without_a_duplicate(
         proxy.lose_answer(kafka_request(PRODUCE_API))
         java.send(producer, name, 0, *values[50:])
         assert proxy.answers_lost == 1
-    assert java.values(name, 1) == values
-
-
-@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_batches_of_every_compression(
-    compression: str, java: JavaClients, client_broker: Broker, topic: MakeTopic, transactional_id: str
-) -> None:
-    name = topic(partitions=1, broker=client_broker)
-    producer = java.producer(transactional_id=transactional_id, compression_type=compression, linger_ms=50)
-    producer.initTransactions()
-    producer.beginTransaction()
-    values = [f"{number}".zfill(200) for number in range(100)]
-    assert java.send(producer, name, 0, *values) == list(range(100))
-    producer.commitTransaction()
-    java.settle(transactional_id)
     assert java.values(name, 1) == values
 
 
@@ -181,32 +114,6 @@ def test_offsets_of_a_member_that_left_are_refused(
     assert offsets_of(java, group_id) == {}
 
 
-def test_message_that_is_too_large_is_refused(java: JavaClients, client_broker: Broker, topic: MakeTopic) -> None:
-    name = topic(partitions=1, broker=client_broker, config={"max.message.bytes": "1000"})
-    producer = java.producer()
-    with raises_java("RecordTooLargeException"):
-        java.send(producer, name, 0, "a" * 1_001)
-    java.send(producer, name, 0, "a")
-    assert java.values(name, 1) == ["a"]
-
-
-def test_topic_that_does_not_exist_is_not_created(java: JavaClients, transactional_id: str) -> None:
-    producer = java.producer(max_block_ms=1_000)
-    with raises_java("TimeoutException"):
-        java.send(producer, transactional_id, 0, "nowhere")
-    assert transactional_id not in java.result(java.admin().listTopics().names())
-
-
-def test_consumer_beyond_the_end_is_told(java: JavaClients, client_broker: Broker, topic: MakeTopic) -> None:
-    name = topic(partitions=1, broker=client_broker)
-    java.send(java.producer(), name, 0, "a")
-    consumer, partition = java.consumer(auto_offset_reset="none"), java.partition(name, 0)
-    consumer.assign([partition])
-    consumer.seek(partition, 2)
-    with raises_java("OffsetOutOfRangeException"):
-        java.take(consumer, 1)
-
-
 def test_small_fetches_bring_everything(java: JavaClients, client_broker: Broker, topic: MakeTopic) -> None:
     """A batch that is larger than the limits comes all the same, or the consumer would never get past it (KIP-74)."""
     name = topic(partitions=3, broker=client_broker)
@@ -218,15 +125,3 @@ def test_small_fetches_bring_everything(java: JavaClients, client_broker: Broker
     consumer.assign([java.partition(name, partition) for partition in range(3)])
     found = sorted(str(record.value).rstrip() for record in java.take(consumer, 15))
     assert found == [f"{partition}-{number}" for partition in range(3) for number in range(5)]
-
-
-def test_leader_sets_the_time_where_the_topic_says_so(
-    java: JavaClients, client_broker: Broker, topic: MakeTopic
-) -> None:
-    name = topic(partitions=1, broker=client_broker, config={"message.timestamp.type": "LogAppendTime"})
-    record = java.kafka.clients.producer.ProducerRecord(name, 0, START_MS, None, "value")
-    told = java.result(java.producer().send(record)).timestamp()
-    consumer = java.consumer()
-    consumer.assign([java.partition(name, 0)])
-    (found,) = java.take(consumer, 1)
-    assert told == found.timestamp_ms > START_MS

@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, free_port
 from tests.conftest import MakeTopic, or_skip
 from tests.harness.providers import Broker
-from tests.integration.reference.clients.conftest import state_client
 from tests.integration.reference.clients.java_client import JavaClients, JavaProcess, raises_java
 
 pytestmark = pytest.mark.java
@@ -94,11 +93,9 @@ def secure(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     broker.server.close()
 
 
-@pytest.fixture(params=["kafka-clients-4.4.0"])
-def java(request: pytest.FixtureRequest, java_process: JavaProcess, secure: SecureBroker) -> Iterator[JavaClients]:
+@pytest.fixture
+def java(java_process: JavaProcess, secure: SecureBroker) -> Iterator[JavaClients]:
     """Java clients of the secure listener; who they are is said for each."""
-    state_client(request, request.param)
-    assert f"kafka-clients-{java_process.kafka_version}" == request.param
     clients = JavaClients(java_process, f"127.0.0.1:{secure.port}")
     yield clients
     clients.close()
@@ -168,40 +165,6 @@ def test_transaction_needs_write_on_its_id_and_its_topics(
     producer.commitTransaction()
     described = acls.admin.describeTransactions([transactional_id]).all()
     assert str(java.result(described)[transactional_id].state()) in {"PrepareCommit", "CompleteCommit"}
-
-
-def test_idempotent_producer_needs_write_on_some_topic(
-    java: JavaClients, secure: SecureBroker, acls: Acls, topic: MakeTopic
-) -> None:
-    name = topic(partitions=1, broker=secure.server)
-    acls.allow("TOPIC", name, "DESCRIBE")
-    with raises_java("ClusterAuthorizationException"):
-        java.send(java.producer(**secure.login("alice")), name, 0, "no")
-    acls.allow("TOPIC", name, "WRITE")
-    assert java.send(java.producer(**secure.login("alice")), name, 0, "yes") == [0]
-
-
-def test_consumer_needs_read_on_group_and_topic(
-    java: JavaClients, secure: SecureBroker, acls: Acls, topic: MakeTopic, group_id: str
-) -> None:
-    name = topic(partitions=1, broker=secure.server)
-    java.send(java.producer(**secure.login("admin")), name, 0, "a")
-
-    def read() -> list[str | None]:
-        consumer = java.consumer(group_id=group_id, **secure.login("alice"))
-        consumer.subscribe([name])
-        found = [record.value for record in java.take(consumer, 1)]
-        consumer.commitSync()
-        consumer.close()
-        return found
-
-    with raises_java("TopicAuthorizationException"):
-        read()
-    acls.allow("TOPIC", name, "READ")
-    with raises_java("GroupAuthorizationException"):
-        read()
-    acls.allow("GROUP", group_id, "READ")
-    assert read() == ["a"]
 
 
 def test_acls_are_listed_and_deleted(

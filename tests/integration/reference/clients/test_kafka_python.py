@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import AbortTransactionSpec, ConfigResource, ConfigResourceType, OffsetSpec, TransactionState
-from kafka.errors import ProducerFencedError, TopicAlreadyExistsError
+from kafka.admin import AbortTransactionSpec, TransactionState
 from kafka.protocol.api_key import ApiKey
 from kafka.structs import OffsetAndMetadata
 
@@ -22,7 +21,7 @@ PARTITIONS = 4
 EXPECTED = [f"{who}-{number}" for who in ("alone", "both") for number in range(PARTITIONS)]
 
 # A call of kafka-python's producer has no deadline of its own.
-pytestmark = [pytest.mark.usefixtures("kafka_python_client"), pytest.mark.timeout(90)]
+pytestmark = pytest.mark.timeout(90)
 
 MakeClient = Callable[..., Any]
 
@@ -67,22 +66,6 @@ def test_transactions_commit_and_abort(
         producer.commit_transaction() if commit else producer.abort_transaction()
     assert committed_values(client_broker.bootstrap, name, 4) == ["0-0", "2-0", "0-1", "2-1"]
     assert len(values(client_broker.bootstrap, name, "read_uncommitted")) == 6
-
-
-def test_second_producer_with_the_same_id_fences_the_first(
-    client_broker: Broker, topic: MakeTopic, transactional_id: str, make: MakeClient
-) -> None:
-    name = topic(partitions=1, broker=client_broker)
-    first = transactional(make, transactional_id)
-    first.begin_transaction()
-    send(first, name, "of the first")
-    second = transactional(make, transactional_id)
-    with pytest.raises(ProducerFencedError):
-        first.commit_transaction()
-    second.begin_transaction()
-    send(second, name, "of the second")
-    second.commit_transaction()
-    assert committed_values(client_broker.bootstrap, name, 1) == ["of the second"]
 
 
 def test_consume_transform_produce(
@@ -159,35 +142,12 @@ def test_members_share_partitions_and_take_over(
     assert sorted(read) == EXPECTED
 
 
-def test_committed_reader_waits_for_the_end_of_a_transaction(
-    client_broker: Broker, topic: MakeTopic, transactional_id: str, group_id: str, make: MakeClient
-) -> None:
-    name = topic(partitions=1, broker=client_broker)
-    partition = TopicPartition(name, 0)
-    producer = transactional(make, transactional_id)
-    producer.begin_transaction()
-    send(producer, name, "open")
-    reader = join(make, group_id, name)
-    balanced([reader], [1])
-    assert reader.end_offsets([partition]) == {partition: 0}
-    assert poll(reader) == []
-    producer.commit_transaction()
-    assert take(lambda: poll(reader), 1) == ["open"]
-
-
 # --- admin -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def admin(make: MakeClient) -> Any:
     return make(KafkaAdminClient)
-
-
-def test_describes_cluster_and_features(admin: Any, client_broker: Broker) -> None:
-    cluster = admin.describe_cluster()
-    assert [f"{node['host']}:{node['port']}" for node in cluster["brokers"]] == [client_broker.bootstrap]
-    assert (cluster["controller_id"], bool(cluster["cluster_id"])) == (1, True)
-    assert admin.describe_features()["transaction.version"]["finalized"][1] == 2
 
 
 def test_server_offers_the_versions_that_clients_look_for(admin: Any) -> None:
@@ -198,82 +158,6 @@ def test_server_offers_the_versions_that_clients_look_for(admin: Any) -> None:
     # Released versions only: v6 of InitProducerId is KIP-939's.
     assert offered[ApiKey.InitProducerId] == (0, 5)
     assert offered[ApiKey.EndTxn] == (0, 5)
-
-
-def test_creates_describes_and_deletes_topics(admin: Any, group_id: str) -> None:
-    name = group_id.replace("group", "topic")
-    created = {name: {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "12345678"}}}
-    admin.create_topics(created, wait_for_metadata=True)
-    with pytest.raises(TopicAlreadyExistsError):
-        admin.create_topics(created)
-    (described,) = admin.describe_topics([name])
-    assert sorted(found["partition_index"] for found in described["partitions"]) == [0, 1]
-    admin.create_partitions({name: 3})
-    admin.wait_for_topics([name])
-    wait_until(
-        lambda: len(admin.describe_topics([name])[0]["partitions"]) == 3, deadline_s=DEADLINE_S, what="three partitions"
-    )
-    admin.delete_topics([name])
-    wait_until(lambda: name not in admin.list_topics(), deadline_s=DEADLINE_S, what="the topic to go")
-
-
-def test_describes_and_changes_configs(admin: Any, client_broker: Broker, topic: MakeTopic) -> None:
-    name = topic(partitions=1, broker=client_broker, config={"retention.ms": "12345678"})
-
-    def configs() -> dict[str, str]:
-        resource = ConfigResource(ConfigResourceType.TOPIC, name)
-        found = admin.describe_configs([resource])["topic"][name]
-        return {setting: entry["value"] for setting, entry in found.items()}
-
-    assert configs() == {"retention.ms": "12345678"}
-    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs={"retention.ms": "23456789"})])
-    wait_until(lambda: configs() == {"retention.ms": "23456789"}, deadline_s=DEADLINE_S, what="the changed config")
-
-
-def test_deletes_records(admin: Any, client_broker: Broker, topic: MakeTopic, make: MakeClient) -> None:
-    name = topic(partitions=1, broker=client_broker)
-    send(make(KafkaProducer), name, "a", "b", "c")
-    deleted = admin.delete_records({TopicPartition(name, 0): 2})
-    assert deleted[TopicPartition(name, 0)]["low_watermark"] == 2
-    assert values(client_broker.bootstrap, name) == ["c"]
-
-
-def test_lists_describes_and_deletes_groups(
-    admin: Any, client_broker: Broker, topic: MakeTopic, group_id: str, make: MakeClient
-) -> None:
-    name = topic(partitions=PARTITIONS, broker=client_broker)
-    member = join(make, group_id, name, enable_auto_commit=False)
-    balanced([member], [4])
-    member.commit({TopicPartition(name, 1): OffsetAndMetadata(0, "", -1)})
-    assert group_id in {found["group_id"] for found in admin.list_groups(states_filter=["Stable"])}
-    described = admin.describe_groups([group_id])[group_id]
-    assert (described["group_state"], len(described["members"])) == ("Stable", 1)
-    assert admin.delete_groups([group_id]) == {group_id: "NonEmptyGroupError"}
-    member.close()
-    assert admin.list_group_offsets(group_id)[group_id][TopicPartition(name, 1)].offset == 0
-    assert admin.delete_groups([group_id]) == {group_id: "OK"}
-    assert group_id not in {found["group_id"] for found in admin.list_groups()}
-
-
-def test_lists_offsets(
-    admin: Any, client_broker: Broker, topic: MakeTopic, transactional_id: str, make: MakeClient
-) -> None:
-    name = topic(partitions=1, broker=client_broker)
-    partition = TopicPartition(name, 0)
-    plain = make(KafkaProducer)
-    for moment in (1_000, 3_000, 2_000):
-        plain.send(name, b"value", partition=0, timestamp_ms=moment).get(DEADLINE_S)
-    open_one = transactional(make, transactional_id)
-    open_one.begin_transaction()
-    send(open_one, name, "open")
-
-    def offset(spec: int, isolation: str = "read_uncommitted") -> int:
-        return int(admin.list_partition_offsets({partition: spec}, isolation)[partition].offset)
-
-    assert (offset(OffsetSpec.EARLIEST), offset(OffsetSpec.LATEST)) == (0, 4)
-    assert offset(OffsetSpec.LATEST, "read_committed") == 3
-    assert [offset(moment) for moment in (1_000, 1_001, 3_000)] == [0, 1, 1]
-    open_one.abort_transaction()
 
 
 def test_lists_and_describes_transactions(

@@ -72,11 +72,6 @@ def test_the_writer_logs_in_and_writes(broker: LoginBroker, mechanism: str, tran
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_librdkafka_logs_in(broker: LoginBroker, mechanism: str) -> None:
-    assert "t" in AdminClient(broker.properties(mechanism)).list_topics(timeout=30).topics
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("wrong", [{"password": "wrong"}, {"user": "bob"}], ids=["password", "user"])
 def test_a_wrong_login_has_kafka_s_code_and_text(broker: LoginBroker, mechanism: str, wrong: dict[str, str]) -> None:
     options = KafkaOptions.parse(broker.properties(mechanism, **wrong))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_2pc_sink.testing import read_topic
 from tests.conftest import MakeTopic
 from tests.harness.providers import Broker
-
-pytestmark = pytest.mark.usefixtures("spark_client")
 
 #: For a whole query, on a machine that is busy with something else.
 DEADLINE_S = 180
@@ -80,15 +77,6 @@ def test_batch_write_with_keys_partitions_and_headers(
     )
 
 
-def test_batch_read_between_offsets(client_broker: Broker, topic: MakeTopic, read: Read) -> None:
-    name = topic(partitions=2, broker=client_broker)
-    fill(client_broker, name, partitions=2, each=5)
-    begin = json.dumps({name: {"0": 1, "1": -2}})
-    end = json.dumps({name: {"0": 3, "1": -1}})
-    found = read(name, startingOffsets=begin, endingOffsets=end)
-    assert values(found) == ["0-1", "0-2", "1-0", "1-1", "1-2", "1-3", "1-4"]
-
-
 def test_batch_read_between_times(client_broker: Broker, topic: MakeTopic, read: Read) -> None:
     name = topic(partitions=2, broker=client_broker)
     fill(client_broker, name, partitions=2, each=5)
@@ -135,15 +123,3 @@ def test_stream_in_small_batches(spark: SparkSession, client_broker: Broker, top
     assert run() == [2]
     found = sorted((record.value or b"").decode() for record in read_topic(client_broker.bootstrap, target))
     assert found == sorted([f"{p}-{n}" for p in range(2) for n in range(8)] + ["0-0", "1-0"])
-
-
-def test_stream_from_a_time(spark: SparkSession, client_broker: Broker, topic: MakeTopic, tmp_path: Path) -> None:
-    name = topic(partitions=2, broker=client_broker)
-    fill(client_broker, name, partitions=2, each=5)
-    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", client_broker.bootstrap)
-    frame = stream.options(subscribe=name, startingTimestamp=str(START_MS + 3)).load()
-    read: list[str] = []
-    writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.foreachBatch(lambda batch, _: read.extend(values(batch))).trigger(availableNow=True).start()
-    assert query.awaitTermination(DEADLINE_S)
-    assert sorted(read) == ["0-3", "0-4", "1-3", "1-4"]

@@ -25,8 +25,6 @@ from tests.harness.bombs import BOMBS, bomb, cut_off
 GROWTH_MIB_MAX = 420
 #: The loop decodes nothing itself. It shares the interpreter with the decoders, and the machine with others.
 ANSWER_S_MAX = 2.0
-#: What is large and in order.
-TAKEN = {"one value of 60 MB", "a million headers of one record", "a million records at one offset"}
 READER_DEADLINE_S = 120
 MIB = 1024 * 1024
 TOPIC = "compacted"
@@ -78,17 +76,9 @@ def slowest_answer_s(client: RawClient, threads: list[threading.Thread]) -> floa
     return slowest_s
 
 
-@pytest.mark.parametrize(
-    ("senders", "names"),
-    [
-        pytest.param(2, ("4 GB of zstd", "30 million headers of one record"), id="the-worst"),
-        pytest.param(4, BOMBS, id="every-way-to-grow", marks=[pytest.mark.thorough, pytest.mark.timeout(600)]),
-    ],
-)
-def test_bombs_of_several_clients_take_little_memory_and_hold_up_nobody_else(
-    broker: ReferenceCoordinator, senders: int, names: tuple[str, ...]
-) -> None:
+def test_bombs_of_several_clients_take_little_memory_and_hold_up_nobody_else(broker: ReferenceCoordinator) -> None:
     """D13."""
+    senders, names = 2, ("4 GB of zstd", "30 million headers of one record")
     batches = {name: bomb(name) for name in names}
     codes: dict[str, set[int]] = {name: set() for name in names}
 
@@ -106,7 +96,7 @@ def test_bombs_of_several_clients_take_little_memory_and_hold_up_nobody_else(
             thread.start()
         slowest_s = slowest_answer_s(other, threads)
         growth_mib = (peak_bytes(broker.pid) - before) // MIB
-    assert codes == {name: {Code.NONE if name in TAKEN else Code.INVALID_RECORD} for name in names}
+    assert codes == {name: {Code.INVALID_RECORD} for name in names}
     assert growth_mib < GROWTH_MIB_MAX
     assert slowest_s < ANSWER_S_MAX
 
@@ -146,7 +136,7 @@ def test_end_markers_that_grow_are_refused(broker: ReferenceCoordinator) -> None
     ("name", "codec"),
     [
         ("900 MB of gzip", "GZIP"),
-        ("4 GB of zstd", "ZSTD"),
+        pytest.param("4 GB of zstd", "ZSTD", marks=pytest.mark.thorough),
         pytest.param("240 MB of lz4", "LZ4", marks=pytest.mark.thorough),
         pytest.param("4 GB announced by snappy", "SNAPPY", marks=pytest.mark.thorough),
     ],
@@ -164,8 +154,6 @@ def test_verify_refuses_what_grows_before_it_has(broker: ReferenceCoordinator, n
     [
         ("one value of 60 MB", 20, "20 records"),
         ("a million records at one offset", 1, "KafkaError: 10000 records of plain-0 have offsets 0 to 0: "),
-        pytest.param("one value of 60 MB", 1, "1 records", marks=pytest.mark.thorough),
-        pytest.param("30 million headers of one record", 1, "1 records", marks=pytest.mark.thorough),
     ],
 )
 def test_verify_holds_little_of_what_is_large(broker: ReferenceCoordinator, name: str, count: int, said: str) -> None:
@@ -175,6 +163,7 @@ def test_verify_holds_little_of_what_is_large(broker: ReferenceCoordinator, name
     assert growth_mib < GROWTH_MIB_MAX
 
 
+@pytest.mark.thorough
 def test_a_batch_that_comes_when_its_partition_is_read_is_left_alone(broker: ReferenceCoordinator) -> None:
     """D13: nobody has looked at it, and librdkafka, which would not survive it, does not ask for it."""
     small = bomb("a million headers of one record")
@@ -195,9 +184,6 @@ def test_a_batch_that_is_cut_off_is_refused_where_batches_are_looked_into(broker
         # librdkafka 2.16 ends the process at the first, and never ends with the second.
         (Compression.LZ4, 100),
         (Compression.GZIP, None),
-        pytest.param(Compression.LZ4, None, marks=pytest.mark.thorough),
-        pytest.param(Compression.SNAPPY, None, marks=pytest.mark.thorough),
-        pytest.param(Compression.ZSTD, None, marks=pytest.mark.thorough),
     ],
 )
 def test_verify_names_a_batch_that_is_cut_off(

@@ -84,27 +84,6 @@ async def test_data_a_transaction_and_control_batches(tmp_path: Path, tool: list
     assert re.findall(r"payload: (\w+)", text) == ["plain", "too", "aborted", "committed", "c"]
 
 
-async def test_every_segment_and_batches_of_a_megabyte(tmp_path: Path, tool: list[str]) -> None:
-    log = opened(tmp_path, "orders", segment_bytes=1 << 20)
-    for _ in range(3):
-        append(log, client_batch([bytes(700_000)], compression=0))
-        append(log, client_batch([b"x" * 1000] * 30, compression=3))
-    await log.sync()
-    log.close()
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["00000000000000000000.log", "00000000000000000031.log", "00000000000000000062.log"]
-    text = dump(tool, "--files", ",".join(str(tmp_path / name) for name in names), "--deep-iteration")
-    assert [(each["baseOffset"], each["compresscodec"], each["isvalid"]) for each in batches_in(text)] == [
-        ("0", "none", "true"),
-        ("1", "lz4", "true"),
-        ("31", "none", "true"),
-        ("32", "lz4", "true"),
-        ("62", "none", "true"),
-        ("63", "lz4", "true"),
-    ]
-    assert len(re.findall(r"^\| offset: ", text, re.MULTILINE)) == 3 * 31
-
-
 async def test_the_transaction_log(tmp_path: Path, tool: list[str]) -> None:
     """TransactionLogKey and TransactionLogValue v1 with tags, and a tombstone. A tag that Kafka has not it skips."""
     value = TransactionLogValue(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,8 +11,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
-from spark_2pc_sink.kafka.broker_connections import BrokerConnections
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
@@ -22,8 +19,8 @@ from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
-from tests.unit.fakes.wire import answer, hang_up, keep_silent, lose_answer
-from tests.unit.kafka.support import T0, options_for
+from tests.unit.fakes.wire import answer, hang_up, lose_answer
+from tests.unit.kafka.support import options_for
 
 
 @pytest.fixture
@@ -87,39 +84,6 @@ def test_a_silent_peer_is_given_up(silent_port: int) -> None:
     assert time.monotonic() - began_s < 15
 
 
-def test_connecting_is_not_given_up_before_the_deadline(silent_port: int) -> None:
-    """Not by a part of a millisecond either: it would take the place of what earlier attempts have found."""
-    for limit_ms in (5, 6, 7):
-        connections = BrokerConnections(options_for(f"127.0.0.1:{silent_port}"))
-        deadline = connections.deadline(limit_ms)
-        with pytest.raises(NodeUnavailableError, match="connecting took too long"):
-            connections.api_versions("bootstrap-0", deadline)
-        assert deadline.passed
-        connections.close()
-
-
-def test_a_peer_that_speaks_something_else_is_a_timeout() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def talk() -> None:
-            try:
-                while True:
-                    connection, _ = server.accept()
-                    with connection:
-                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                        connection.recv(1)
-            except OSError:
-                return
-
-        thread = threading.Thread(target=talk, daemon=True)
-        thread.start()
-        options = options_for(f"127.0.0.1:{server.getsockname()[1]}", max_block_ms=300)
-        with Cluster(options) as cluster, pytest.raises(KafkaTimeoutError, match="bootstrap"):
-            cluster.features()
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
-
-
 def test_an_address_that_swallows_packets_leaves_time_for_the_next(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,29 +100,9 @@ def test_an_address_that_swallows_packets_leaves_time_for_the_next(
         assert cluster.features().transaction_version == 2
 
 
-def test_refused_credentials_are_an_error_at_once(fake: FakeCluster) -> None:
-    """Waiting for max.block.ms would hide that no retry can help (B25)."""
-    options = options_for(
-        fake, security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="wrong"
-    )
-    began_s = time.monotonic()
-    with Cluster(options) as cluster, pytest.raises(AuthorizationError, match=r"SaslAuthenticate.*code 58"):
-        cluster.features()
-    assert time.monotonic() - began_s < 10
-
-
 @pytest.mark.parametrize("step", [hang_up, lose_answer, answer(Code.NONE)])
 def test_metadata_is_asked_again_when_the_connection_is_lost(fake: FakeCluster, cluster: Cluster, step: object) -> None:
     fake.script(Api.METADATA, step, step)  # type: ignore[arg-type]
-    assert cluster.partition_counts(["t"]) == {"t": 2}
-
-
-def test_a_broker_that_comes_back_is_found_again(fake: FakeCluster, cluster: Cluster) -> None:
-    assert cluster.partition_counts(["t"]) == {"t": 2}
-    fake.brokers[0].stop()
-    with pytest.raises(KafkaTimeoutError):
-        cluster.partition_counts(["t"], cluster.deadline(100))
-    fake.brokers[0].start()
     assert cluster.partition_counts(["t"]) == {"t": 2}
 
 
@@ -185,16 +129,6 @@ def answers(cluster: Cluster, node_id: int) -> bool:
     except NodeUnavailableError:
         return False
     return True
-
-
-def test_when_every_known_broker_is_gone_bootstrap_servers_are_asked() -> None:
-    with fake_cluster() as old, fake_cluster() as new:
-        options = options_for(old, bootstrap_servers=(old.bootstrap, new.bootstrap))
-        with Cluster(options) as cluster:
-            cluster.node_ids()
-            old.brokers[0].stop()
-            new.partitions[T0].leader = 0
-            assert cluster.partition_counts(["t"]) == {"t": 2}
 
 
 def test_brokers_that_have_another_address_now_are_found_before_metadata_is_old() -> None:
@@ -224,17 +158,6 @@ def test_a_coordinator_that_has_another_address_now_is_found_by_the_other_broker
             found = calls.at_coordinator("versions", lambda node_id: cluster.api_versions(node_id, deadline), deadline)
             assert found.error_code == Code.NONE
             fake.brokers[1] = kept
-
-
-def test_a_request_without_an_answer_closes_the_connection_after_request_timeout(fake: FakeCluster) -> None:
-    with Cluster(options_for(fake, request_timeout_ms=100)) as cluster:
-        (node_id,) = cluster.node_ids()
-        fake.script(Api.FIND_COORDINATOR, keep_silent)
-        began_s = time.monotonic()
-        with pytest.raises(NodeUnavailableError, match=r"request timed out after 100 ms"):
-            cluster.request(node_id, messages.find_coordinators_request(["x"], version=6), cluster.deadline())
-        assert time.monotonic() - began_s < 10
-        assert cluster.coordinator("x", cluster.deadline()) == 0
 
 
 def test_call_ends_at_its_deadline(fake: FakeCluster, cluster: Cluster) -> None:
@@ -267,13 +190,6 @@ def test_a_topic_that_appears_a_moment_later_is_found(fake: FakeCluster, cluster
     assert cluster.partition_counts(["t"]) == {"t": 2}
 
 
-def test_a_topic_that_may_not_be_described_is_an_error_at_once(fake: FakeCluster, cluster: Cluster) -> None:
-    cluster.node_ids()
-    fake.script(Api.METADATA, answer(Code.TOPIC_AUTHORIZATION_FAILED))
-    with pytest.raises(AuthorizationError, match="'t'"):
-        cluster.partition_counts(["t"])
-
-
 def test_the_coordinator_may_be_a_broker_that_metadata_did_not_know() -> None:
     with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
         hidden = fake.brokers.pop()
@@ -284,38 +200,12 @@ def test_the_coordinator_may_be_a_broker_that_metadata_did_not_know() -> None:
         assert cluster.node_ids() == (0, 1)
 
 
-def test_no_thread_is_left_behind(fake: FakeCluster) -> None:
-    before = set(threading.enumerate())
-    with Cluster(options_for(fake)) as cluster:
-        cluster.features()
-        ours = {thread for thread in set(threading.enumerate()) - before if "_serve" not in thread.name}
-    assert not ours
-    cluster.close()
-
-
-def test_lost_connections_are_retried_and_only_in_the_debug_log(
-    fake: FakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    fake.script(Api.METADATA, hang_up, hang_up)
-    with caplog.at_level(logging.DEBUG, logger="spark_2pc_sink"), Cluster(options_for(fake)) as cluster:
-        cluster.partition_counts(["t"])
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-    assert any("socket disconnected" in record.getMessage() for record in caplog.records)
-
-
 def test_what_came_before_the_wait_is_not_waited_for(cluster: Cluster) -> None:
     """An answer that was read while the request before it was written is followed by no further event."""
     cluster.features()
     began_s = time.monotonic()
     cluster.poll(20, until=lambda: True)
     assert time.monotonic() - began_s < 10
-
-
-def test_a_second_bootstrap_server_is_enough(fake: FakeCluster) -> None:
-    options = options_for(fake)
-    options = options_for(f"127.0.0.1:{refused_port()}", bootstrap_servers=("127.0.0.1:1", *options.bootstrap_servers))
-    with Cluster(options) as cluster:
-        assert cluster.features().transaction_version == 2
 
 
 def test_old_metadata_is_asked_again(fake: FakeCluster) -> None:

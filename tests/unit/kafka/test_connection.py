@@ -147,28 +147,6 @@ def test_without_its_answer_a_request_fails_and_the_connection_is_closed(reply: 
         assert not connections.ready(PEER), "a new connection is on its way"
 
 
-def test_an_answer_to_no_request_closes_the_connection() -> None:
-    with connected_to(sends(lambda number: ended(number) * 2)) as connections:
-        connections.request(PEER, request(), connections.deadline())
-        while connections.ready(PEER):
-            connections.poll(1)
-        assert not connections.ready(PEER), "a new connection is on its way"
-
-
-def test_an_interruption_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of a message may have been read."""
-
-    def interrupt(*_: object) -> bytes:
-        raise KeyboardInterrupt
-
-    with connected_to(in_pieces) as connections:
-        sent = connections.send(PEER, request())
-        monkeypatch.setattr("spark_2pc_sink.kafka.connection.io.BytesIO", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            connections.wait(sent, connections.deadline())
-        assert isinstance(sent.exception, ConnectionResetError)
-
-
 def test_a_throttled_connection_waits(fake: FakeCluster, cluster: Cluster) -> None:
     """KIP-219: the broker does not read of it meanwhile."""
 

@@ -9,14 +9,11 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.kafka import cluster as cluster_module
-from spark_2pc_sink.kafka import coordinator_calls as descriptions
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
 from spark_2pc_sink.testing import wait_until
-from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
@@ -43,12 +40,6 @@ def test_one_request_finds_the_coordinators_and_one_asks_each() -> None:
         # The coordinators are remembered for what else is asked of them.
         assert cluster.coordinator("orders-1", cluster.deadline()) == 1
         assert len(fake.of(Api.FIND_COORDINATOR)) == 1
-
-
-def test_no_request_has_too_many_ids(fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptions, "IDS_PER_REQUEST_MAX", 2)
-    assert len(describe_all(cluster, ["a", "b", "c"], cluster.deadline())) == 3
-    assert [len(request.body.transactional_ids) for request in fake.of(Api.DESCRIBE_TRANSACTIONS)] == [2, 1]
 
 
 def test_whoever_may_not_be_described_hides_nobody(fake: FakeCluster, cluster: Cluster) -> None:
@@ -162,34 +153,4 @@ def test_who_has_to_ask_again_does_not_believe_a_question_of_before(
     wait_until(lambda: fake.of(Api.API_VERSIONS), deadline_s=10, what="the question to arrive")
     fake.transaction_version, fake.features_epoch = 1, 2
     client.refresh()
-    assert client.transaction_version == 1
-
-
-def test_nobody_is_connected_to_for_a_question_that_is_sent_ahead(
-    fake: FakeCluster, cluster: Cluster, client: TransactionClient
-) -> None:
-    client.prefetch_features()
-    assert fake.received == []
-    client.refresh_features()
-    fake.script(Api.DESCRIBE_TRANSACTIONS, hang_up)
-    with pytest.raises(NodeUnavailableError):
-        cluster.request(0, messages.describe_transactions_request(["orders"], version=0), cluster.deadline())
-    fake.received.clear()
-    client.prefetch_features()
-    assert fake.received == []
-    client.refresh_features()
-    assert len(fake.of(Api.API_VERSIONS)) >= 1
-
-
-def test_a_question_that_could_not_be_sent_ahead_is_asked_when_it_has_to_be(
-    fake: FakeCluster, cluster: Cluster, client: TransactionClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise NodeUnavailableError("the connection has just ended")
-
-    client.refresh_features()
-    monkeypatch.setattr(cluster, "begin_api_versions", refuse)
-    fake.transaction_version, fake.features_epoch = 1, 2
-    client.prefetch_features()
-    client.refresh_features()
     assert client.transaction_version == 1

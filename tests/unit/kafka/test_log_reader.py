@@ -9,17 +9,15 @@ from typing import Final
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.leader_lookup import end_offset
 from spark_2pc_sink.kafka.log_reader import CommitQuery, CommitScan, Marker, fetch_logs, find_marker, view_logs
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.messages import OffsetSpec
 from tests.unit.fakes.cluster import FakeCluster, FakeProducer, fake_cluster
-from tests.unit.fakes.wire import answer, hang_up, keep_silent, serve_no_records
+from tests.unit.fakes.wire import answer, hang_up
 from tests.unit.kafka.support import T0, T1, data, marker, options_for
 
 OURS, OTHERS = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(8, 3)
@@ -58,12 +56,6 @@ def test_markers_before_the_transaction_and_of_later_epochs_do_not_count(fake: F
     assert find(cluster, first + 1) is Marker.MISSING
 
 
-def test_other_control_records_are_passed_over(fake: FakeCluster, cluster: Cluster) -> None:
-    marker(fake, ProducerIdAndEpoch(7, 4), kind=OTHER_CONTROL)
-    marker(fake, ProducerIdAndEpoch(7, 4), kind=COMMIT)
-    assert find(cluster) is Marker.COMMIT
-
-
 def test_an_open_transaction_is_not_a_missing_marker(fake: FakeCluster, cluster: Cluster) -> None:
     """B26: the end of what can be read is not the end of the transaction."""
     first = data(fake, OURS)
@@ -100,26 +92,11 @@ def test_lost_answers_are_asked_again(fake: FakeCluster, cluster: Cluster) -> No
     assert find(cluster) is Marker.COMMIT
 
 
-def test_a_leader_that_is_too_new_for_offsets_is_asked_again(fake: FakeCluster, cluster: Cluster) -> None:
-    """B14: until its high watermark has come to where its leadership began, it tells nobody an end (KIP-207)."""
-    marker(fake, ProducerIdAndEpoch(7, 4), kind=COMMIT)
-    fake.script(Api.LIST_OFFSETS, answer(Code.OFFSET_NOT_AVAILABLE), answer(Code.OFFSET_NOT_AVAILABLE))
-    assert find(cluster) is Marker.COMMIT
-
-
 def test_the_deadline_holds_inside_the_log(fake: FakeCluster, cluster: Cluster) -> None:
     """B26: no read without end."""
     for _ in range(3):
         data(fake, OTHERS)
     fake.script(Api.FETCH, *[answer(Code.NOT_LEADER_OR_FOLLOWER)] * 10_000)
-    with pytest.raises(KafkaTimeoutError, match="150 ms"):
-        find(cluster, limit_ms=150)
-
-
-def test_a_log_without_records_to_read_ends_at_the_deadline(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.partitions[T0].fill(5)
-
-    fake.script(Api.FETCH, *[serve_no_records] * 10_000)
     with pytest.raises(KafkaTimeoutError, match="150 ms"):
         find(cluster, limit_ms=150)
 
@@ -134,25 +111,6 @@ def test_logs_of_several_leaders_come_from_each_that_answers() -> None:
         assert [len(found.get(at, b"")) > 0 for at in (T0, T1)] == [False, True]
         brokers.script(Api.FETCH, hang_up, answer(Code.NOT_LEADER_OR_FOLLOWER))
         assert fetch_logs(connections, {T0: 0}, connections.deadline()).keys() == {T0}
-
-
-def test_a_log_that_may_not_be_read_is_an_error_when_it_is_the_only_one(fake: FakeCluster, cluster: Cluster) -> None:
-    data(fake, OURS)
-    fake.script(Api.FETCH, *[answer(Code.TOPIC_AUTHORIZATION_FAILED)] * 2)
-    with pytest.raises(AuthorizationError):
-        fetch_logs(cluster, {T0: 0}, cluster.deadline())
-
-
-def test_a_log_without_a_leader_is_waited_for(fake: FakeCluster, cluster: Cluster) -> None:
-    data(fake, OURS)
-    fake.partitions[T0].leader = -1
-    with pytest.raises(KafkaTimeoutError, match="has no leader"):
-        fetch_logs(cluster, {T0: 0}, cluster.deadline(1_000))
-
-
-def test_a_time_that_was_over_before_anybody_was_asked_says_so(cluster: Cluster) -> None:
-    with pytest.raises(KafkaTimeoutError, match="the deadline passed before its leader was asked"):
-        end_offset(cluster, T0, OffsetSpec.LATEST, cluster.deadline(0))
 
 
 ROW: Final = ProducerIdAndEpoch(7, 3)
@@ -306,15 +264,6 @@ def test_one_metadata_and_one_list_offsets_on_open_connections(fake: FakeCluster
     assert [Api(each.api) for each in fake.received] == [Api.METADATA, Api.LIST_OFFSETS]
 
 
-def test_the_logs_of_two_leaders() -> None:
-    """One request to each, the first time by a new connection."""
-    with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
-        fake.partitions[T1].fill(3)
-        for _ in range(2):
-            assert view(cluster) == LogsView({"t": ""}, {T0: 0, T1: 3})
-        assert {each.node_id for each in fake.of(Api.LIST_OFFSETS)} == {0, 1}
-
-
 def test_the_starts_of_logs_are_asked_for_where_they_matter(fake: FakeCluster, met: Cluster) -> None:
     fake.partitions[T1].log.delete_before(4)
     assert view(met, starts=True) == LogsView({"t": TEXT}, FOUND.ends, {T0: 0, T1: 4})
@@ -329,13 +278,6 @@ def test_an_answer_that_is_none_is_asked_for_again(fake: FakeCluster, met: Clust
     assert view(met) == FOUND
 
 
-def test_a_topic_made_anew_has_another_id(fake: FakeCluster, met: Cluster) -> None:
-    """B18."""
-    view(met)
-    fake.topic_ids["t"] = uuid.UUID(int=8)
-    assert view(met).topic_ids == {"t": "AAAAAAAAAAAAAAAAAAAACA"}
-
-
 def test_topics_and_partitions_that_are_gone_are_left_out(fake: FakeCluster, met: Cluster) -> None:
     """B18: several answers in a row must not show a topic."""
     found = view(met, T0, GONE, TopicPartition("t", 2))
@@ -346,27 +288,8 @@ def test_topics_and_partitions_that_are_gone_are_left_out(fake: FakeCluster, met
     assert view(met, GONE) == LogsView({}, {})
 
 
-def test_nothing_to_look_at_asks_nobody(fake: FakeCluster, met: Cluster) -> None:
-    assert view_logs(met, (), met.deadline()) == LogsView({}, {})
-    assert fake.received == []
-
-
 def test_a_topic_of_which_nobody_can_tell_is_an_error(fake: FakeCluster, met: Cluster) -> None:
     """It is not taken for deleted."""
     fake.script(Api.METADATA, *[answer(Code.LEADER_NOT_AVAILABLE)] * 10)
     with pytest.raises(KafkaError, match="LEADER_NOT_AVAILABLE"):
         view(met)
-
-
-def test_a_topic_that_may_not_be_described_is_an_error(fake: FakeCluster, met: Cluster) -> None:
-    fake.script(Api.METADATA, *[answer(Code.TOPIC_AUTHORIZATION_FAILED)] * 2)
-    with pytest.raises(AuthorizationError):
-        view(met)
-
-
-def test_a_leader_that_does_not_answer_is_an_error(fake: FakeCluster, met: Cluster) -> None:
-    """B25: within the deadline."""
-    view(met)
-    fake.script(Api.LIST_OFFSETS, *[keep_silent] * 100)
-    with pytest.raises(KafkaTimeoutError):
-        view(met, limit_ms=200)

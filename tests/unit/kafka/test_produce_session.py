@@ -7,27 +7,24 @@ acknowledgements), B25 (nothing hangs).
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import monotonic
 from typing import Any
 
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError, LocalProtocolError
+from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError
 from spark_2pc_sink.kafka import produce_session as produce_session_module
 from spark_2pc_sink.kafka import record_encoder
-from spark_2pc_sink.kafka.batch_sender import PartitionReceipt, ProducedTransaction
+from spark_2pc_sink.kafka.batch_sender import PartitionReceipt
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import PRODUCE_RETRIED
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
-from spark_2pc_sink.wire.record_batch import batch_digest, encode_sections
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.wire import Received, Step, answer, keep_silent, lose_answer, serve_it
+from tests.unit.fakes.wire import Received, answer, lose_answer, serve_it
 from tests.unit.kafka.support import PAIR, SMALL_BATCHES, T0, T1, one_batch_each, options_for, rows, session_on
 
 pytestmark = pytest.mark.usefixtures("begun")
@@ -82,20 +79,6 @@ def test_produce_adds_partitions_only_where_nobody_else_does(
     assert {request.version for request in fake.of(Api.PRODUCE)} == {version}
 
 
-def test_ends_that_are_known_are_not_asked_for(fake: FakeCluster, cluster: Cluster) -> None:
-    """The driver has asked beside its job; who has written behind that is found all the same."""
-    session = ProduceSession(
-        cluster, ProducedTransaction("orders", PAIR, 2), cluster.options, timestamp_ms=0, ends={T0: 0}
-    )
-    session.append(T0, rows("a"))
-    session.flush()
-    assert not fake.of(Api.LIST_OFFSETS)
-    session.append(T1, rows("a"))
-    session.flush()
-    (asked,) = fake.of(Api.LIST_OFFSETS)
-    assert [[each.partition_index for each in topic.partitions] for topic in asked.body.topics] == [[1]]
-
-
 def queued(monkeypatch: pytest.MonkeyPatch, session: ProduceSession, value: str) -> None:
     """Queue a batch for each partition before anything is sent."""
     with monkeypatch.context() as patched:
@@ -106,23 +89,14 @@ def queued(monkeypatch: pytest.MonkeyPatch, session: ProduceSession, value: str)
             session._send(batch)
 
 
-def test_one_request_carries_a_batch_of_each_partition(
-    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = session_on(cluster)
-    queued(monkeypatch, session, "a")
-    session.flush()
-    assert len(fake.of(Api.PRODUCE)) == 1
-    assert fake.partitions[T0].values == fake.partitions[T1].values == 1
-
-
-def test_a_request_stays_below_max_request_size(
-    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("value_bytes", "requests"), [(1, 1), (1_000, 2)])
+def test_one_request_carries_a_batch_of_each_partition_up_to_max_request_size(
+    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, value_bytes: int, requests: int
 ) -> None:
     session = session_on(cluster, batch_bytes_max=3_000, max_request_bytes=3_100)
-    queued(monkeypatch, session, "x" * 1_000)
+    queued(monkeypatch, session, "x" * value_bytes)
     session.flush()
-    assert len(fake.of(Api.PRODUCE)) == 2
+    assert len(fake.of(Api.PRODUCE)) == requests
     assert fake.partitions[T0].values == fake.partitions[T1].values == 1
 
 
@@ -147,44 +121,12 @@ def test_everything_behind_a_lost_answer_goes_again_in_order(fake: FakeCluster, 
     assert [batch[1] for batch in fake.partitions[T0].batches] == list(range(8))
 
 
-def test_a_silent_broker_costs_request_timeout_and_no_more(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.script(Api.PRODUCE, keep_silent)
-    with Cluster(options_for(fake, request_timeout_ms=100)) as impatient:
-        session = session_on(impatient, request_timeout_ms=100)
-        session.append(T0, rows("a"))
-        assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
-
-
 def test_the_deadline_ends_it_and_names_the_last_error(fake: FakeCluster, cluster: Cluster) -> None:
     fake.script(Api.PRODUCE, *[answer(Code.NOT_ENOUGH_REPLICAS)] * 1000)
     session = session_on(cluster, delivery_timeout_ms=1_000, request_timeout_ms=100)
     session.append(T0, rows("a"))
     with pytest.raises(KafkaTimeoutError, match=r"produce to t-0 .* 1000 ms.*NOT_ENOUGH_REPLICAS \(19\)"):
         session.flush()
-
-
-@pytest.mark.parametrize(
-    ("before", "named"),
-    [([], "sent, but not answered"), ([answer(Code.NOT_ENOUGH_REPLICAS)], r"NOT_ENOUGH_REPLICAS \(19\)")],
-    ids=["the-only-attempt", "after-an-answer"],
-)
-def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_the_error_before_it(
-    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, before: list[Step], named: str
-) -> None:
-    ahead_s = 0
-    monkeypatch.setattr("spark_2pc_sink.kafka.batch_sender.monotonic", lambda: monotonic() + ahead_s)
-
-    def keep_silent_past_the_deadline(received: Received, serve: Callable[[int], Any]) -> Any:
-        nonlocal ahead_s
-        ahead_s = 60
-        return keep_silent(received, serve)
-
-    fake.script(Api.PRODUCE, *before, keep_silent_past_the_deadline)
-    with Cluster(options_for(fake, request_timeout_ms=300)) as impatient:
-        session = session_on(impatient, delivery_timeout_ms=50_000, request_timeout_ms=300)
-        session.append(T0, rows("a"))
-        with pytest.raises(KafkaTimeoutError, match=rf"produce to t-0 .* 50000 ms.*{named}"):
-            session.flush()
 
 
 def test_time_that_the_caller_takes_does_not_count(
@@ -240,52 +182,6 @@ def test_a_new_leader_is_found_and_gets_the_same_sequence() -> None:
         assert [request.node_id for request in fake.of(Api.PRODUCE)] == [0, 0, 1]
 
 
-def test_after_a_lost_connection_the_leader_is_looked_up_before_anything_is_sent() -> None:
-    with fake_cluster(brokers=2, topics={"t": 1}, begun=PAIR) as fake, Cluster(options_for(fake)) as cluster:
-
-        def move(received: Received, serve: Callable[[int], Any]) -> Any:
-            try:
-                return lose_answer(received, serve)
-            finally:
-                fake.partitions[T0].leader = 1
-
-        fake.script(Api.PRODUCE, move)
-        session = session_on(cluster)
-        session.append(T0, rows("a"))
-        assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
-        assert [request.node_id for request in fake.of(Api.PRODUCE)] == [0, 1]
-
-
-def test_a_leader_that_died_between_two_batches_is_replaced_too() -> None:
-    with fake_cluster(brokers=2, topics={"t": 1}, begun=PAIR) as fake, Cluster(options_for(fake)) as cluster:
-        fake.partitions[T0].leader = 1
-        session = session_on(cluster)
-        session.append(T0, rows("a"))
-        session.flush()
-        fake.brokers[1].stop()
-        while 1 in cluster._connections:
-            cluster.poll(0.01)
-        fake.partitions[T0].leader = 0
-        session.append(T0, rows("b"))
-        assert session.flush() == {T0: PartitionReceipt(2, 0, 1)}
-
-
-def test_a_partition_without_a_leader_is_waited_for(fake: FakeCluster, cluster: Cluster) -> None:
-    session = session_on(cluster)
-    session.append(T0, rows("a"))
-    session.flush()
-    fake.partitions[T0].leader = -1
-
-    def elect(received: Received, serve: Callable[[int], Any]) -> Any:
-        fake.partitions[T0].leader = 0
-        return serve(Code.NONE)
-
-    fake.script(Api.PRODUCE, answer(Code.NOT_LEADER_OR_FOLLOWER))
-    fake.script(Api.METADATA, serve_it, serve_it, elect)
-    session.append(T0, rows("b"))
-    assert session.flush() == {T0: PartitionReceipt(2, 0, 1)}
-
-
 # --- somebody else ----------------------------------------------------------------------------------------------
 
 
@@ -317,19 +213,6 @@ def test_on_a_log_append_time_topic_every_answer_has_a_time(fake: FakeCluster, c
     session = session_on(cluster)
     session.append(T0, rows("a"))
     assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
-
-
-def test_without_permission_to_read_the_topics_configuration_offsets_still_tell(
-    fake: FakeCluster, cluster: Cluster
-) -> None:
-    fake.configs = None
-    first = session_on(cluster)
-    first.append(T0, rows("a"))
-    first.flush()
-    second = session_on(cluster)
-    second.append(T0, rows("a"))
-    with pytest.raises(BatchRetryError):
-        second.flush()
 
 
 # --- the rest of the contract -------------------------------------------------------------------------------------
@@ -372,44 +255,6 @@ def test_rows_kept_for_fuller_batches_are_bounded(
     assert sum(receipt.records for receipt in session.flush().values()) == 40
 
 
-def test_the_digest_is_that_of_the_records_and_not_of_their_batches(fake: FakeCluster, cluster: Cluster) -> None:
-    values = [f"value {number}".ljust(60, ".") for number in range(20)]
-    small, large = session_on(cluster, **SMALL_BATCHES), session_on(cluster)
-    one_batch_each(small, T0, *values)
-    large.append(T1, rows(*values))
-    small.flush()
-    large.flush()
-    (section,) = encode_sections(rows(*values), [len(values)])
-    assert small.digest == large.digest == batch_digest("t", section)
-
-
-def test_a_closed_session_refuses(cluster: Cluster) -> None:
-    session = session_on(cluster)
-    session.close()
-    with pytest.raises(LocalProtocolError, match="closed"):
-        session.append(T0, rows("a"))
-    with pytest.raises(LocalProtocolError, match="closed"):
-        session.flush()
-
-
-def test_an_interrupted_call_ends_the_session(
-    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows may be half way through, so nothing may be taken for complete afterwards (A14)."""
-    session = session_on(cluster)
-
-    def interrupt(_self: object, _wait_s: float) -> None:
-        raise KeyboardInterrupt
-
-    session.append(T0, rows("a"))
-    monkeypatch.setattr("spark_2pc_sink.kafka.batch_sender.BatchSender.pump", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        session.flush()
-    monkeypatch.undo()
-    with pytest.raises(BatchRetryError, match="interrupted"):
-        session.flush()
-
-
 def test_at_most_max_in_flight_requests_are_under_way(fake: FakeCluster) -> None:
     """KIP-185: five at most, because a broker remembers the last five batches of a producer."""
     waiting = 0
@@ -431,42 +276,3 @@ def test_at_most_max_in_flight_requests_are_under_way(fake: FakeCluster) -> None
             session._sender.pump(0.05)
         session._sender.pump(0.05)
         assert most == 3
-
-
-def test_nothing_is_sent_while_a_connection_logs_in_again(fake: FakeCluster) -> None:
-    """KIP-368."""
-    fake.session_lifetimes_ms = [0, 1, 0]  # of the first address, of the broker, and of the broker again
-    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "u"}
-    with Cluster(options_for(fake, max_in_flight=3, sasl_password="right", **login)) as cluster:
-        session: ProduceSession = session_on(cluster, max_in_flight=3, **SMALL_BATCHES)
-        one_batch_each(session, T0, "a")
-        session.flush()
-        fake.logins_served.clear()
-
-        def logs_in_again() -> bool:
-            cluster.ready(0)
-            return fake.logins == 3
-
-        wait_until(logs_in_again, deadline_s=30, what="the new login")
-        one_batch_each(session, T0, *"bcdefghij")
-        session._sender.pump(0.05)
-        assert session._sender._requests == []
-        fake.logins_served.set()
-        assert session.flush()[T0].records == 10
-    assert fake.logins == 3
-
-
-def test_a_request_that_could_not_be_sent_now_goes_again(
-    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """B5."""
-    session = session_on(cluster)
-    session.append(T0, rows("a"))
-
-    def fail(*_: object) -> None:
-        monkeypatch.undo()
-        raise NodeUnavailableError("the connection was lost")
-
-    monkeypatch.setattr(cluster, "send", fail)
-    assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
-    assert len(fake.partitions[T0].batches) == 1

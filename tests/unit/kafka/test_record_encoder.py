@@ -138,12 +138,6 @@ def test_keys_go_where_a_java_producer_would_put_them(partitioner: StickyPartiti
     }
 
 
-def test_rows_of_one_partition_keep_their_order(partitioner: StickyPartitioner) -> None:
-    numbers = [str(number) for number in range(100)]
-    split = split_up(partitioner, pa.table({"partition": [int(n) % 4 for n in numbers], "value": numbers}))
-    assert split == {f"t-{part}": [n for n in numbers if int(n) % 4 == part] for part in range(4)}
-
-
 def test_keyless_rows_of_a_call_stay_together_and_calls_take_turns(partitioner: StickyPartitioner) -> None:
     """KIP-480: sticky for a batch, then another partition."""
     table = pa.table({"value": ["a", "b"]})
@@ -200,14 +194,6 @@ def test_rows_need_a_topic_from_somewhere(partitioner: StickyPartitioner) -> Non
     assert split_up(nameless, pa.table({"value": ["a"], "topic": ["u"], "partition": [0]})) == {"u-0": ["a"]}
 
 
-def test_chunked_columns_and_record_batches_are_the_same_rows(partitioner: StickyPartitioner) -> None:
-    table = pa.table({"partition": [0, 1, 0], "value": ["a", "b", "c"]})
-    chunked = pa.concat_tables([table.slice(0, 2), table.slice(2)])
-    assert (
-        split_up(partitioner, chunked) == split_up(partitioner, table) == split_up(partitioner, table.to_batches()[0])
-    )
-
-
 @given(rows=st.integers(0, 2_000), partitions=st.lists(st.integers(0, 99), min_size=1, max_size=20, unique=True))
 def test_rows_without_a_key_are_shared_out_evenly_in_runs(rows: int, partitions: list[int]) -> None:
     """As a sticky partitioner does."""
@@ -235,12 +221,6 @@ def send(queue: PartitionQueue, now_s: float = 0.0) -> Batch:
     assert batch is not None
     queue.sent(batch)
     return batch
-
-
-def test_batches_leave_in_the_order_in_which_they_came() -> None:
-    queue = queue_of(3)
-    assert [send(queue).payload for _ in range(3)] == [b"1", b"2", b"3"]
-    assert queue.peek(0) is None
 
 
 def test_until_the_first_acknowledgement_one_batch_travels_alone() -> None:
@@ -273,50 +253,6 @@ def test_a_batch_behind_the_failed_one_may_have_been_appended() -> None:
     queue.acknowledged(send(queue), 6)
     assert queue.receipt == PartitionReceipt(records=21, first_offset=5, last_offset=25)
     assert queue.outstanding == 0
-
-
-def test_out_of_order_is_about_an_earlier_batch_only_while_there_is_one() -> None:
-    queue = queue_of(2)
-    one, two = send(queue), send(queue)
-    assert queue.has_earlier(two)
-    assert not queue.has_earlier(one)
-    queue.returned(one)
-    assert queue.has_earlier(two)
-
-
-def test_back_off_doubles_and_an_acknowledgement_ends_it() -> None:
-    queue = queue_of(1)
-    pauses = []
-    for _ in range(4):
-        queue.back_off(10.0, first_s=1, max_s=5)
-        pauses.append(queue.resend_at_s - 10.0)
-    assert pauses == [1, 2, 4, 5]
-    assert queue.peek(14.9) is None
-    batch = send(queue, 15.0)
-    queue.acknowledged(batch, 6)
-    queue.back_off(10.0, first_s=1, max_s=5)
-    assert queue.resend_at_s == 11.0
-
-
-def test_the_oldest_batch_is_found_wherever_it_is() -> None:
-    queue = queue_of(3)
-    one, two = send(queue), send(queue)
-    assert queue.oldest() is one
-    queue.returned(one)
-    assert queue.oldest() is one
-    queue.acknowledged(two, 16)
-    queue.acknowledged(send(queue), 6)
-    oldest = queue.oldest()
-    assert oldest is not None
-    assert oldest.payload == b"3"
-
-
-def test_what_comes_next_lies_above_what_was_acknowledged() -> None:
-    queue = PartitionQueue(T0, floor_offset=5)
-    assert queue.next_offset() == 5
-    queue.push(b"0", record_count=3, row_key=None, deadline_s=1)
-    queue.acknowledged(send(queue), 8)
-    assert queue.next_offset() == 11
 
 
 pytestmark = pytest.mark.usefixtures("begun")

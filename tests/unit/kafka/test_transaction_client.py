@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
-    AuthorizationError,
-    ConfigurationError,
-    FencedError,
     KafkaError,
-    KafkaTimeoutError,
-    OutcomeUnknownError,
     UnknownTopicError,
 )
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from spark_2pc_sink.sink.check.kafka_side import refused_topics
@@ -87,40 +80,6 @@ def test_the_option_is_asked_for_and_else_kafkas_default(
     assert (initialized.timeout_ms, initialized.own_timeout) == expected
 
 
-@pytest.mark.parametrize("readable", [True, False])
-def test_a_timeout_above_the_brokers_maximum_names_both_settings(
-    fake: FakeCluster, cluster: Cluster, readable: bool
-) -> None:
-    """B2: the broker rejects, it does not clamp (INVALID_TRANSACTION_TIMEOUT)."""
-    if not readable:
-        fake.broker_configs = None
-    fake.script(Api.INIT_PRODUCER_ID, answer(Code.INVALID_TRANSACTION_TIMEOUT))
-    client = client_on(cluster, transaction_timeout_ms=7_200_000)
-    with pytest.raises(ConfigurationError) as caught:
-        client.init_producer_id()
-    assert caught.value.option == "transaction.timeout.ms"
-    assert caught.value.value == 7_200_000
-    assert "transaction.max.timeout.ms" in caught.value.rule
-    assert ("900000" in caught.value.rule) == readable
-
-
-def test_two_phase_commit_counts_only_when_the_coordinator_stored_it(
-    fake: FakeCluster, client: TransactionClient
-) -> None:
-    offer_two_phase(fake, grant=True)
-
-    def forget(_received: Received, serve: Callable[[int], Any]) -> Any:
-        response = serve(Code.NONE)
-        stored = fake.metadata()
-        assert stored is not None
-        fake.put("orders", replace(stored, timeout_ms=60_000))
-        return response
-
-    fake.script(Api.INIT_PRODUCER_ID, forget)
-    initialized = client.init_producer_id()
-    assert (initialized.two_phase_commit, initialized.timeout_ms) == (False, 60_000)
-
-
 def test_refused_two_phase_commit_is_remembered_until_refresh(fake: FakeCluster, client: TransactionClient) -> None:
     """KIP-939: TWO_PHASE_COMMIT missing, or the broker's switch off, is 53, and nothing has changed (B24)."""
     offer_two_phase(fake, grant=False)
@@ -138,28 +97,6 @@ def test_init_is_repeated_without_burning_epochs(fake: FakeCluster, client: Tran
     fake.script(Api.INIT_PRODUCER_ID, *[answer(code)] * 3)
     assert client.init_producer_id().producer == ProducerIdAndEpoch(7, 0)
     assert len(fake.of(Api.INIT_PRODUCER_ID)) == 4
-
-
-def test_init_ends_at_its_deadline(fake: FakeCluster) -> None:
-    fake.script(Api.INIT_PRODUCER_ID, *[answer(Code.CONCURRENT_TRANSACTIONS)] * 10_000)
-    with (
-        Cluster(options_for(fake, max_block_ms=1_000)) as cluster,
-        pytest.raises(KafkaTimeoutError, match=r"'orders'.*1000 ms.*CONCURRENT_TRANSACTIONS \(51\)"),
-    ):
-        client_on(cluster).init_producer_id()
-
-
-@pytest.mark.parametrize("grant", [True, False])
-def test_keep_prepared_answers_both_pairs(fake: FakeCluster, client: TransactionClient, grant: bool) -> None:
-    """KIP-939, InitProducerId v6: OngoingTxnProducerId and OngoingTxnProducerEpoch name the kept transaction.
-
-    'Disallowing keepPreparedTxn=true without 2PC' is among the rejected alternatives.
-    """
-    offer_two_phase(fake, grant=grant, keep=True)
-    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
-    initialized = client.init_producer_id(keep_prepared=True)
-    assert (initialized.ongoing, initialized.producer) == (PreparedTxnState("7:4"), ProducerIdAndEpoch(7, 5))
-    assert initialized.two_phase_commit is grant
 
 
 def test_keep_prepared_that_takes_two_phase_commit_is_refused_without(
@@ -188,17 +125,6 @@ def test_refused_keep_prepared_is_remembered(fake: FakeCluster, client: Transact
     assert client.init_producer_id().two_phase_commit is grant
 
 
-def test_keep_prepared_is_not_sent_to_a_broker_that_would_ignore_it(
-    fake: FakeCluster, client: TransactionClient
-) -> None:
-    """B3: sent without the flag, InitProducerId would abort the transaction that it was to keep."""
-    assert not client.offers_keep_prepared
-    with pytest.raises(KafkaError) as caught:
-        client.init_producer_id(keep_prepared=True)
-    assert caught.value.code == Code.UNSUPPORTED_VERSION
-    assert fake.of(Api.INIT_PRODUCER_ID) == []
-
-
 def test_no_transaction_begins_at_the_last_epoch(fake: FakeCluster, client: TransactionClient) -> None:
     """B10: 'If the epoch is exhausted … a new producer ID' (KIP-890): taken now, so that EndTxn never rotates."""
     fake.know(FakeTransaction(7, 32765, "Empty"))
@@ -207,21 +133,6 @@ def test_no_transaction_begins_at_the_last_epoch(fake: FakeCluster, client: Tran
 
 
 # --- EndTxn -------------------------------------------------------------------------------------------------------
-
-
-def test_end_answers_the_next_pair(fake: FakeCluster, client: TransactionClient) -> None:
-    fake.know(OPEN)
-    assert client.end(PAIR, commit=True) == EndTxnAnswer(0, "NONE", ProducerIdAndEpoch(7, 4))
-    (request,) = fake.of(Api.END_TXN)
-    assert (request.version, request.body.committed) == (5, True)
-
-
-@pytest.mark.parametrize("transaction_version", [None, 0, 1])
-def test_below_transaction_version_2_end_does_not_bump(transaction_version: int | None) -> None:
-    with fake_cluster(transaction_version=transaction_version) as fake, Cluster(options_for(fake)) as cluster:
-        fake.know(OPEN)
-        assert client_on(cluster).end(PAIR, commit=False) == EndTxnAnswer(0, "NONE", None)
-        assert fake.of(Api.END_TXN)[0].version == 4
 
 
 @pytest.mark.parametrize("code", ASK_AGAIN, ids=lambda code: code.name)
@@ -236,37 +147,6 @@ def test_end_repeats_the_same_request(fake: FakeCluster, client: TransactionClie
     }
     assert sent == {(5, PAIR.producer_id, PAIR.epoch, commit)}
     assert len(fake.of(Api.END_TXN)) == 5
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        Code.INVALID_TXN_STATE,
-        Code.INVALID_PRODUCER_EPOCH,
-        Code.INVALID_PRODUCER_ID_MAPPING,
-        Code.PRODUCER_FENCED,
-        Code.TRANSACTION_ABORTABLE,
-        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        Code.UNKNOWN_SERVER_ERROR,
-    ],
-    ids=lambda code: code.name,
-)
-def test_any_other_answer_is_returned_and_not_judged(fake: FakeCluster, client: TransactionClient, code: Code) -> None:
-    """B4, B6, B7: only the one who knows the database's side can say what it means."""
-    fake.script(Api.END_TXN, answer(code))
-    assert client.end(PAIR, commit=True) == EndTxnAnswer(code, code.name, None)
-    assert len(fake.of(Api.END_TXN)) == 1
-
-
-@pytest.mark.parametrize("step", [hang_up, lose_answer, keep_silent, answer(Code.CONCURRENT_TRANSACTIONS)])
-def test_no_answer_in_time_is_an_unknown_outcome(fake: FakeCluster, step: Any) -> None:
-    """B4: a commit that timed out may have been carried out."""
-    with Cluster(options_for(fake, max_block_ms=700, request_timeout_ms=100)) as cluster:
-        client = client_on(cluster)
-        assert client.transaction_version == 2
-        fake.script(Api.END_TXN, *[step] * 10_000)
-        with pytest.raises(OutcomeUnknownError, match=r"EndTxn\(commit\) of 7:3 of 'orders'"):
-            client.end(PAIR, commit=True)
 
 
 @pytest.fixture
@@ -308,16 +188,6 @@ def test_where_end_has_to_go_on_there_is_no_answer(fake: FakeCluster, service: T
     assert service.end(PAIR, commit=True) == EndTxnAnswer(0, "NONE", ProducerIdAndEpoch(7, 4))
 
 
-def test_a_refusal_is_an_answer(fake: FakeCluster, service: TransactionClient) -> None:
-    """B4: it is told, and not judged."""
-    fake.script(Api.END_TXN, answer(Code.PRODUCER_FENCED))
-    ending = service.begin_end(PAIR, commit=True)
-    assert ending is not None
-    told = ending()
-    assert told is not None
-    assert told.code == Code.PRODUCER_FENCED
-
-
 def test_nothing_is_sent_now_where_something_else_has_to_be_asked_before(
     fake: FakeCluster, cluster: Cluster, client: TransactionClient, service: TransactionClient
 ) -> None:
@@ -331,28 +201,6 @@ def test_nothing_is_sent_now_where_something_else_has_to_be_asked_before(
     cluster.forget_features()
     assert service.begin_end(PAIR, commit=True) is None, "the versions are not known"
     assert not fake.of(Api.END_TXN)
-
-
-def test_nor_is_it_on_a_connection_that_is_gone(
-    fake: FakeCluster, cluster: Cluster, service: TransactionClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(*_: object) -> None:
-        raise NodeUnavailableError("the connection is gone")
-
-    monkeypatch.setattr(cluster, "begin", lost)
-    assert service.begin_end(PAIR, commit=True) is None
-    monkeypatch.setattr(cluster, "begin", lambda *_: None)
-    assert service.begin_end(PAIR, commit=True) is None
-    assert not fake.of(Api.END_TXN)
-
-
-def test_a_cluster_that_is_gone_is_an_unknown_outcome_too(fake: FakeCluster) -> None:
-    with Cluster(options_for(fake, max_block_ms=600)) as cluster:
-        client = client_on(cluster)
-        assert client.transaction_version == 2
-        fake.brokers[0].stop()
-        with pytest.raises(OutcomeUnknownError):
-            client.end(PAIR, commit=True)
 
 
 def test_a_coordinator_that_moved_is_found_again() -> None:
@@ -370,17 +218,6 @@ def test_a_coordinator_that_moved_is_found_again() -> None:
         assert [request.node_id for request in fake.of(Api.END_TXN)] == [0, 1]
 
 
-def test_a_dead_coordinator_is_replaced() -> None:
-    with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
-        client = client_on(cluster)
-        fake.coordinator = 1
-        assert client.init_producer_id().producer.epoch == 0
-        fake.know(OPEN)
-        fake.brokers[1].stop()
-        fake.coordinator = 0
-        assert client.end(PAIR, commit=True).code == Code.NONE
-
-
 def test_a_coordinator_without_the_bump_is_refused_on_transaction_version_2(
     fake: FakeCluster, client: TransactionClient
 ) -> None:
@@ -395,35 +232,11 @@ def test_a_coordinator_without_the_bump_is_refused_on_transaction_version_2(
 # --- the rest -----------------------------------------------------------------------------------------------------
 
 
-def test_describe_shows_what_the_coordinator_says(fake: FakeCluster, client: TransactionClient) -> None:
-    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
-    described = client.describe()
-    assert (described.state, described.producer, described.timeout_ms) == ("Ongoing", ProducerIdAndEpoch(7, 4), 60_000)
-
-
 def test_an_unknown_id_is_a_state_and_not_an_error(fake: FakeCluster, client: TransactionClient) -> None:
     """B9: the coordinator forgets an id after transactional.id.expiration.ms."""
     fake.script(Api.DESCRIBE_TRANSACTIONS, answer(Code.TRANSACTIONAL_ID_NOT_FOUND))
     described = client.describe()
     assert (described.state, described.producer) == ("Unknown", None)
-
-
-def test_describe_without_permission_is_an_error(fake: FakeCluster, client: TransactionClient) -> None:
-    fake.script(Api.DESCRIBE_TRANSACTIONS, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-    with pytest.raises(AuthorizationError):
-        client.describe()
-
-
-def test_a_coordinator_that_may_not_be_found_is_an_error_at_once(fake: FakeCluster, client: TransactionClient) -> None:
-    fake.script(Api.FIND_COORDINATOR, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-    with pytest.raises(AuthorizationError, match=r"'orders'. An ACL is missing: docs/permissions.md lists"):
-        client.describe()
-
-
-@pytest.mark.usefixtures("begun")
-def test_a_coordinator_that_is_not_there_yet_is_waited_for(fake: FakeCluster, client: TransactionClient) -> None:
-    fake.script(Api.FIND_COORDINATOR, *[answer(Code.COORDINATOR_NOT_AVAILABLE)] * 3)
-    assert client.describe().state == "Empty"
 
 
 @pytest.mark.usefixtures("begun")
@@ -440,12 +253,6 @@ def test_a_partition_that_is_not_there_is_named(fake: FakeCluster, client: Trans
     with pytest.raises(UnknownTopicError, match="'t': partition 9 does not exist"):
         client.add_partitions(PAIR, [T0, TopicPartition("t", 9)])
     assert fake.added == set()
-
-
-def test_a_fenced_pair_adds_nothing(fake: FakeCluster, client: TransactionClient) -> None:
-    fake.script(Api.ADD_PARTITIONS_TO_TXN, answer(Code.PRODUCER_FENCED))
-    with pytest.raises(FencedError):
-        client.add_partitions(PAIR, [T0])
 
 
 def test_refresh_reads_the_feature_again(fake: FakeCluster, client: TransactionClient) -> None:

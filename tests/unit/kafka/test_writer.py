@@ -16,11 +16,8 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
     AuthorizationError,
-    ConfigurationError,
     KafkaError,
-    KafkaTimeoutError,
     LocalProtocolError,
-    OutcomeUnknownError,
 )
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.producer import RULES, Operation, TransactionalWriter, WriterState
@@ -28,8 +25,8 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.wire import Received, answer, hang_up
-from tests.unit.kafka.support import CALL, REACH, ROWS, T0, in_transaction, kept, observable, options_for, writer_on
+from tests.unit.fakes.wire import Received, answer
+from tests.unit.kafka.support import CALL, REACH, ROWS, T0, in_transaction, kept, observable, writer_on
 
 ALLOWED = {(rule.state, rule.operation) for rule in RULES}
 ILLEGAL = [pair for pair in itertools.product(WriterState, Operation) if pair not in ALLOWED]
@@ -68,34 +65,11 @@ def test_a_legal_call_leads_where_the_table_says(
 # --- the table of states ---------------------------------------------------------------------------------------
 
 
-def test_no_call_has_two_rules() -> None:
-    assert len(ALLOWED) == len(RULES)
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.state.value}: {rule.operation.value}")
-def test_every_rule_has_a_source(rule: object) -> None:
-    source = getattr(rule, "source", "")
-    assert source.startswith(("KIP-", "KafkaProducer"))
-
-
 def test_prepared_and_kept_allow_only_the_end_of_the_transaction() -> None:
     """KIP-939: 'a mode where only .commitTransaction, .abortTransaction, or .completeTransaction could be called'."""
     ends = {Operation.COMMIT, Operation.ABORT, Operation.COMPLETE, Operation.CLOSE}
     for state in (WriterState.PREPARED, WriterState.KEPT):
         assert {operation for allowed, operation in ALLOWED if allowed is state} == ends
-
-
-def test_an_unknown_outcome_can_only_be_repeated() -> None:
-    """The javadoc of commitTransaction: after a time-out it is safe to retry, and abort is not possible (B4)."""
-    assert (WriterState.COMMITTING, Operation.ABORT) not in ALLOWED
-    assert (WriterState.ABORTING, Operation.COMMIT) not in ALLOWED
-
-
-def test_every_state_can_be_reached_and_left() -> None:
-    reached = {WriterState.UNINITIALISED, WriterState.FATAL, WriterState.KEPT_NOTHING}
-    reached |= {state for rule in RULES for state in (rule.done, rule.failed, rule.unknown)}
-    assert reached == set(WriterState)
-    assert {state for state, _ in ALLOWED} == set(WriterState)
 
 
 # --- transactions -------------------------------------------------------------------------------------------------
@@ -142,18 +116,6 @@ def test_a_transaction_without_records_is_not_sent(
     CALL[end](writer)
     assert writer.state is WriterState.READY
     assert two_phase.of(Api.END_TXN) == []
-
-
-def test_a_new_pair_is_taken_before_the_last_epoch(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
-    """B10: no transaction begins at epoch 32766."""
-    two_phase.know(FakeTransaction(7, 32764, "Empty"))
-    writer.init_transactions()
-    writer.begin_transaction()
-    assert writer.producer == ProducerIdAndEpoch(7, 32765)
-    writer.append(ROWS)
-    writer.commit_transaction()
-    writer.begin_transaction()
-    assert writer.producer == ProducerIdAndEpoch(8, 0)
 
 
 @pytest.mark.parametrize("transaction_version", [0, 1])
@@ -244,21 +206,6 @@ def test_two_phase_commit_that_is_not_granted_is_an_error(fake: FakeCluster) -> 
         assert writer.state is WriterState.FATAL
 
 
-def test_two_phase_commit_excludes_a_timeout(fake: FakeCluster) -> None:
-    """KIP-939: 'it would be an error to set transaction.timeout.ms when two.phase.commit.enable is set'."""
-    with pytest.raises(ConfigurationError, match=r"two_phase_commit=True: excludes transaction\.timeout\.ms"):
-        writer_on(fake, two_phase_commit=True, transaction_timeout_ms=5_000)
-    assert fake.received == []
-
-
-def test_prepare_without_two_phase_commit_is_allowed_in_resume_mode(fake: FakeCluster) -> None:
-    with writer_on(fake, resume=True) as writer:
-        in_transaction(writer)
-        state = writer.prepare_transaction()
-        writer.complete_transaction(state)
-        assert fake.id_state == "CompleteCommit"
-
-
 @pytest.mark.parametrize("same", [True, False])
 def test_a_kept_transaction_is_ended_with_the_new_pair(
     two_phase: FakeCluster, writer: TransactionalWriter, same: bool
@@ -338,21 +285,6 @@ def test_resume_mode_ends_a_prepared_transaction_with_its_own_pair(
         assert writer.producer == ProducerIdAndEpoch(7, 6)
 
 
-def test_a_resumed_pair_is_not_used_after_a_repeated_commit_either(fake: FakeCluster) -> None:
-    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
-    with writer_on(fake, resume=True) as writer:
-        writer.init_transactions(keep_prepared_txn=True)
-        writer._client._cluster.options = options_for(fake, max_block_ms=50)
-        fake.script(Api.END_TXN, *[hang_up] * 1000)
-        with pytest.raises(OutcomeUnknownError):
-            writer.commit_transaction()
-        fake.end_scripts()
-        writer._client._cluster.options = options_for(fake)
-        writer.commit_transaction()
-        writer.begin_transaction()
-        assert len(fake.of(Api.INIT_PRODUCER_ID)) == 1
-
-
 def test_resume_mode_waits_for_an_outcome_that_is_being_written(fake: FakeCluster) -> None:
     fake.know(FakeTransaction(7, 4, "PrepareCommit"))
 
@@ -365,11 +297,3 @@ def test_resume_mode_waits_for_an_outcome_that_is_being_written(fake: FakeCluste
         writer.init_transactions(keep_prepared_txn=True)
         assert writer.state is WriterState.KEPT_NOTHING
         assert writer.producer == ProducerIdAndEpoch(7, 5)
-
-
-def test_resume_mode_does_not_wait_for_ever(fake: FakeCluster) -> None:
-    fake.know(FakeTransaction(7, 4, "PrepareAbort"))
-    with writer_on(fake, resume=True, max_block_ms=1_000) as writer:
-        with pytest.raises(KafkaTimeoutError, match="PrepareAbort"):
-            writer.init_transactions(keep_prepared_txn=True)
-        assert writer.state is WriterState.UNINITIALISED

@@ -5,7 +5,6 @@ Covers A14 (an interrupt inside a commit), B4 (unknown outcome), B7 (a refused c
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 
 from spark_2pc_sink.clock import steady_ms
@@ -17,26 +16,16 @@ from spark_2pc_sink.errors import (
     FencedError,
     KafkaError,
     LocalProtocolError,
-    OutcomeUnknownError,
-    RecordTooLargeError,
-    UnknownTopicError,
 )
-from spark_2pc_sink.ids import EPOCH_MAX, PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.ids import EPOCH_MAX, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, commit_error
 from spark_2pc_sink.producer import TransactionalWriter, WriterState
 from spark_2pc_sink.reference.coordinator.events import InitProducerId
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
-from tests.unit.fakes.wire import answer, hang_up, lose_answer
-from tests.unit.kafka.support import ROWS, in_transaction, observable, options_for, unknown, writer_on
-
-
-def test_a_lost_answer_to_commit_is_repeated(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
-    in_transaction(writer)
-    two_phase.script(Api.END_TXN, lose_answer, hang_up)
-    writer.commit_transaction()
-    assert {request.body.producer_epoch for request in two_phase.of(Api.END_TXN)} == {0}
+from tests.unit.fakes.wire import answer
+from tests.unit.kafka.support import ROWS, in_transaction, unknown, writer_on
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -51,21 +40,6 @@ def test_an_unknown_outcome_is_settled_by_the_same_call(
     writer.commit_transaction() if commit else writer.abort_transaction()
     assert writer.state is WriterState.READY
     assert {request.body.committed for request in two_phase.of(Api.END_TXN)} == {commit}
-
-
-def test_complete_can_be_repeated_after_an_unknown_outcome(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
-    in_transaction(writer)
-    state = writer.prepare_transaction()
-    writer._client._cluster.options = options_for(two_phase, max_block_ms=50)
-    two_phase.script(Api.END_TXN, *[hang_up] * 1000)
-    with pytest.raises(OutcomeUnknownError):
-        writer.complete_transaction(state)
-    two_phase.end_scripts()
-    writer._client._cluster.options = options_for(two_phase)
-    with pytest.raises(LocalProtocolError):
-        writer.complete_transaction(PreparedTxnState())
-    writer.complete_transaction(state)
-    assert writer.state is WriterState.READY
 
 
 @pytest.mark.parametrize(
@@ -143,47 +117,6 @@ def test_a_refusal_of_the_last_epoch_is_told_too() -> None:
     shown = TransactionDescription("CompleteAbort", ProducerIdAndEpoch(8, 0), 1_000)
     error = commit_error(Code.PRODUCER_FENCED, last, shown, open_ms=2_000)
     assert (type(error), "time-out of 1000 ms" in str(error)) == (KafkaError, True)
-
-
-@pytest.mark.parametrize(
-    ("code", "error", "state"),
-    [
-        (Code.INVALID_PRODUCER_EPOCH, FencedError, WriterState.FATAL),
-        (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, AbortableError, WriterState.MUST_ABORT),
-        (Code.INVALID_RECORD, KafkaError, WriterState.MUST_ABORT),
-        (Code.MESSAGE_TOO_LARGE, RecordTooLargeError, WriterState.MUST_ABORT),
-    ],
-    ids=lambda part: getattr(part, "name", None),
-)
-def test_a_refused_record_loses_the_transaction(
-    two_phase: FakeCluster, writer: TransactionalWriter, code: Code, error: type[DualWriteError], state: WriterState
-) -> None:
-    in_transaction(writer)
-    two_phase.script(Api.PRODUCE, answer(code))
-    with pytest.raises(error):
-        writer.flush()
-    assert writer.state is state
-
-
-def test_rows_that_cannot_be_sent_change_nothing(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
-    in_transaction(writer)
-    before = observable(writer, two_phase)
-    with pytest.raises(LocalProtocolError):
-        writer.append(pa.table({"key": ["a"]}))
-    assert observable(writer, two_phase) == before
-    writer.commit_transaction()
-
-
-def test_an_unknown_topic_loses_the_transaction_and_not_the_writer(
-    two_phase: FakeCluster, writer: TransactionalWriter
-) -> None:
-    in_transaction(writer)
-    with pytest.raises(UnknownTopicError):
-        writer.append(pa.table({"topic": ["nowhere"], "value": ["a"]}))
-    writer.abort_transaction()
-    writer.begin_transaction()
-    writer.append(ROWS)
-    writer.commit_transaction()
 
 
 def test_an_interrupted_commit_may_have_happened(

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import HaltCause, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.errors import HaltCause, InDoubtError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.log_reader import Marker
@@ -92,19 +92,6 @@ def test_a_person_decides_where_no_partition_tells(silent: str) -> None:
     assert looked.cause is HaltCause.OUTCOME_LOST
 
 
-@pytest.mark.parametrize(
-    ("decision", "status"), [(OperatorDecision.DROP, "done"), (OperatorDecision.ACCEPT_REPLAY, "owed")]
-)
-@pytest.mark.parametrize("silent", SILENT)
-def test_what_a_person_has_decided_is_done_whatever_the_partitions_say(
-    silent: str, decision: OperatorDecision, status: str
-) -> None:
-    sides = forgotten(SECOND)
-    sides.kafka.logs = {SECOND: SILENT[silent](sides)}
-    sides.recovery(decision=decision, batch_id=0).run(query_id=None, run_id=None)
-    assert sides.row().status == status
-
-
 @pytest.mark.parametrize("other", ["gone", "missing"])
 def test_an_open_transaction_is_waited_for_whatever_the_others_lack(other: str) -> None:
     sides = forgotten(FIRST, SECOND)
@@ -142,21 +129,6 @@ def test_a_cluster_that_cannot_be_reached_is_no_reason_to_halt(decision: Operato
     assert sides.row().status == "decided"
 
 
-def test_credentials_that_are_refused_are_no_reason_to_halt() -> None:
-    sides = forgotten(FIRST)
-    refused = kafka_error("SaslAuthenticate", Code.SASL_AUTHENTICATION_FAILED)
-
-    def refuse(name: str) -> None:
-        if name == "find_marker":
-            sides.kafka.before = lambda _: (_ for _ in ()).throw(refused)
-            raise refused
-
-    sides.kafka.before = refuse
-    with pytest.raises(KafkaError) as caught:
-        sides.start()
-    assert caught.value is refused
-
-
 def test_the_time_is_bounded_whatever_the_number_of_partitions() -> None:
     """Each gets half of what is left; the last one is asked only if there is any."""
     partitions = [TopicPartition("orders", number) for number in range(100)]
@@ -174,19 +146,6 @@ def test_the_time_is_bounded_whatever_the_number_of_partitions() -> None:
     assert limits[:2] == [2_500, 1_250]
     assert set(limits[2:]) == {PARTITION_MS_MIN}
     assert sides.clock.now - began_s <= 5 + PARTITION_MS_MIN / 1000
-
-
-def test_one_partition_has_all_the_time() -> None:
-    sides = forgotten(SECOND)
-    limits: list[int] = []
-
-    def read(limit_ms: int) -> Marker:
-        limits.append(limit_ms)
-        return Marker.COMMIT
-
-    sides.kafka.logs = {SECOND: read}
-    sides.start()
-    assert limits == [5_000]
 
 
 def test_the_first_partition_of_each_topic_is_asked_before_the_second_of_any() -> None:

@@ -40,13 +40,6 @@ def test_since_when_a_transaction_is_open_that_nobody_decided() -> None:
     assert (report.prepared_s, report.in_doubt_s is not None) == (None, True)
 
 
-def test_a_clock_that_is_behind_shows_no_time_before_now() -> None:
-    sides = Sides()
-    pair = sides.start()
-    sides.kafka.shown = opened(pair, s_ago=-500)
-    assert look(sides).prepared_s == 0.0
-
-
 def test_an_owed_batch_says_what_is_owed_and_what_to_do() -> None:
     """B28: also at a look, where nothing would be done."""
     sides = Sides()
@@ -59,28 +52,6 @@ def test_an_owed_batch_says_what_is_owed_and_what_to_do() -> None:
     assert "Kafka is owed batch 0: the table has its 3 rows since " in report.reason
     assert report.remedies[0].startswith("start the job")
     assert "--batch 0 --drop" in report.remedies[-1]
-
-
-def test_of_an_id_without_a_row_it_says_what_kafka_knows() -> None:
-    """D2: and not only that some new row would not fit."""
-    sides = Sides()
-    pair = sides.start()
-    sides.kafka.produce(pair)
-    empty = Sides()
-    empty.kafka = sides.kafka
-    report = look(empty)
-    assert not report.known
-    assert report.reason.startswith(
-        f"the state table and its history have nothing for this id; Kafka has Ongoing {pair}: "
-    )
-
-
-def test_a_row_of_another_cluster_is_elsewhere() -> None:
-    sides = Sides()
-    sides.start()
-    sides.kafka.cluster_id = "cluster-b"
-    report = look(sides)
-    assert (report.elsewhere, report.condition) == (True, "elsewhere")
 
 
 def test_what_can_be_done_where_nobody_has_to_decide() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from jdbc_state import AcceptedLoss, ActionLine, Decision, StateStore
+from jdbc_state import AcceptedLoss, Decision, StateStore
 from spark_2pc_sink import cli
 from spark_2pc_sink import history as from_outside
 from spark_2pc_sink.cli import exits
@@ -121,22 +119,6 @@ def test_entries_can_be_chosen(store: Ticking) -> None:
     assert shown(read(store, "another")) == []
 
 
-def test_all_sinks_are_shown_together(store: Ticking) -> None:
-    decide(store, take_over(store, "second"), 8, "second")
-    every = read(store, None)
-    assert shown(every) == [*EVERYTHING, ("- claim", None), ("decided", 8)]
-    assert {entry.transactional_id for entry in every.entries} == {ID, "second"}
-
-
-def test_two_actions_of_one_instant_keep_their_order() -> None:
-    still = MemoryStateStore(clock=lambda: START)
-    still.prepare_schema()
-    generation = take_over(still)
-    decide(still, generation, 0)
-    still.drop_batch(ID, generation, "5:1")
-    assert shown(read(still)) == [("decided", 0), ("- claim", None), ("- drop", 0)]
-
-
 # --- the function and the command ------------------------------------------------------------------------------------
 
 
@@ -202,30 +184,6 @@ def test_a_line_for_people(store: Ticking, opened: list[Any], capsys: pytest.Cap
     assert opened[0].database.endswith("//h/d")
 
 
-def test_more_that_a_line_can_say(store: Ticking, opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """A row that was made again, an outcome with and without words, a reason of two lines, an unsettled batch."""
-    decide(store, 2, 4)
-    del store._rows[ID]
-    take_over(store)
-    store.note_action("foreign", None, "force_terminate", {"outcome": "asked"})
-    store._actor = replace(store._actor, reason="the topic\nis gone")
-    store.note_action("foreign", None, "force_terminate", {"outcome": "refused", "did": "not authorized"})
-    assert cli.main(["history", "--database", DATABASE, "--last", "4"]) == exits.EXIT_SETTLED
-    header, *lines = capsys.readouterr().out.splitlines()
-    assert "TransactionalId" in header
-    assert lines[-1].split("\t")[-2].strip() == "the topic is gone"
-    details = [line.split("\t")[-1].strip() for line in lines]
-    assert details[0].startswith("decided, now decided; 2 rows")
-    assert cli.main(["history", "--database", DATABASE, "--batches-only", "--last", "1"]) == exits.EXIT_SETTLED
-    assert capsys.readouterr().out.split("\n")[0].split() == ["Time", "What", "Batch", "Detail"]
-    assert details[1:] == [
-        "generation 3; rebuilt the lost row from line 5 of its history",
-        "asked",
-        "refused: not authorized",
-    ]
-    assert len(opened) == 2
-
-
 def test_json_is_of_the_documented_form(store: Ticking, opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["history", "--database", DATABASE, "--json"]) == exits.EXIT_SETTLED
     found = read_output(capsys.readouterr().out)["entries"]
@@ -265,10 +223,3 @@ def test_a_time_that_is_none(opened: list[Any], capsys: pytest.CaptureFixture[st
     assert "--since='yesterday': must be a time in ISO 8601" in capsys.readouterr().err
     assert cli.main(["history", "--database", DATABASE, "--actions-only", "--batches-only"]) == exits.EXIT_USAGE
     assert opened == []
-
-
-def test_lines_are_values() -> None:
-    line: Callable[..., ActionLine] = ActionLine
-    same = {"number": 1, "transactional_id": ID, "at": START, "action": "drop", "batch_id": 1, "generation": 1}
-    who = {"role": "r", "os_user": "o", "host": "h", "program": "p", "reason": None}
-    assert hash(line(**same, **who, detail={"did": "a"})) == hash(line(**same, **who))

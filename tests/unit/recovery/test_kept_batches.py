@@ -6,15 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
-from spark_2pc_sink.recovery.diagnosis import check_kept, explain_outcome_lost
 from tests.harness.halts import halts
-from tests.unit.recovery.test_recovery import ID, Sides
+from tests.unit.recovery.test_recovery import Sides
 
 PARTITION = TopicPartition("orders", 0)
 
@@ -78,24 +74,6 @@ def test_what_a_person_decides_is_carried_out(ended: bool, decision: OperatorDec
     assert sides.row().status == status
 
 
-def test_an_owed_batch_is_not_behind_its_own_commit() -> None:
-    """B18: the operator's recovery dies right after it has noted the decision, before InitProducerId."""
-    sides = decided()
-    sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
-    make_anew(sides)
-
-    def die(name: str) -> None:
-        if name == "init":
-            raise KeyboardInterrupt
-
-    sides.kafka.before = die
-    with pytest.raises(KeyboardInterrupt):
-        sides.recovery(decision=OperatorDecision.ACCEPT_REPLAY, batch_id=0).run(query_id=None, run_id=None)
-    sides.kafka.before = None
-    sides.recovery().run(query_id="query-1", run_id="run-2")
-    assert sides.row().status == "owed"
-
-
 def test_records_that_no_reader_could_see_are_lost_only_before_the_commit() -> None:
     """B18: the log's start has moved behind the batch's first record."""
     sides = decided()
@@ -134,22 +112,3 @@ def test_a_log_that_lost_the_outcome_with_its_topic_is_told_by_the_topic() -> No
     delete(sides)
     with halts(HaltCause.OUTCOME_LOST):
         sides.recovery().run(query_id="query-1", run_id="run")
-
-
-def test_an_outcome_that_is_lost_stays_lost_where_kafka_does_not_answer() -> None:
-    sides = decided()
-
-    def refuse(name: str) -> None:
-        if name == "view_logs":
-            raise kafka_error("Metadata", Code.TOPIC_AUTHORIZATION_FAILED)
-
-    sides.kafka.before = refuse
-    halt = Halt(HaltCause.OUTCOME_LOST, "no partition tells")
-    assert explain_outcome_lost(sides.kafka, sides.row(), halt) is halt
-
-
-def test_a_verdict_that_ends_nothing_is_not_checked() -> None:
-    sides = decided()
-    wait = Resolution(Verdict.WAIT, "an end is under way")
-    assert check_kept(sides.kafka, sides.row(), wait) is wait
-    assert sides.row().transactional_id == ID

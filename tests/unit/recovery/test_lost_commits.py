@@ -119,18 +119,6 @@ def test_named_batches_are_passed_over(query_id: str | None) -> None:
     assert recover(sides, "1..2", query_id=query_id).actions == ()
 
 
-def test_a_loss_that_kafka_no_longer_shows_is_passed_over_from_the_command_line() -> None:
-    """C5: a recovery has taken a new pair since, and the logs cannot be read; the job has halted in a gap."""
-    sides, _ = restored()
-    sides.kafka.init_producer_id()
-    sides.kafka.found = FoundCommits(unread=("orders",))
-    assert recover(sides, "1..2").actions == ()
-    assert sides.row().batch_id == 0
-    assert recover(sides, "1..2", query_id=None).settled
-    assert sides.row().batch_id == 2
-    assert recover(sides, "1..2", query_id=None).actions == ()
-
-
 def test_a_batch_that_kafka_is_owed_is_not_given_up_as_lost_to_the_database() -> None:
     """C5, B28: the database has it, also where no log can be read: `drop` is the word for giving it up."""
     sides = RestoredSides()
@@ -176,18 +164,6 @@ def test_a_log_that_tells_of_the_row_shows_what_came_after_it(marker: Marker) ->
     assert sides.row().status == "done"
 
 
-def test_a_pair_that_the_row_knows_has_no_commits_behind_it() -> None:
-    """The logs are read only after a recovery that wrote nothing, and never for a row without a batch."""
-    sides = Sides()
-    sides.start()
-    sides.decide(sides.start())
-    recover(sides)
-    assert "find_commits" not in sides.kafka.calls
-    recover(sides)
-    assert sides.kafka.calls.count("find_commits") == 1
-    assert sides.row().status == "done"
-
-
 def test_a_commit_that_is_none_of_a_batch_is_passed_by_saying_so() -> None:
     """A10: another application has used the id. The row stays what it is."""
     sides, row = restored()
@@ -196,32 +172,6 @@ def test_a_commit_that_is_none_of_a_batch_is_passed_by_saying_so() -> None:
     assert (sides.row().batch_id, sides.row().status, sides.row().digest) == (0, "done", row.digest)
     assert sides.kafka.state == "Empty"
     assert recover(sides, "none", query_id=None).settled
-
-
-def test_an_owed_batch_is_the_first_that_may_be_missing() -> None:
-    """C5: Kafka has had its resend, and the database has lost the decision of that."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
-    sides.kafka.time_out()
-    recover(sides)
-    assert sides.row().status == "owed"
-    pair = sides.kafka.init_producer_id().producer
-    sides.kafka.produce(pair)
-    sides.kafka.end(pair, commit=True)
-    sides.kafka.found = FoundCommits(LOST.transactions[:1])
-    with halts(HaltCause.DATABASE_BEHIND, match="batch 0: 1 record "):
-        recover(sides)
-    recover(sides, "0")
-    assert (sides.row().status, sides.row().batch_id) == ("done", 0)
-
-
-def test_batches_of_another_query_leave_the_row_without_a_batch() -> None:
-    """A8, C5: a new checkpoint beside a restored database: its own first batch is 0."""
-    sides, _ = restored()
-    recovery = sides.recovery(adopt=True, accept_loss="0..1")
-    recovery.run(query_id="query-2", run_id="run-2")
-    assert (sides.row().status, sides.row().batch_id) == ("done", None)
 
 
 def test_topics_that_are_not_known_or_cannot_be_read_are_said() -> None:

@@ -69,11 +69,6 @@ def test_a_look_at_a_lost_row_says_what_would_be_done() -> None:
     assert [action.kind for action in settled.actions] == ["rebuild_row"]
 
 
-def test_a_look_at_an_id_that_nobody_knows() -> None:
-    report = Sides().recovery().diagnosis.dry_run()
-    assert (report.known, report.settled, report.actions) == (False, True, ())
-
-
 def test_a_lost_row_of_no_batch_is_known_too() -> None:
     """A8: what is open was not decided, as the history would have its line."""
     sides = Sides()

@@ -14,7 +14,6 @@ from spark_2pc_sink.errors import (
     InDoubtError,
     KafkaTimeoutError,
     RemoteProtocolError,
-    SupersededError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
@@ -100,16 +99,6 @@ class Sides:
         return row
 
 
-def test_first_start_creates_the_row_and_takes_a_pair() -> None:
-    """C3: an unknown id and no row: nothing to settle, and the row is no longer fresh."""
-    sides = Sides()
-    recovered = sides.recovery().run(query_id=QUERY, run_id="run")
-    assert recovered.initialized.producer == ProducerIdAndEpoch(0, 0)
-    assert recovered.report.settled
-    assert recovered.report.actions == ()
-    assert (sides.row().status, sides.row().settled) == ("none", "0:0")
-
-
 def test_every_recovery_ends_with_init_producer_id() -> None:
     """B12: only the pair that InitProducerId answered last is used next."""
     sides = Sides()
@@ -165,43 +154,6 @@ def test_a_decided_transaction_that_is_still_open_is_committed() -> None:
     assert str(report.actions[0]).startswith("committed 0:0 in Kafka")
 
 
-def test_an_open_transaction_that_no_row_names_is_aborted() -> None:
-    """A2, B8: never decided."""
-    sides = Sides()
-    pair = sides.start()
-    sides.kafka.produce(pair)
-    report = sides.recovery().run(query_id=QUERY, run_id="run-2").report
-    assert sides.kafka.aborted == [pair]
-    assert sides.kafka.committed == []
-    assert [action.kind for action in report.actions] == ["abort"]
-
-
-def test_a_commit_that_kafka_has_already_is_noted() -> None:
-    """B6: the driver died between EndTxn and its note."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
-    sides.kafka.end(pair, commit=True)
-    sides.start()
-    assert sides.kafka.committed == [pair]
-    assert sides.row().status == "done"
-
-
-def test_a_decided_transaction_that_timed_out_is_owed() -> None:
-    """B1, B7: Kafka aborted it after the database commit; that is written down before anything else is done."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
-    sides.kafka.time_out()
-    states = []
-    sides.kafka.before = lambda name: states.append((name, sides.row().status))
-    report = sides.recovery().run(query_id=QUERY, run_id="run-2").report
-    assert ("init", "owed") in states
-    assert not report.settled
-    assert any("--drop" in remedy for remedy in report.remedies)
-    assert report.in_doubt_s is not None
-
-
 @pytest.mark.parametrize(("marker", "status"), [(Marker.COMMIT, "done"), (Marker.ABORT, "owed")])
 def test_the_log_tells_what_the_coordinator_no_longer_shows(marker: Marker, status: str) -> None:
     """B9, B10, B28: the coordinator shows a later pair, the control marker still says how this one ended."""
@@ -244,31 +196,6 @@ def test_an_operator_decision_does_not_override_a_transaction_that_can_be_commit
     assert sides.kafka.committed == [pair]
 
 
-def test_an_operator_drops_an_owed_batch() -> None:
-    """The Kafka half is given up, and the row says that nothing is owed any more."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
-    sides.kafka.time_out()
-    with pytest.raises(ConfigurationError, match="the batch in doubt, which is 0"):
-        sides.recovery(decision=OperatorDecision.DROP, batch_id=1).run(query_id=None, run_id=None)
-    report = sides.recovery(decision=OperatorDecision.DROP).run(query_id=None, run_id=None).report
-    assert report.settled
-    assert sides.row().status == "done"
-
-
-@pytest.mark.parametrize(("profile", "ended_at"), [(Profile.KEEP_PREPARED, 2), (Profile.KEEP_UNCHANGED, 1)])
-def test_a_prepared_transaction_is_taken_over_where_the_broker_keeps_it(profile: Profile, ended_at: int) -> None:
-    """KIP-939, InitProducerId(keepPreparedTxn): the pair that it answers ends the transaction."""
-    sides = Sides(profile=profile, two_phase_commit_enable=True)
-    pair = sides.start()
-    sides.decide(pair)
-    sides.start()
-    assert sides.kafka.committed == [pair]
-    assert "keep" in sides.kafka.calls
-    assert sides.row().settled == str(ProducerIdAndEpoch(0, ended_at))
-
-
 @pytest.mark.parametrize("profile", [Profile.KEEP_PREPARED, Profile.KEEP_UNCHANGED])
 @pytest.mark.parametrize("began_with", [True, False])
 def test_a_decided_transaction_is_committed_although_it_cannot_be_kept(profile: Profile, began_with: bool) -> None:
@@ -303,37 +230,6 @@ def test_keep_prepared_is_never_a_probe() -> None:
     sides.start()
     assert "keep" not in sides.kafka.calls
     assert sides.row().status == "done"
-
-
-def test_a_lost_row_halts_at_every_start_until_adopted() -> None:
-    """D6: the second start must not take the row that the first one left for a proof of ownership."""
-    sides = Sides()
-    sides.kafka.produce(sides.kafka.init_producer_id().producer)
-    for _ in range(2):
-        with halts(HaltCause.ID_IN_USE):
-            sides.start()
-    assert sides.kafka.state == "Ongoing"
-    with halts(HaltCause.OPEN_TRANSACTION):
-        sides.recovery(adopt=True).run(query_id=QUERY, run_id="run")
-    sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=False)
-    with halts(HaltCause.ID_IN_USE):
-        sides.start()
-    sides.recovery(adopt=True).run(query_id=QUERY, run_id="run")
-    assert sides.start() == sides.kafka.pair
-
-
-def test_an_answer_to_end_txn_that_was_lost_leaves_the_sink_in_doubt_and_the_next_recovery_settles_it() -> None:
-    """B4: aborting after a time-out would be wrong, and so would assuming the commit."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
-    sides.kafka.lose_answer_of.append("end")
-    with pytest.raises(InDoubtError, match="Nothing is lost"):
-        sides.start()
-    assert sides.row().status == "decided"
-    sides.start()
-    assert sides.row().status == "done"
-    assert sides.kafka.committed == [pair]
 
 
 def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
@@ -375,17 +271,6 @@ def test_an_end_that_no_decision_waits_for_is_not_said_to_be_decided(done_before
     sides.kafka.end(pair, commit=False)
     with pytest.raises(KafkaTimeoutError, match=r"an undecided transaction .* Kafka still shows PrepareAbort 0:\d"):
         sides.start()
-
-
-def test_a_superseded_driver_does_not_touch_kafka() -> None:
-    """A12, D1: its claim is conditional on its own generation."""
-    sides = Sides()
-    sides.start()
-    sides.recovery().run(query_id=QUERY, run_id="a newer run")
-    sides.kafka.calls.clear()
-    with pytest.raises(SupersededError):
-        sides.recovery().run(query_id=QUERY, run_id="run", expected_generation=1)
-    assert sides.kafka.calls == ["refresh"]
 
 
 @pytest.mark.parametrize("operation", ["look", "run"])

@@ -12,7 +12,7 @@ import pytest
 
 from jdbc_state import StateRow
 from jdbc_state.sessions import DriverSession, Liveness
-from spark_2pc_sink.errors import HaltCause, TakeOverRefusedError
+from spark_2pc_sink.errors import TakeOverRefusedError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
@@ -97,16 +97,6 @@ def test_json_has_fields_and_no_words_that_a_program_would_have_to_read() -> Non
     }
 
 
-def test_json_of_a_sink_that_nobody_knows() -> None:
-    """The same names, with nulls."""
-    printed = RecoveryReport(transactional_id="orders", settled=True, known=False).as_json()
-    assert printed.keys() == REPORT.as_json().keys()
-    assert (printed["row"], printed["kafka"], printed["next_batch"]) == (None, None, None)
-    unused = KafkaView(TransactionState.UNKNOWN, None, 2, "cluster")
-    shown = replace(REPORT, kafka=unused).as_json()["kafka"]
-    assert (shown["state"], shown["producer_id"], shown["producer_epoch"]) == ("Unknown", None, None)
-
-
 @pytest.mark.parametrize(
     ("driver", "expected"),
     [
@@ -154,30 +144,6 @@ def test_the_text_is_for_people() -> None:
         "  - committed 5:1 in Kafka: because",
         "  now:      batch 7, done 5:1, settled at 5:2",
     ]
-
-
-def test_the_text_of_a_look() -> None:
-    """It has how old the row is, and for how long something has been in doubt; and that code must not choose."""
-    found = replace(
-        REPORT, settled=False, dry_run=True, row=ROW, actions=(), cause=HaltCause.OUTCOME_LOST, remedies=("read",)
-    )
-    assert str(found).splitlines() == [
-        "orders: STOPPED for 1 min, a person must decide (outcome_lost)",
-        "  reason:   because",
-        "  database: batch 7, decided 5:1, settled at 5:0",
-        "  Kafka:    Ongoing 5:1",
-        "            5:1 is the Kafka transaction with producer id 5, epoch 1",
-        "  batch:    7: 10 rows, 9 records, decided 2026-11-24 10:01:00 UTC; orders-0 5..13",
-        "  changed:  0:00:04 ago",
-        "  in doubt: for 0:01:00",
-        "  - recovery would stop: a person must decide",
-        "  to do:    read",
-    ]
-    assert (found.age_s, found.in_doubt_s) == (4.0, 60.0)
-    assert "database: no state row; batch 7" in str(replace(found, before=None))
-    unknown = str(RecoveryReport(transactional_id="orders", settled=True, known=False))
-    assert "UNKNOWN" in unknown
-    assert "database: no state row\n  Kafka:    not asked" in unknown
 
 
 DONE = replace(ROW, status="done", decided_age_s=None, age_s=3.9)

@@ -12,19 +12,17 @@ from typing import Any
 import pytest
 
 from jdbc_state import StateRow
-from jdbc_state.survey import Survey, UnreadableRow
+from jdbc_state.survey import Survey
 from spark_2pc_sink import StatusReport, status
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery import sink_survey
-from spark_2pc_sink.recovery.recover_command import NamedConnection, flags_as_given
 from spark_2pc_sink.recovery.sink_survey import by_kafka, by_the_database
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.wire import Received, answer, keep_silent
+from tests.unit.fakes.wire import Received, keep_silent
 from tests.unit.kafka.support import T0, kafka_for
 from tests.unit.recovery.test_report import ROW as BATCH_7
 from tests.unit.recovery.test_status import LIVES
@@ -119,16 +117,6 @@ def test_the_number_of_requests_does_not_grow_with_that_of_the_sinks(fake: FakeC
     assert database.closed == 1
 
 
-def test_a_sink_of_another_cluster_is_not_asked_about(fake: FakeCluster, database: FakeDatabase) -> None:
-    """D6: it is shown, with what the row says."""
-    database.has(ROW, *named("away", status="decided", cluster_id="another"))
-    found = look(fake)
-    assert conditions(found) == {"away": "elsewhere", "orders": "fine"}
-    assert found.sinks[0].kafka is None
-    asked = [name for request in fake.of(Api.DESCRIBE_TRANSACTIONS) for name in request.body.transactional_ids]
-    assert asked == ["orders"]
-
-
 def test_a_transaction_in_an_unknown_state_hides_no_other(fake: FakeCluster, database: FakeDatabase) -> None:
     """A later Kafka: the sink is named, and shown as the database knows it."""
 
@@ -150,23 +138,6 @@ def test_a_transaction_in_an_unknown_state_hides_no_other(fake: FakeCluster, dat
     assert found.summary == "2 sinks: 1 healthy, 1 in doubt, 1 unreadable"
 
 
-def test_an_id_that_may_not_be_described_hides_no_other(fake: FakeCluster, database: FakeDatabase) -> None:
-    """Named, too, where it was asked for and the database has nothing of it."""
-    fake.script(Api.DESCRIBE_TRANSACTIONS, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-    found = look(fake, transactional_id="orders")
-    assert (found.sinks, found.unreadable[0].transactional_id) == ((), "orders")
-
-
-def test_what_the_database_cannot_understand_is_named(fake: FakeCluster, database: FakeDatabase) -> None:
-    database.has(
-        ROW, *named("odd", status="paused"), unreadable=(UnreadableRow("bad", "no offsets"), UnreadableRow("x", "y"))
-    )
-    found = look(fake, match="[ob]*")
-    assert conditions(found) == {"orders": "fine"}
-    assert [each.transactional_id for each in found.unreadable] == ["bad", "odd"]
-    assert {each.side for each in found.unreadable} == {"database"}
-
-
 def test_a_database_that_hangs_is_left_behind(fake: FakeCluster, database: FakeDatabase) -> None:
     """B25: a resolver that never answers is in no time-out of libpq. What Kafka has open is shown."""
     hung = threading.Event()
@@ -182,27 +153,6 @@ def test_a_database_that_hangs_is_left_behind(fake: FakeCluster, database: FakeD
     assert [each.transactional_id for each in found.unreadable] == ["a\nb"]
 
 
-def test_what_the_database_refuses_is_said(fake: FakeCluster, database: FakeDatabase) -> None:
-    def refuse(_: str | None) -> Survey:
-        raise StateStoreError(operation="looking at every sink", detail="permission denied")
-
-    database.survey_of = refuse
-    found = look(fake)
-    assert "permission denied" in found.database_problem
-    assert (found.sinks, found.kafka_problem) == ((), "")
-
-
-def test_another_fault_is_no_side_out_of_reach(fake: FakeCluster, database: FakeDatabase) -> None:
-    """A pooler in statement mode, for instance, is a wrong URL."""
-
-    def refuse(_: str | None) -> Survey:
-        raise ConfigurationError(option="database", value="h", rule="no pooler in statement mode", remedy="another")
-
-    database.survey_of = refuse
-    with pytest.raises(ConfigurationError, match="no pooler in statement mode"):
-        look(fake, timeout_s=1)
-
-
 def test_kafka_that_hangs_in_the_middle_is_left_behind(fake: FakeCluster, database: FakeDatabase) -> None:
     """B25: what the database knows is shown of all."""
     database.has(ROW, *named("late", status="decided"))
@@ -211,16 +161,6 @@ def test_kafka_that_hangs_in_the_middle_is_left_behind(fake: FakeCluster, databa
     assert conditions(found) == {"late": "in_doubt", "orders": "fine"}
     assert {each.transactional_id for each in found.unreadable} == {"late", "orders"}
     assert not found.database_problem
-
-
-def test_the_database_has_its_share_of_the_time(fake: FakeCluster, database: FakeDatabase) -> None:
-    """Kafka is still asked when it has used it up; and libpq waits no less than 2 s for a connection."""
-    look(fake, timeout_s=20)
-    look(fake, timeout_s=1)
-    long, short = database.settings
-    assert (long.connect_timeout_s, long.claim_lock_timeout_ms, long.commit_timeout_ms) == (10, 2_000, 12_000)
-    assert (short.connect_timeout_s, short.claim_lock_timeout_ms, short.commit_timeout_ms) == (2, 300, 600)
-    assert {long.connect_deadline_ms, short.connect_deadline_ms} == {0}
 
 
 def test_where_there_is_no_sink(fake: FakeCluster, database: FakeDatabase) -> None:
@@ -238,14 +178,6 @@ def test_where_there_is_no_sink(fake: FakeCluster, database: FakeDatabase) -> No
         "no sink in table public.kafka_transaction_state in h:5432/d has an id that matches 'none-*'"
     )
     assert look(fake).note == ""
-
-
-def test_commands_name_both_sides_as_the_caller_did(fake: FakeCluster, database: FakeDatabase) -> None:
-    """Kafka is asked in a thread of its own, which knows it too."""
-    database.has(replace(ROW, status="owed"))
-    with flags_as_given(NamedConnection("--config night.properties", database=True)):
-        [report] = look(fake).sinks
-    assert "--transactional-id orders --config night.properties" in report.remedies[-1]
 
 
 @pytest.mark.parametrize(

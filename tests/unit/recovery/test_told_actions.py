@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.errors import HaltCause, StateStoreError
+from spark_2pc_sink.errors import StateStoreError
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
-from tests.harness.halts import halts
-from tests.unit.recovery.test_kept_batches import decided, make_anew
 from tests.unit.recovery.test_recovery import ID, QUERY, Sides
 
 
@@ -24,15 +22,6 @@ def told(sides: Sides) -> list[tuple[str, int | None]]:
 def did(sides: Sides) -> str:
     """What the newest line says, in words."""
     return str(sides.store.read_actions(ID, last=1)[0].detail["did"])
-
-
-def test_a_commit_is_told_with_its_note() -> None:
-    """C1: a batch that is noted by its own driver has no such line."""
-    sides = Sides()
-    sides.decide(sides.start())
-    sides.start()
-    assert told(sides) == [("commit", 0)]
-    assert did(sides).startswith("committed 0:0 in Kafka: ")
 
 
 def test_how_kafka_had_ended_it_is_told() -> None:
@@ -95,31 +84,6 @@ def test_the_word_about_an_open_transaction_is_told() -> None:
         word = OpenTransactionEnd(batch_id)
         sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None)
         assert [each for each in told(sides) if each[0] != "adopt"] == expected
-
-
-def test_a_commit_before_a_halt_is_told() -> None:
-    """C11: Kafka has it, though what it committed is gone by then."""
-    sides = decided()
-
-    def remake(name: str) -> None:
-        if name == "end":
-            make_anew(sides)
-
-    sides.kafka.before = remake
-    with halts(HaltCause.TOPIC_REMADE):
-        sides.start()
-    assert told(sides) == [("commit", 0)]
-    assert sides.row().status == "decided"
-
-
-def test_a_done_transaction_that_kafka_shows_as_open_is_told() -> None:
-    """B6: its log lost the end. The row says already what it should."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
-    sides.store.mark_done(ID, sides.row().generation, str(pair.bumped()))
-    sides.start()
-    assert told(sides) == [("commit", 0)]
 
 
 def test_the_layout_of_a_job_is_told_with_its_first_claim(monkeypatch: pytest.MonkeyPatch) -> None:

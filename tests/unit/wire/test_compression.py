@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import random
 from collections.abc import Callable
 
 import cramjam
@@ -52,16 +51,6 @@ def test_what_we_compress_others_can_read_and_so_can_we(section: bytes, compress
     assert decompress(memoryview(packed), compression) == section
 
 
-@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
-def test_a_higher_level_makes_less_and_is_read_alike(compression: Compression) -> None:
-    """KIP-390."""
-    chance = random.Random(0)
-    section = b"".join(b'{"id":%d,"customer":"c-%d"}' % (n, chance.randrange(2_000)) for n in range(20_000))
-    fast, small = (compress(pa.py_buffer(section), compression, level) for level in (1, 9))
-    assert len(small) < len(fast)
-    assert OTHERS[compression](fast) == OTHERS[compression](small) == section
-
-
 def test_lz4_blocks_are_independent() -> None:
     """Kafka's Lz4BlockInputStream: "Dependent block stream is unsupported (BLOCK_INDEPENDENCE must be set)"."""
     packed = compress(pa.py_buffer(b"0123456789" * 100_000), Compression.LZ4)
@@ -86,6 +75,8 @@ def test_a_raw_snappy_block_is_read_too() -> None:
     ("data", "compression"),
     [
         (b"no gzip", Compression.GZIP),
+        (gzip.compress(b"cut")[:-1], Compression.GZIP),
+        (bytes(lz4.frame.compress(b"cut"))[:-1], Compression.LZ4),
         (b"no lz4 frame at all", Compression.LZ4),
         (b"no zstd", Compression.ZSTD),
         (b"\xff\xff\xff\xff\xff\xff", Compression.SNAPPY),
@@ -115,19 +106,6 @@ def test_a_bomb_costs_no_more_than_the_bound(compression: Compression) -> None:
     bomb = memoryview(compress(pa.py_buffer(bytes(DECOMPRESSED_BYTES_MAX + 1)), compression))
     with pytest.raises(RemoteProtocolError, match=f"more than {DECOMPRESSED_BYTES_MAX} bytes"):
         decompress(bomb.cast("B"), compression)
-
-
-def test_a_snappy_block_that_only_says_how_large_it_is_reserves_nothing() -> None:
-    announced = b"\xff\xff\xff\xff\x0f"
-    with pytest.raises(RemoteProtocolError, match="more than"):
-        decompress(memoryview(announced), Compression.SNAPPY)
-
-
-@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.LZ4])
-def test_data_that_ends_in_the_middle_is_the_writers_fault(compression: Compression) -> None:
-    packed = memoryview(compress(pa.py_buffer(bytes(1000)), compression)).tobytes()
-    with pytest.raises(RemoteProtocolError, match="ends in the middle"):
-        decompress(memoryview(packed)[:-1], compression)
 
 
 def test_names_are_those_of_compression_type() -> None:

@@ -137,19 +137,6 @@ def test_a_request_as_a_broker_sees_it(api: Api, build: Any, fields: dict[str, A
         assert {name: seen[name] for name in fields} == fields
 
 
-def test_what_is_asked_of_each_partition_is_in_its_topic() -> None:
-    (topic,) = as_broker_sees_it(fetch(12))["topics"]
-    assert [(part["partition"], part["fetch_offset"], part["partition_max_bytes"]) for part in topic["partitions"]] == [
-        (3, 11, 1000),
-        (0, 5, 1000),
-    ]
-    request = messages.list_offsets_request(LOOKUPS, version=7, isolation=IsolationLevel.READ_COMMITTED)
-    (topic,) = as_broker_sees_it(request)["topics"]
-    assert [(part["partition_index"], part["timestamp"]) for part in topic["partitions"]] == [(0, -1), (3, 1234)]
-    seen = as_broker_sees_it(messages.metadata_request(["b", "a", "a"], version=12))
-    assert [topic["name"] for topic in seen["topics"]] == ["a", "b"]
-
-
 @pytest.mark.parametrize("two_phase", [True, False])
 @pytest.mark.parametrize("keep", [True, False])
 def test_init_producer_id_carries_both_flags_or_is_refused(two_phase: bool, keep: bool) -> None:
@@ -248,11 +235,6 @@ def test_no_common_version_is_error_35(oldest: int, newest: int, at_most: int | 
     assert (raised.value.code, raised.value.name) == (35, "UNSUPPORTED_VERSION")
 
 
-def test_an_api_that_the_broker_lacks_is_error_35() -> None:
-    with pytest.raises(KafkaError, match="does not offer it"):
-        api_versions.choose_version(offering(0, 5), Api.PRODUCE)
-
-
 # --- responses --------------------------------------------------------------------------------------------------
 
 
@@ -273,17 +255,6 @@ def test_read_api_versions(version: int) -> None:
     read = ApiVersionsReply.read(answered(response))
     assert read.apis == {22: VersionRange(0, 6)}
     assert (read.error_code, read.transaction_version) == (0, 2)
-
-
-def test_a_cluster_without_the_feature_speaks_transaction_version_0() -> None:
-    response = ApiVersionsResponse(version=4, error_code=0, api_keys=[], throttle_time_ms=0)
-    assert ApiVersionsReply.read(answered(response)).transaction_version == 0
-
-
-def test_read_api_versions_refused() -> None:
-    """A broker that does not know the version answers in the form of version 0."""
-    response = ApiVersionsResponse(version=0, error_code=35, api_keys=[])
-    assert ApiVersionsReply.read(answered(response)) == ApiVersionsReply(35, {})
 
 
 ID = uuid.UUID(int=7)
@@ -342,20 +313,6 @@ def test_an_answer_about_other_coordinators_is_refused(keys: tuple[str, ...], to
 def init_response(version: int, **fields: Any) -> Any:
     values = {"throttle_time_ms": 0, "error_code": 0, "producer_id": 5, "producer_epoch": 1} | fields
     return answered(InitProducerIdResponse(version=version, **values))
-
-
-@pytest.mark.parametrize("version", versions(Api.INIT_PRODUCER_ID))
-def test_the_pair_of_init_producer_id(version: int) -> None:
-    response = init_response(version)
-    assert responses.initialized_pair(response) == ProducerIdAndEpoch(5, 1)
-    assert pair_of(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch) is None
-
-
-def test_init_producer_id_with_a_kept_transaction() -> None:
-    """KIP-939: the response also names the pair of the ongoing transaction, which may be another producer id."""
-    response = init_response(6, ongoing_txn_producer_id=4, ongoing_txn_producer_epoch=32_767)
-    kept = pair_of(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
-    assert kept == ProducerIdAndEpoch(4, 32_767)
 
 
 def test_a_refused_init_producer_id_has_no_pair() -> None:

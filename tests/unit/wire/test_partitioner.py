@@ -75,11 +75,6 @@ def test_keys_of_very_different_lengths(
     assert murmur2(keys).tolist() == [murmur2_of_one_key(item or b"") for item in items]
 
 
-def test_a_key_of_many_blocks() -> None:
-    items = [random.Random(1).randbytes(700_001), b"short", b""]
-    assert murmur2(pa.array(items)).tolist() == [murmur2_of_one_key(item) for item in items]
-
-
 def test_a_long_key_takes_no_step_of_numpys_for_each_of_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key of 10 MB took minutes, before the topic refused it."""
     steps: list[int] = []
@@ -92,10 +87,6 @@ def test_a_long_key_takes_no_step_of_numpys_for_each_of_its_words(monkeypatch: p
     monkeypatch.setattr(record_encoder, "_words", counting)
     murmur2(pa.array([b"x" * 1_000_000, *[b"k" * 20] * 100]))
     assert steps == [101] * 5
-
-
-def test_strings_hash_as_utf8() -> None:
-    assert murmur2(pa.array(["ключ"])).tolist() == murmur2(pa.array(["ключ".encode()])).tolist()
 
 
 def test_a_topic_without_partitions_is_refused() -> None:

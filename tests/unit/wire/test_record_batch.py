@@ -26,8 +26,6 @@ from spark_2pc_sink.wire.batch_reader import (
     value_of_content,
 )
 from spark_2pc_sink.wire.record_batch import (
-    Compression,
-    RecordsSection,
     assign_producer,
     batch_digest,
     content_digest,
@@ -84,17 +82,6 @@ def test_kafka_python_reads_what_we_write(some: list[Row], compression: str, lay
     assert (header.leader_epoch, header.magic, header.size_in_bytes) == (-1, 2, len(data))
 
 
-@given(rows(min_size=1), st.sampled_from([compression.name.lower() for compression in Compression]))
-def test_our_reader_reads_every_compression(some: list[Row], compression: str) -> None:
-    batch = decode_one(encode(some, compression=compression))
-    assert plain(batch) == some
-    assert Compression(batch.compression) is Compression.named(compression)
-    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (4_000_000_007, 32_000, 0)
-    assert (batch.record_count, batch.last_offset, batch.transactional) == (len(some), len(some) - 1, True)
-    assert {record.timestamp_ms for record in batch.records()} == {NOW_MS}
-    assert batch.marker is None
-
-
 @given(rows(min_size=1, max_size=8), st.sampled_from([0, 1, 3]), st.booleans())
 def test_our_reader_reads_what_kafka_python_writes(some: list[Row], compression_type: int, transactional: bool) -> None:
     builder = DefaultRecordBatchBuilder(
@@ -132,15 +119,6 @@ def test_a_batch_that_cannot_be_written_is_copied() -> None:
     assert [decode_one(data).base_sequence for data in sent] == [1, 2]
 
 
-def test_many_records_keep_their_offsets() -> None:
-    """Offset deltas beyond 2^13 take three bytes."""
-    count = 9000
-    section = section_of(None, pa.array([b"%d" % index for index in range(count)]), None)
-    data = batch_of(section, producer=PRODUCER, base_sequence=0, timestamp_ms=NOW_MS, compression="zstd")
-    records = list(decode_one(data).records())
-    assert [(record.offset, record.value) for record in records] == [(i, b"%d" % i) for i in range(count)]
-
-
 @given(rows(min_size=1, max_size=4), st.data())
 def test_any_changed_bit_behind_the_crc_is_found(some: list[Row], data: st.DataObject) -> None:
     encoded = bytearray(encode(some))
@@ -168,12 +146,8 @@ def test_sequences_wrap_to_zero_after_int32() -> None:
     assert next_sequence(top - 1, 3) == 1
     batch = decode_one(encode([(None, b"v", ())] * 3, base_sequence=top))
     assert (batch.base_sequence, batch.record_count) == (top, 3)
-
-
-@pytest.mark.parametrize("sequence", [-1, 2**31])
-def test_a_sequence_that_is_no_int32_is_refused(sequence: int) -> None:
     with pytest.raises(LocalProtocolError, match="sequence"):
-        encode([(None, b"v", ())], base_sequence=sequence)
+        encode([(None, b"v", ())], base_sequence=top + 1)
 
 
 def test_a_batch_without_records_is_refused() -> None:
@@ -284,37 +258,16 @@ def test_a_batch_that_contradicts_itself_is_refused(position: int, content: byte
         list(decode_one(with_crc(encoded)).records())
 
 
-Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-BYTES = st.none() | st.binary(max_size=200)
-RECORDS: st.SearchStrategy[list[Record]] = st.lists(
-    st.tuples(BYTES, BYTES, st.lists(st.tuples(st.text(max_size=3), BYTES), max_size=2)), min_size=1, max_size=80
-)
-
-
-def encoded_section(records: list[Record]) -> RecordsSection:
-    lists = pa.array([[{"key": key, "value": value} for key, value in pairs] for _, _, pairs in records], HEADERS)
-    keys, values = [key for key, _, _ in records], [value for _, value, _ in records]
-    return section_of(pa.array(keys, pa.binary()), pa.array(values, pa.binary()), lists)
-
-
-def encoded(records: list[Record], compression: str) -> memoryview:
-    section = encoded_section(records)
-    return encode_unassigned_batch(section, timestamp_ms=1_700_000_000_000, compression=compression)
-
-
 # Lengths that take 1 to 4 bytes, which are seldom drawn.
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-@given(records=RECORDS)
-@example(records=[(b"k", bytes(size), []) for size in (0, 63, 64, 8_191, 8_192, 2_000_000)])
-def test_each_record_is_taken_out_as_it_was_put_in(compression: str, records: list[Record]) -> None:
-    contents = contents_of(encoded(records, compression), len(records))
-    assert [key_of_content(content) for content in contents.to_pylist()] == [key for key, _, _ in records]
-    assert [value_of_content(content) for content in contents.to_pylist()] == [value for _, value, _ in records]
-    assert content_digest("t", contents) == batch_digest("t", encoded_section(records))
-    assert content_digests(contents) == content_digests(contents_of(encoded(records[::-1], "none"), len(records)))
-
-
-def test_records_that_differ_have_other_digests() -> None:
-    records: list[Record] = [(b"k", b"v", []), (b"k", None, []), (None, b"v", []), (b"k", b"v", [("h", None)])]
-    assert len(content_digests(contents_of(encoded(records, "none"), len(records)))) == len(records)
+@given(some=rows(min_size=1))
+@example(some=[(b"k", bytes(size), ()) for size in (0, 63, 64, 8_191, 8_192, 2_000_000)])
+def test_each_record_is_taken_out_as_it_was_put_in(compression: str, some: list[Row]) -> None:
+    section, turned = section_of(*columns(some)), section_of(*columns(some[::-1]))
+    batch = encode_unassigned_batch(section, timestamp_ms=NOW_MS, compression=compression)
+    contents = contents_of(batch, len(some))
+    assert [key_of_content(content) for content in contents.to_pylist()] == [key for key, _, _ in some]
+    assert [value_of_content(content) for content in contents.to_pylist()] == [value for _, value, _ in some]
+    assert content_digest("t", contents) == batch_digest("t", section)
+    others = contents_of(encode_unassigned_batch(turned, timestamp_ms=NOW_MS, compression="none"), len(some))
+    assert content_digests(contents) == content_digests(others)

@@ -53,23 +53,6 @@ def test_a_claim_is_one_statement_that_checks_and_reads() -> None:
     assert ";" not in statement
 
 
-def test_a_claim_that_expects_a_row_inserts_none() -> None:
-    """C5."""
-    statement = sql(replace(CLAIMANT, expected_generation=3))
-    assert statement.startswith("UPDATE ")
-    assert "INSERT" not in statement
-
-
-def test_a_claim_with_history_is_one_statement_too() -> None:
-    """C5: the row's line is written with it, and who did it, or nothing."""
-    for claimant in (CLAIMANT, replace(CLAIMANT, expected_generation=3)):
-        statement = sql(claimant, keep=10)
-        assert statement.startswith("WITH ")
-        assert 'INSERT INTO "od""d"."History"' in statement
-        assert 'INSERT INTO "od""d".state_actions' in statement
-        assert ";" not in statement
-
-
 def test_a_claim_is_checked_without_the_database_as_with_it() -> None:
     """A10, D1, D6: the check that gives the reason."""
     CLAIMANT.check(None)

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from jdbc_state import application_name
 from jdbc_state.sessions import (
     APPLICATION_NAME_BYTES_MAX,
-    DriverSession,
-    Session,
     application_name_prefix,
     presence_name,
 )
@@ -38,18 +36,6 @@ def test_it_belongs_to_one_id_and_one_generation(one: str, other: str, first: in
     assert (rest.isascii() and rest.isdecimal()) == (one == other)
 
 
-def test_it_can_be_read_by_people() -> None:
-    assert application_name("orders", 7) == "2pc:orders:7"
-    assert application_name("orders:eu", 7) == "2pc:orders:eu:7"
-    assert application_name("bestellungen-für-köln", 7).startswith("2pc:#")
-    assert application_name("#1", 7).startswith("2pc:#") != application_name("#1", 7).startswith("2pc:#1:")
-
-
-def test_a_session_is_named_in_messages() -> None:
-    assert str(Session(12, "shop", "2pc:orders:7")) == "pid 12 (2pc:orders:7, role shop)"
-    assert str(Session(12, "shop", "")) == "pid 12 (no application_name, role shop)"
-
-
 @given(IDS, GENERATIONS)
 def test_the_name_by_which_a_driver_is_seen_fits_too(transactional_id: str, generation: int) -> None:
     """D10: whatever the id; its last part is the generation."""
@@ -66,10 +52,3 @@ def test_a_driver_is_seen_as_that_of_its_own_sink(one: str, other: str, table: s
     name = presence_name(table, one, 7)
     assert (name == presence_name(table_of_other, other, 7)) == ((one, table) == (other, table_of_other))
     assert not name.startswith(application_name_prefix(one))
-
-
-def test_the_session_of_a_driver_can_be_read_by_people() -> None:
-    assert presence_name("public.kafka_transaction_state", "orders", 7).startswith("2pc@orders:")
-    assert str(DriverSession(12, "job", hidden=False, address="10.0.0.7")) == "pid 12 from 10.0.0.7, role job"
-    assert str(DriverSession(12, "job", hidden=False, address="")) == "pid 12 from a local socket, role job"
-    assert "visible only to its role and pg_read_all_stats" in str(DriverSession(12, "job", hidden=True, address=""))

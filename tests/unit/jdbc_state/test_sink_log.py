@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from contextvars import copy_context
 from pathlib import Path
@@ -55,17 +54,6 @@ def test_what_knows_no_sink_logs_for_the_one_that_its_thread_is_at_work_for(capl
         ("own: named", "own"),
         ("after", None),
     ]
-
-
-def test_the_record_is_of_the_line_that_logs(caplog: pytest.LogCaptureFixture) -> None:
-    """With its extra fields, and only where the level wants it."""
-    caplog.set_level(logging.INFO)
-    log = sink_log(__name__, "orders")
-    log.debug("not wanted")
-    log.info("wanted", extra={"batch": 4})
-    (record,) = caplog.records
-    assert (record.name, record.batch) == (__name__, 4)  # type: ignore[attr-defined]
-    assert record.funcName == "test_the_record_is_of_the_line_that_logs"
 
 
 def test_every_log_of_the_packages_is_one_of_a_sink() -> None:

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import psycopg2
 import pytest
-from psycopg2 import errors
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
-from jdbc_state.sqlstate import describe, is_retriable, sqlstate_of, store_error, translated
+from jdbc_state.sqlstate import is_retriable, sqlstate_of, store_error, translated
 from spark_2pc_sink.errors import StateStoreError
 
 
@@ -23,11 +22,6 @@ from spark_2pc_sink.errors import StateStoreError
 def test_what_may_succeed_when_it_is_run_again(sqlstate: str) -> None:
     """C1, C7, C12."""
     assert is_retriable(sqlstate)
-
-
-@pytest.mark.parametrize("sqlstate", ["", "22P02", "23505", "25006", "28P01", "3D000", "42501", "42P01", "57014"])
-def test_what_would_fail_again(sqlstate: str) -> None:
-    assert not is_retriable(sqlstate)
 
 
 @pytest.mark.parametrize(
@@ -45,13 +39,6 @@ def test_what_would_fail_again(sqlstate: str) -> None:
 def test_a_connection_that_broke_has_a_code(error: Exception, sqlstate: str) -> None:
     """C1: libpq gives none when there was no answer that could have carried one."""
     assert sqlstate_of(error) == sqlstate
-
-
-def test_descriptions_are_one_line_without_the_statement() -> None:
-    wrapped = DBAPIError("INSERT INTO secrets", {"value": "secret"}, psycopg2.OperationalError("lost\n\tit  all"))
-    assert describe(wrapped) == "lost it all"
-    assert describe(errors.UniqueViolation()) == "UniqueViolation"
-    assert describe(InvalidRequestError("This connection is closed")) == "This connection is closed"
 
 
 def test_errors_of_the_driver_are_translated_and_others_pass() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.logins.msk import msk_iam
@@ -63,20 +62,6 @@ def test_a_token_is_a_signed_url(config: str, key: str) -> None:
     # A quarter of an hour.
     assert token.expires_at_s is not None
     assert 800 < token.expires_at_s - time.time() <= 900
-
-
-def test_a_role_is_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def assumed(*given: str) -> tuple[str, int]:
-        asked.append(given)
-        return "token", 5_000
-
-    monkeypatch.setattr(MSKAuthTokenProvider, "generate_auth_token_from_role_arn", assumed)
-    assert msk_iam("region=eu-west-1 role_arn=arn:aws:iam::1:role/job") == ("token", 5.0)
-    msk_iam("region=eu-west-1 role_arn=arn:aws:iam::1:role/job session=orders")
-    role = ("eu-west-1", "arn:aws:iam::1:role/job")
-    assert asked == [(*role, "spark-2pc-sink"), (*role, "orders")]
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,6 @@ def test_the_credentials_go_into_the_header(issuer: TokenIssuer) -> None:
     assert headers["Authorization"].startswith("Basic ")
 
 
-def test_no_scope_is_none(issuer: TokenIssuer) -> None:
-    token(issuer)
-    assert issuer.asked[0] == {"grant_type": ["client_credentials"]}
-
-
 @pytest.mark.parametrize(
     ("status", "body", "said"),
     [
@@ -83,13 +78,6 @@ def test_what_may_pass_is_asked_again(issuer: TokenIssuer, status: HTTPStatus) -
     issuer.failing = (status, "later")
     with pytest.raises(TokenUnavailableError, match=f"the token endpoint .* failed: {status.value}"):
         token(issuer)
-
-
-def test_an_endpoint_that_is_away_is_asked_again() -> None:
-    with TokenIssuer() as ended:
-        pass
-    with pytest.raises(TokenUnavailableError, match=r"the token endpoint .* failed: .*refused"):
-        token(ended)
 
 
 def test_an_endpoint_that_is_not_trusted_is_told_at_once(tmp_path: Path) -> None:
@@ -122,19 +110,3 @@ def test_nothing_is_printed_where_a_program_prints_all_requests(
     assert capsys.readouterr().out == ""
     assert SECRET_PART not in caplog.text
     assert base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode() not in caplog.text
-
-
-def test_a_token_without_a_lifetime(issuer: TokenIssuer) -> None:
-    issuer.failing = (HTTPStatus.OK, '{"access_token": "t"}')
-    assert token(issuer).expires_at_s is None
-
-
-def test_certificates_of_the_endpoint_that_cannot_be_read(issuer: TokenIssuer, tmp_path: Path) -> None:
-    """Only https has them: what http would ignore is not looked at."""
-    client = issuer.client() | {"https.ca.location": str(tmp_path / "none.pem")}
-    client["sasl.oauthbearer.token.endpoint.url"] = issuer.token_url.replace("http:", "https:")
-    options = KafkaOptions.parse({"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", **client})
-    source = token_source(options)
-    assert source is not None
-    with pytest.raises(TokenUnavailableError, match=r"none\.pem"):
-        source.token()

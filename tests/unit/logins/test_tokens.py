@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,6 @@ from spark_2pc_sink.logins.tokens import (
     TokenUnavailableError,
     check_library,
     confluent_callback,
-    shared_source,
     token_source,
 )
 from spark_2pc_sink.options import KafkaOptions
@@ -100,11 +98,6 @@ def test_the_old_token_serves_while_no_new_one_can_be_had(caplog: pytest.LogCapt
     assert source.token().value == "t2"
 
 
-def test_a_token_that_has_expired_already_is_none() -> None:
-    with pytest.raises(TokenUnavailableError, match="expired 5 s ago; check the clocks"):
-        Issuer(-5).source().token()
-
-
 def test_a_refused_token_is_not_shown_again() -> None:
     """One that was let in before may have been revoked: a new one is worth a try. A new one is refused for good."""
     issuer = Issuer(100)
@@ -114,15 +107,6 @@ def test_a_refused_token_is_not_shown_again() -> None:
     assert tokens.token() == "t2"
     assert not tokens.refused()
     assert tokens.token() == "t3"
-
-
-def test_a_token_that_was_renewed_meanwhile_may_be_tried_again() -> None:
-    source = Issuer(100).source()
-    mine, other = BrokerTokens(source), BrokerTokens(source)
-    mine.token()
-    other.token()
-    assert other.refused()
-    assert mine.refused()
 
 
 def test_what_the_function_gets_and_gives() -> None:
@@ -137,14 +121,6 @@ def test_what_the_function_gets_and_gives() -> None:
     assert tokens.extensions() == {"logicalCluster": "lkc-1"}
     assert confluent_callback(source)("") == ("token-for-scope", expiry, "", {"logicalCluster": "lkc-1"})
     assert "token-for" not in repr(source.token())
-
-
-def test_a_token_without_an_expiry_is_asked_for_again_soon() -> None:
-    """librdkafka takes none that has expired."""
-    began_s = time.time()
-    token, expires_at_s, *_ = confluent_callback(Issuer(None).source())("")
-    assert token == "t1"
-    assert began_s + 60 <= expires_at_s <= time.time() + 60
 
 
 @pytest.mark.parametrize(
@@ -190,25 +166,6 @@ def test_tasks_of_a_process_share_a_token() -> None:
     assert "lambda" in repr(options)
 
 
-def test_other_options_have_another_source() -> None:
-    def function(config: str) -> tuple[str, float]:
-        return config, 32_503_680_000
-
-    assert source_of(function) is not source_of(function)
-
-
-def test_who_needs_no_token_has_no_source() -> None:
-    assert token_source(KafkaOptions.parse({"bootstrap.servers": "h:1"})) is None
-
-
-def test_a_process_keeps_few_sources() -> None:
-    """Options that are made anew for each batch are no leak."""
-    first = shared_source("first", Issuer(100).ask)
-    for number in range(64):
-        shared_source(("filler", number), Issuer(100).ask)
-    assert shared_source("first", Issuer(100).ask) is not first
-
-
 PLACE = {"bootstrap.servers": "h:1"}
 LOGIN = {**PLACE, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}
 
@@ -217,16 +174,6 @@ def test_without_the_package_the_error_names_its_extra(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(MissingExtraError, match=r'gssapi is not installed: run pip install "\.\[gssapi\]"'):
         check_library(KafkaOptions.parse(LOGIN))
-
-
-def test_other_logins_do_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gssapi", None)
-    check_library(KafkaOptions.parse(PLACE))
-
-
-@pytest.mark.parametrize(("given", "service"), [({}, "kafka"), ({"sasl.kerberos.service.name": "broker"}, "broker")])
-def test_the_service_of_the_brokers(given: dict[str, str], service: str) -> None:
-    assert KafkaOptions.parse(LOGIN | given).login_config()["sasl_kerberos_service_name"] == service
 
 
 def test_verify_refuses_by_name_where_its_library_has_no_kerberos() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.recipe.placement import (
-    NOTHING_SHOWN,
     Placement,
     RunRecord,
     missing_batches,
@@ -161,9 +160,3 @@ def test_every_combination_of_what_spark_shows(finished: frozenset[int], empty: 
     else:
         assert (placed.cause, placed.facts) == (HALT.cause, HALT.facts)
         assert placed.reason.startswith(HALT.reason)
-
-
-def test_a_spark_that_shows_nothing_changes_nothing() -> None:
-    placed = place_beyond(range(3, 4), NOTHING_SHOWN, HALT)
-    assert isinstance(placed, Halt)
-    assert placed.cause is HaltCause.GAP

@@ -105,17 +105,6 @@ def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
     assert seen == {*Verdict} - {Verdict.TAKE_OPEN} | halts
 
 
-def test_views_are_readable() -> None:
-    """What HALT and reports print."""
-    assert (
-        str(RowView(RowStatus.DECIDED, PreparedTxnState("7:10"), PreparedTxnState("7:9")))
-        == "decided 7:10, settled at 7:9"
-    )
-    assert str(RowView(RowStatus.NONE)) == "none"
-    assert str(KafkaView(TransactionState.UNKNOWN, None, 2, "here")) == "Unknown"
-    assert str(KafkaView(TransactionState.ONGOING, OWN, 2, "here")) == "Ongoing 7:10"
-
-
 def test_a_sink_that_has_only_seen_empty_batches_knows_no_pair_of_its_own() -> None:
     """A16: the row is done and names no transaction; a commit in Kafka is then somebody else's."""
     row = RowView(RowStatus.DONE, settled=PreparedTxnState("7:10"), cluster_id="here")
@@ -234,7 +223,3 @@ def test_a_row_that_tells_by_itself_is_not_overruled() -> None:
         kafka = KafkaView(state, OWN, 2, "here")
         found = resolve(row, kafka, adopt=True)
         assert apply_operator_choice(row, kafka, found, choice) is found
-
-
-def test_words_are_those_of_the_command_line() -> None:
-    assert [str(COMMIT), str(ABORT)] == ["commit", "abort"]

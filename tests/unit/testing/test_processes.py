@@ -16,13 +16,11 @@ import pytest
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.testing.processes import (
     ServerProcess,
-    children,
     kill_all,
     pause_all,
-    signal_all,
     wait_for_group,
 )
-from spark_2pc_sink.testing.reaper import read_servers, start_time
+from spark_2pc_sink.testing.reaper import read_servers
 
 DEADLINE_S = 10.0
 SLEEP = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
@@ -33,29 +31,12 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def test_end_waits_for_the_signal_to_work(log: Path) -> None:
-    process = ServerProcess(SLEEP, log=log)
-    assert process.running
-    wait_until(lambda: "ready" in process.log_tail(), deadline_s=DEADLINE_S, what="the program")
-    process.end(signal.SIGTERM, deadline_s=DEADLINE_S)
-    assert not process.running
-
-
 def test_end_kills_what_does_not_listen(log: Path) -> None:
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     process = ServerProcess([sys.executable, "-c", deaf + SLEEP[-1]], log=log)
     wait_until(lambda: "ready" in process.log_tail(), deadline_s=DEADLINE_S, what="the program")
     process.end(signal.SIGTERM, deadline_s=0.2)
     assert not process.running
-
-
-def test_children_are_found_and_signalled(log: Path) -> None:
-    family = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
-    process = ServerProcess([sys.executable, "-c", family], log=log)
-    (child,) = wait_until(lambda: list(children(process.pid)), deadline_s=DEADLINE_S, what="the child")
-    signal_all([child, 2**22 - 1], signal.SIGKILL)
-    assert process.wait(deadline_s=DEADLINE_S) == 0
-    assert start_time(2**22 - 1) == ""
 
 
 def test_a_paused_process_stands_still(log: Path) -> None:

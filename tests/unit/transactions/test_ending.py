@@ -14,7 +14,6 @@ from spark_2pc_sink.errors import (
     ConfigurationError,
     FencedError,
     KafkaError,
-    KafkaTimeoutError,
     OutcomeUnknownError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
@@ -73,12 +72,6 @@ def test_abort_writes_one_marker_to_the_leader(
     assert done.reason == "no coordinator knows producer id 7"
 
 
-@pytest.mark.parametrize(("given", "sent"), [(9, 9), (-1, 0), (0, 0)])
-def test_abort_by_pair(fake: FakeCluster, tool: TransactionTool, given: int, sent: int) -> None:
-    tool.abort("t", 1, producer=ProducerIdAndEpoch(7, 2), coordinator_epoch=given)
-    assert fake.markers == [(1, 2, T1, EndMarker(7, 2, commit=False, coordinator_epoch=sent))]
-
-
 @pytest.mark.parametrize(
     ("state", "remedy"),
     [
@@ -107,23 +100,6 @@ def test_abort_looks_again_right_before_the_marker(fake: FakeCluster, tool: Tran
 
     fake.script(Api.LIST_TRANSACTIONS, serve_it, serve_it, change(learn))
     with pytest.raises(AbortRefusedError, match="'late'"):
-        tool.abort("t", 1, start_offset=5)
-    assert fake.of(Api.WRITE_TXN_MARKERS) == []
-
-
-def test_abort_stops_where_the_producer_changes_between_looks(fake: FakeCluster, tool: TransactionTool) -> None:
-    def bump() -> None:
-        fake.show({T1: [FakeProducer(7, 3, 5)]})
-
-    fake.script(Api.LIST_TRANSACTIONS, change(bump))
-    with pytest.raises(AbortRefusedError, match="changed between two checks"):
-        tool.abort("t", 1, start_offset=5)
-    assert fake.of(Api.WRITE_TXN_MARKERS) == []
-
-
-def test_abort_of_what_ended_meanwhile_writes_nothing(fake: FakeCluster, tool: TransactionTool) -> None:
-    fake.script(Api.LIST_TRANSACTIONS, change(lambda: fake.show({})))
-    with pytest.raises(ConfigurationError, match="no transaction is open there"):
         tool.abort("t", 1, start_offset=5)
     assert fake.of(Api.WRITE_TXN_MARKERS) == []
 
@@ -200,19 +176,6 @@ def test_a_refused_marker_is_an_error(
     assert len(fake.of(Api.WRITE_TXN_MARKERS)) == 1
 
 
-def test_no_marker_without_a_leader(fake: FakeCluster) -> None:
-    """The leader goes after the looks; the marker waits for none, and the next look finds out."""
-    with tool_on(fake, max_block_ms=1_000) as tool:
-
-        def leave() -> None:
-            fake.partitions[T1].leader = -1
-
-        fake.script(Api.LIST_TRANSACTIONS, serve_it, serve_it, serve_it, change(leave))
-        with pytest.raises(KafkaTimeoutError, match=r"t-1 and 0 more: no leader is known"):
-            tool.abort("t", 1, start_offset=5)
-    assert fake.of(Api.WRITE_TXN_MARKERS) == []
-
-
 # --- force-terminate ---------------------------------------------------------------------------------------------
 
 
@@ -255,11 +218,4 @@ def test_force_terminate_gives_up_in_time(fake: FakeCluster) -> None:
         tool_on(fake, max_block_ms=1_000) as tool,
         pytest.raises(OutcomeUnknownError, match=r"PrepareAbort.*until the coordinator's broker restarts.*CONCURRENT"),
     ):
-        tool.force_terminate("a")
-
-
-def test_a_refused_force_terminate_is_an_error(fake: FakeCluster, tool: TransactionTool) -> None:
-    fake.know(FakeTransaction(8), "a")
-    fake.script(Api.INIT_PRODUCER_ID, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-    with pytest.raises(AuthorizationError, match="InitProducerId answered"):
         tool.force_terminate("a")

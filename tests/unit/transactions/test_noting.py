@@ -11,8 +11,6 @@ from jdbc_state import Actor
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AuthorizationError,
-    ConfigurationError,
-    OutcomeUnknownError,
     StateStoreError,
 )
 from spark_2pc_sink.transactions import TransactionTool, tool
@@ -105,14 +103,6 @@ def test_a_refusal_is_noted(fake: FakeCluster, notes: Notes) -> None:
     assert notes.outcomes == ["asked", "refused"]
 
 
-def test_an_unknown_outcome_is_noted_as_that(fake: FakeCluster, notes: Notes) -> None:
-    fake.know(FakeTransaction(8, state="PrepareAbort"), "my id")
-    fake.script(Api.INIT_PRODUCER_ID, *[answer(Code.CONCURRENT_TRANSACTIONS)] * 3000)
-    with pytest.raises(OutcomeUnknownError):
-        terminate(fake, max_block_ms=1_000)
-    assert notes.outcomes == ["asked", "unknown"]
-
-
 def test_without_the_first_note_the_coordinator_is_not_asked(fake: FakeCluster, notes: Notes) -> None:
     notes.lost_after = 0
     fake.know(FakeTransaction(8), "my id")
@@ -136,11 +126,3 @@ def test_a_database_that_is_lost_meanwhile_hides_no_outcome(
     else:
         assert "the outcome (done) could not be recorded" in terminate(fake).warnings[-1]
     assert notes.outcomes == ["asked"]
-
-
-def test_a_reason_needs_a_database(fake: FakeCluster) -> None:
-    with (
-        TransactionTool(kafka=kafka_for(fake)) as made,
-        pytest.raises(ConfigurationError, match="reason='why': requires a database to record it in"),
-    ):
-        made.force_terminate("my id", reason="why")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kafka.protocol.admin import DescribeTransactionsResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
@@ -15,7 +14,6 @@ from spark_2pc_sink.errors import (
     KafkaError,
     KafkaTimeoutError,
     LocalProtocolError,
-    RemoteProtocolError,
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import TopicPartition
@@ -25,7 +23,7 @@ from spark_2pc_sink.transactions.ending import why_hanging
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, FakeProducer, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.wire import answer, hang_up, keep_silent
+from tests.unit.fakes.wire import answer, hang_up
 from tests.unit.kafka.support import kafka_for
 
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
@@ -74,12 +72,6 @@ def test_list_passes_every_filter_on(fake: FakeCluster, tool: TransactionTool) -
     assert (body.duration_filter, body.transactional_id_pattern) == (5, "a.*")
 
 
-def test_a_negative_duration_and_an_empty_pattern_filter_nothing(fake: FakeCluster, tool: TransactionTool) -> None:
-    """As in Kafka's tool; also for a broker that has no such filters."""
-    fake.versions[Api.LIST_TRANSACTIONS] = (0, 0)
-    assert tool.list_transactions(ListFilter(running_longer_than_ms=-1, transactional_id_pattern="")) == ()
-
-
 @pytest.mark.parametrize(
     "wanted", [ListFilter(running_longer_than_ms=0), ListFilter(transactional_id_pattern="a")], ids=str
 )
@@ -115,12 +107,6 @@ def test_a_coordinator_that_loads_is_asked_again(fake: FakeCluster, tool: Transa
     assert len(fake.of(Api.LIST_TRANSACTIONS)) == 5
 
 
-def test_a_broker_that_stays_away_fails_the_listing(fake: FakeCluster) -> None:
-    fake.script(Api.LIST_TRANSACTIONS, *[answer(Code.COORDINATOR_LOAD_IN_PROGRESS)] * 500)
-    with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError, match="LOAD_IN_PROGRESS"):
-        tool.list_transactions()
-
-
 def test_describe_asks_the_coordinator(fake: FakeCluster, tool: TransactionTool) -> None:
     began = FakeTransaction(8, 3, coordinator=1, partitions=(T2, T0), timeout_ms=2**31 - 1, start_time_ms=NOW_MS - 9)
     fake.know(began, "a")
@@ -128,13 +114,6 @@ def test_describe_asks_the_coordinator(fake: FakeCluster, tool: TransactionTool)
     assert found == TransactionDetails(1, "a", 8, 3, "Ongoing", 2**31 - 1, NOW_MS - 9, 9, (T0, T2))
     assert found.two_phase_commit
     assert fake.of(Api.DESCRIBE_TRANSACTIONS)[0].node_id == 1
-
-
-def test_describe_shows_what_has_never_begun(fake: FakeCluster, tool: TransactionTool) -> None:
-    """An id that is just being created has no pair yet (E = -1)."""
-    fake.know(FakeTransaction(8, -1, state="Empty", start_time_ms=-1), "a")
-    found = tool.describe("a")
-    assert (found.start_time_ms, found.duration_ms, found.producer_id, found.producer_epoch) == (None, None, -1, -1)
 
 
 def test_describe_of_an_unknown_id_is_an_error(fake: FakeCluster, tool: TransactionTool) -> None:
@@ -145,12 +124,6 @@ def test_describe_of_an_unknown_id_is_an_error(fake: FakeCluster, tool: Transact
         tool.describe("a")
     with pytest.raises(ConfigurationError, match="must not be empty"):
         tool.describe("")
-
-
-def test_an_answer_about_nothing_is_a_broken_protocol(fake: FakeCluster, tool: TransactionTool) -> None:
-    fake.script(Api.DESCRIBE_TRANSACTIONS, lambda *_: DescribeTransactionsResponse(transaction_states=[]))
-    with pytest.raises(RemoteProtocolError, match="did not answer about 'a'"):
-        tool.describe("a")
 
 
 # --- describe-producers ------------------------------------------------------------------------------------------
@@ -179,20 +152,6 @@ def test_describe_producers_follows_the_leader(fake: FakeCluster, tool: Transact
         tool.describe_producers("t", 0)
 
 
-def test_a_leader_on_a_new_broker_is_found(fake: FakeCluster, tool: TransactionTool) -> None:
-    """The brokers of a moment ago are not all there are."""
-    fake.shown_brokers = {0}
-    tool.list_transactions()
-    fake.shown_brokers = None
-    assert tool.describe_producers("t", 2) == ()
-
-
-def test_a_partition_without_leader_is_waited_for(fake: FakeCluster) -> None:
-    fake.partitions[T0].leader = -1
-    with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError, match="t-0 and 0 more"):
-        tool.describe_producers("t", 0)
-
-
 @pytest.mark.parametrize(
     ("topic", "partition", "broker_id", "error", "text"),
     [
@@ -209,14 +168,6 @@ def test_a_partition_that_is_not_there_is_refused(
 ) -> None:
     with pytest.raises(error, match=text):
         tool.describe_producers(topic, partition, broker_id=broker_id)
-
-
-def test_a_topic_that_is_hidden_is_refused(fake: FakeCluster, tool: TransactionTool) -> None:
-    tool.list_transactions()
-    fake.topic_error = Code.TOPIC_AUTHORIZATION_FAILED
-    for look in (lambda: tool.describe_producers("t", 0), lambda: tool.find_hanging(topic="t")):
-        with pytest.raises(AuthorizationError, match="topic 't'"):
-            look()
 
 
 # --- what hangs --------------------------------------------------------------------------------------------------
@@ -283,12 +234,6 @@ def test_find_hanging_searches_every_partition_and_every_coordinator(fake: FakeC
     assert {request.node_id for request in fake.of(Api.LIST_TRANSACTIONS)} == {0, 1, 2}
 
 
-def test_find_hanging_asks_no_coordinator_when_nothing_is_old(fake: FakeCluster, tool: TransactionTool) -> None:
-    fake.partitions[T0].shown = [FakeProducer(1, start_offset=3, last_timestamp_ms=NOW_MS)]
-    assert tool.find_hanging() == ()
-    assert fake.of(Api.LIST_TRANSACTIONS) == []
-
-
 def test_what_ended_between_the_looks_was_not_hanging(fake: FakeCluster, tool: TransactionTool) -> None:
     """The coordinator finishes while it is asked: its list is empty by then, and the partition was open before."""
     fake.show({T0: [FakeProducer(1, start_offset=3)]})
@@ -300,23 +245,6 @@ def test_what_ended_between_the_looks_was_not_hanging(fake: FakeCluster, tool: T
     fake.script(Api.LIST_TRANSACTIONS, finish)
     assert tool.find_hanging() == ()
     assert len(tool.find_hanging()) == 1
-
-
-@pytest.mark.parametrize(
-    ("where", "found"),
-    [
-        ({"topic": "t"}, {0, 1}),
-        ({"topic": "t", "partition": 1}, {1}),
-        ({"topic": "t", "partition": 2}, set()),
-        ({"broker_id": 1}, {1}),
-        ({"broker_id": 0, "topic": "t"}, {0}),
-    ],
-)
-def test_find_hanging_can_be_narrowed(
-    fake: FakeCluster, tool: TransactionTool, where: dict[str, Any], found: set[int]
-) -> None:
-    fake.show({T0: [FakeProducer(1, start_offset=3)], T1: [FakeProducer(2, start_offset=3)]})
-    assert {row.partition for row in tool.find_hanging(**where)} == found
 
 
 @pytest.mark.parametrize(
@@ -357,18 +285,6 @@ def test_a_coordinator_without_leader_is_not_taken_for_one_that_knows_nothing(fa
         tool.find_hanging(topic="t")
 
 
-def test_the_transaction_log_may_not_be_hidden(fake: FakeCluster, tool: TransactionTool) -> None:
-    fake.show({T0: [FakeProducer(1, start_offset=3)]})
-
-    def hide(_received: Any, serve: Callable[[int], Any]) -> Any:
-        fake.topic_error = Code.TOPIC_AUTHORIZATION_FAILED
-        return serve(Code.NONE)
-
-    fake.script(Api.DESCRIBE_TRANSACTIONS, hide)
-    with pytest.raises(AuthorizationError, match="__transaction_state"):
-        tool.find_hanging()
-
-
 def test_without_a_transaction_log_nobody_knows_anything(fake: FakeCluster, tool: TransactionTool) -> None:
     fake.show({T0: [FakeProducer(1, start_offset=3)]})
     fake.state_partitions = None
@@ -392,31 +308,3 @@ def test_coordinators_that_move_are_asked_again(fake: FakeCluster, tool: Transac
     fake.script(Api.LIST_TRANSACTIONS, move(fake))
     assert len(tool.find_hanging()) == 1
     assert len(fake.of(Api.LIST_TRANSACTIONS)) == 6
-
-
-def test_coordinators_that_never_stay_are_no_answer(fake: FakeCluster) -> None:
-    fake.show({T0: [FakeProducer(1, start_offset=3)]})
-    fake.script(Api.LIST_TRANSACTIONS, *[move(fake)] * 3000)
-    with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError):
-        tool.find_hanging()
-
-
-def test_a_silent_leader_is_no_answer(fake: FakeCluster) -> None:
-    fake.script(Api.DESCRIBE_PRODUCERS, *[keep_silent] * 100)
-    with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError, match="DESCRIBE_PRODUCERS"):
-        tool.find_hanging(topic="t")
-
-
-def test_many_partitions_are_asked_in_rounds(monkeypatch: pytest.MonkeyPatch, fake: FakeCluster) -> None:
-    monkeypatch.setattr("spark_2pc_sink.kafka.transaction_queries.PARTITIONS_PER_ROUND_MAX", 2)
-    fake.show({T2: [FakeProducer(1, start_offset=3)]})
-    with tool_on(fake) as tool:
-        assert [row.partition for row in tool.find_hanging(topic="t")] == [2]
-
-
-def test_list_of_one_broker_asks_no_other(fake: FakeCluster, tool: TransactionTool) -> None:
-    """KIP-664, --broker: what the others coordinate is left out, and they are not missed."""
-    fake.know(FakeTransaction(7, coordinator=1), "b")
-    fake.know(FakeTransaction(8), "a")
-    assert tool.list_transactions(ListFilter(broker_id=1)) == (TransactionListing("b", 1, 7, "Ongoing"),)
-    assert {request.node_id for request in fake.of(Api.LIST_TRANSACTIONS)} == {1}

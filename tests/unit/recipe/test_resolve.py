@@ -105,6 +105,11 @@ def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
     assert seen == {*Verdict} - {Verdict.TAKE_OPEN} | halts
 
 
+def test_views_are_readable() -> None:
+    row = RowView(RowStatus.DECIDED, PreparedTxnState("7:10"), PreparedTxnState("7:9"))
+    assert (str(row), str(RowView(RowStatus.NONE))) == ("decided 7:10, settled at 7:9", "none")
+
+
 def test_a_sink_that_has_only_seen_empty_batches_knows_no_pair_of_its_own() -> None:
     """A16: the row is done and names no transaction; a commit in Kafka is then somebody else's."""
     row = RowView(RowStatus.DONE, settled=PreparedTxnState("7:10"), cluster_id="here")

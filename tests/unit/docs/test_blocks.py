@@ -149,16 +149,6 @@ def test_no_block_is_written_in_another_way() -> None:
         assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * sum(block.page == page for block in blocks())
 
 
-def test_what_is_said_to_be_shown_is_there() -> None:
-    """Each entry is for one block, and the test that it names is a file."""
-    texts = [(block.page, block.text.lstrip()) for block in blocks()]
-    for (page, words), test in SHOWN.items():
-        assert sum(page == where and text.startswith(words) for where, text in texts) == 1, words
-        assert not test.startswith("tests/") or (ROOT / test).exists(), test
-    assert all((ROOT / test).exists() for test in ELSEWHERE.values() if test.startswith("tests/"))
-    assert {block.language for block in blocks()} <= {*CHECKS, *ELSEWHERE}
-
-
 def test_a_block_that_nobody_checks_is_told(tmp_path: Path) -> None:
     """Each check can fail."""
     wrong = {

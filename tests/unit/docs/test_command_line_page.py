@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from spark_2pc_sink.cli import command_parser, exits
-from spark_2pc_sink.cli.command_parser import CommandParser, JsonFormatter
+from spark_2pc_sink.cli.command_parser import CommandParser
 from spark_2pc_sink.cli.options import ENVIRONMENT
 from tests.harness.json_contract import read_output
 from tests.unit.cli.test_remedies import PLACEHOLDERS
@@ -78,14 +74,3 @@ def test_the_variables_and_what_a_person_must_fill_in_are_all_there() -> None:
 def test_the_json_example_is_of_the_documented_form() -> None:
     example = read_output(fenced("json"))
     assert (example["exit_code"], example["error"]["type"]) == (2, "ConfigurationError")
-
-
-def test_the_log_example_has_the_fields_of_a_line() -> None:
-    record = logging.LogRecord("spark_2pc_sink", logging.WARNING, "", 0, "message", None, None)
-    assert json.loads(fenced("jsonl")).keys() == json.loads(JsonFormatter("orders").format(record)).keys()
-
-
-@pytest.mark.parametrize("flag", ["--json", "--json-schema", "--version", "--log-json", "--log-level"])
-def test_the_options_of_all_commands_are_named(flag: str) -> None:
-    assert flag in PAGE
-    assert flag in command_parser([]).format_help()

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.page_blocks import blocks
-
 ROOT = Path(__file__).resolve().parents[3]
 MANUAL = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [
@@ -33,9 +31,6 @@ PAGES = [
     ),
     *MANUAL,
 ]
-README_LINES_MAX = 160
-#: Of what is no code: the site, as an index of packages, cuts off what is wider.
-README_COLUMNS_MAX = 90
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 _DATE = re.compile(r"2\d{3}-\d\d-\d\d|nightly")
@@ -66,16 +61,6 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             missing.append(link)
     assert missing == []
-
-
-def test_readme_is_read_at_one_sitting() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES_MAX
-
-
-def test_commands_of_the_readme_are_seen_whole() -> None:
-    texts = [block.text for block in blocks() if block.page == "README.md" and not block.language]
-    assert len(texts) > 3
-    assert [line for text in texts for line in text.splitlines() if len(line) > README_COLUMNS_MAX] == []
 
 
 def test_the_index_has_every_page() -> None:

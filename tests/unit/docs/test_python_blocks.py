@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import spark_2pc_sink
-from tests.harness.page_blocks import ROOT, Block, blocks, without_dots
+from tests.harness.page_blocks import ROOT, blocks, without_dots
 
 _SETTINGS: Final = """\
 [mypy]
@@ -90,14 +90,3 @@ def test_every_block_fits_the_package(tmp_path: Path) -> None:
     said = mypy(tmp_path, right | {name: program(text) for name, text in WRONG.items()})
     assert [line for line in said if line.partition(": ")[0] in right] == []
     assert {line.partition(": ")[0] for line in said} == set(WRONG)
-
-
-def test_a_fragment_becomes_a_program() -> None:
-    block = Block("", 1, "python", "DualWriteSink(…, key=N)\n")
-    assert program(block.text).splitlines() == [
-        "from typing import Any",
-        "_given: dict[str, Any] = {}",
-        "from spark_2pc_sink import DualWriteSink",
-        "N: Any = None",
-        "DualWriteSink(**_given, key=N)",
-    ]

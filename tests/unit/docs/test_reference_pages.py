@@ -12,7 +12,6 @@ from jdbc_state.model import TRANSITIONS
 from spark_2pc_sink import errors
 from spark_2pc_sink.errors import DualWriteError, HaltCause
 from tools.reference_pages.errors import errors_page
-from tools.reference_pages.markdown import attributes_of, table, text_of
 from tools.reference_pages.pages import PAGES, PARTS, PICTURES
 from tools.reference_pages.state_tables import moves_picture
 
@@ -65,22 +64,3 @@ def test_every_cause_has_ways_on() -> None:
     for cause in HaltCause:
         section = page.partition(f"### {cause.value}\n")[2].partition("\n### ")[0]
         assert "\n- " in section, cause
-
-
-def test_docstrings_and_tables_become_markdown() -> None:
-    class Documented:
-        """A :class:`Name`.
-
-        Two lines, and
-        ``code``.
-
-        Attributes:
-            first, second: of both,
-                and more.
-
-        Not an attribute.
-        """
-
-    assert text_of(Documented) == "A `Name`.\n\nTwo lines, and `code`."
-    assert attributes_of(Documented) == {"first": "of both, and more.", "second": "of both, and more."}
-    assert table(("a",), [("b|c\nd",)]) == "| a |\n| --- |\n| b\\|c d |"

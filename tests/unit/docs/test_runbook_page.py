@@ -96,14 +96,6 @@ def test_the_answers_lead_through_the_runbook(way: Way) -> None:
     assert not any(step.kind == "failed" for step in protocol.steps)
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way.options is not None], ids=lambda way: way.incident)
-def test_the_options_of_a_start_have_the_values_of_the_incident(way: Way) -> None:
-    options = way.sink_options(VALUES)
-    assert options.keys() <= {"adopt", "accept_loss", "accept_replay", "reason"}
-    assert options.get("accept_loss", "8..9") == "8..9"
-    assert options.get("accept_replay", 7) == 7
-
-
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
 def test_each_alert_has_a_section_that_it_names(alert: dict[str, Any]) -> None:
     """A section leads on: to a symptom, to what the error of a job says, or to what to do."""

@@ -49,15 +49,6 @@ def test_the_api_server_takes_it(name: str) -> None:
         assert wrong_in({**document, "spek": {}}) != []
 
 
-def test_a_field_in_the_wrong_place_or_of_another_type_is_told() -> None:
-    _, deployment = documents("driver.yaml")
-    deployment["spec"]["template"]["spec"]["terminationGracePeriod"] = 60
-    (application,) = documents("spark-application.yaml")
-    application["spec"]["driver"]["cores"] = "1"
-    assert "'terminationGracePeriod' was unexpected" in "".join(wrong_in(deployment))
-    assert "'1' is not of type 'integer'" in "".join(wrong_in(application))
-
-
 @pytest.mark.parametrize("name", list(pods()))
 def test_sigterm_reaches_python_and_it_has_time(name: str) -> None:
     """As the first process, or by a hook; Kubernetes kills later than the job ends."""

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +13,12 @@ import pytest
 from orders_compare import (
     EXIT_DIFFERENT,
     Comparison,
-    Expected,
     compare_orders,
     expect,
-    read_events,
     record_text,
     row_text,
 )
-from orders_events import order_events, write_events
+from orders_events import order_events
 
 EXPECTED = expect(order_events(300, seed=7))
 
@@ -62,12 +59,9 @@ ROW: dict[str, Any] = {
 
 #: What may have gone wrong with the records or rows of one side, and the counts of duplicates, missing and foreign.
 FAULTS: dict[str, tuple[Callable[[list[str]], list[str]], tuple[int, int, int]]] = {
-    "nothing": (lambda texts: texts, (0, 0, 0)),
     "another order": (lambda texts: texts[::-1], (0, 0, 0)),
     "one twice": (lambda texts: [*texts, texts[7]], (1, 0, 0)),
-    "one missing": (lambda texts: texts[1:], (0, 1, 0)),
     "one changed": (lambda texts: [texts[0].replace('"placed"', '"paid"'), *texts[1:]], (0, 1, 1)),
-    "one twice, one missing": (lambda texts: [*texts[1:], texts[7]], (1, 1, 0)),
     "one that was never sent": (lambda texts: [*texts, "{}"], (0, 0, 1)),
     "all missing": (lambda texts: texts[:0], (0, -1, 0)),
 }
@@ -108,36 +102,7 @@ def test_every_column_counts(field: str) -> None:
     assert row_text({**ROW, field: other.get(field, "other")}) != row_text(ROW)
 
 
-def test_a_wrong_key_is_another_record() -> None:
-    assert record_text(b"7-2", RECORD.encode()) != record_text(b"7-1", RECORD.encode())
-    assert record_text(None, RECORD.encode()) != record_text(b"7-1", RECORD.encode())
-
-
-@pytest.mark.parametrize(("items", "total"), [(None, None), ([], Decimal("0.00"))])
-def test_no_items_have_no_total_and_an_empty_list_has_zero(items: object, total: object) -> None:
-    (expected,) = expect([{**EVENT, "items": items}]).rows
-    assert expected == row_text({**ROW, "items": items, "total": total})
-
-
 def test_the_last_event_of_an_order_is_its_row_wherever_it_comes() -> None:
     later = {**EVENT, "sequence": 10, "status": "returned"}
     for events in ([EVENT, later], [later, EVENT]):
         assert expect(events).rows == expect([later]).rows
-
-
-def test_files_are_read_whole(tmp_path: Path) -> None:
-    write_events(tmp_path, events=300, seed=7, files=3)
-    read = expect(read_events(tmp_path))
-    assert sorted(read.records) == sorted(EXPECTED.records)
-    assert sorted(read.rows) == sorted(EXPECTED.rows)
-
-
-def test_the_result_is_a_table_and_differences_are_shown() -> None:
-    expected = Expected(records=["a", "b"], rows=["b"])
-    table = str(compare_orders(expected, records=["a", "b"], rows=["b"])).splitlines()
-    assert [line.split() for line in table] == [
-        ["rows", "in", "expected", "found", "duplicates", "missing", "foreign"],
-        ["Kafka", "2", "2", "2", "0", "0", "0"],
-        ["PostgreSQL", "2", "1", "1", "0", "0", "0"],
-    ]
-    assert "1 x 'a'" in str(compare_orders(expected, records=["b"], rows=["b"]))

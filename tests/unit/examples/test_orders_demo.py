@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
 import orders_demo
-from orders_demo import KILLS, directory_of, kill_session, session_ended
+from orders_demo import KILLS, kill_session, session_ended
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import wait_until
 
@@ -29,25 +28,10 @@ def test_every_process_of_a_session_is_killed_whatever_its_group() -> None:
         wait_until(lambda: not kill_session(job.pid), deadline_s=10, what="the end of both")
 
 
-def test_nothing_is_left_when_the_block_ends() -> None:
-    with start_session() as job, session_ended(job.pid):
-        pass
-    assert kill_session(job.pid) == []
-
-
 def test_a_job_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders_demo, "JOB_DEADLINE_S", 0.05)
     with start_session() as job, pytest.raises(SystemExit, match="did not end within"), session_ended(job.pid):
         job.wait(timeout=10)
-
-
-def test_the_directory_goes_unless_it_is_to_be_kept(tmp_path: Path) -> None:
-    with directory_of(None) as directory:
-        (directory / "file").touch()
-    assert not directory.exists()
-    with directory_of(tmp_path / "kept") as directory:
-        (directory / "file").touch()
-    assert (tmp_path / "kept" / "file").exists()
 
 
 def test_the_job_is_killed_before_and_after_the_decision() -> None:

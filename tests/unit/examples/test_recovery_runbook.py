@@ -72,17 +72,6 @@ def test_a_living_driver_is_left_alone(nightly: Round, capsys: pytest.CaptureFix
     assert "it lives" in capsys.readouterr().out
 
 
-def test_a_batch_that_turns_out_to_be_owed_is_left_to_its_job(nightly: Round) -> None:
-    nightly.recover.return_value = owed().report
-    assert nightly.run(sinks(in_doubt("note_owed"))) == EXIT_LEFT
-    assert nightly.verify.call_count == 0
-
-
-def test_a_difference_is_left_to_a_person(nightly: Round) -> None:
-    nightly.verify.return_value = VerifyReport(transactional_id="orders", verdict="different")
-    assert nightly.run(sinks(in_doubt())) == EXIT_LEFT
-
-
 @pytest.mark.parametrize(
     "found",
     [

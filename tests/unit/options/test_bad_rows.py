@@ -12,16 +12,11 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.options.sink import BAD_ROWS_MAX, BadRowLimit, SinkOptions
+from tests.unit.options.test_sink_options import REQUIRED
 
 # --- the limit ----------------------------------------------------------------------------------------------------
 
-GIVEN: dict[str, Any] = {
-    "transactional_id": "t",
-    "kafka": {"bootstrap.servers": "h:1"},
-    "database": "postgresql://h/d",
-    "topic": "orders",
-    "table": "t",
-}
+GIVEN: dict[str, Any] = {**REQUIRED, "topic": "orders"}
 
 
 @pytest.mark.parametrize(
@@ -59,34 +54,28 @@ def test_the_table_is_named_after_the_state_table() -> None:
 
 # --- the topic ----------------------------------------------------------------------------------------------------
 
-LETTERS: dict[str, Any] = {
-    "transactional_id": "t",
-    "kafka": {"bootstrap.servers": "h:1"},
-    "database": "postgresql://h/d",
-    "bad_rows": "dead_letter",
-    "dead_letter_topic": "bad-orders",
-}
+LETTERS: dict[str, Any] = {**REQUIRED, "table": None, "bad_rows": "dead_letter", "dead_letter_topic": "bad-orders"}
 ONE: dict[str, Any] = {"topic": "orders", "table": "orders"}
 SEVERAL: dict[str, Any] = {"writes": [Records("orders"), Records("audit"), Rows("orders")]}
 
 
 def test_it_is_among_all_topics_and_is_no_output() -> None:
     """Recovery and the check look at it too; rows never go there."""
-    options = SinkOptions.parse(**LETTERS, **SEVERAL)
+    options = SinkOptions.parse(**{**LETTERS, **SEVERAL})
     assert options.all_topics == (*options.topics, "bad-orders")
     assert "bad-orders" not in options.topics
-    without = SinkOptions.parse(**{**LETTERS, "dead_letter_topic": None}, **SEVERAL)
+    without = SinkOptions.parse(**{**LETTERS, "dead_letter_topic": None, **SEVERAL})
     assert without.all_topics == without.topics
 
 
 def test_a_layout_has_the_topic_and_the_table() -> None:
     """And says nothing of either where dead letters are in the table alone."""
-    made = SinkOptions.parse(**LETTERS, **ONE, state_schema="Ops").layout
+    made = SinkOptions.parse(**{**LETTERS, **ONE}, state_schema="Ops").layout
     layout = SinkLayout.parse(json.loads(json.dumps(made.as_json())))
     assert layout == made
     assert layout.dead_letter_topic == "bad-orders"
     assert layout.dead_letter_table == '"ops"."kafka_transaction_state_dead_letters"'
-    without = SinkOptions.parse(**{**LETTERS, "dead_letter_topic": None}, **ONE).layout
+    without = SinkOptions.parse(**{**LETTERS, "dead_letter_topic": None, **ONE}).layout
     assert not {"dead_letter_topic", "dead_letter_table"} & without.as_json().keys()
 
 

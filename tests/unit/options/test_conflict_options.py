@@ -9,14 +9,9 @@ import pytest
 from spark_2pc_sink import Records, Rows
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
+from tests.unit.options.test_sink_options import REQUIRED
 
-BASE: dict[str, Any] = {
-    "transactional_id": "orders",
-    "kafka": {"bootstrap.servers": "localhost:9092"},
-    "database": "postgresql://me@localhost/shop",
-    "topic": "orders",
-    "table": "orders",
-}
+BASE: dict[str, Any] = {**REQUIRED, "topic": "orders"}
 UPSERT: dict[str, Any] = {"mode": "upsert", "upsert_keys": ["id"]}
 IGNORE: dict[str, Any] = {"mode": "insert_ignore", "upsert_keys": ["id"]}
 DELETE = "op = 'd'"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import pydoc
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,14 +16,8 @@ from spark_2pc_sink.cli.options import add_sink_options
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import CommonOptions, KafkaOptions, SinkOptions, sources
 from spark_2pc_sink.options.settings import TUNE, options_of, options_text, setting, setting_of
+from tests.unit.options.test_sink_options import REQUIRED
 from tools.reference_pages import options as pages
-
-NEEDED: dict[str, Any] = {
-    "transactional_id": "orders",
-    "kafka": {"bootstrap.servers": "h:9092"},
-    "database": "postgresql://h/d",
-    "table": "orders",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +73,9 @@ def test_a_new_option_is_read_from_files_variables_and_flags(tmp_path: Path) -> 
     ],
 )
 def test_errors_about_a_new_option_name_it(given: dict[str, Any], said: str) -> None:
-    assert WithMadeUp.parse(**NEEDED, rows_per_moon_max=9).rows_per_moon_max == 9
+    assert WithMadeUp.parse(**REQUIRED, rows_per_moon_max=9).rows_per_moon_max == 9
     with pytest.raises(ConfigurationError) as raised:
-        WithMadeUp.parse(**NEEDED, **given)
+        WithMadeUp.parse(**REQUIRED, **given)
     assert str(raised.value) == said
 
 
@@ -115,15 +108,6 @@ def test_the_page_has_one_entry_for_each_option_with_an_anchor_and_no_table() ->
     assert set(re.findall(r"\]\(#([^)]+)\)", page)) <= anchors
     assert [line for line in page.splitlines() if line.startswith("|")] == []
     assert not re.search(r"[^\\]<|{\w+}", page), "HTML, or a placeholder"
-
-
-def test_help_names_all_options_by_the_groups_of_the_page() -> None:
-    shown, page = pydoc.plain(pydoc.render_doc(DualWriteSink)), pages.options_page()
-    for title in {row.group for row in pages.reference(SinkOptions)}:
-        section = shown.partition(f"**{title}**")[2].partition("**")[0]
-        named = [row.names[0] for row in pages.reference(SinkOptions) if row.group == title]
-        assert sorted(re.findall(r"- ``(\w+)``", section)) == sorted(named)
-        assert f"### {title}\n" in page
 
 
 @pytest.mark.parametrize("kind", [KafkaOptions, CommonOptions, SinkOptions])

@@ -73,14 +73,6 @@ def test_bad_bootstrap_servers(given: object) -> None:
         KafkaOptions.parse({"bootstrap.servers": given})
 
 
-@pytest.mark.parametrize("given", [None, {5: 6}])
-def test_it_is_a_mapping(given: object) -> None:
-    with pytest.raises(ConfigurationError, match="it must be a mapping of Kafka client property names"):
-        KafkaOptions.parse(given)
-    with pytest.raises(ConfigurationError, match=r"kafka=\{...\} requires it"):
-        KafkaOptions.parse({"client.id": "x"})
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -31,6 +31,7 @@ def is_text(item: Any) -> bool:
 
 SINK_TEXTS = [item.name for item in options_of(SinkOptions) if is_text(item)]
 RECOVERY_TEXTS = [item.name for item in fields(RecoveryOptions) if is_text(item)]
+PROPERTIES = [name for name in property_names() if name != "oauth_cb"]
 
 
 def shapes(text: str) -> list[Any]:
@@ -64,24 +65,34 @@ def refused_or_held(make: Any) -> None:
     assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own
 
 
-@pytest.mark.parametrize("name", SINK_TEXTS)
-@given(text=TEXTS)
-def test_an_option_of_the_sink(name: str, text: str) -> None:
+def sink_option(name: str, text: str) -> None:
     for value in shapes(text):
         refused_or_held(lambda value=value: SinkOptions.parse(**{**REQUIRED, "adopt": True, name: value}))
 
 
-@pytest.mark.parametrize("name", RECOVERY_TEXTS)
-@given(text=TEXTS)
-def test_an_option_of_recovery(name: str, text: str) -> None:
+def recovery_option(name: str, text: str) -> None:
     required = {name: value for name, value in REQUIRED.items() if name != "table"}
     refused_or_held(lambda: RecoveryOptions.parse(**{**required, name: text}))
 
 
-@pytest.mark.parametrize("name", [name for name in property_names() if name != "oauth_cb"])
-@given(text=TEXTS)
-def test_a_property_of_kafka(name: str, text: str) -> None:
+def kafka_property(name: str, text: str) -> None:
     refused_or_held(lambda: KafkaOptions.parse({"bootstrap.servers": "h:9092", name: text}))
+
+
+OPTIONS = {sink_option: SINK_TEXTS, recovery_option: RECOVERY_TEXTS, kafka_property: PROPERTIES}
+
+
+@pytest.mark.parametrize("give", OPTIONS, ids=lambda give: give.__name__)
+@given(data=st.data(), text=TEXTS)
+def test_any_option_refuses_a_text_or_holds_it(give: Any, data: st.DataObject, text: str) -> None:
+    give(data.draw(st.sampled_from(OPTIONS[give])), text)
+
+
+@pytest.mark.parametrize("give", OPTIONS, ids=lambda give: give.__name__)
+@pytest.mark.parametrize("text", ["a\x00b", "\ud800", "'\"$(`\n"], ids=["nul", "surrogate", "quotes"])
+def test_each_option_refuses_a_text_or_holds_it(give: Any, text: str) -> None:
+    for name in OPTIONS[give]:
+        give(name, text)
 
 
 @pytest.mark.parametrize("kind", [Records, Rows])

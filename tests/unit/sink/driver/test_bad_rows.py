@@ -7,16 +7,11 @@ import pytest
 from spark_2pc_sink.errors import (
     AuthorizationError,
     ConstraintError,
-    DataError,
     InDoubtError,
     RecordTooLargeError,
-    SupersededError,
 )
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver.batch_values import Attempt
-from spark_2pc_sink.sink.driver.step_observer import StepTimes
-from tests.unit.fakes.clock import FakeClock
 from tests.unit.sink.driver.batch_jobs import Job, started
 
 REFUSED = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail="violates check")
@@ -55,14 +50,6 @@ def test_batches_with_bad_rows_are_no_claims(job: Job, found_by: str, transactio
     assert (job.row().generation, job.store.read_actions("orders", last=9)) == (generation, actions)
 
 
-def test_a_transaction_that_cannot_be_aborted_is_recovered(job: Job) -> None:
-    """By a new claim, as after any other error."""
-    generation = job.row().generation
-    job.kafka.lose_answer_of = ["end"]
-    assert job.driver.write(0, job.work(fail_copy=[REFUSED], searches=[1])).bad_rows == 1
-    assert job.row().generation == generation + 1
-
-
 def test_an_error_of_no_single_row_fails_the_batch(job: Job) -> None:
     """As without dead letters."""
     work = job.work(fail_copy=[REFUSED], searches=[0])
@@ -78,22 +65,6 @@ def test_bad_rows_are_not_looked_for_without_end(job: Job) -> None:
     with pytest.raises(ConstraintError):
         job.driver.write(0, work)
     assert work.log.count("search") == 8
-
-
-def test_a_superseded_driver_does_not_search(job: Job) -> None:
-    """Its rows would stand in the way of the newer one's."""
-    work = job.work(fail_copy=[REFUSED], searches=[1])
-    abort = job.driver._abort
-
-    def overtaken(error: DataError, attempt: Attempt | None) -> None:
-        abort(error, attempt)
-        other = Job(sides=job, run_id="newer")
-        other.driver.recover()
-
-    job.driver._abort = overtaken  # type: ignore[method-assign]
-    with pytest.raises(SupersededError):
-        job.driver.write(0, work)
-    assert job.store.committed == []
 
 
 def test_a_skip_is_compared_without_the_rows_that_were_left_out(job: Job) -> None:
@@ -160,21 +131,3 @@ def test_a_login_that_is_refused_ends_the_query_at_once(*, decided: bool, caplog
         job.driver.write(0, job.work(fail=[] if decided else [refused]))
     assert job.clock.now_s() == began_s
     assert "failed; retrying" not in caplog.text
-
-
-def test_each_step_has_the_time_since_the_one_before_it() -> None:
-    """Of a batch that ran twice: steps that were reached twice have the sum, and the times add up to the whole."""
-    clock = FakeClock()
-    times = StepTimes(clock)
-    clock.now += 100
-    times.begin()
-    reached = [(Step.PLACE, 1.0), (Step.PRODUCE, 2.0), (Step.RECOVER, 4.0), (Step.PLACE, 8.0), (Step.PRODUCE, 16.0)]
-    for step, seconds in reached:
-        clock.now += seconds
-        times(step)
-    assert times.by_step == {"place": 9.0, "produce": 18.0, "recover": 4.0}
-    assert times.total_s == 31.0
-    assert times.figures == {"seconds": 31.0, "step_seconds": times.by_step}
-    times.begin(source_lag=4)
-    assert times.figures == {"seconds": 0, "step_seconds": {}, "source_lag": 4}
-    assert (times.by_step, times.total_s) == ({}, 0.0)

@@ -15,7 +15,6 @@ from spark_2pc_sink.errors import (
     DatabaseUnreachableError,
     HaltCause,
     InDoubtError,
-    LocalProtocolError,
     StateStoreError,
     SupersededError,
     TransactionExpiredError,
@@ -27,9 +26,8 @@ from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import Decided
 from tests.harness.halts import halts
-from tests.unit.fakes.batch_work import FakeWork
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
+from tests.unit.fakes.fake_kafka import PARTITION
 from tests.unit.sink.driver.batch_jobs import ID, Job, started
 
 
@@ -143,26 +141,6 @@ def test_a_decision_that_the_database_lost_lets_no_batch_follow_it(
         start_again()
 
 
-def test_a_decision_that_the_database_lost_before_kafka_followed_halts(job: Job) -> None:
-    """C5: EndTxn is sent, its note finds the row behind, and recovery halts before anything is written again."""
-    behind = job.row()
-    job.on_step = lambda step: fail_over(job, behind) if step is Step.DECIDE else None
-    with halts(HaltCause.DATABASE_BEHIND):
-        job.driver.write(0, job.work())
-    assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
-
-
-def test_a_decision_that_the_database_lost_after_recovery_halts(job: Job) -> None:
-    """C5: the InitProducerId of recovery has taken the commit from Kafka's view; what this driver saw is left."""
-    behind = job.row()
-    job.driver.write(0, job.work())
-    job.driver.recover()
-    fail_over(job, behind)
-    with halts(HaltCause.COMMITS_LOST, match="left the state row at done, decision 0:0, and"):
-        job.driver.write(0, job.work())
-    assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
-
-
 @pytest.mark.parametrize("error", [BatchRetryError(reason="a task ran again"), RuntimeError("an executor was lost")])
 def test_a_failed_attempt_is_thrown_away_and_the_batch_runs_in_a_new_transaction(
     job: Job, error: Exception, caplog: pytest.LogCaptureFixture
@@ -230,22 +208,12 @@ def test_an_empty_batch_has_no_transaction(job: Job) -> None:
     assert work.tickets[0].producer == ProducerIdAndEpoch(0, 1)
 
 
-@pytest.mark.parametrize(
-    ("own_timeout", "limit"),
-    [
-        (True, r"transaction\.timeout\.ms=60000 of kafka=\{\.\.\.\} .*maxOffsetsPerTrigger.*, raise it \(to at most"),
-        (
-            False,
-            r"transaction\.max\.timeout\.ms=60000 of the brokers .*maxOffsetsPerTrigger.*, raise it on the brokers",
-        ),
-    ],
-    ids=["the user's limit", "the brokers' limit"],
-)
-def test_a_batch_that_outlives_the_transaction_timeout_is_not_decided(limit: str, *, own_timeout: bool) -> None:
+def test_a_batch_that_outlives_the_transaction_timeout_is_not_decided() -> None:
     """A17, B1: what Kafka would abort is not decided; the error says how to make it fit, and which limit it was."""
     job = Job()
-    job.kafka.timeout_ms, job.kafka.own_timeout = 60_000, own_timeout
+    job.kafka.timeout_ms, job.kafka.own_timeout = 60_000, True
     job.driver.recover()
+    limit = r"transaction\.timeout\.ms=60000 of kafka=\{\.\.\.\} .*maxOffsetsPerTrigger.*, raise it \(to at most"
 
     def take_long(step: Step) -> None:
         if step is Step.PRODUCE:
@@ -256,34 +224,6 @@ def test_a_batch_that_outlives_the_transaction_timeout_is_not_decided(limit: str
         job.driver.write(0, job.work())
     assert job.store.committed == []
     assert len(job.kafka.aborted) == 1
-
-
-def test_with_two_phase_commit_a_batch_may_take_as_long_as_it_wants() -> None:
-    """KIP-939: the transaction never times out."""
-    job = Job()
-    job.kafka.broker.configure(two_phase_commit_enable=True)
-    job.driver.recover()
-
-    def take_a_day(step: Step) -> None:
-        if step is Step.PRODUCE:
-            job.clock.now += 86_400
-
-    job.on_step = take_a_day
-    assert job.driver.write(0, job.work()).placement is Placement.RUN
-
-
-def test_below_version_two_each_transaction_takes_a_new_epoch_and_adds_its_partitions() -> None:
-    """B24: there the epoch is not bumped at EndTxn, so a pair would not name one transaction."""
-    job = Job()
-    job.kafka.broker.configure(transaction_version=0)
-    job.driver.recover()
-    works = [job.work(), job.work()]
-    for batch_id, work in enumerate(works):
-        job.driver.write(batch_id, work)
-    first, second = (work.tickets[0].producer for work in works)
-    assert first != second
-    assert job.kafka.added == [PARTITION]
-    assert job.row().settled == str(second)
 
 
 def test_no_transaction_begins_with_an_exhausted_epoch(job: Job) -> None:
@@ -364,27 +304,6 @@ def test_a_database_that_restarts_between_batches_is_waited_for(job: Job) -> Non
     assert len(job.kafka.committed) == 2
 
 
-def test_a_driver_superseded_while_it_waited_for_the_database_begins_nothing(job: Job) -> None:
-    """A12, C11: else it would leave a transaction open that nobody ends."""
-    check, newer = job.store.check_generation, Job(sides=job, run_id="newer")
-    job.driver.write(0, job.work())
-
-    def take_over(step: Step) -> None:
-        if step is Step.RECOVER:
-            newer.driver.recover()
-
-    def broken(transactional_id: str, generation: int) -> StateRow:
-        job.store.check_generation = check  # type: ignore[method-assign]
-        job.on_step = take_over
-        raise StateStoreError(operation="read", detail="server closed the connection unexpectedly")
-
-    job.store.check_generation = broken  # type: ignore[method-assign]
-    work = job.work()
-    with pytest.raises(SupersededError, match="newer"):
-        job.driver.write(1, work)
-    assert work.log == []
-
-
 @pytest.mark.parametrize("decided", [False, True])
 def test_a_database_that_stays_away_ends_the_query_with_the_right_error(job: Job, *, decided: bool) -> None:
     """D3: before the decision the first error, after it InDoubtError."""
@@ -405,12 +324,6 @@ def test_a_database_that_stays_away_ends_the_query_with_the_right_error(job: Job
     job.store.claim = unreachable  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="an executor was lost"):
         job.driver.write(0, job.work(fail=[RuntimeError("an executor was lost")]))
-
-
-def test_writing_without_recovery_is_refused() -> None:
-    """Step 0 comes first."""
-    with pytest.raises(LocalProtocolError, match="recover"):
-        Job().driver.write(0, FakeWork(FakeKafka()))
 
 
 @pytest.mark.parametrize("lose", ["anew", "truncated"])
@@ -434,20 +347,3 @@ def test_records_that_are_gone_after_end_txn_are_not_noted_as_done(lose: str) ->
     job.on_step = lambda _: None
     with halts(HaltCause.TOPIC_REMADE):
         job.driver.write(0, job.work())
-
-
-def test_a_broker_that_is_behind_the_others_raises_no_alarm() -> None:
-    """B18: the second look has the topic as it was, so the batch is done, and was written once."""
-    job = Job()
-    job.kafka.topic_ids = {PARTITION.topic: "id"}
-    job.driver.recover()
-    seen: list[str] = []
-
-    def answer(name: str) -> None:
-        if name == "view_logs":
-            seen.append(name)
-            job.kafka.topic_ids = {PARTITION.topic: "stale" if len(seen) == 1 else "id"}
-
-    job.kafka.before = answer
-    job.driver.write(0, job.work())
-    assert (job.row().status, len(job.kafka.committed), len(seen)) == ("done", 1, 2)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spark_2pc_sink.sink.job import bad_row_search
-from spark_2pc_sink.sink.job.bad_row_search import TableTrial
 from spark_2pc_sink.sink.job.batch_size import (
     AIMED_ROWS_MAX,
     AIMED_ROWS_MIN,
@@ -24,9 +21,6 @@ from spark_2pc_sink.sink.job.batch_size import (
 )
 from spark_2pc_sink.sink.job.classic_query import is_plain_plan
 from spark_2pc_sink.sink.job.task_plan import TaskReceipt, TaskResults
-from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
-from spark_2pc_sink.sink.stream.background_task import AttemptThreads
-from spark_2pc_sink.testing import wait_until
 
 SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 ROWS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -87,16 +81,6 @@ def test_where_there_is_room_the_bound_is_lifted() -> None:
     bound.note(read((1, 1)))
     bound.apply(session)  # type: ignore[arg-type]
     assert session.sets == [(SETTING, BOUNDED), (SETTING, UNBOUNDED)]
-
-
-def test_after_a_failure_or_a_small_batch_it_is_bounded_again() -> None:
-    session, bound = Session(), ArrowBatchSize()
-    bound.apply(session)  # type: ignore[arg-type]
-    bound.note(read((1, 1)))
-    bound.apply(session)  # type: ignore[arg-type]
-    bound.forget()
-    bound.apply(session)  # type: ignore[arg-type]
-    assert session.value == BOUNDED
 
 
 def test_what_somebody_else_has_set_stays() -> None:
@@ -226,70 +210,3 @@ def plan(*names: str) -> Any:
 )
 def test_rows_come_straight_through_selects_alone(names: tuple[str, ...], straight: bool) -> None:
     assert is_plain_plan(plan(*names)) is straight
-
-
-class TryFailedError(Exception):
-    """What the database raises."""
-
-
-class Table:
-    def __init__(self, connection: object, _table: object, *, output: str, most: int) -> None:
-        assert (connection, output) == ("connection", "table t")
-        self.tried: list[bytes] = []
-        self.most = most
-
-    @property
-    def too_many(self) -> bool:
-        return len(self.tried) > self.most
-
-    def take(self, part: bytes) -> None:
-        if part == b"!":
-            raise TryFailedError
-        self.tried.append(part)
-
-
-@pytest.fixture
-def source(monkeypatch: pytest.MonkeyPatch) -> AttemptInput:
-    """No database: each byte is a part."""
-    monkeypatch.setattr(bad_row_search, "TableSift", Table)
-    parts = SimpleNamespace(all_of=lambda sent: [bytes([byte]) for byte in sent])
-    monkeypatch.setattr(bad_row_search, "SiftedPart", parts)
-    return AttemptInput(2**20, 2)
-
-
-def tries(source: AttemptInput, *, most: int = 100) -> TableTrial:
-    opened: list[Any] = ["connection"]
-    table: Any = None
-    return TableTrial(source, table, opened.pop, "table t", most)
-
-
-def send(source: AttemptInput, task: int, parts: bytes) -> None:
-    stream = LocalStream(source, task, 7)
-    stream.rows(0, parts, len(parts))
-    stream.finish()
-
-
-def test_parts_are_tried_while_the_job_runs(source: AttemptInput) -> None:
-    """The transaction is opened once."""
-    running = tries(source)
-    with AttemptThreads(source, running.task):
-        send(source, 0, b"ab")
-        wait_until(lambda: source.held_bytes == 0, deadline_s=10, what="the parts to be tried")
-        send(source, 1, b"c")
-    table: Any = running.finish()
-    assert table.tried == [b"a", b"b", b"c"]
-
-
-def test_no_more_is_tried_than_is_wanted(source: AttemptInput) -> None:
-    """What comes after that is taken, so that tasks end, and not looked at."""
-    running = tries(source, most=1)
-    with AttemptThreads(source, running.task):
-        send(source, 0, b"abcd")
-    table: Any = running.finish()
-    assert (table.tried, source.held_bytes) == ([b"a", b"b"], 0)
-
-
-def test_the_error_of_a_try_ends_the_tasks(source: AttemptInput) -> None:
-    with pytest.raises(TryFailedError), AttemptThreads(source, tries(source).task):
-        send(source, 0, b"!")
-    assert isinstance(source.failure, TryFailedError)

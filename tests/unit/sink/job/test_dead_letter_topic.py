@@ -66,20 +66,6 @@ def fake() -> Iterator[FakeCluster]:
     running.close()
 
 
-def test_letters_are_sent_with_the_pair_and_counted(fake: FakeCluster) -> None:
-    """Each once, with the sequence numbers of their partition; what a replay makes of them has the same digest."""
-    with Sides(fake) as sides:
-        sent = sides.topic.send(TICKET, BAD, 3)
-        assert (sent.count, sent.sent) == (3, 3)
-        assert sorted(sent.offsets) == sides.topic.partitions(BAD, 3)
-        assert sum(last - first + 1 for first, last in sent.offsets.values()) == 3
-        assert sent.record_bytes == sum(len(batch.payload) for batch in sent.batches)
-        again = sides.topic.encoded(BadRows(reversed(list(BAD.values()))), 3)
-        assert (again.count, again.digest, again.sent) == (3, sent.digest, 0)
-        assert sides.topic.encoded(BAD, 4).digest != sent.digest
-    assert {request.body.transactional_id for request in fake.of(Api.PRODUCE)} == {"orders"}
-
-
 def test_a_batch_without_bad_rows_and_a_sink_without_the_topic_ask_nobody(fake: FakeCluster) -> None:
     for options, bad in (({}, BadRows()), ({"dead_letter_topic": None}, BAD)):
         with Sides(fake, **options) as sides:

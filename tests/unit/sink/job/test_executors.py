@@ -9,7 +9,6 @@ import pickle
 import shlex
 import socket
 import sys
-import threading
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -52,10 +51,6 @@ def faults(*answers: ExecutorAnswer) -> list[str]:
     return list(judge(answers, OURS).faults.values())
 
 
-def warnings(*answers: ExecutorAnswer) -> list[str]:
-    return list(judge(answers, OURS).warnings.values())
-
-
 def test_each_host_has_one_sentence() -> None:
     """Two executors of one host say the same; hosts come by name."""
     assert faults(
@@ -78,17 +73,6 @@ def test_another_minor_version_of_pyspark_is_refused() -> None:
     ]
     assert faults(answer("a", versions=OURS | {"pyspark": "4.3.2"})) == []
     assert faults(answer("a", versions={})) == []
-
-
-def test_another_major_version_of_an_encoder_is_said() -> None:
-    """A release below 1 promises nothing to the next minor one."""
-    other = OURS | {"pyarrow": "15.0.2", "pgpq": "0.13.0", "lz4": "4.3.0"}
-    assert faults(answer("a", versions=other)) == []
-    (said,) = warnings(answer("a", versions=other))
-    assert said == (
-        "a: /usr/bin/python3 encodes with other libraries than the driver (pyarrow 15.0.2 for 26.0.1, pgpq 0.13.0 for "
-        "0.12.1): install the same on both"
-    )
 
 
 CLUSTER: Final[Any] = SimpleNamespace(conf={"spark.master": "spark://host:7077"})
@@ -144,9 +128,6 @@ def test_the_probe_runs_where_the_package_is_missing(monkeypatch: pytest.MonkeyP
     assert found["missing"] == "import of spark_2pc_sink halted; None in sys.modules"
     used = {step.argval for step in dis.get_instructions(run) if step.opname == "LOAD_GLOBAL"}
     assert used <= vars(builtins).keys()
-
-
-DEADLINE_S: Final = 30
 
 
 def session(master: str, python: str = sys.executable) -> Any:
@@ -240,13 +221,6 @@ def test_one_that_joins_in_the_middle_of_a_batch_is_named_when_a_task_fails(
     assert refused.value.value == "10.0.0.7, 10.0.0.8"
 
 
-def test_any_other_error_of_a_job_stays_as_it_is(cluster: Cluster) -> None:
-    watch = watch_over(cluster)
-    with pytest.raises(PySparkException, match="ValueError"), watch.naming():
-        raise PySparkException(f"{LOST}ValueError: 7")
-    assert cluster.asked == 0
-
-
 def test_nothing_is_asked_where_there_are_no_executors_and_where_no_client_is_told(cluster: Cluster) -> None:
     cluster.spark = session("local[2]")
     watch = watch_over(cluster)
@@ -276,27 +250,6 @@ def test_another_python_of_a_local_master_is_named_when_a_task_fails(cluster: Cl
         raise PySparkException(f"{LOST}ModuleNotFoundError: No module named 'spark_2pc_sink'")
     assert (refused.value.option, refused.value.value) == ("PYSPARK_PYTHON", str(other))
     assert f"set PYSPARK_PYTHON={shlex.quote(sys.executable)}, " in refused.value.remedy
-
-
-def test_a_start_asks_on_the_driver_meanwhile(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = threading.Barrier(2)
-
-    def ask(*_: object) -> list[ExecutorAnswer]:
-        both.wait(DEADLINE_S)
-        return cluster.ask()
-
-    monkeypatch.setattr(executors, "_ask", ask)
-    with watch_over(cluster).begun():
-        both.wait(DEADLINE_S)
-    assert cluster.asked == 1
-
-
-def test_a_broken_executor_ends_a_start_behind_the_block(cluster: Cluster) -> None:
-    cluster.answers = [answer("a", missing="No module named 'pgpq'")]
-    ended = []
-    with pytest.raises(ConfigurationError, match="No module named 'pgpq'"), watch_over(cluster).begun():
-        ended.append("block")
-    assert ended == ["block"]
 
 
 def test_a_second_query_of_the_application_does_not_ask_those_that_have_passed(cluster: Cluster) -> None:

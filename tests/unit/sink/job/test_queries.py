@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from py4j.protocol import Py4JNetworkError
 
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
 from spark_2pc_sink.options import SinkOptions
@@ -68,19 +66,6 @@ def session(*queries: str) -> Any:
 @pytest.fixture
 def beside_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WORKER_URL, "sc://localhost:15002/;user_id=me")
-
-
-def test_outside_foreach_batch_there_is_no_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(WORKER_URL, raising=False)
-    with pytest.raises(ConfigurationError, match=r"sink\.write\(df, batch_id=…\)"):
-        ConnectQuery.of(session("a"), "orders", None)
-
-
-@pytest.mark.usefixtures("beside_server")
-def test_a_named_query_is_not_looked_for() -> None:
-    query = ConnectQuery.of(session("a", "b"), "orders", None)
-    assert query.ids.query_id == "query 'orders'"
-    assert not query.is_stopping()
 
 
 @pytest.mark.usefixtures("beside_server")
@@ -152,11 +137,6 @@ def execution(
     return instance_of(name, fields, trigger=lambda: instance_of(trigger))
 
 
-def test_a_spark_without_the_fields_is_not_asked_further() -> None:
-    """They are private to Spark, and may have other names one day."""
-    check_query(instance_of(MICRO_BATCH, trigger=lambda: instance_of(PROCESSING_TIME)))
-
-
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -191,14 +171,6 @@ def test_a_query_is_stopping_when_it_is_no_longer_active(is_active: Callable[[],
     """A14: no further attempt begins then."""
     query = classic(is_active)
     assert (query.is_running(), query.is_stopping()) == (running, not running)
-
-
-@pytest.mark.parametrize("error", [Py4JNetworkError("no JVM"), ConnectionRefusedError()])
-def test_a_query_whose_jvm_is_gone_does_not_run(error: Exception) -> None:
-    def ask() -> bool:
-        raise error
-
-    assert not classic(ask).is_running()
 
 
 def options(**given: Any) -> SinkOptions:
@@ -294,25 +266,6 @@ def test_queries_that_have_ended_are_forgotten(sinks: SinksOfRuns) -> None:
     assert len(sinks) == 1
 
 
-def test_of_two_threads_one_is_refused() -> None:
-    """Both call for the first time at the same moment."""
-    sinks, refused, ready = SinksOfRuns(), [], threading.Barrier(2)
-
-    def call(table: str) -> None:
-        ready.wait(10)
-        try:
-            check_in(sinks, table=table)
-        except ConfigurationError as error:
-            refused.append(error)
-
-    threads = [threading.Thread(target=call, args=(table,)) for table in ("a", "b")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert len(refused) == 1
-
-
 def halt(cause: HaltCause) -> HaltError:
     return HaltError(
         transactional_id="orders",
@@ -341,40 +294,12 @@ def test_a_function_that_goes_on_after_an_error_is_told_so_at_the_next_batch(sin
         assert halted.value.remedies[0].startswith("call the sink for every batch")
 
 
-def test_a_function_that_tries_the_same_batch_again_may(sinks: SinksOfRuns, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(OSError, match="for a moment"):
-        call(sinks, 1, OSError("for a moment"))
-    call(sinks, 1)
-    call(sinks, 2)
-    assert caplog.messages == []
-
-
-def test_a_function_that_goes_on_with_luck_is_told_so_in_the_log(
-    sinks: SinksOfRuns, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The batch was in doubt, and has been completed since."""
-    with pytest.raises(OSError, match="late"):
-        call(sinks, 1, OSError("late"))
-    call(sinks, 2)
-    (said,) = caplog.messages
-    assert "continued after an error of the sink in batch 1" in said
-
-
 def test_a_second_call_for_one_batch_with_other_rows_is_named_as_that(sinks: SinksOfRuns) -> None:
     """A20: the first has written the batch, and the check of replays refuses the second."""
     call(sinks, 1)
     with pytest.raises(HaltError, match="called the sink twice for batch 1 in this run") as halted:
         call(sinks, 1, halt(HaltCause.REPLAY_DIFFERS))
     assert "unionByName" in halted.value.remedies[0]
-
-
-def test_another_run_s_calls_explain_nothing(sinks: SinksOfRuns) -> None:
-    with pytest.raises(OSError, match="late"):
-        call(sinks, 1, OSError("late"))
-    restarted = RunIds("query", "next run")
-    check_in(sinks, restarted)
-    with pytest.raises(HaltError, match="as recovery sees it"):
-        call(sinks, 2, halt(HaltCause.REPLAY_DIFFERS), run=restarted)
 
 
 @pytest.mark.parametrize(

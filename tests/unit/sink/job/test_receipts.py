@@ -39,12 +39,6 @@ def test_a_missing_receipt_is_refused(came: tuple[int, ...]) -> None:
         read(*map(receipt, came))
 
 
-def test_no_receipt_at_all_is_an_empty_batch() -> None:
-    """A16: Spark had no partition to run a task on."""
-    assert (read().rows, read().digest) == (0, 0)
-    read().check_arrived({})
-
-
 def test_two_receipts_of_one_task_are_refused() -> None:
     """A4: two attempts of one task both came through."""
     with pytest.raises(BatchRetryError, match="two receipts"):

@@ -9,13 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from google.protobuf import text_format
 from py4j.protocol import Py4JError
-from pyspark.sql.connect.logging import logger
-from pyspark.sql.connect.proto import Plan
 
-from spark_2pc_sink import DualWriteSink
-from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
+from spark_2pc_sink.recipe.placement import RunRecord
 from spark_2pc_sink.sink.job import session_facts
 from spark_2pc_sink.sink.job.classic_query import Node, PlanExecution, run_record, shows_no_rows
 
@@ -67,10 +63,6 @@ def test_everything_else_shows_nothing(actions: list[PlanExecution]) -> None:
     assert not shows_no_rows(STREAM, actions)
 
 
-def test_a_query_that_is_not_visible_shows_nothing() -> None:
-    assert run_record(SimpleNamespace(), "run", None, range(1, 3)) == NOTHING_SHOWN  # type: ignore[arg-type]
-
-
 def test_a_spark_without_this_record_shows_what_is_finished(caplog: pytest.LogCaptureFixture) -> None:
     """Another release may keep it elsewhere; that is said, and no batch is taken for empty."""
 
@@ -95,34 +87,3 @@ def test_bytes_are_shown_by_their_number(name: str, caplog: pytest.LogCaptureFix
     assert encoded[:32] not in caplog.text
     assert f"PythonFunction\nj({len(encoded)} characters of Base64)\nro12" in caplog.text
     assert "!yro13" in caplog.text
-
-
-@pytest.fixture
-def connect_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log of Spark Connect's client as SPARK_CONNECT_LOG_LEVEL=debug makes it."""
-    monkeypatch.setattr(logger, "disabled", False)
-    monkeypatch.setattr(logger, "filters", [])
-
-
-@pytest.mark.usefixtures("connect_log")
-def test_a_sink_that_spark_connect_sends_is_shown_by_its_size(caplog: pytest.LogCaptureFixture) -> None:
-    """As the client logs its request; the rest of it stays."""
-    sink = DualWriteSink(
-        transactional_id="orders",
-        kafka={"bootstrap.servers": "h:1"},
-        database="postgresql://me:planted@h/d",
-        topic="orders",
-        table="orders",
-    )
-    plan = Plan()
-    start = plan.command.write_stream_operation_start
-    start.query_name = 'the "orders"'
-    start.foreach_batch.python_function.command = pickle.dumps(sink)
-    compressed = Plan()
-    compressed.compressed_operation.data = b"compressed-planted" * 2
-    with caplog.at_level(logging.DEBUG, logger=logger.name):
-        for each in (plan, compressed):
-            logger.debug(f"Request: {text_format.MessageToString(each, as_one_line=True)}")
-    assert "planted" not in caplog.text
-    assert "characters of bytes" in caplog.text
-    assert 'query_name: "the \\"orders\\""' in caplog.text

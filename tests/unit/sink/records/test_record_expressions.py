@@ -150,7 +150,3 @@ def test_the_json_of_the_table_is_not_made_twice(kind: t.DataType, shared: str |
     assert column.select({"c"}) == shared
     assert column.select({"other"}) == f"{column.sql} AS _2pc_json_0"
     assert not column.guarded
-
-
-def test_where_nulls_are_kept_a_struct_is_what_the_table_gets() -> None:
-    assert made(STRUCT, keeps="nulls").select({"c"}) is None

@@ -227,14 +227,6 @@ def text_of(kind: str, *columns: pa.Array, keeps_null: bool = False) -> list[byt
     return made
 
 
-def test_floats_have_the_digits_of_java() -> None:
-    numbers = pa.array([2e23, None, float("nan"), float("-inf")])
-    texts = pa.array(["2.0E23", None, "NaN", "-Infinity"], pa.string())
-    assert text_of("DoubleType", numbers, texts) == [b'{"c":2.0E23}', b"{}", b'{"c":"NaN"}', b'{"c":"-Infinity"}']
-    assert text_of("DoubleType", numbers[:2], texts[:2]) == [b'{"c":2.0E23}', b"{}"]
-    assert text_of("FloatType", numbers[1:2].cast(pa.float32()), texts[1:2]) == [b"{}"]
-
-
 @pytest.mark.parametrize(
     ("units", "text"),
     [(0, "0E-10"), (9_999, "9.999E-7"), (10_000, "0.0000010000")],
@@ -269,35 +261,3 @@ def test_timestamps_have_the_offset_of_their_time_zone(microseconds: int, offset
     at, local = (pa.array([number, None], pa.int64()) for number in (microseconds, near + offset_s * 1_000_000))
     columns = (at.cast(pa.timestamp("us", tz="Europe/London")), local.cast(pa.timestamp("us")))
     assert text_of(ZONED, *columns) == [f'{{"c":"{text}"}}'.encode(), b"{}"]
-
-
-def test_json_of_spark_s_own_is_put_in_as_it_is() -> None:
-    nested = pa.array(['{"a":[null]}', None, "[]"], pa.large_string())
-    assert text_of(NESTED, nested) == [b'{"c":{"a":[null]}}', b"{}", b'{"c":[]}']
-    wrapped = pa.array(['{"v":"2020-01-01"}', None, '{"v":{}}'], pa.large_string())
-    assert text_of(WRAPPED, wrapped) == [b'{"c":"2020-01-01"}', b"{}", b'{"c":{}}']
-
-
-def test_nulls_that_are_kept() -> None:
-    schema = t.StructType(
-        [t.StructField("n", t.IntegerType()), t.StructField("s", t.StringType()), t.StructField("m", t.StringType())]
-    )
-    arrow = pa.schema([("n", pa.int32()), ("s", pa.string()), ("m", pa.large_string())])
-    rows = batch([(None, None, "x"), (1, "a", None), (None, None, None)], arrow)
-    kept = fields(schema, {**UTC, IGNORE_NULLS: "false"})
-    assert json_values(rows, kept).to_pylist() == [
-        b'{"n":null,"s":null,"m":"x"}',
-        b'{"n":1,"s":"a","m":null}',
-        b'{"n":null,"s":null,"m":null}',
-    ]
-    assert json_values(rows.slice(1, 1), kept).to_pylist() == [b'{"n":1,"s":"a","m":null}']
-
-
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [("a\nb", b"a\\nb"), ('q"\\', b'q\\"\\\\')],
-)
-def test_names_are_escaped_like_texts(name: str, written: bytes) -> None:
-    schema = t.StructType([t.StructField(name, t.IntegerType())])
-    rows = pa.record_batch([pa.array([1], pa.int32())], names=[name])
-    assert json_values(rows, fields(schema)).to_pylist() == [b'{"' + written + b'":1}']

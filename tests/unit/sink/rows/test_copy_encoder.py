@@ -182,12 +182,6 @@ def test_value_that_cannot_be_stored_is_refused_with_its_row(
     assert encoder.finish() == b"", "something of the batch was encoded"
 
 
-def test_null_where_the_table_has_not_null() -> None:
-    plan = plan_for(t.StringType(), "text", nullable=False)
-    with pytest.raises(UnstorableValueError, match=r"column 'x' of the row with id=101: null .* text NOT NULL"):
-        CopyEncoder(replace(plan.copy_plan, row_key="id")).encode(batch_of(["a", None]))
-
-
 def test_row_is_told_by_its_upsert_key_or_its_number() -> None:
     bad = batch_of(["a", "\x00"])
     with pytest.raises(UnstorableValueError) as by_key:
@@ -315,16 +309,6 @@ def test_uuids_in_canonical_form(values: list[str | None]) -> None:
 def test_integers_in_range(values: list[int | None]) -> None:
     check = WholeNumberRange(-(2**15), 2**15 - 1, "smallint")
     agrees(check, values, pa.int64(), lambda number: -(2**15) <= number < 2**15)
-
-
-@given(st.lists(st.none() | st.dates(), max_size=5))
-def test_dates_and_timestamps_are_compared_by_the_number_behind_them(values: list[dt.date | None]) -> None:
-    epoch, bound = dt.date(1970, 1, 1), dt.date(1969, 6, 1)
-    day = WholeNumberRange((bound - epoch).days, 2**31 - 1, "date")
-    agrees(day, values, pa.date32(), lambda date: date >= bound)
-    moments = [value and dt.datetime.combine(value, dt.time()) for value in values]
-    microsecond = WholeNumberRange((bound - epoch).days * 86_400_000_000, 2**63 - 1, "timestamp")
-    agrees(microsecond, moments, pa.timestamp("us"), lambda moment: moment.date() >= bound)
 
 
 @given(st.lists(st.none() | st.datetimes(), max_size=5))

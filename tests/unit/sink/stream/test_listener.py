@@ -153,19 +153,6 @@ def test_all_tasks_bring_all_that_they_send_in_its_order(
     assert totals[4][1][1] == LaneTotals(record_bytes=20 * 300_002, records=40, digest=140)
 
 
-def test_small_pieces_of_rows_become_large_frames(attempt: StreamAttempt) -> None:
-    with TaskStream(attempt.address, 0, 0) as stream:
-        for _ in range(1000):
-            stream.rows(0, bytes(1000), 2)
-        stream.rows(0, b"", 0)
-        stream.rows(0, bytes(2 * FRAME_BYTES), 3)
-        stream.finish()
-    frames = []
-    while isinstance(found := attempt.take(FrameKind.ROWS, 0), Released):
-        frames.append((len(found.frame.payload), found.frame.count))
-    assert frames == [(524_000, 1048), (476_000, 952), (2 * FRAME_BYTES, 3)]
-
-
 @pytest.mark.parametrize("local", [True, False])
 def test_the_driver_answers_questions_while_it_waits_for_room(attempt: StreamAttempt, local: bool) -> None:
     consumers = Consumers(attempt)
@@ -320,22 +307,6 @@ def test_a_crowd_of_strangers_does_not_keep_a_task_out(attempt: StreamAttempt) -
     assert attempt.failure is None
 
 
-@pytest.mark.parametrize("encrypted", [True, False])
-def test_tls_and_plain_do_not_meet(encrypted: bool) -> None:
-    limits = replace(LIMITS, io_deadline_s=5)
-    with (
-        a_listener(encrypted=True, limits=limits) as one,
-        a_listener(limits=limits) as other,
-        one.open_attempt() as with_tls,
-        other.open_attempt() as plain,
-    ):
-        asked, shown = (plain, with_tls) if encrypted else (with_tls, plain)
-        address = replace(asked.address, certificate=shown.address.certificate)
-        with pytest.raises(BatchRetryError, match="TLS failed" if encrypted else "to the driver at"):
-            send_whole(address, 0, b"own")
-        assert asked.failure is None
-
-
 def test_only_the_certificate_of_the_run_is_accepted() -> None:
     with (
         a_listener(encrypted=True) as one,
@@ -444,12 +415,6 @@ def test_the_listener_of_a_query_that_has_ended_gives_its_port_to_another() -> N
             assert list(again.finished) == [0]
 
 
-def test_an_address_that_the_driver_does_not_have_is_named() -> None:
-    listener = StreamListener(StreamEndpoint("192.0.2.1", HOST), LIMITS)
-    with listener, pytest.raises(ConfigurationError, match=r"192\.0\.2\.1 \(spark\.driver\.bindAddress\)"):
-        _ = listener.open_attempt().address
-
-
 def test_nothing_is_left_of_a_listener() -> None:
     process = psutil.Process()
     before = (threading.active_count(), process.num_fds())
@@ -460,10 +425,3 @@ def test_nothing_is_left_of_a_listener() -> None:
         connections.enter_context(socket.create_connection((HOST, attempt.address.port)))
     assert (threading.active_count(), process.num_fds()) == before
     assert isinstance(attempt.failure, BatchRetryError)
-
-
-def test_a_batch_that_the_driver_encodes_opens_no_port() -> None:
-    before = psutil.Process().num_fds()
-    with a_listener() as listener, listener.open_attempt() as attempt:
-        LocalStream(attempt).finish()
-        assert psutil.Process().num_fds() == before

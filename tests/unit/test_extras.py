@@ -18,17 +18,51 @@ OPTIONAL = {
 }
 
 
-def test_the_base_needs_no_optional_package() -> None:
+#: Commands that need an extra, and its name.
+NEED_AN_EXTRA = {
+    "coordinator": (["--in-memory", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"], "coordinator"),
+    "exporter": (["--bootstrap-server", "h:1", "--database", "postgresql://h/d"], "metrics"),
+    "dashboard": (["--bootstrap-server", "h:1", "--database", "postgresql://h/d"], "dashboard"),
+    "verify": (
+        ["--bootstrap-server", "h:1", "--database", "postgresql://h/d", "--transactional-id", "t"],
+        "verify",
+    ),
+}
+
+
+def test_the_base_needs_no_optional_package_and_the_rest_names_its_extra() -> None:
     """In one process: what was loaded for a line before needs none either."""
     lines = (
         "import jdbc_state; [getattr(jdbc_state, name) for name in jdbc_state.__all__]",
         "import spark_2pc_sink; [getattr(spark_2pc_sink, name) for name in spark_2pc_sink.__all__]",
         "from spark_2pc_sink.producer import TransactionalWriter",
-        "from spark_2pc_sink.cli import main; codes = main(['recover', '--help']), main(['--help'])",
-        "assert codes == (0, 0)",
+        "from spark_2pc_sink.recipe.steps import Step",
+        "from spark_2pc_sink.sink.driver.step_observer import BatchSpans",
+        "spans = BatchSpans('orders')",
+        "with spans.span('batch', batch_id=1):",
+        "    spans.reached(Step.PLACE)",
+        "    spans.report(None)",
+        "from spark_2pc_sink.cli import main",
+        "def code_of(words):",
+        "    try:",
+        "        return main(words)",
+        "    except SystemExit as ended:",
+        "        return ended.code",
+        "assert [code_of(['recover', '--help']), code_of(['--help'])] == [0, 0]",
+        f"codes = [code_of(words) for words in {[[command, *words] for command, (words, _) in NEED_AN_EXTRA.items()]}]",
+        f"assert codes == [1] * {len(NEED_AN_EXTRA)}, codes",
+        "from spark_2pc_sink.testing import ReferenceCoordinator",
     )
     done = run_without(OPTIONAL, "\n".join(lines))
-    assert (done.returncode, done.stderr) == (0, "")
+    *commands, testing = [line for line in done.stderr.splitlines() if "is not installed" in line]
+    assert len(commands) == len(NEED_AN_EXTRA)
+    for line, (_, extra_) in zip(commands, NEED_AN_EXTRA.values(), strict=True):
+        assert line.startswith("spark-2pc: ")
+        assert f"run {install_command(extra_)} in the directory of spark_2pc_sink" in line
+    assert testing == (
+        "spark_2pc_sink.extras.MissingExtraError: confluent_kafka is not installed: "
+        f"run {install_command('testing')} in the directory of spark_2pc_sink"
+    )
 
 
 def test_executors_need_no_extra_at_all() -> None:
@@ -44,37 +78,11 @@ def test_executors_need_no_extra_at_all() -> None:
     assert int(done.stdout) > 20
 
 
-def test_the_servers_of_testing_name_their_extra() -> None:
-    done = run_without(OPTIONAL, "from spark_2pc_sink.testing import ReferenceCoordinator")
-    error = f"MissingExtraError: confluent_kafka is not installed: run {install_command('testing')} in the directory"
-    assert done.stderr.splitlines()[-1] == f"spark_2pc_sink.extras.{error} of spark_2pc_sink"
-
-
-def test_a_run_without_opentelemetry_makes_no_spans() -> None:
-    lines = (
-        "from spark_2pc_sink.recipe.steps import Step\n"
-        "from spark_2pc_sink.sink.driver.step_observer import BatchSpans\n"
-        "spans = BatchSpans('orders')\n"
-        "with spans.span('batch', batch_id=1):\n"
-        "    spans.reached(Step.PLACE)\n"
-        "    spans.report(None)\n"
-        "print('done')"
-    )
-    done = run_without({"opentelemetry"}, lines)
-    assert (done.stdout, done.stderr) == ("done\n", "")
-
-
 @pytest.mark.slow
 def test_lineage_names_its_extra() -> None:
     line = "from spark_2pc_sink.sink.query_run import Lineage; Lineage('shop', None, None, None)"
     done = run_without({"openlineage"}, line)
     assert 'run pip install ".[openlineage]"' in done.stderr
-
-
-def test_verify_names_its_extra() -> None:
-    words = ["verify", "--bootstrap-server", "h:1", "--database", "postgresql://h/d", "--transactional-id", "t"]
-    done = run_without(OPTIONAL, f"from spark_2pc_sink.cli import main; main({words!r})")
-    assert f"run {install_command('verify')}" in done.stderr
 
 
 def test_errors_and_pages_name_one_command() -> None:
@@ -88,18 +96,6 @@ def test_errors_and_pages_name_one_command() -> None:
     named = set(re.findall(r"\b(?:extra|install_command)\([\"'](\w+)[\"']\)", code))
     project = (ROOT / "pyproject.toml").read_text()
     assert {name for name in named if f"\n{name} = [" not in project} == set()
-
-
-@pytest.mark.parametrize(
-    ("module", "extra"),
-    [("uvloop", "coordinator"), pytest.param("prometheus_client", "metrics", marks=pytest.mark.slow)],
-)
-def test_the_coordinator_says_which_extra_it_lacks_and_ends(module: str, extra: str) -> None:
-    words = ["coordinator", "--in-memory", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
-    done = run_without({module}, f"import sys; from spark_2pc_sink.cli import main; sys.exit(main({words!r}))")
-    assert (done.returncode, done.stdout) == (1, "")
-    said = f"{module} is not installed: run {install_command(extra)} in the directory of spark_2pc_sink"
-    assert done.stderr == f"spark-2pc: {said}\n"
 
 
 def test_the_error_is_an_import_error_with_the_module_s_name() -> None:

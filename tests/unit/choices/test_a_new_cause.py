@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.harness import ROOT
 
 #: Adds a cause to the table; nothing else is touched.
@@ -28,6 +30,7 @@ _ENTRY = """HALTS: Final[dict[HaltCause, Entry]] = {
 """
 
 
+@pytest.mark.slow
 def test_a_new_cause_edits_one_file(tmp_path: Path) -> None:
     """In a copy of the packages, as a table of this process has readers that have read it."""
     for package in ("spark_2pc_sink", "jdbc_state", "tools"):

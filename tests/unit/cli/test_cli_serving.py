@@ -13,7 +13,6 @@ from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits, serving
 from spark_2pc_sink.cli.serving import TOKEN_CHARACTERS_MIN, host_and_port
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.extras import install_command
 from spark_2pc_sink.monitoring import exporter as metrics_server
 from spark_2pc_sink.monitoring.dashboard import app as page_server
 from tests.harness.without_modules import run_without
@@ -142,22 +141,6 @@ def test_an_address_is_read_in_its_parts(text: str, parts: tuple[str, int]) -> N
 def test_what_is_no_address_is_refused_by_the_option_s_name(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--listen"):
         host_and_port(text, option="--listen")
-
-
-@pytest.mark.parametrize(
-    ("command", "module", "extra"),
-    [
-        ("exporter", "prometheus_client", "metrics"),
-        ("dashboard", "flask", "dashboard"),
-        pytest.param("dashboard", "flask_wtf", "dashboard", marks=pytest.mark.slow),
-        pytest.param("dashboard", "waitress", "dashboard", marks=pytest.mark.slow),
-    ],
-)
-def test_a_package_that_is_missing_is_named_with_its_extra(command: str, module: str, extra: str) -> None:
-    words = [command, *SIDES]
-    done = run_without({module}, f"import sys; from spark_2pc_sink.cli import main; sys.exit(main({words!r}))")
-    assert done.returncode == exits.EXIT_FAILED
-    assert f"run {install_command(extra)}" in done.stderr
 
 
 @pytest.mark.slow

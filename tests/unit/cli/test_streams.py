@@ -48,12 +48,14 @@ def test_closed_streams_change_no_exit_code(closed: str) -> None:
     assert (done.returncode, done.stderr) == (exits.EXIT_SETTLED, "")
 
 
+@pytest.mark.slow
 def test_nobody_answers_at_a_closed_input() -> None:
     done = run('"$@" <&-', *DROP)
     assert done.returncode == exits.EXIT_USAGE
     assert "there is no terminal to ask for it" in done.stderr
 
 
+@pytest.mark.slow
 def test_output_that_cannot_be_written_is_said() -> None:
     done = run('"$@" > /dev/full', *DDL)
     assert done.returncode == exits.EXIT_FAILED

@@ -61,6 +61,15 @@ def test_a_token_of_ones_own() -> None:
     assert token_of(kafka) == ("for.kafka", EXPIRY_S)
 
 
+def test_a_token_of_entra(monkeypatch: pytest.MonkeyPatch) -> None:
+    class DefaultAzureCredential:
+        def get_token(self, scope: str) -> SimpleNamespace:
+            return SimpleNamespace(token=f"for.{scope[8:12]}", expires_on=EXPIRY_S)
+
+    package(monkeypatch, "azure.identity", DefaultAzureCredential=DefaultAzureCredential)
+    assert token_of(run(block("DefaultAzureCredential"))["kafka"]) == ("for.shop", EXPIRY_S)
+
+
 def test_a_token_of_google(monkeypatch: pytest.MonkeyPatch) -> None:
     class Credentials:
         service_account_email = "job@shop.iam.gserviceaccount.com"

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 import spark_2pc_sink
 from tests.harness.page_blocks import ROOT, blocks, without_dots
 
@@ -84,6 +86,7 @@ def mypy(folder: Path, texts: dict[str, str]) -> list[str]:
     return [f"{files[file]}: {error}" for file, _, error in said]
 
 
+@pytest.mark.slow
 def test_every_block_fits_the_package(tmp_path: Path) -> None:
     """Names, options, their types, attributes of results. One run of mypy, which gets wrong programs too."""
     right = {str(block): program(block.text) for block in blocks("python")}

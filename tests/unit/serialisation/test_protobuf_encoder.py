@@ -73,10 +73,11 @@ def struct(parts: dict[str, DataType]) -> StructType:
 
 SINGLE = struct(ELEMENTS)
 REPEATED = struct({name: ArrayType(kind, containsNull=False) for name, kind in ELEMENTS.items()})
+MAP_VALUES = ("n8", "n1", "text", "cents", "at", "day", "deep")
 MAPS = struct(
     {
         f"{key}_{value}": MapType(KEYS[key], ELEMENTS[value], valueContainsNull=False)
-        for key, value in [*((key, "double") for key in KEYS), *(("text", value) for value in ELEMENTS)]
+        for key, value in [*((key, "double") for key in KEYS), *(("text", value) for value in MAP_VALUES)]
     }
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -170,8 +171,14 @@ message Order {
 """
 
 
+@cache
+def given_order() -> Any:
+    """The compiler is a process of its own."""
+    return compiled_message(GIVEN, "shop.Order")
+
+
 def test_a_message_of_several_is_named() -> None:
-    message = compiled_message(GIVEN, "shop.Order")
+    message = given_order()
     assert message_indexes(message) == (1,)
     assert message_indexes(compiled_message(GIVEN)) == (0,)
     with pytest.raises(NoSchemaError, match=r"no message 'Order', but shop\.Line, shop\.Order"):
@@ -192,4 +199,4 @@ def test_a_message_of_several_is_named() -> None:
 )
 def test_a_protobuf_schema_that_does_not_fit_the_value(kind: StructType, rule: str) -> None:
     with pytest.raises(NoSchemaError, match=rule):
-        protobuf_encoder(kind, compiled_message(GIVEN, "shop.Order"))
+        protobuf_encoder(kind, given_order())

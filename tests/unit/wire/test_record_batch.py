@@ -259,7 +259,7 @@ def test_a_batch_that_contradicts_itself_is_refused(position: int, content: byte
 
 
 # Lengths that take 1 to 4 bytes, which are seldom drawn.
-@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("compression", ["none", "zstd"])
 @given(some=rows(min_size=1))
 @example(some=[(b"k", bytes(size), ()) for size in (0, 63, 64, 8_191, 8_192, 2_000_000)])
 def test_each_record_is_taken_out_as_it_was_put_in(compression: str, some: list[Row]) -> None:

@@ -65,8 +65,7 @@ def bomb(plain_bytes: int, *, codec: Compression, records: int = 1) -> bytes:
     return build_batch(section, record_count=records, timestamp_ms=START_MS, attributes=codec.value)
 
 
-@pytest.mark.parametrize("codec", list(Compression)[1:])
-async def test_a_batch_that_fills_the_memory_is_refused_away_from_the_event_loop(codec: Compression) -> None:
+async def test_a_batch_that_fills_the_memory_is_refused_away_from_the_event_loop() -> None:
     """D13."""
     threads: list[str] = []
     async with node() as running:
@@ -79,7 +78,7 @@ async def test_a_batch_that_fills_the_memory_is_refused_away_from_the_event_loop
             return decompress(*args, **named)
 
         with mock.patch("spark_2pc_sink.wire.batch_reader.decompress", noted):
-            answers = await running.produce({T0: bomb(DECOMPRESSED_BYTES_MAX + 1, codec=codec)}, tid=None)
+            answers = await running.produce({T0: bomb(DECOMPRESSED_BYTES_MAX + 1, codec=Compression.ZSTD)}, tid=None)
         assert answers[T0].error_code == Code.INVALID_RECORD
         assert threads
         assert all(name.startswith("decode") for name in threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections import defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -319,6 +320,16 @@ def test_only_the_certificate_of_the_run_is_accepted() -> None:
             send_whole(address, 0, b"own")
         assert attempt.failure is None
         assert "BEGIN" not in repr(attempt.address)
+
+
+def test_an_encrypted_stream_shows_nothing_on_the_wire() -> None:
+    with a_listener(encrypted=True) as listener, listener.open_attempt() as attempt:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(cadata=attempt.address.certificate)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with socket.create_connection((HOST, attempt.address.port)) as plain, pytest.raises(ssl.SSLError):
+            context.wrap_socket(plain)
 
 
 # --- broken frames, retries and losses ---------------------------------------------------------------------------

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import CommonOptions, checks_keywords
-from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.settings import options_of
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.repairs import checked_directory
 from spark_2pc_sink.verification.report import VerifyReport
-from spark_2pc_sink.verification.target import GivenTarget, parse_record_columns
+from spark_2pc_sink.verification.target import GivenTarget
 
 #: Keywords of `verify` that describe the table.
-SHAPE: Final = ("table", "topic", "mode", "keys", "order_by", "late_rows", "record_columns")
+SHAPE: Final = tuple(item.name for item in fields(GivenTarget))
 
 
 @checks_keywords
@@ -142,13 +141,7 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyRequest:
-    """The keywords of `verify`, checked.
-
-    Attributes:
-        target: the description of the table, as far as it was given.
-        shape: the given keywords, for commands that repeat them.
-        registry: registry of the values' schemas; None if not given.
-    """
+    """The keywords of `verify`, checked."""
 
     options: CommonOptions
     target: GivenTarget
@@ -159,25 +152,18 @@ class VerifyRequest:
     table_only: bool = False
     write_missing: Path | None = None
     registry: SchemaRegistryOptions | None = None
-    topic: str | None = None
-    shape: Mapping[str, str | Sequence[str] | None] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> VerifyRequest:
         common = {item.name for item in options_of(CommonOptions)}
         keys, directory = given["keys"], given["write_missing"]
+        shape = {name: given[name] for name in SHAPE} | {"keys": None if keys is None else tuple(keys)}
         return cls(
             options=CommonOptions.parse(**{name: value for name, value in given.items() if name in common}),
-            target=GivenTarget(
-                **{name: given[name] for name in ("table", "mode", "order_by", "late_rows")},
-                keys=None if keys is None else tuple(keys),
-                record_columns=parse_record_columns(given["record_columns"]),
-            ),
+            target=GivenTarget(**shape),
             scope=Scope(given["since"], given["last"], given["batch"]),
             progress=given["progress"] or (lambda *_: None),
             write_missing=None if directory is None else checked_directory(Path(directory)),
             registry=SchemaRegistryOptions.parse(given["schema_registry"]),
-            topic=check_topic(given["topic"]),
-            shape={name: given[name] for name in SHAPE},
             **{name: given[name] for name in ("differences_max", "wait_ms", "table_only")},
         )

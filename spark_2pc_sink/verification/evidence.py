@@ -219,7 +219,7 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
 
 
 def _topics(claims: Claims, newest: Sequence[NotedLayout], request: VerifyRequest) -> frozenset[str]:
-    noted = {request.topic}
+    noted = {request.target.topic}
     for each in newest:
         noted |= {each.layout.dead_letter_topic, *(lane.topic for lane in each.layout.each)}
     return claims.topics | {topic for topic in noted if topic is not None}

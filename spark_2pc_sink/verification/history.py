@@ -9,8 +9,8 @@ foreign.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from typing import Final
@@ -21,7 +21,7 @@ from jdbc_state import DECIDED, DONE, OWED, HistoryLine, StateRow
 from jdbc_state.history import ACCEPTED, ADOPTED, PASSED
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.verification.report import BatchResult, Difference, DifferenceKind, Differences
+from spark_2pc_sink.verification.report import BatchResult, Difference, Differences
 
 #: First and last offset, or first offset and end, by partition.
 Ranges = Mapping[TopicPartition, tuple[int, int]]
@@ -406,7 +406,8 @@ class HistoryCheck:
                 continue
             where = "before the first batch" if left.after < 0 else f"after batch {self.known.claims[left.after].batch}"
             text = f"{records} {where} {'belongs' if left.records == 1 else 'belong'} to no batch in the history"
-            self._report(None, "gap", text, left.partition, (left.first, left.last))
+            place = {**asdict(left.partition), "offset": left.first, "last_offset": left.last}
+            self.differences.add(Difference(kind="gap", text=text, **place))
         return results
 
     def _result(self, claim: HistoryBatch, hidden: str, found: Found) -> BatchResult:
@@ -414,31 +415,34 @@ class HistoryCheck:
         if why := claim.unknown or hidden:
             self.differences.skip(f"batch {claim.batch} against the history", why)
             return replace(result, found=None, checked=False)
-        before = self.differences.counts.total()
-        self._report_lost(claim)
-        lost = self.differences.counts.total() > before
+        differs, digest_same = self._report(claim, self._lost(claim)), None
         if packed := sorted(claim.topics & self.logs.compacted):
             why = "log compaction removes records that later ones supersede"
             self.differences.skip(f"record counts and digests of batches in {', '.join(packed)}", why)
-            return replace(result, same=not lost)
-        if lost:
-            return replace(result, same=False)
-        digest_same = digest_text(found.digest) == claim.digest or not claim.records if self.digests else None
-        self._compare(claim, found, digest_same=digest_same)
-        return replace(result, digest_same=digest_same, same=self.differences.counts.total() == before)
+        elif not differs:
+            digest_same = digest_text(found.digest) == claim.digest or not claim.records if self.digests else None
+            differs = self._report(claim, self._changed(claim, found, digest_same=digest_same))
+        return replace(result, digest_same=digest_same, same=not differs)
 
-    def _report_lost(self, claim: HistoryBatch) -> None:
-        """Report the records of the batch that are gone with its topic or log."""
+    def _report(self, claim: HistoryBatch, found: Iterator[Difference]) -> bool:
+        """Add the differences of a batch; whether there are any."""
+        before = self.differences.counts.total()
+        for difference in found:
+            self.differences.add(replace(difference, batch=claim.batch))
+        return self.differences.counts.total() > before
+
+    def _lost(self, claim: HistoryBatch) -> Iterator[Difference]:
+        """The records of the batch that are gone with its topic or log."""
         replaced = self.logs.replaced(claim)
         for topic in replaced:
             was, now = claim.topic_ids.get(topic, "") or "unknown", self.logs.topic_ids.get(topic)
-            place = min(at for at in claim.ranges if at.topic == topic)
+            place = asdict(min(at for at in claim.ranges if at.topic == topic))
             if now is None:
                 text = f"topic {topic} had the id {was} when the batch was written, and does not exist now"
-                self._report(claim, "topic_deleted", text, place)
+                yield Difference(kind="topic_deleted", text=text, **place)
             else:
                 text = f"topic {topic} was deleted and created again: its id was {was}, and is now {now}"
-                self._report(claim, "topic_remade", text, place)
+                yield Difference(kind="topic_remade", text=text, **place)
         for partition, (first, last) in sorted(claim.ranges.items()):
             start, end = self.logs.starts.get(partition), self.logs.written.get(partition)
             if partition.topic in replaced:
@@ -452,15 +456,15 @@ class HistoryCheck:
             else:
                 continue
             text += f"; the batch had offsets {first} to {last}"
-            self._report(claim, "truncated", text, partition, (first, last))
+            yield Difference(kind="truncated", text=text, **asdict(partition), offset=first, last_offset=last)
 
-    def _compare(self, claim: HistoryBatch, found: Found, *, digest_same: bool | None) -> None:
+    def _changed(self, claim: HistoryBatch, found: Found, *, digest_same: bool | None) -> Iterator[Difference]:
         if found.records != claim.records:
             text = f"the topics have {counted(found.records, 'record')} in its offsets, but it wrote {claim.records}"
-            self._report(claim, "batch_count", text)
+            yield Difference(kind="batch_count", text=text)
         elif digest_same is False:
             text = f"the digest of its records is {digest_text(found.digest)}, but was {claim.digest} when written"
-            self._report(claim, "digest", text)
+            yield Difference(kind="digest", text=text)
         many = found.records - claim.records
         if many > 0 and self.digests:
             # The hash of a single stranger is the excess in the digest.
@@ -468,26 +472,14 @@ class HistoryCheck:
             place = self.locate(claim, wanted) if many == 1 else None
             if place is not None:
                 at, offset = place
-                self._report(claim, "stranger", "this record does not belong to the batch", at, (offset, offset))
+                text, first, last = "this record does not belong to the batch", offset, offset
             else:
+                at, (first, last) = min(claim.ranges.items())
                 text = f"{many} of the {counted(found.records, 'record')} in its offsets do not belong to it"
-                self._report(claim, "stranger", text, min(claim.ranges), claim.ranges[min(claim.ranges)])
-        for partition, (first, last) in sorted(claim.ranges.items()):
-            seen = found.seen.get(partition)
+            yield Difference(kind="stranger", text=text, **asdict(at), offset=first, last_offset=last)
+        for at, (first, last) in sorted(claim.ranges.items()):
+            seen = found.seen.get(at)
             if seen != (first, last):
                 there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
                 text = f"the batch had offsets {first} to {last}, in which readers find {there}"
-                self._report(claim, "offsets", text, partition, (first, last))
-
-    def _report(
-        self,
-        claim: HistoryBatch | None,
-        kind: DifferenceKind,
-        text: str,
-        partition: TopicPartition | None = None,
-        at: tuple[int | None, int | None] = (None, None),
-    ) -> None:
-        found = Difference(kind=kind, text=text, batch=None if claim is None else claim.batch)
-        place = {} if partition is None else {"topic": partition.topic, "partition": partition.partition}
-        last = None if at[1] == OPEN_END else at[1]
-        self.differences.add(replace(found, **place, offset=at[0], last_offset=last))  # type: ignore[arg-type]
+                yield Difference(kind="offsets", text=text, **asdict(at), offset=first, last_offset=last)

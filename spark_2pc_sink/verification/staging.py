@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg2
@@ -178,15 +179,16 @@ def cancelled_on_error(connections: Iterable[DriverConnection]) -> Iterator[None
 
 
 class StagingSession:
-    """One session with its staged records, in one transaction that is never committed; the caller closes it."""
+    """One session with its staged records, in one transaction that is never committed, and its thread."""
 
-    def __init__(self, connection: DriverConnection, sql: Statements, *, statement_timeout_ms: int) -> None:
-        self.connection = connection
+    def __init__(self, stack: ExitStack, database: Database, sql: Statements, *, statement_timeout_ms: int) -> None:
+        self.thread: ThreadPoolExecutor = stack.enter_context(ThreadPoolExecutor(1, "verify-staging"))
+        self.connection: DriverConnection = stack.enter_context(closing(database.session("verify")))
         self.sql: Statements = sql
         self._unreadable = self._staged = 0
         self._reason = ""
         self._unseen = {name: json.dumps(name, ensure_ascii=False).encode() for name in sql.compared.unseen}
-        self._encoding = utf8_client(connection)
+        self._encoding = utf8_client(self.connection)
         self.run(f"BEGIN; {SETTINGS}; SET LOCAL statement_timeout = {statement_timeout_ms:d}")
         try:
             self.run(sql.make_staged())
@@ -244,7 +246,7 @@ class StagingSession:
 
 
 class Staging:
-    """All sessions, and the threads that feed them, until a stack is closed."""
+    """All sessions, until a stack is closed."""
 
     def __init__(
         self, stack: ExitStack, database: Database, sql: Statements, texts: RecordTexts, *, statement_timeout_ms: int
@@ -254,13 +256,10 @@ class Staging:
         self._chunk: tuple[list[bytes], list[int], list[int]] = ([], [], [])
         self._chunk_bytes = 0
         self._waiting: list[Future[None]] = []
-        self._turns: list[tuple[StagingSession, ThreadPoolExecutor]] = []
-        for _ in range(SESSIONS):
-            thread = stack.enter_context(ThreadPoolExecutor(1, "verify-staging"))
-            connection = stack.enter_context(closing(database.session("verify")))
-            session = StagingSession(connection, sql, statement_timeout_ms=statement_timeout_ms)
-            self._turns.append((session, thread))
-        self.sessions: list[StagingSession] = [session for session, _ in self._turns]
+        self.sessions: list[StagingSession] = [
+            StagingSession(stack, database, sql, statement_timeout_ms=statement_timeout_ms) for _ in range(SESSIONS)
+        ]
+        self._turns = cycle(self.sessions)
 
     def take(self, at: TopicPartition, messages: Sequence[Message], offsets: Sequence[int], part: Stretch) -> None:
         """Stage one partition's records from one stretch; waits while all sessions are busy."""
@@ -284,15 +283,14 @@ class Staging:
 
     def each(self, statement: str) -> list[list[tuple[Any, ...]]]:
         """The rows of a statement in every session; they run at the same time."""
-        return [done.result() for done in [thread.submit(session.run, statement) for session, thread in self._turns]]
+        return [done.result() for done in [each.thread.submit(each.run, statement) for each in self.sessions]]
 
     def _put(self) -> None:
         while len(self._waiting) >= SESSIONS:
             self._waiting.pop(0).result()
         if self._chunk[0]:
-            self._turns.append(self._turns.pop(0))
-            session, thread = self._turns[-1]
-            self._waiting.append(thread.submit(session.take, self._chunk))
+            session = next(self._turns)
+            self._waiting.append(session.thread.submit(session.take, self._chunk))
             self._chunk, self._chunk_bytes = ([], [], []), 0
 
 

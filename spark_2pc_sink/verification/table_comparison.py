@@ -8,29 +8,36 @@ report and for files.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import psycopg2
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.api import VerifyRequest
-from spark_2pc_sink.verification.columns import RecordFacts, TableShape, read_shape
+from spark_2pc_sink.verification.columns import RecordFacts, TableShape, as_object, read_shape
 from spark_2pc_sink.verification.evidence import Evidence
+from spark_2pc_sink.verification.expressions import record_key
 from spark_2pc_sink.verification.history import Ranges, Stretch, Tally, content_of
-from spark_2pc_sink.verification.report import THE_TABLE, Differences, NotComparableError
-from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging, cancelled_on_error
-from spark_2pc_sink.verification.statements import Statements
+from spark_2pc_sink.verification.repairs import Commands, MissingFiles
+from spark_2pc_sink.verification.report import THE_TABLE, Difference, DifferenceKind, Differences, NotComparableError
+from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging, cancelled_on_error, literal
+from spark_2pc_sink.verification.statements import Reason, Statements
 from spark_2pc_sink.verification.table_pairs import NO_TOPIC, TablePair, other_writers
 from spark_2pc_sink.verification.target import Target, planned
 from spark_2pc_sink.verification.topic_reader import TopicReader, offsets_of
-from spark_2pc_sink.verification.unmatched import Unmatched
 from spark_2pc_sink.verification.values import ValueReader, formats_of, registry_error, value_reader
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 #: Number of hashes and their sum, for each bucket.
 Fingerprints: TypeAlias = Mapping[int, tuple[int, int]]
@@ -40,6 +47,12 @@ Stage: TypeAlias = Callable[[TopicPartition, Any, list[int], Stretch], None]
 #: Number of partitions sampled for the records' fields, and of records sampled at each end of one.
 SAMPLED_PARTITIONS_MAX: Final = 32
 SAMPLED_RECORDS: Final = 200
+_OF_RECORDS: Final[Mapping[Reason, DifferenceKind]] = {
+    "missing": "missing_in_table",
+    "differing": "differing",
+    "twice": "twice",
+}
+_OF_ROWS: Final[Mapping[Reason, DifferenceKind]] = {"missing": "missing_in_kafka", "twice": "twice"}
 #: Hashes in transit between sessions: above this they go through a file.
 _SPOOLED_BYTES_MAX: Final = 8 * 1024 * 1024
 
@@ -89,25 +102,21 @@ class ComparedTable:
     in_table: int = 0
 
 
+@dataclass
 class TableComparison:
     """Compares one table; ``directory`` is for files with missing records and rows, None for none."""
 
-    def __init__(
-        self,
-        request: VerifyRequest,
-        evidence: Evidence,
-        differences: Differences,
-        pair: TablePair,
-        directory: Path | None,
-    ) -> None:
-        self._request = request
-        self._evidence = evidence
+    request: VerifyRequest
+    evidence: Evidence
+    differences: Differences
+    pair: TablePair
+    directory: Path | None
+
+    def __post_init__(self) -> None:
+        request, evidence, pair = self.request, self.evidence, self.pair
         self._snapshot = evidence.snapshot
-        self._differences = differences
-        self._pair = pair
-        self._directory = directory
         self._target: Target = request.target.completed(pair.layout, unordered=pair.unordered)
-        self._read: ValueReader = value_reader(pair.layout, request.registry)
+        self.read: ValueReader = value_reader(pair.layout, request.registry)
         self._keyed = self._target.mode != "append"
         #: With upserts and one batch, its index: records of later batches are staged too.
         self._only = min(evidence.chosen) if self._keyed and request.scope.batch is not None else None
@@ -123,15 +132,15 @@ class TableComparison:
         try:
             return self._run(tally)
         except NotComparableError as error:
-            self._differences.skip(THE_TABLE, error.why, error.remedy)
+            self.differences.skip(THE_TABLE, error.why, error.remedy)
             return None
 
     def _run(self, tally: Tally) -> ComparedTable:
-        if self._pair.why:
-            raise NotComparableError(self._pair.why, NO_TOPIC)
+        if self.pair.why:
+            raise NotComparableError(self.pair.why, NO_TOPIC)
         if not self.table:
             raise NotComparableError("the sink has not noted a table", "pass --table TABLE (table)")
-        if self._evidence.is_open and not self._hidden:
+        if self.evidence.is_open and not self._hidden:
             return ComparedTable(0, ())
         shape = self._shape()
         if not self._bounds and not self._hidden:
@@ -139,10 +148,10 @@ class TableComparison:
                 "no topic of its rows exists, or was written to in these batches",
                 "compare more batches, or name the topic that has its records: --topic TOPIC",
             )
-        if formats_of(self._pair.layout) and self._request.registry is None:
-            raise registry_error(formats_of(self._pair.layout))
+        if formats_of(self.pair.layout) and self.request.registry is None:
+            raise registry_error(formats_of(self.pair.layout))
         facts, whole = self._sample(), self._is_whole()
-        partitions = sorted(at for at in {*self._evidence.ends, *self._hidden} if at.topic in self.topics)
+        partitions = sorted(at for at in {*self.evidence.ends, *self._hidden} if at.topic in self.topics)
         while True:
             sql = planned(self._target, shape, facts, partitions, whole=whole)
             try:
@@ -152,7 +161,7 @@ class TableComparison:
                 facts.note(error.values)
                 continue
             for part in sql.compared.not_checked:
-                self._differences.skip(part.what, part.why)
+                self.differences.skip(part.what, part.why)
             return found
 
     def _shape(self) -> TableShape:
@@ -160,12 +169,12 @@ class TableComparison:
             with self._snapshot.driver.cursor() as cursor:
                 shape = read_shape(cursor, self.table)
         except ConfigurationError as error:
-            if not self._evidence.has_several or self._request.target.table is not None:
+            if not self.evidence.has_several or self.request.target.table is not None:
                 raise
             raise NotComparableError(error.rule, error.remedy) from error
         if role := shape.hidden_from:
             why = f"the table's policies apply to role {role}; a role with BYPASSRLS sees all rows"
-            self._differences.skip("rows that row-level security hides", why)
+            self.differences.skip("rows that row-level security hides", why)
         return shape
 
     def _sample(self) -> RecordFacts:
@@ -180,23 +189,23 @@ class TableComparison:
                 {at: (start, min(start + SAMPLED_RECORDS, end)) for at, start, end in sampled},
                 {at: (max(end - SAMPLED_RECORDS, start), end) for at, start, end in sampled},
             ):
-                for at, messages in self._evidence.reader.read(some, committed=committed):
+                for at, messages in self.evidence.reader.read(some, committed=committed):
                     values = (message.value() for message in messages)
                     # A tombstone has no columns.
-                    facts.note(self._read(at.topic, value) for value in values if value is not None or not self._keyed)
+                    facts.note(self.read(at.topic, value) for value in values if value is not None or not self._keyed)
         return facts
 
     def _is_whole(self) -> bool:
         """Whether every row must have a record; if not, report why."""
-        if not self._request.scope.is_all:
+        if not self.request.scope.is_all:
             return False
         reasons = list(self._why_partial())
         for why in reasons:
-            self._differences.skip("rows without a record", why)
+            self.differences.skip("rows without a record", why)
         return not reasons
 
     def _why_partial(self) -> Iterator[str]:
-        evidence, pair = self._evidence, self._pair
+        evidence, pair = self.evidence, self.pair
         claims = evidence.claims.claims
         lacking = [claims[index].batch for index in pair.claims_without_topic]
         if lacking or (pair.before is None and not evidence.claims.from_the_start):
@@ -217,11 +226,11 @@ class TableComparison:
             yield f"log compaction of {topics} removes records that later ones of their key supersede"
 
     def _stage_and_compare(self, shape: TableShape, sql: Statements, tally: Tally, *, whole: bool) -> ComparedTable:
-        reader, progress, run = self._evidence.reader, self._request.progress, self._snapshot.run
-        timeout_ms = self._request.options.statement_timeout_ms
-        texts = RecordTexts(sql.compared.given.values(), self._read, self._target.tombstones)
+        reader, progress, run = self.evidence.reader, self.request.progress, self._snapshot.run
+        timeout_ms = self.request.options.statement_timeout_ms
+        texts = RecordTexts(sql.compared.given.values(), self.read, self._target.tombstones)
         with ExitStack() as stack:
-            staging = Staging(stack, self._evidence.database, sql, texts, statement_timeout_ms=timeout_ms)
+            staging = Staging(stack, self.evidence.database, sql, texts, statement_timeout_ms=timeout_ms)
             thread = stack.enter_context(ThreadPoolExecutor(1, "verify-table"))
             busy = [self._snapshot.driver, *(session.connection for session in staging.sessions)]
             stack.enter_context(cancelled_on_error(busy))
@@ -251,12 +260,12 @@ class TableComparison:
 
     def _is_staged(self, at: TopicPartition, part: Stretch, *, seen: bool) -> bool:
         """Whether records are compared with the table: those visible to read_committed consumers, or hidden ones."""
-        hidden = part.claim in self._evidence.hidden
-        if hidden is seen or not self._pair.describes(part.order, at.topic):
+        hidden = part.claim in self.evidence.hidden
+        if hidden is seen or not self.pair.describes(part.order, at.topic):
             return False
-        if hidden or self._request.scope.is_all:
+        if hidden or self.request.scope.is_all:
             return True
-        return part.claim in self._evidence.chosen if self._only is None else part.claim >= self._only
+        return part.claim in self.evidence.chosen if self._only is None else part.claim >= self._only
 
     def _compare(self, staging: Staging, table: Fingerprints | None, shape: TableShape, tally: Tally) -> ComparedTable:
         """Compare the staged records with the table: all rows if there are fingerprints, else those of the records."""
@@ -280,8 +289,8 @@ class TableComparison:
             ((left,),) = self._snapshot.run("SELECT count(*) FROM pg_temp.verify_records")
             self._skip_some(staged - left, "have been replaced by records of later batches")
         late = self._match(sql, sql.of_records if table is None else condition, partly=table is None)
-        unmatched = Unmatched(self._request, self._evidence, sql, self._read, tally=tally, rows_too=table is not None)
-        count, written = unmatched.report(self._differences), self._write(unmatched, shape)
+        unmatched = _Unmatched(self, sql, tally, rows_too=table is not None)
+        count, written = unmatched.report(), self._write(unmatched, shape)
         if table is not None:
             return ComparedTable(rows, sql.compared.names, written)
         ((rows, records),) = self._snapshot.run(
@@ -319,17 +328,17 @@ class TableComparison:
 
     def _skip_some(self, count: int, what: str) -> None:
         if count:
-            scope = "the open transaction" if self._evidence.is_open else self._request.scope
-            self._differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
+            scope = "the open transaction" if self.evidence.is_open else self.request.scope
+            self.differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
 
-    def _write(self, unmatched: Unmatched, shape: TableShape) -> tuple[str, ...]:
-        if self._directory is None:
+    def _write(self, unmatched: _Unmatched, shape: TableShape) -> tuple[str, ...]:
+        if self.directory is None:
             return ()
-        if formats_of(self._pair.layout):
+        if formats_of(self.pair.layout):
             why = "records with a schema cannot be restored from a file; restart the job with accept_replay instead"
-            self._differences.skip("files with what either side lacks", why)
+            self.differences.skip("files with what either side lacks", why)
             return ()
-        return unmatched.write(self._directory, shape, self._pair.layout, sorted(self.topics))
+        return unmatched.write(self.directory, shape)
 
 
 def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:
@@ -339,3 +348,149 @@ def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:
         counts[bucket] += count
         totals[bucket] += int(total)
     return {bucket: (count, totals[bucket]) for bucket, count in counts.items()}
+
+
+@dataclass
+class _Unmatched:
+    """Entries of one side that the other lacks, by name: read back from their source, for the report and for files.
+
+    They are in a temporary table of the snapshot's session. If all records were compared, ``rows_too`` names rows
+    without a record too.
+    """
+
+    comparison: TableComparison
+    sql: Statements
+    tally: Tally
+    _: KW_ONLY
+    rows_too: bool
+
+    def __post_init__(self) -> None:
+        self._snapshot = self.comparison.evidence.snapshot
+        self._texts = RecordTexts(self.sql.compared.given.values(), self.comparison.read)
+
+    def report(self) -> int:
+        """Count the differences, and name the first; the number of records without a row."""
+        differences = self.comparison.differences
+        counted = "SELECT reason, count(place), count(part) FROM pg_temp.verify_unmatched GROUP BY reason"
+        counts = {reason: (records, rows) for reason, records, rows in self._snapshot.run(counted)}
+        for of_rows, kinds, named in ((0, _OF_RECORDS, self._named_records), (1, _OF_ROWS, self._named_rows)):
+            for reason, kind in kinds.items() if self.rows_too or not of_rows else ():
+                count = counts.get(reason, (0, 0))[of_rows]
+                found = list(named(reason, kind, differences.wanted(kind))) if count else []
+                for difference in found:
+                    differences.add(difference)
+                differences.count(kind, count - len(found))
+        return sum(records for records, _ in counts.values())
+
+    def write(self, directory: Path, shape: TableShape) -> tuple[str, ...]:
+        request, topics = self.comparison.request, sorted(self.comparison.topics)
+        key = record_key(self.comparison.pair.layout, columns=self.sql.compared.names, row_key=self.sql.key)
+        commands = Commands.of(request.options, vars(request.target))
+        files = MissingFiles(directory, shape=shape, sql=self.sql, record_key=key, topics=topics, commands=commands)
+        try:
+            for reason in _OF_RECORDS:
+                for at, message in self._messages(self._snapshot.stream(self._records(reason))):
+                    # A tombstone's missing counterpart is a deletion, not a row.
+                    if message.value() is not None or not self.sql.has_tombstones:
+                        files.add_record(reason, self._answer_about(at, message, self.sql.typed_records))
+            of_rows: Iterable[Reason] = _OF_RECORDS if self.rows_too else ("differing",)
+            for reason in of_rows:
+                for found, *texts in self._snapshot.stream(self.sql.rows_at(self._rows(reason))):
+                    files.add_row(reason, dict(zip(self.sql.compared.names, texts, strict=True)), found)
+        finally:
+            written = tuple(files.close())
+        return written
+
+    def _records(self, reason: Reason) -> str:
+        partition = f"place % {len(self.sql.partitions)}"
+        found = f"FROM pg_temp.verify_unmatched WHERE reason = '{reason}' AND place IS NOT NULL"
+        return f"SELECT place, at, part, row_at {found} ORDER BY {partition}, at"
+
+    def _rows(self, reason: Reason) -> str:
+        found = f"FROM pg_temp.verify_unmatched WHERE reason = '{reason}' AND part IS NOT NULL"
+        return f"SELECT part, row_at {found} ORDER BY part, row_at"
+
+    def _messages(self, wanted: Iterable[tuple[Any, ...]]) -> Iterator[tuple[TopicPartition, Message]]:
+        partitions = self.sql.partitions
+        return self.comparison.evidence.reader.pick(
+            (partitions[place % len(partitions)], at) for place, at, *_ in wanted
+        )
+
+    def _named_rows(self, reason: Reason, kind: DifferenceKind, most: int) -> Iterator[Difference]:
+        text = {
+            "missing": "Kafka has no record of this row",
+            "twice": "the table has this row more often than Kafka has its record",
+        }[reason]
+        for part, at in self._snapshot.run(f"{self._rows(reason)} LIMIT {most}"):
+            row = self._row(part, at)
+            side = "table" if kind == "twice" else None
+            yield Difference(kind=kind, text=text, key=self._key(row), side=side, row=row)  # type: ignore[arg-type]
+
+    def _named_records(self, reason: Reason, kind: DifferenceKind, most: int) -> Iterator[Difference]:
+        places = self._snapshot.run(f"{self._records(reason)} LIMIT {most}")
+        partitions = self.sql.partitions
+        pairs = {(partitions[place % len(partitions)], at): row for place, at, *row in places}
+        for at, message in self._messages(places):
+            offset, key, row = message.offset() or 0, message.key(), None
+            shown = as_object(self._texts.read(at.topic, message.value())) if self._texts.plain else None
+            text = "the table has no row for this record"
+            named = self._key_of_record(shown) if shown is not None else None
+            if kind == "twice":
+                text = "Kafka has this record more often than the table has its row"
+            elif kind == "differing":
+                row = self._row(*pairs[at, offset])
+                text, named = self._difference(at, message, *pairs[at, offset]), self._key(row) or named
+            elif shown is None and self._texts.plain:
+                text = "this record is not a JSON object, and the table has no row for it"
+            claim = self.tally.of(at).claim_at(offset)
+            yield Difference(
+                kind=kind,
+                text=text,
+                key=named or (None if key is None else f"key {key.decode(errors='backslashreplace')}"),
+                batch=None if claim < 0 else self.comparison.evidence.claims.claims[claim].batch,
+                topic=at.topic,
+                partition=at.partition,
+                offset=offset,
+                side="kafka" if kind == "twice" else None,
+                record=shown,
+                row=row,
+            )
+
+    def _key(self, row: Mapping[str, Any]) -> str | None:
+        return ", ".join(f"{name}={row.get(name)}" for name in self.sql.key) or None
+
+    def _key_of_record(self, record: Mapping[str, Any]) -> str | None:
+        found = {column.name: record.get(column.field) for column in self.sql.compared.named(self.sql.key)}
+        return None if any(isinstance(value, dict) for value in found.values()) else self._key(found)
+
+    def _row(self, part: int, at: str) -> Mapping[str, Any]:
+        ((found, *_),) = self._snapshot.run(self.sql.rows_at(f"VALUES ({part}::oid, '{at}'::tid)"))
+        row: Mapping[str, Any] = json.loads(found)
+        return row
+
+    def _difference(self, at: TopicPartition, message: Message, part: int, row_at: str) -> str:
+        """The differences between a record and the row of its key, in their compared form."""
+        if message.value() is None and self.sql.has_tombstones:
+            return "this record is a tombstone, and the table has a row with its key"
+        place = f"tableoid = {part} AND ctid = '{row_at}'"
+        found = self._answer_about(at, message, lambda record: self.sql.compare_pair(record, place)) or ()
+        columns = zip(self.sql.compared.names, found[::3], found[1::3], found[2::3], strict=False)
+        texts = [
+            f"{name} is {kafka} in Kafka and {row} in the table" for name, differs, kafka, row in columns if differs
+        ]
+        return ", ".join(texts) or "the row differs from this record"
+
+    def _answer_about(
+        self, at: TopicPartition, message: Message, statement: Callable[[str], str]
+    ) -> tuple[Any, ...] | None:
+        """The one row that a statement about a record returns, as SQL literal; None if the record is not a row."""
+        self._snapshot.run("SAVEPOINT record")
+        try:
+            text = self._texts.make(at, message)
+            found = self._snapshot.run(statement(literal([text], self._snapshot.driver)))
+        except (psycopg2.DataError, UnicodeDecodeError):
+            self._snapshot.run("ROLLBACK TO SAVEPOINT record")
+            return None
+        self._snapshot.run("RELEASE SAVEPOINT record")
+        # A value with several objects is several rows.
+        return found[0] if len(found) == 1 else None

@@ -189,7 +189,7 @@ def _joined(lane: SinkLayout, records: SinkLayout) -> SinkLayout:
 
 def chosen_pairs(request: VerifyRequest, evidence: Evidence) -> tuple[TablePair, ...]:
     """The tables to compare; all topics of a sink with one table have the records of its rows."""
-    topic, layout, claims = request.topic, evidence.layout, evidence.claims
+    topic, layout, claims = request.target.topic, evidence.layout, evidence.claims
     if topic is not None and topic not in evidence.logs.topic_ids and topic not in claims.topics:
         rule = "must be a topic that the sink writes"
         remedy = f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}"
@@ -206,7 +206,7 @@ def chosen_pairs(request: VerifyRequest, evidence: Evidence) -> tuple[TablePair,
         return pairs or alone
     if request.target.table is not None:
         return (chosen_pair(pairs, request.target.table),)
-    for name, value in request.shape.items() if len(pairs) > 1 else ():
+    for name, value in vars(request.target).items() if len(pairs) > 1 else ():
         if value and name != "table":
             rule, remedy = "applies to one table, and the sink has several", "pass table (--table) too"
             raise ConfigurationError(option=name, value=value, rule=rule, remedy=remedy)

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.options.names import parse_identifier, quote_identifier
+from spark_2pc_sink.options.names import check_topic, parse_identifier, quote_identifier
 from spark_2pc_sink.verification.columns import (
     ComparedColumns,
     FieldFacts,
@@ -177,14 +177,19 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenTarget:
-    """The caller's settings for the target; None for those that the sink has noted. See `Target`."""
+    """The keywords of `verify` that describe the table; None for those that the sink has noted."""
 
     table: str | None = None
+    topic: str | None = None
     mode: Mode | None = None
     keys: tuple[str, ...] | None = None
     order_by: str | None = None
     late_rows: LateRows | None = None
-    record_columns: tuple[RecordColumn, ...] = ()
+    record_columns: str | None = None
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        parse_record_columns(self.record_columns)
 
     def completed(self, layout: SinkLayout | None, *, unordered: bool = False) -> Target:
         """Fill missing settings with those that the sink has noted.
@@ -206,7 +211,7 @@ class GivenTarget:
             keys=keys,
             order_by=self.order_by if order is None else quote_identifier(order),
             late_rows=self.late_rows or ("keep_newer" if noted.upsert_late_rows == "keep_newer" else "replace"),
-            record_columns=self.record_columns,
+            record_columns=parse_record_columns(self.record_columns),
             tombstones=Tombstones.of(layout, keys) if upsert else None,
             update_columns=noted.update_columns if upsert else None,
             unchanged=tuple(noted.unchanged_when or ()) if upsert else (),

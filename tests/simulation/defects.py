@@ -23,7 +23,7 @@ from spark_2pc_sink.recovery import diagnosis
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.reference.coordinator import init_producer_id
-from spark_2pc_sink.reference.log.producer_state import ProducerStates, Refused, Verified
+from spark_2pc_sink.reference.log.producer_state import ProducerStates, VerificationGuard
 from spark_2pc_sink.sink.driver import batch_driver, batch_placement
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Decided, Done, Produced
@@ -500,8 +500,8 @@ def _marker_of_the_same_epoch_only(original: Any) -> Any:
 
 def _any_epoch_writes(original: Any) -> Any:
     def judge(self: Any, stamp: Any, **facts: Any) -> Any:
-        standing = original(self, stamp, **facts)
-        return Verified() if isinstance(standing, Refused) else standing
+        started = original(self, stamp, **facts)
+        return started if isinstance(started, VerificationGuard) else Code.NONE
 
     return judge
 
@@ -545,7 +545,7 @@ DEFECTS_OUTSIDE: tuple[Mutant, ...] = (
     Mutant(
         "leaders take any epoch",
         (
-            (ProducerStates, "standing", _any_epoch_writes),
+            (ProducerStates, "start_verification", _any_epoch_writes),
             (ProducerStates, "check_batch", returning(Code.NONE)),
             (ProducerStates, "duplicate", returning(None)),
         ),

@@ -43,7 +43,7 @@ from spark_2pc_sink.reference.coordinator.states import (
 _FENCED_CODE_VERSION = 4
 
 
-class Standing(Enum):
+class InitState(Enum):
     NEW = "created by this request, or by one whose append failed"
     AT_REST = "Empty or Complete, and epochs are left"
     AT_REST_EXHAUSTED = "Empty or Complete, and the epoch is 32766 or more"
@@ -66,26 +66,26 @@ class InitStep(Enum):
     FENCE = "abort the open transaction, answer CONCURRENT_TRANSACTIONS"
 
 
-#: Standing -> action for the claims NONE, CURRENT, LAST and OTHER.
-_INIT_ROWS: dict[Standing, tuple[InitStep | Code, InitStep | Code, InitStep | Code, InitStep | Code]] = {
-    Standing.NEW: (InitStep.BUMP, InitStep.BUMP, InitStep.BUMP, InitStep.BUMP),
-    Standing.AT_REST: (InitStep.BUMP, InitStep.BUMP, InitStep.SAME, Code.PRODUCER_FENCED),
+#: State -> action for the claims NONE, CURRENT, LAST and OTHER.
+_INIT_ROWS: dict[InitState, tuple[InitStep | Code, InitStep | Code, InitStep | Code, InitStep | Code]] = {
+    InitState.NEW: (InitStep.BUMP, InitStep.BUMP, InitStep.BUMP, InitStep.BUMP),
+    InitState.AT_REST: (InitStep.BUMP, InitStep.BUMP, InitStep.SAME, Code.PRODUCER_FENCED),
     # Kafka throws IllegalStateException out of prepareIncrementProducerEpoch for the last two.
-    Standing.AT_REST_EXHAUSTED: (
+    InitState.AT_REST_EXHAUSTED: (
         InitStep.ROTATE,
         InitStep.ROTATE,
         Code.UNKNOWN_SERVER_ERROR,
         Code.UNKNOWN_SERVER_ERROR,
     ),
     # The epoch is not checked: a stale caller's next request is refused, once the transaction is aborted.
-    Standing.ONGOING: (InitStep.FENCE, InitStep.FENCE, InitStep.FENCE, InitStep.FENCE),
-    Standing.DECIDED: (Code.CONCURRENT_TRANSACTIONS,) * 4,
+    InitState.ONGOING: (InitStep.FENCE, InitStep.FENCE, InitStep.FENCE, InitStep.FENCE),
+    InitState.DECIDED: (Code.CONCURRENT_TRANSACTIONS,) * 4,
 }
 
-#: (standing, claim) -> what follows.
-INIT_GRID: dict[tuple[Standing, ClaimedPair], InitStep | Code] = {
-    (standing, claim): outcome
-    for standing, outcomes in _INIT_ROWS.items()
+#: (state, claim) -> what follows.
+INIT_GRID: dict[tuple[InitState, ClaimedPair], InitStep | Code] = {
+    (init_state, claim): outcome
+    for init_state, outcomes in _INIT_ROWS.items()
     for claim, outcome in zip(ClaimedPair, outcomes, strict=True)
 }
 
@@ -179,7 +179,7 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
             # Nothing changes, so the producer that prepared the transaction can still end it, and add to it.
             return answer(InitProducerIdReply(Code.NONE, metadata.client_pair, metadata.pair))
     own = _is_own(metadata, event.held)
-    outcome = INIT_GRID[_standing(metadata), _claim(metadata, event)] if own else Code.PRODUCER_FENCED
+    outcome = INIT_GRID[_init_state(metadata), _claim(metadata, event)] if own else Code.PRODUCER_FENCED
     if isinstance(outcome, Code):
         return answer(InitProducerIdReply(_code_for_version(outcome, event)))
     if outcome is InitStep.FENCE:
@@ -205,12 +205,12 @@ def _is_own(metadata: TransactionMetadata, held: Pair | None) -> bool:
     return held.producer_id == metadata.producer_id or previous
 
 
-def _standing(metadata: TransactionMetadata) -> Standing:
+def _init_state(metadata: TransactionMetadata) -> InitState:
     if metadata.producer_epoch == NO_EPOCH:
-        return Standing.NEW
+        return InitState.NEW
     if metadata.state in AT_REST:
-        return Standing.AT_REST_EXHAUSTED if exhausted(metadata.producer_epoch) else Standing.AT_REST
-    return Standing.ONGOING if metadata.state is StateId.ONGOING else Standing.DECIDED
+        return InitState.AT_REST_EXHAUSTED if exhausted(metadata.producer_epoch) else InitState.AT_REST
+    return InitState.ONGOING if metadata.state is StateId.ONGOING else InitState.DECIDED
 
 
 def _claim(metadata: TransactionMetadata, event: InitProducerId) -> ClaimedPair:

@@ -25,7 +25,7 @@ from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, Offset
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import Guard, NeedsCoordinator, Refused, Writer
+from spark_2pc_sink.reference.log.producer_state import VerificationGuard, Writer
 from spark_2pc_sink.reference.transactions.service import Background
 
 #: A larger deviation from the monotonic clock since the last check is a changed clock, a smaller one drift.
@@ -320,7 +320,7 @@ class OffsetService:
         group_id: str,
         offsets: Mapping[OffsetKey, OffsetValue],
         writer: Writer | None = None,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
     ) -> Code:
         if not offsets:
             return Code.NONE
@@ -346,23 +346,20 @@ class OffsetService:
 
     async def _admitted(
         self, log: PartitionLog, writer: Writer, group_id: str, transaction: Transaction
-    ) -> tuple[Code, Guard | None]:
+    ) -> tuple[Code, VerificationGuard | None]:
         """Whether the transaction may write to the group's partition, and the guard for that permission."""
         bumps = transaction.version >= OFFSETS_ADD_VERSION
-        standing = log.standing(writer, supports_epoch_bump=bumps, now_ms=self._now_ms())
-        if isinstance(standing, Refused):
-            return standing.code, None
-        code: int = Code.NONE
-        guard = None
-        if isinstance(standing, NeedsCoordinator):
-            guard = standing.guard
+        started = log.start_verification(writer, supports_epoch_bump=bumps, now_ms=self._now_ms())
+        code, guard = (Code.NONE, started) if isinstance(started, VerificationGuard) else (started, None)
+        if guard is not None:
             partition = TopicPartition(GROUP_OFFSETS, self._store.partition_of(group_id))
-            code = await self._verification.for_offsets(
+            answered = await self._verification.for_offsets(
                 transaction.version, transaction.transactional_id, transaction.pair, partition
             )
+            code = Code(answered)
         if not code and self._verification.is_sealed(transaction.pair):
             code = Code.INVALID_PRODUCER_EPOCH
-        return Code(code), guard
+        return code, guard
 
     async def fetch(
         self, group_id: str, keys: Iterable[OffsetKey] | None, *, require_stable: bool

@@ -23,7 +23,7 @@ from spark_2pc_sink.reference.groups.members import Group, GroupState
 from spark_2pc_sink.reference.groups.records import UNKNOWN, GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import Guard, Writer
+from spark_2pc_sink.reference.log.producer_state import VerificationGuard, Writer
 from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.transactions.service import Logs
 from spark_2pc_sink.wire.batch_format import Record, end_marker
@@ -129,7 +129,12 @@ class GroupStore:
         return self._logs.log(GROUP_OFFSETS, self.partition_of(group_id))
 
     def append(
-        self, group_id: str, records: Sequence[GroupRecord], *, writer: Writer | None = None, guard: Guard | None = None
+        self,
+        group_id: str,
+        records: Sequence[GroupRecord],
+        *,
+        writer: Writer | None = None,
+        guard: VerificationGuard | None = None,
     ) -> Code:
         """Append records of one group as one batch, and apply them; after another code than NONE nothing changed."""
         log = self.log(group_id)

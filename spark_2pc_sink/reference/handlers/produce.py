@@ -23,7 +23,7 @@ from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, find_topic
 from spark_2pc_sink.reference.log.log_values import NO_OFFSET, LogSettings, decoded
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import Guard, NeedsCoordinator, Refused
+from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.storage.batches import decode_records, inspect
 from spark_2pc_sink.reference.storage.errors import BatchError
@@ -129,7 +129,7 @@ class _Write:
     late_code: int = 0
     topic: str = ""
     log: PartitionLog | None = None
-    guard: Guard | None = None
+    guard: VerificationGuard | None = None
     lacks_keys: bool = False
 
     @classmethod
@@ -245,12 +245,12 @@ class ProduceHandlers:
         asked: dict[TopicPartition, _Write] = {}
         bumps, now_ms = version >= PRODUCE_ADD_VERSION, self._now_ms()
         for write, log, header in found:
-            standing = log.standing(header, supports_epoch_bump=bumps, now_ms=now_ms)
-            if isinstance(standing, Refused):
-                write.code = standing.code
-            elif isinstance(standing, NeedsCoordinator):
-                write.guard = standing.guard
+            started = log.start_verification(header, supports_epoch_bump=bumps, now_ms=now_ms)
+            if isinstance(started, VerificationGuard):
+                write.guard = started
                 asked[TopicPartition(write.topic, write.answer.index)] = write
+            else:
+                write.code = started
         if not asked or transactional_id is None or not self._verification.verifies(version):
             return
         answers = await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))

@@ -37,11 +37,10 @@ from spark_2pc_sink.reference.log.producer_state import (
     AbortedIndex,
     EndedTransaction,
     EndMarker,
-    Guard,
     ProducerEntry,
     ProducerStamp,
     ProducerStates,
-    Standing,
+    VerificationGuard,
 )
 from spark_2pc_sink.reference.storage.batches import (
     KeyValue,
@@ -194,12 +193,14 @@ class PartitionLog:
 
     # --- appending ----------------------------------------------------------------------------------------------------
 
-    def standing(self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int) -> Standing:
+    def start_verification(
+        self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int
+    ) -> VerificationGuard | Code:
         """Whether the coordinator must be asked before a transactional batch is appended (KIP-890, "Verification").
 
         ``supports_epoch_bump``: the client relies on the implicit add (Produce v12, TxnOffsetCommit v5).
         """
-        return self._state.producers.standing(stamp, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
+        return self._state.producers.start_verification(stamp, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
 
     async def lacks_keys(self, records: Buffer, header: BatchHeader) -> bool:
         """True if the topic is compacted and a record of the batch has no key (``LogValidator.validateKey``).
@@ -211,12 +212,18 @@ class PartitionLog:
         return not await decoded(header, lambda: all_have_keys(records, header))
 
     def append(
-        self, records: Buffer, header: BatchHeader, *, now_ms: int, guard: Guard | None = None, lacks_keys: bool = False
+        self,
+        records: Buffer,
+        header: BatchHeader,
+        *,
+        now_ms: int,
+        guard: VerificationGuard | None = None,
+        lacks_keys: bool = False,
     ) -> Appended:
         """Append a client's batch. Durable after `sync`; nothing is written unless the code is NONE.
 
         ``records`` are exactly the bytes that ``storage.batches.inspect`` returned ``header`` for, and are not kept;
-        ``guard`` is from `NeedsCoordinator`. `sync` is required before the answer to a duplicate too.
+        ``guard`` is from `start_verification`. `sync` is required before the answer to a duplicate too.
         """
         code = self._refusal(header, now_ms)
         if code is Code.NONE and lacks_keys:
@@ -239,7 +246,7 @@ class PartitionLog:
         *,
         now_ms: int,
         producer: ProducerStamp | None = None,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
     ) -> Appended:
         """Append the broker's own records as one batch: of state logs, or of groups' offsets, also in a transaction."""
         batch = build_batch(

@@ -21,7 +21,7 @@ from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT
 from spark_2pc_sink.wire.batch_format import NO_SEQUENCE, BatchHeader, next_sequence
 
 
-class Guard:
+class VerificationGuard:
     """Proof that the coordinator was asked about a transaction that has not ended since. Compared by identity."""
 
     __slots__ = ()
@@ -35,7 +35,7 @@ class Verifying:
     ``supports_epoch_bump`` is on transaction.version 2, whose transactions begin at sequence 0.
     """
 
-    guard: Guard
+    guard: VerificationGuard
     lowest_sequence: int
     epoch: int
     supports_epoch_bump: bool
@@ -159,26 +159,6 @@ class Writer:
 
 
 @dataclass(frozen=True)
-class Verified: ...
-
-
-@dataclass(frozen=True)
-class NeedsCoordinator:
-    guard: Guard
-
-
-@dataclass(frozen=True)
-class Refused:
-    """Answer this code; nothing is appended."""
-
-    code: Code
-
-
-#: The leader's own verdict on a transactional batch, before asking the coordinator.
-Standing = Verified | NeedsCoordinator | Refused
-
-
-@dataclass(frozen=True)
 class EndedTransaction:
     producer_id: int
     first_offset: int
@@ -204,19 +184,25 @@ class ProducerStates:
     def first_open_offset(self) -> int | None:
         return next(iter(self._open), None)
 
-    def standing(self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int) -> Standing:
+    def start_verification(
+        self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int
+    ) -> VerificationGuard | Code:
+        """As ``UnifiedLog.maybeStartTransactionVerification``: a guard if the coordinator must be asked, else the code.
+
+        NONE if the transaction has records here already.
+        """
         entry = self._entries.get(stamp.producer_id)
         if entry is not None and entry.epoch > stamp.producer_epoch:
-            return Refused(Code.INVALID_PRODUCER_EPOCH)
+            return Code.INVALID_PRODUCER_EPOCH
         if entry is not None and entry.has_open_transaction(stamp.producer_epoch):
-            return Verified()
+            return Code.NONE
         epoch, sequence = stamp.producer_epoch, stamp.base_sequence
         asked = self._verifying.get(stamp.producer_id)
         if asked is None:
-            asked = Verifying(Guard(), sequence, epoch, supports_epoch_bump, now_ms)
+            asked = Verifying(VerificationGuard(), sequence, epoch, supports_epoch_bump, now_ms)
         # Batches that wait together share one guard.
         self._verifying[stamp.producer_id] = asked.seen(sequence, epoch)
-        return NeedsCoordinator(asked.guard)
+        return asked.guard
 
     # --- checks: nothing changes --------------------------------------------------------------------------------------
 
@@ -228,7 +214,7 @@ class ProducerStates:
         wanted = (header.base_sequence, header.last_sequence)
         return next((kept for kept in entry.batches if (kept.first_sequence, kept.last_sequence) == wanted), None)
 
-    def check_batch(self, header: BatchHeader, guard: Guard | None, *, sequenced: bool = True) -> Code:
+    def check_batch(self, header: BatchHeader, guard: VerificationGuard | None, *, sequenced: bool = True) -> Code:
         """NONE if a data batch with a producer id may be appended, after `duplicate` found none.
 
         Broker records have no sequence numbers: they are not ``sequenced``.

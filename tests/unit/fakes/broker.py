@@ -33,11 +33,8 @@ from spark_2pc_sink.reference.coordinator.plans import DescribedTransaction as D
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.log.producer_state import (
     EndMarker,
-    Guard,
-    NeedsCoordinator,
     ProducerStates,
-    Refused,
-    Standing,
+    VerificationGuard,
 )
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 from spark_2pc_sink.wire.error_codes import describe_error
@@ -80,11 +77,13 @@ class FakePartition:
     def end_offset(self) -> int:
         return self.entries[-1].header.last_offset + 1 if self.entries else self._first_offset
 
-    def standing(self, header: BatchHeader, *, bumps: bool, now_ms: int) -> Standing:
+    def start_verification(self, header: BatchHeader, *, bumps: bool, now_ms: int) -> VerificationGuard | Code:
         """Whether the coordinator is to be asked first."""
-        return self.producers.standing(header, supports_epoch_bump=bumps, now_ms=now_ms)
+        return self.producers.start_verification(header, supports_epoch_bump=bumps, now_ms=now_ms)
 
-    def append(self, header: BatchHeader, records: Sequence[Any], guard: Guard | None) -> tuple[int, int, bool]:
+    def append(
+        self, header: BatchHeader, records: Sequence[Any], guard: VerificationGuard | None
+    ) -> tuple[int, int, bool]:
         """Append as ``PartitionLog.append`` does: code, base offset, and whether it stood there before."""
         repeated = self.producers.duplicate(header)
         if repeated is not None:
@@ -218,18 +217,16 @@ class FakeBroker(FakeCoordinator):
         self.drain()
         log = self.logs[partition]
         header = header_of(producer.producer_id, producer.epoch, sequence=sequence, count=len(records))
-        standing = log.standing(header, bumps=self.bumps, now_ms=self.now_ms)
-        if isinstance(standing, Refused):
-            return Produced(standing.code)
-        guard = None
-        if isinstance(standing, NeedsCoordinator):
-            guard = standing.guard
+        started = log.start_verification(header, bumps=self.bumps, now_ms=self.now_ms)
+        if isinstance(started, VerificationGuard):
             code = self._verify(producer, partition, _NEW_PRODUCE if self.bumps else _OLD_PRODUCE)
-            if code:
-                return Produced(code)
+        else:
+            code = started
+        if code:
+            return Produced(code)
         if self.state.keeps(Pair(producer.producer_id, producer.epoch)):
             return Produced(Code.INVALID_PRODUCER_EPOCH)
-        return Produced(*log.append(header, records, guard))
+        return Produced(*log.append(header, records, started if isinstance(started, VerificationGuard) else None))
 
     def find_marker(
         self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int]

@@ -12,7 +12,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from spark_2pc_sink.reference.log.log_values import Appended
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import Guard, NeedsCoordinator
+from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT
 
@@ -87,7 +87,9 @@ def seen(data: bytes) -> list[Seen]:
     return [Seen(each.offset, each.timestamp, each.key, each.value) for batch in read_back(data) for each in batch]
 
 
-def append(log: PartitionLog, batch: bytes, *, guard: Guard | None = None, now_ms: int = NOW_MS) -> Appended:
+def append(
+    log: PartitionLog, batch: bytes, *, guard: VerificationGuard | None = None, now_ms: int = NOW_MS
+) -> Appended:
     """Append a client's batch as Produce does, without asking the coordinator."""
     return log.append(batch, inspect(batch), now_ms=now_ms, guard=guard)
 
@@ -97,5 +99,5 @@ def append_in_transaction(
 ) -> Appended:
     """Append a transactional batch whose partition the coordinator has added, if it has to be."""
     batch = client_batch(values, producer=producer, sequence=sequence, transactional=True)
-    standing = log.standing(inspect(batch), supports_epoch_bump=bumps, now_ms=NOW_MS)
-    return append(log, batch, guard=standing.guard if isinstance(standing, NeedsCoordinator) else None)
+    started = log.start_verification(inspect(batch), supports_epoch_bump=bumps, now_ms=NOW_MS)
+    return append(log, batch, guard=started if isinstance(started, VerificationGuard) else None)

@@ -9,7 +9,7 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
 from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
-from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator
+from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.storage.batches import inspect
 from tests.unit.reference.coordinator.driver import metadata
 from tests.unit.reference.node import START_MS, Disk, FakeCluster, batch
@@ -50,6 +50,6 @@ def _append_data(cluster: FakeCluster, partition: TopicPartition, pair: tuple[in
     log = present(cluster.log(partition.topic, partition.partition))
     records = batch(b"before", pair=pair, sequence=0)
     header = inspect(records)
-    standing = log.standing(header, supports_epoch_bump=True, now_ms=START_MS)
-    assert isinstance(standing, NeedsCoordinator)
-    assert log.append(records, header, now_ms=START_MS, guard=standing.guard).code == 0
+    guard = log.start_verification(header, supports_epoch_bump=True, now_ms=START_MS)
+    assert isinstance(guard, VerificationGuard)
+    assert log.append(records, header, now_ms=START_MS, guard=guard).code == 0

@@ -21,7 +21,7 @@ from spark_2pc_sink.reference.log.log_values import (
     LogSettings,
 )
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import EndMarker, NeedsCoordinator, Writer
+from spark_2pc_sink.reference.log.producer_state import EndMarker, VerificationGuard, Writer
 from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.storage.files import MemoryStore, SegmentStore
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, seen
@@ -111,9 +111,9 @@ async def test_offsets_of_groups_are_records_of_the_broker_inside_a_transaction(
     writer = Writer(7, 2)
     records = [(b"k", b"v"), (b"l", None)]
     assert log.append_records(records, now_ms=NOW_MS, producer=writer).code == Code.INVALID_TXN_STATE
-    standing = log.standing(writer, supports_epoch_bump=True, now_ms=NOW_MS)
-    assert isinstance(standing, NeedsCoordinator)
-    outcome = log.append_records(records, now_ms=NOW_MS, producer=writer, guard=standing.guard)
+    guard = log.start_verification(writer, supports_epoch_bump=True, now_ms=NOW_MS)
+    assert isinstance(guard, VerificationGuard)
+    outcome = log.append_records(records, now_ms=NOW_MS, producer=writer, guard=guard)
     assert (outcome.code, outcome.base_offset) == (0, 0)
     assert log.append_records(records, now_ms=NOW_MS, producer=writer).base_offset == 2
     assert log.append_records(records, now_ms=NOW_MS).base_offset == 4

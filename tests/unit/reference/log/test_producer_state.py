@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.log.producer_state import (
     EndMarker,
-    Guard,
-    NeedsCoordinator,
     ProducerStates,
-    Refused,
-    Verified,
+    VerificationGuard,
     Writer,
 )
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
@@ -46,10 +43,10 @@ def test_producers_expire_but_never_with_an_open_transaction() -> None:
 def test_a_guard_expires_too() -> None:
     states = ProducerStates()
 
-    def ask(now_ms: int) -> Guard:
-        standing = states.standing(Writer(PID, 0, 0), supports_epoch_bump=True, now_ms=now_ms)
-        assert isinstance(standing, NeedsCoordinator)
-        return standing.guard
+    def ask(now_ms: int) -> VerificationGuard:
+        guard = states.start_verification(Writer(PID, 0, 0), supports_epoch_bump=True, now_ms=now_ms)
+        assert isinstance(guard, VerificationGuard)
+        return guard
 
     guard = ask(100)
     states.expire(1099, 1000)
@@ -72,7 +69,7 @@ class Event:
     offset: int = -1
     transactional: bool = False
     bumps: bool = False
-    guard: Guard | None = None
+    guard: VerificationGuard | None = None
     coordinator: int = -1
 
 
@@ -173,23 +170,25 @@ COMMANDS = st.lists(
 )
 
 
-def run(history: History, states: ProducerStates, command: tuple[object, ...], guards: list[Guard], end: int) -> int:
+def run(
+    history: History, states: ProducerStates, command: tuple[object, ...], guards: list[VerificationGuard], end: int
+) -> int:
     """One command on both; the offset behind it."""
     kind, epoch, *rest = command
     assert isinstance(epoch, int)
     if kind == "ask":
         sequence, bumps = rest
-        standing = states.standing(Writer(PID, epoch, sequence), supports_epoch_bump=bool(bumps), now_ms=0)  # type: ignore[arg-type]
+        started = states.start_verification(Writer(PID, epoch, sequence), supports_epoch_bump=bool(bumps), now_ms=0)  # type: ignore[arg-type]
         if epoch < history.epoch():
-            assert standing == Refused(Code.INVALID_PRODUCER_EPOCH)
+            assert started is Code.INVALID_PRODUCER_EPOCH
         elif history.open_since() is not None and epoch == history.epoch():
-            assert standing == Verified()
+            assert started is Code.NONE
         else:
-            assert isinstance(standing, NeedsCoordinator)
+            assert isinstance(started, VerificationGuard)
             valid = history.asked()
-            assert (standing.guard is valid[0].guard) if valid else (standing.guard not in guards)
-            guards.append(standing.guard)
-            history.events.append(Event("ask", epoch, sequence, bumps=bool(bumps), guard=standing.guard))  # type: ignore[arg-type]
+            assert (started is valid[0].guard) if valid else (started not in guards)
+            guards.append(started)
+            history.events.append(Event("ask", epoch, sequence, bumps=bool(bumps), guard=started))  # type: ignore[arg-type]
         return end
     if kind == "data":
         return run_data(history, states, epoch, rest, guards, end)
@@ -200,7 +199,7 @@ def run(history: History, states: ProducerStates, command: tuple[object, ...], g
 
 
 def run_data(
-    history: History, states: ProducerStates, epoch: int, rest: list[object], guards: list[Guard], end: int
+    history: History, states: ProducerStates, epoch: int, rest: list[object], guards: list[VerificationGuard], end: int
 ) -> int:
     sequence, count, transactional, which = rest
     remembered = history.remembered()
@@ -243,7 +242,7 @@ def run_marker(history: History, states: ProducerStates, marker: EndMarker, end:
 @given(COMMANDS)
 def test_every_answer_follows_from_the_history(commands: list[tuple[object, ...]]) -> None:
     history, states = History(), ProducerStates()
-    guards: list[Guard] = []
+    guards: list[VerificationGuard] = []
     end = 10
     for command in commands:
         end = run(history, states, command, guards, end)
@@ -260,7 +259,7 @@ def test_every_answer_follows_from_the_history(commands: list[tuple[object, ...]
 def test_what_was_written_alone_makes_the_same_entries(commands: list[tuple[object, ...]]) -> None:
     """Reading the log back after a crash: guards are gone, all else is as it was."""
     history, states = History(), ProducerStates()
-    guards: list[Guard] = []
+    guards: list[VerificationGuard] = []
     end = 0
     for command in commands:
         end = run(history, states, command, guards, end)

@@ -12,7 +12,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -166,36 +166,30 @@ def why_unsendable(key: str | None, value: str) -> str:
     )
 
 
+@dataclass
 class MissingFiles:
     """A directory of such files, created if it does not exist; see `checked_directory`."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        shape: TableShape,
-        sql: Statements,
-        record_key: RecordKey,
-        topics: Sequence[str],
-        commands: Commands,
-    ) -> None:
-        self._directory = checked_directory(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        self._table = str(shape.table)
-        self._compared = sql.compared.names
-        made = {column.name for column in shape.columns if column.generated}
-        fixed = {column.name for column in shape.columns if column.identity} | made | {*sql.key}
+    directory: Path
+    _: KW_ONLY
+    shape: TableShape
+    sql: Statements
+    record_key: RecordKey
+    topics: Sequence[str]
+    commands: Commands
+
+    def __post_init__(self) -> None:
+        checked_directory(self.directory).mkdir(parents=True, exist_ok=True)
+        self._compared = self.sql.compared.names
+        made = {column.name for column in self.shape.columns if column.generated}
+        fixed = {column.name for column in self.shape.columns if column.identity} | made | {*self.sql.key}
         #: The table computes the others. COPY may set identity columns, and UPDATE may not.
         self._columns = [name for name in self._compared if name not in made]
         self._updated = [name for name in self._compared if name not in fixed]
         self._names = ", ".join(map(quote_identifier, self._columns))
-        self._key = sql.key
-        other = [column.name for column in sql.compared.columns if column.field != column.name]
+        other = [column.name for column in self.sql.compared.columns if column.field != column.name]
         renamed = f"the record has other field names than the columns {', '.join(other)}" if other else ""
-        self._unknown = renamed or record_key.unknown
-        self._record_key = record_key
-        self._topics = topics
-        self._commands = commands
+        self._unknown = renamed or self.record_key.unknown
         self._files: dict[str, IO[str]] = {}
         self._counts: Counter[str] = Counter()
         self._open = ExitStack()
@@ -213,7 +207,7 @@ class MissingFiles:
 
     def add_row(self, reason: Reason, columns: Mapping[str, str | None], value: str) -> None:
         """Write the record of a row, with the row's JSON as value."""
-        key = None if self._record_key.column is None else columns[self._record_key.column]
+        key = None if self.record_key.column is None else columns[self.record_key.column]
         why = self._unknown or why_unsendable(key, value)
         if why:
             self._write(UNSENDABLE, json.dumps({"row": dict(columns), "value": value, "reason": why}))
@@ -226,17 +220,17 @@ class MissingFiles:
             self._files[ROWS["differing"]].write(self._update_end())
         self._open.close()
         if not self._files.keys().isdisjoint(RECORDS.values()):
-            (self._directory / READER).write_text(READER_PROPERTIES)
-        (self._directory / PAGE).write_text("\n".join(self._page()))
-        return sorted(str(path) for path in self._directory.iterdir())
+            (self.directory / READER).write_text(READER_PROPERTIES)
+        (self.directory / PAGE).write_text("\n".join(self._page()))
+        return sorted(str(path) for path in self.directory.iterdir())
 
     def _write(self, name: str, line: str) -> None:
         file = self._files.get(name)
         if file is None:
-            file = self._open.enter_context((self._directory / name).open("w", encoding="utf-8", newline=""))
+            file = self._open.enter_context((self.directory / name).open("w", encoding="utf-8", newline=""))
             self._files[name] = file
             if name == ROWS["differing"]:
-                empty = f"SELECT {self._names} FROM {self._table} LIMIT 0"
+                empty = f"SELECT {self._names} FROM {self.shape.table} LIMIT 0"
                 made = f"CREATE TEMPORARY TABLE as_in_kafka ON COMMIT DROP AS {empty}"
                 file.write(f"BEGIN;\n{made};\nCOPY pg_temp.as_in_kafka ({self._names}) FROM STDIN;\n")
         file.write(f"{line}\n")
@@ -245,11 +239,11 @@ class MissingFiles:
     def _update_end(self) -> str:
         quoted = [quote_identifier(name) for name in self._updated]
         news = ", ".join(f"found.{name}" for name in quoted)
-        keys = map(quote_identifier, self._key)
+        keys = map(quote_identifier, self.sql.key)
         same = " AND ".join(f"aimed.{name} IS NOT DISTINCT FROM found.{name}" for name in keys)
         return (
             "\\.\n"
-            f"UPDATE {self._table} AS aimed SET ({', '.join(quoted)}) = ROW ({news})\n"
+            f"UPDATE {self.shape.table} AS aimed SET ({', '.join(quoted)}) = ROW ({news})\n"
             f"FROM pg_temp.as_in_kafka AS found WHERE {same};\n"
             "COMMIT;\n"
         )
@@ -259,7 +253,7 @@ class MissingFiles:
         if not parts:
             yield "# What is missing\n\nNothing could be written to a file.\n"
             return
-        directory, verify = self._directory.absolute(), self._commands.verify
+        directory, verify = self.directory.absolute(), self.commands.verify
         yield "# What is missing\n"
         yield f"Stop the job before you apply any of these files. Run the commands in {directory}.\n"
         yield from parts
@@ -271,18 +265,18 @@ class MissingFiles:
 
     def _parts(self) -> Iterator[str]:
         counts = self._counts
-        topic = self._topics[0] if len(self._topics) == 1 else "TOPIC"
-        several = f"The sink has several topics: {', '.join(self._topics)}. Replace TOPIC by the one for these records."
-        notes = [self._record_key.note, *([] if len(self._topics) == 1 else [several])]
+        topic = self.topics[0] if len(self.topics) == 1 else "TOPIC"
+        several = f"The sink has several topics: {', '.join(self.topics)}. Replace TOPIC by the one for these records."
+        notes = [self.record_key.note, *([] if len(self.topics) == 1 else [several])]
         for reason, reason_text in _REASONS.items():
             rows, records = ROWS[reason], RECORDS[reason]
             if rows in counts:
-                how = shlex.join(["-c", f"COPY {self._table} ({self._names}) FROM STDIN"]) + f" < {rows}"
-                command = f"{self._commands.psql} {f'-f {rows}' if reason == 'differing' else how}"
+                how = shlex.join(["-c", f"COPY {self.shape.table} ({self._names}) FROM STDIN"]) + f" < {rows}"
+                command = f"{self.commands.psql} {f'-f {rows}' if reason == 'differing' else how}"
                 title = f"## {rows}: {counted(counts[rows], 'row')} as in Kafka"
                 yield f"{title}\n\n{reason_text}.\n\n{_PSQL}\n\n    {command}\n"
             if records in counts:
-                command = f"    {self._commands.console_producer(topic, READER)} < {records}\n"
+                command = f"    {self.commands.console_producer(topic, READER)} < {records}\n"
                 title = f"## {records}: {counted(counts[records], 'record')} as in the table"
                 yield "\n\n".join([title, f"{reason_text}.", _PRODUCER, *notes, command])
         if UNSENDABLE in counts:

@@ -178,9 +178,6 @@ def read_state(document: bytes) -> CatalogState:
         if found["version"] != _FORMAT_VERSION:
             raise ValueError(f"its version is {found['version']!r}, only {_FORMAT_VERSION} is supported")
         topics = [_topic(row) for row in found["topics"]]
-        # Written before UpdateFeatures was supported: the level was the property's value, and nothing was altered.
-        lacking = {"property_transaction_version": found["transaction_version"], "feature_changes": 0}
-        found = {**lacking, "broker_configs": {}, **found}
         return CatalogState(
             **{name: _typed(found, name, kind) for name, kind in _PLAIN.items()},
             directory_id=id_of_text(found["directory_id"]),

@@ -16,7 +16,7 @@ from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic, read_checked, write_checked
+from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
 from spark_2pc_sink.reference.storage.errors import ShortLogError
 from spark_2pc_sink.wire.batch_format import read_header
@@ -311,16 +311,6 @@ async def test_a_level_that_was_changed_stays_over_a_start(tmp_path: Path) -> No
             assert catalog.transaction_version == change
             epochs.append(catalog.features_epoch)
     assert (epochs, told) == ([0, 1, 2, 3, 4, 4], [0, 1])
-
-
-async def test_a_catalog_from_before_levels_could_be_changed(tmp_path: Path) -> None:
-    async with opened(tmp_path, BrokerProperties(transaction_version=1)):
-        pass
-    document = read_checked((tmp_path / "catalog.json").read_bytes())
-    del document["property_transaction_version"], document["feature_changes"]
-    (tmp_path / "catalog.json").write_bytes(write_checked(document))
-    async with opened(tmp_path, BrokerProperties(transaction_version=1)) as catalog:
-        assert (catalog.transaction_version, catalog.features_epoch) == (1, 1)
 
 
 async def test_keeping_needs_the_finalized_level_and_nothing_is_changed_without(tmp_path: Path) -> None:

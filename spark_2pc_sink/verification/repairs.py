@@ -12,7 +12,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -166,12 +166,11 @@ def why_unsendable(key: str | None, value: str) -> str:
     )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MissingFiles:
     """A directory of such files, created if it does not exist; see `checked_directory`."""
 
     directory: Path
-    _: KW_ONLY
     shape: TableShape
     sql: Statements
     record_key: RecordKey

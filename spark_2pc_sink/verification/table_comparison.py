@@ -386,7 +386,9 @@ class _Unmatched:
         request, topics = self.comparison.request, sorted(self.comparison.topics)
         key = record_key(self.comparison.pair.layout, columns=self.sql.compared.names, row_key=self.sql.key)
         commands = Commands.of(request.options, vars(request.target))
-        files = MissingFiles(directory, shape=shape, sql=self.sql, record_key=key, topics=topics, commands=commands)
+        files = MissingFiles(
+            directory=directory, shape=shape, sql=self.sql, record_key=key, topics=topics, commands=commands
+        )
         try:
             for reason in _OF_RECORDS:
                 for at, message in self._messages(self._snapshot.stream(self._records(reason))):

@@ -106,7 +106,7 @@ def files_in(
     table = TableName("orders", "public")
     compared = ComparedColumns(tuple(ComparedColumn(name, name, *["text"] * 5) for name in names))
     return MissingFiles(
-        folder,
+        directory=folder,
         shape=TableShape(table, tuple(columns)),
         sql=Statements(table, compared, key=tuple(key)),
         record_key=record_key(None, columns=names, row_key=key),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ from jdbc_state import StateRow
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
 from spark_2pc_sink.errors import (
-    DatabaseUnreachableError,
     HaltCause,
     HaltError,
-    RemoteProtocolError,
     TakeOverRefusedError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
@@ -68,7 +65,6 @@ def halted(**fields: Any) -> HaltError:
     )
 
 
-HALT = halted()
 REFUSED = TakeOverRefusedError(
     transactional_id="orders", driver="its driver lives (pid 4711)", remedies=("wait",), report=report(settled=False)
 )
@@ -116,47 +112,12 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
     assert "now:      batch 4, done 7:3" in printed
 
 
-def test_where_kafka_is_may_be_said_as_to_kafkas_own_tools(
-    calls: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A password in a file is in no list of processes; what is said twice must be the same."""
-    file = tmp_path / "client.properties"
-    file.write_text("sasl.password=secret")
-    words = ["recover", "--database", "postgresql://h/d", "--bootstrap-server", "h:1", "--command-config", str(file)]
-    words += ["--transactional-id", "orders", "--take-over"]
-    assert cli.main(words) == 0
-    assert calls[0]["kafka"] == {"bootstrap.servers": "h:1", "sasl.password": "secret"}
-    assert cli.main([*words, "--kafka", "bootstrap.servers=other:1"]) == 2
-    assert "it was given before with another value" in capsys.readouterr().err
-
-
 def test_what_is_left_in_doubt_is_exit_code_3(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     """And the way to settle it is printed."""
     assert cli.main(["recover", *SIDES, "--transactional-id", "orders"]) == 3
     assert "take_over" not in calls[0]
     assert "IN DOUBT" in (printed := capsys.readouterr().out)
     assert "to do:    spark-2pc recover --take-over" in printed
-
-
-def test_json_is_for_machines(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
-    """One object, with the sink in a list as in that of a status."""
-    cli.main(
-        [
-            "recover",
-            *SIDES,
-            "--transactional-id",
-            "orders",
-            "--json",
-            "--accept-replay",
-            "--reason",
-            "as it is",
-            "--take-over",
-        ]
-    )
-    printed = read_output(capsys.readouterr().out)
-    assert (printed["command"], printed["exit_code"], printed["error"]) == ("recover", 0, None)
-    assert [sink["settled"] for sink in printed["sinks"]] == [True]
-    assert calls[0]["decision"] is OperatorDecision.ACCEPT_REPLAY
 
 
 @pytest.mark.parametrize(
@@ -191,37 +152,6 @@ def test_a_refusal_is_printed_for_machines_too(
     assert str(error) in printed.err
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (DatabaseUnreachableError(operation="connect", detail="refused"), 1),
-        (RemoteProtocolError(peer="the transaction coordinator", detail="a state that nobody knows"), 1),
-        (HALT, 3),
-        (REFUSED, 3),
-    ],
-)
-def test_errors_have_an_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int
-) -> None:
-    """1 when a side cannot be used, 3 when a person has to decide."""
-
-    def fail(**_: Any) -> RecoveryReport:
-        raise error
-
-    monkeypatch.setattr(sinks, "recover", fail)
-    assert cli.main(["recover", *SIDES, "--transactional-id", "orders"]) == code
-    assert str(error) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "words", [["recover", *SIDES, "--nonsense"], ["nonsense"], [], ["recover", *SIDES, "--drop", "--accept-replay"]]
-)
-def test_a_wrong_command_line_is_exit_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """With the usage of the command."""
-    assert cli.main(words) == 2
-    assert "\nusage: spark-2pc" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("said", [[], ["--kafka", "client.id=night"]])
 def test_where_kafka_is_must_be_said_in_words_of_the_command_line(
     capsys: pytest.CaptureFixture[str], said: list[str]
@@ -230,9 +160,3 @@ def test_where_kafka_is_must_be_said_in_words_of_the_command_line(
     printed = capsys.readouterr().err
     assert "pass --bootstrap-server HOST:PORT" in printed
     assert "kafka={" not in printed
-
-
-def test_where_kafka_is_may_be_said_as_librdkafka_says_it(calls: list[dict[str, Any]]) -> None:
-    words = ["--kafka", "metadata.broker.list=h:1", "--database", "postgresql://h/d", "--transactional-id", "orders"]
-    assert cli.main(["recover", *words, "--take-over"]) == 0
-    assert calls[0]["kafka"] == {"metadata.broker.list": "h:1"}

@@ -71,14 +71,6 @@ def test_answers_are_read_line_by_line(command: Command, capsys: pytest.CaptureF
     assert "Do it? [yes/no] yes\n" in capsys.readouterr().out
 
 
-def test_the_end_of_the_answers_changes_nothing_and_says_so(
-    command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.run("--transactional-id", "orders", looks=(in_doubt(),), answers="settle\n") == 3
-    assert command.sides.calls == []
-    assert "Stopped at a question: nothing was changed" in capsys.readouterr().out
-
-
 def test_connections_and_tables_reach_both_sides(command: Command) -> None:
     assert command.run("--state-schema", "ours", "--timeout", "3", "--record-columns", "id = key") == 0
     assert command.connections == {
@@ -99,43 +91,16 @@ def test_the_registry_of_the_sink_s_file_reaches_the_comparison(command: Command
     assert command.connections["schema_registry"] == {"url": "http://r:8081"}
 
 
-@pytest.mark.parametrize("cause", HaltCause)
-def test_a_cause_is_told_by_its_name(command: Command, capsys: pytest.CaptureFixture[str], cause: HaltCause) -> None:
-    about_owed = cause in {HaltCause.OTHER_BATCH_OWED, HaltCause.RESEND_DIFFERS}
-    look = owed() if about_owed else halted(cause)
-    assert command.run("--transactional-id", "orders", "--cause", cause.value, looks=(look,)) == 3
-    assert f"({cause.value})" in capsys.readouterr().out
-
-
 def test_a_cause_is_told_by_the_line_of_the_error(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     line = "HaltError: batch 9 follows batch 5 in the state row: it is neither its replay nor the next"
     assert command.run("--transactional-id", "orders", "--cause", line, looks=(halted(HaltCause.GAP),)) == 3
     assert "(gap)" in capsys.readouterr().out
 
 
-def test_a_cause_that_there_is_not_is_refused(command: Command) -> None:
+def test_a_cause_is_a_known_one_of_one_sink(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run("--cause", "bad_luck") == 2
-
-
-def test_a_cause_is_that_of_one_sink(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run("--cause", "gap") == 2
     assert "pass --transactional-id too" in capsys.readouterr().err
-
-
-def test_with_yes_nobody_is_asked(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(_: str) -> str:
-        raise AssertionError
-
-    monkeypatch.setattr("builtins.input", asked)
-    assert command.run("--yes", looks=(in_doubt(), picture())) == 0
-    assert command.run("--yes", looks=(owed(),)) == 3
-
-
-def test_a_protocol_is_written_as_text(command: Command, tmp_path: Path) -> None:
-    file = tmp_path / "night.txt"
-    command.run("--protocol", str(file), looks=(in_doubt(), picture()), answers="settle\nyes\n")
-    kinds = [line.split()[1] for line in file.read_text().splitlines() if line.startswith("2")]
-    assert kinds == ["saw", "answered", "answered", "did", "saw", "verified", "ended"]
 
 
 def test_a_protocol_is_written_as_json(command: Command, tmp_path: Path) -> None:
@@ -154,12 +119,10 @@ def test_a_protocol_that_cannot_be_written_is_refused_first(command: Command, tm
 @pytest.mark.parametrize(
     ("looks", "answers", "code"),
     [
-        ((in_doubt(), picture()), "settle\nyes\n", 0),
         ((owed(), picture()), "drop\ngiven up\nyes\n", 0),
-        ((owed(),), "", 3),
         ((Picture(transactional_id="orders", database_problem="refused"),), "repair\n", 1),
     ],
-    ids=["done", "accepted", "left", "out_of_reach"],
+    ids=["accepted", "out_of_reach"],
 )
 def test_json_is_of_the_documented_form(
     command: Command, capsys: pytest.CaptureFixture[str], looks: tuple[Picture, ...], answers: str, code: int

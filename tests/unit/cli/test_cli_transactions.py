@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,10 +11,9 @@ import pytest
 
 from jdbc_state import StateRow
 from spark_2pc_sink import cli
-from spark_2pc_sink.cli import __main__ as program
 from spark_2pc_sink.cli import transactions
 from spark_2pc_sink.errors import AbortRefusedError
-from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.transactions import (
     AbortedOpenTransaction,
     HangingTransaction,
@@ -91,7 +88,7 @@ def test_list(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
         TransactionListing("a", 0, 7, "Ongoing"),
         TransactionListing("bb", 1, 8, "Empty"),
     )
-    filters = ["--running-longer-than-ms", "-1", "--transactional-id-pattern", "a.*"]
+    filters = ["--running-longer-than-ms", "-1", "--transactional-id-pattern", "a.*", "--broker-id", "1"]
     states = ["--state", "Ongoing", "--state", "Empty", "--producer-id", "7"]
     assert run("list", *SERVER, *filters, *states) == 0
     assert capsys.readouterr().out == (
@@ -99,21 +96,7 @@ def test_list(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
         "a              \t0          \t7         \tOngoing\n"
         "bb             \t1          \t8         \tEmpty\n"
     )
-    assert tool.calls == [("list_transactions", ListFilter(("Ongoing", "Empty"), (7,), -1, "a.*"), {}), ("close",)]
-
-
-def test_the_duration_filter_has_kafkas_name_too(tool: FakeTool) -> None:
-    tool.answers["list_transactions"] = ()
-    run("list", *SERVER, "--duration-filter", "60000")
-    assert tool.calls[0][1] == ListFilter(running_longer_than_ms=60_000)
-
-
-@pytest.mark.parametrize("flag", ["--broker-id", "--broker"])
-def test_list_of_one_broker(tool: FakeTool, flag: str) -> None:
-    """As the other commands name it, and as KIP-664 does."""
-    tool.answers["list_transactions"] = ()
-    assert run("list", *SERVER, flag, "1") == 0
-    assert tool.calls[0][1] == ListFilter(broker_id=1)
+    assert tool.calls == [("list_transactions", ListFilter(("Ongoing", "Empty"), (7,), -1, "a.*", 1), {}), ("close",)]
 
 
 def test_describe(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,15 +151,6 @@ def test_find_hanging_is_exit_code_3_when_something_hangs(tool: FakeTool, capsys
     assert err == f"What to do:\n  {command}  # {change}\n"
 
 
-def test_find_hanging_is_exit_code_0_when_nothing_hangs(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
-    tool.answers["find_hanging"] = ()
-    words = ["--topic", "t", "--partition", "1", "--broker-id", "2", "--max-transaction-timeout", "1", "--json"]
-    assert run("find-hanging", *SERVER, *words) == 0
-    assert tool.calls[0][1] == {"topic": "t", "partition": 1, "broker_id": 2, "max_timeout_ms": 60_000}
-    out, err = capsys.readouterr()
-    assert (read_output(out)["hanging"], err) == ([], "")
-
-
 def test_abort_by_start_offset(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
     tool.answers["abort"] = ENDED
     assert run("abort", *SERVER, "--topic", "t", "--partition", "1", "--start-offset", "5") == 0
@@ -197,8 +171,6 @@ def test_abort_by_producer(tool: FakeTool) -> None:
     ("words", "text"),
     [
         ([], "--producer-id=None"),
-        (["--producer-id", "7"], "--producer-epoch=None"),
-        (["--producer-id", "7", "--producer-epoch", "1"], "--coordinator-epoch=None"),
         (["--start-offset", "5", "--producer-epoch", "1"], "--producer-epoch=1"),
         (["--producer-id", "-7", "--producer-epoch", "1", "--coordinator-epoch", "0"], "producer id and epoch='-7:1'"),
     ],
@@ -285,20 +257,6 @@ def test_list_names_what_ends_the_open_transactions_of_sinks(
     assert err == f"What to do:\n  {RECOVER}ends it as the sink's database has decided\n"
 
 
-def test_describe_tells_what_ends_a_transaction_that_never_times_out(
-    tool: FakeTool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without a database it may be a sink's, and the database is for a person to name."""
-    tool.answers["describe"] = TransactionDetails(3, "a", 7, 2, "Ongoing", TIMEOUT_NEVER_MS, 100, 50, ())
-    assert run("describe", *SERVER, "--transactional-id", "a") == 0
-    _, wait, recover, terminate = capsys.readouterr().err.splitlines()
-    assert "with two-phase commit it does not time out" in wait
-    assert recover.startswith("  spark-2pc recover --bootstrap-server h:1 --database URL --transactional-id a  # if it")
-    assert terminate.startswith(
-        "  spark-2pc transactions force-terminate --bootstrap-server h:1 --transactional-id a  # "
-    )
-
-
 def test_find_hanging_names_recover_first_for_the_producer_of_a_sink(
     tool: FakeTool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,23 +273,6 @@ def test_find_hanging_names_recover_first_for_the_producer_of_a_sink(
     assert err.splitlines() == ["What to do:", f"  {look}", f"  {recover}", f"  {abort}"]
 
 
-@pytest.mark.parametrize(("sinks", "named"), [([ROW], True), ([], False)], ids=["a sink's", "another's"])
-def test_a_refused_abort_names_recover_for_a_sink(
-    tool: FakeTool,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    sinks: list[StateRow],
-    named: bool,
-) -> None:
-    know_sinks(monkeypatch, *sinks)
-    owner = TransactionDetails(3, "a", 7, 2, "Ongoing", TIMEOUT_NEVER_MS, 100, 50, ())
-    tool.answers["abort"] = AbortRefusedError(partition="t-1", start_offset=5, reason="known", remedies=(), owner=owner)
-    words = ["--topic", "t", "--partition", "1", "--start-offset", "5"]
-    assert run("abort", *WITH_DATABASE, *words) == 3
-    err = capsys.readouterr().err
-    assert (RECOVER in err, "will end it" in err) == (named, False)
-
-
 def test_a_database_out_of_reach_does_not_hide_what_kafka_says(
     tool: FakeTool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -345,26 +286,6 @@ def test_a_database_out_of_reach_does_not_hide_what_kafka_says(
 
 
 # --- errors and connections --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["list", "--producer-id", "x"],
-        ["describe"],
-        ["abort", "--topic", "t"],
-        ["find-hanging", "--partition", "1.5"],
-    ],
-)
-def test_a_wrong_command_line_is_exit_code_2(words: list[str]) -> None:
-    assert run(*words) == 2
-
-
-def test_a_negative_timeout_is_exit_code_2(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("find-hanging", *SERVER, "--max-transaction-timeout", "-1") == 2
-    assert "--max-transaction-timeout=-1" in capsys.readouterr().err
-    assert tool.calls == []
 
 
 def test_the_connection_may_come_before_and_behind_the_command(tool: FakeTool, tmp_path: Path) -> None:
@@ -400,28 +321,13 @@ def test_a_connection_that_contradicts_itself_is_exit_code_2(
     assert tool.calls == []
 
 
-@pytest.mark.parametrize("content", ["odd", "\nfine=1\n  odd  ", "fine=1 \\\n 2\nodd"])
 def test_a_file_that_is_no_properties_is_exit_code_2(
-    tool: FakeTool, capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str
+    tool: FakeTool, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Its content, which may be secret, is not printed."""
     file = tmp_path / "admin.properties"
-    file.write_text(content)
+    file.write_text("fine=1 \\\n 2\nodd")
     assert run("list", *SERVER, "--command-config", str(file)) == 2
     err = capsys.readouterr().err
     assert f"{file}, line" in err
     assert "odd" not in err
-
-
-def test_the_package_is_a_program() -> None:
-    """``python -m spark_2pc_sink.cli`` does the same as ``spark-2pc``."""
-    words = [sys.executable, "-m", program.__package__, "transactions", "list"]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (ended.returncode, "--bootstrap-server" in ended.stderr) == (2, True), ended.stderr
-
-
-def test_the_help_is_a_runbook(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run("--help")
-    printed = capsys.readouterr().out
-    assert all(word in printed for word in ("find-hanging", "abort", "force-terminate", "owed", "exit codes"))

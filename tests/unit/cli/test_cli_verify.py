@@ -105,11 +105,6 @@ def test_it_asks_for_what_was_said(run: Run) -> None:
     }
 
 
-def test_what_was_not_said_is_left_to_what_the_sink_has_noted(run: Run) -> None:
-    cli.main(["verify", *SIDES])
-    assert not {"table", "mode", "keys", "order_by", "late_rows", "record_columns"} & run.asked.keys()
-
-
 def test_the_schema_registry_is_that_of_the_command_line_or_of_the_file(run: Run, tmp_path: Path) -> None:
     """The file may have a login, which no command line should."""
     file = tmp_path / "orders.toml"
@@ -162,46 +157,6 @@ def test_the_verdict_comes_first_then_each_kind_then_the_gaps_then_what_to_do(
     ]
     assert [line.startswith("  next: ") for line in lines[7:]] == [True, True]
     assert "--write-missing DIR" in lines[-1]
-
-
-def test_an_inconclusive_comparison_begins_with_its_reason_and_a_fix(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run.answer = INCONCLUSIVE
-    assert cli.main(["verify", *SIDES]) == 5
-    compared = "compared 40 records with 40 rows, 1 batch (all up to batch 1)"
-    assert capsys.readouterr().out.splitlines() == [
-        f"orders: INCONCLUSIVE, the table: it is not readable ({compared})",
-        "  fix: pass --table TABLE",
-        "  not checked: the headers: the table has none",
-    ]
-
-
-def test_an_open_transaction_has_its_line(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    run.answer = replace(SAME, open_transaction=OpenTransactionRows(state="Ongoing", records=20, in_table=20))
-    cli.main(["verify", *SIDES, "--open"])
-    assert (
-        "  open transaction: Ongoing, 20 records, 20 of them with a row in the table: the database has decided it"
-        in capsys.readouterr().out
-    )
-
-
-def test_each_table_of_an_open_transaction_has_its_line(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    tables = (
-        OpenTable(table="orders", topics=("o",), records=20, in_table=20),
-        OpenTable(table="lines", topics=("l",), records=40, in_table=0),
-        OpenTable(table="names"),
-    )
-    opened = OpenTransactionRows(state="Ongoing", records=60, in_table=20, tables=tables)
-    run.answer = replace(SAME, verdict="different", open_transaction=opened)
-    cli.main(["verify", *SIDES, "--open"])
-    assert (
-        "  open transaction: Ongoing, 60 records, 20 of them with a row in every table that gets them: neither "
-        "commit nor abort makes both sides equal\n"
-        "    - table orders: has rows for 20 of the 20 records of o\n"
-        "    - table lines: has rows for 0 of the 40 records of l\n"
-        "    - table names: not compared\n"
-    ) in capsys.readouterr().out
 
 
 def test_what_the_share_of_an_open_transaction_speaks_for() -> None:

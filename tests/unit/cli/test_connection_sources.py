@@ -82,7 +82,6 @@ def test_the_environment_says_what_the_command_line_leaves_out(
     ("words", "shown"),
     [
         (["--database", "postgresql://elsewhere/d"], "--config='database'"),
-        (["--state-schema", "elsewhere"], "--config='state_schema'"),
         (["--bootstrap-server", "elsewhere:1"], "--config='bootstrap.servers'"),
     ],
 )
@@ -120,7 +119,6 @@ def test_variables_must_not_contradict_each_other(file: Path, monkeypatch: pytes
     ("before", "line", "shown"),
     [
         ("state_schema", "state_shema", "did you mean 'state_schema'?"),
-        ("client.id = 'night'", "client.id = true", "client.id=True: it must be a text"),
         ("history_batches = 5", 'history_batches = "many"', "history_batches='many': it must be a whole number"),
         ('database = "postgresql:', 'database = "mysql:', "database='mysql://***'"),
         ("[kafka]", "[kafka", "it is not valid TOML"),
@@ -152,16 +150,6 @@ def test_the_file_names_the_sink(file: Path, capsys: pytest.CaptureFixture[str])
     assert "transactional_id" not in said("--config", str(file), "--match", "*")
 
 
-def test_what_is_for_one_start_is_not_taken_from_the_file(file: Path) -> None:
-    file.write_text(f"adopt = true\n{file.read_text()}")
-    assert "adopt" not in said("--config", str(file))
-
-
-def test_no_database_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["status", "--bootstrap-server", "h:1"]) == 2
-    assert "is not in --config or SPARK_2PC_DATABASE either" in capsys.readouterr().err
-
-
 def test_a_secret_on_the_command_line_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,18 +170,13 @@ def test_a_secret_on_the_command_line_is_warned_of(
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["--config", "my file"], ["--config", "my file"]),
         (["--database", URL], ["--database", "postgresql://app@h/shop"]),
         (["--command-config", "c", "--kafka", "client.id=a"], ["--command-config", "c", "--kafka", "client.id=a"]),
         (["--kafka", "sasl.password=b"], ["--command-config", "FILE"]),
-        (
-            ["--bootstrap-server", "h:1", "--state-table", '"Mine"', "--history-batches", "0"],
-            ["--bootstrap-server", "h:1", "--state-table", '"Mine"', "--history-batches", "0"],
-        ),
         (["--password-command", "cat 'my file'"], ["--password-command", "cat 'my file'"]),
         ([], []),
     ],
-    ids=["file", "password in URL", "properties", "password of Kafka", "names", "command", "environment"],
+    ids=["password in URL", "properties", "password of Kafka", "command", "environment"],
 )
 def test_a_printed_command_names_both_sides_as_they_were_given(words: list[str], shown: list[str]) -> None:
     """By file where a secret is in it, and with nothing that the environment says; never with a password."""

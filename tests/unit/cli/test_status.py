@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from jdbc_state.sessions import DriverSession
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import status as command
 from spark_2pc_sink.cli.status import (
@@ -102,12 +101,6 @@ def test_what_was_said_is_passed_on(give: Give, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == "0 sinks\nthere is no table\n"
 
 
-@pytest.mark.parametrize("words", [["--transactional-id", "a", "--match", "b"], ["--all", "--in-doubt"]])
-def test_words_that_contradict_each_other(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["status", *SIDES, *words]) == 2
-    assert "not allowed with argument" in capsys.readouterr().err
-
-
 def test_json_has_what_was_asked_for(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the schema; with --in-doubt only those, and the summary of all."""
     give(StatusReport(sinks=(FINE, replace(DECIDED, transactional_id="late")), unreadable=(BROKEN,)))
@@ -131,12 +124,6 @@ def test_json_of_one_side(give: Give, capsys: pytest.CaptureFixture[str]) -> Non
     assert (printed["error"]["type"], len(printed["error"]["remedies"])) == ("IncompleteStatusError", 1)
     assert (printed["database_problem"], printed["kafka_problem"]) == ("it is down", None)
     assert [(sink["condition"], sink["known"]) for sink in printed["sinks"]] == [("unclear", None)]
-
-
-def test_a_sink_that_cannot_be_understood_is_named(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
-    give(StatusReport(sinks=(FINE,), unreadable=(BROKEN,)))
-    assert cli.main(["status", *SIDES]) == 1
-    assert capsys.readouterr().err == "spark-2pc: bad has invalid data: no pair\n"
 
 
 def test_details_are_those_of_the_report(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +195,6 @@ def test_waiting_on_the_command_line(give: Give, capsys: pytest.CaptureFixture[s
 
 # --- the text -----------------------------------------------------------------------------------------------------
 
-SESSION = DriverSession(4711, "app", hidden=False, address="10.0.0.1")
 COMMITS = replace(DECIDED, actions=(Action("commit", "would commit"),), remedies=("start the job",))
 
 
@@ -237,12 +223,6 @@ def test_forty_sinks_fit_on_one_screen() -> None:
     assert len(lines) <= 30
 
 
-def test_all_of_them_are_shown_where_that_is_wanted() -> None:
-    text = status_text(forty(), Shown(everything=True))
-    assert "\norders-39: healthy, batch 7 on both sides\n" in text
-    assert "more, which" not in text
-
-
 def test_where_many_are_in_doubt_only_some_have_details() -> None:
     """And not more rows than a screen has; what is left out is counted."""
     text = status_text(forty(in_doubt=30), Shown())
@@ -253,24 +233,6 @@ def test_where_many_are_in_doubt_only_some_have_details() -> None:
     text = status_text(forty(in_doubt=3), Shown(details=True))
     assert text.count("  reason:   because") == 3
     assert "more in doubt" not in text
-
-
-def test_only_those_in_doubt() -> None:
-    text = status_text(forty(), Shown(in_doubt=True))
-    assert "orders-02" not in text
-    assert "(see --all)" not in text
-    assert text.startswith("40 sinks: 38 healthy, 2 in doubt")
-
-
-def test_one_sink_has_its_verdict_first_and_then_details() -> None:
-    text = status_text(StatusReport(sinks=(FINE,)), Shown(), one=True)
-    assert text.startswith("orders: healthy, batch 7 on both sides\n  database: batch 7")
-
-
-def test_few_sinks_are_all_listed() -> None:
-    text = status_text(StatusReport(sinks=(FINE, named(FINE, "payments"))), Shown())
-    assert "\npayments: healthy, batch 7 on both sides" in text
-    assert "IN DOUBT" not in text
 
 
 def test_what_could_not_be_read_comes_first() -> None:

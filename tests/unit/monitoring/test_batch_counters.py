@@ -49,13 +49,6 @@ def test_a_batch_counts_when_kafka_has_it() -> None:
     assert counts(counters).batches == 1
 
 
-def test_a_batch_that_is_in_doubt_at_the_first_look_is_counted_later() -> None:
-    counters = BatchCounters()
-    see(counters, 10, status="decided")
-    see(counters, 10)
-    assert counts(counters).batches == 1
-
-
 def test_lines_behind_an_open_batch_are_counted_meanwhile() -> None:
     counters = BatchCounters()
     see(counters, 10)
@@ -72,14 +65,6 @@ def test_a_resend_is_no_batch_more() -> None:
     assert (counts(counters).batches, counts(counters).resends, counts(counters).rows) == (0, 1, 0)
 
 
-def test_what_people_do_is_no_batch() -> None:
-    counters = BatchCounters()
-    see(counters, 10)
-    for number, event in enumerate(("adopted", "passed", "noted", "claimed")):
-        see(counters, 11 + number, event=event)
-    assert (counts(counters).batches, counts(counters).resends) == (0, 0)
-
-
 def test_a_sink_that_begins_anew_is_counted_on() -> None:
     """Its row and its history were deleted: the numbers start again, the counters do not."""
     counters = BatchCounters()
@@ -87,15 +72,6 @@ def test_a_sink_that_begins_anew_is_counted_on() -> None:
     see(counters, 12)
     assert see(counters, 3) == 3
     assert counts(counters).batches == 5
-
-
-def test_lines_without_figures_count_as_batches() -> None:
-    counters = BatchCounters()
-    see(counters, 10)
-    newest = row(decision=11)
-    assert counters.lines_wanted(newest) == 1
-    counters.count("orders", [HistoryLine("decided", newest)])
-    assert (counts(counters).batches, counts(counters).record_bytes, counts(counters).seconds.count) == (1, 0, 0)
 
 
 def test_the_lag_is_that_of_the_newest_line() -> None:

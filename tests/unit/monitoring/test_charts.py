@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from spark_2pc_sink.monitoring.dashboard.sink_views import HEIGHT, WIDTH, Bar, bar_chart, nice_ceiling, short_number
+from spark_2pc_sink.monitoring.dashboard.sink_views import HEIGHT, WIDTH, Bar, bar_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -19,10 +19,6 @@ def rectangles(svg: str) -> list[dict[str, float]]:
     """The rectangles of a chart; that it parses is a part of the test."""
     found = ET.fromstring(svg).iter(f"{SVG}rect")  # noqa: S314 - our own text
     return [{name: float(each.attrib[name]) for name in ("x", "y", "width", "height")} for each in found]
-
-
-def test_no_bars_are_no_chart() -> None:
-    assert bar_chart([], name="rows", unit="") == ""
 
 
 def test_heights_are_in_proportion_and_end_at_one_line() -> None:
@@ -48,22 +44,3 @@ def test_what_came_from_outside_is_text() -> None:
     svg = bar_chart([Bar("<b>", '"><script>', {"rows": 1})], name='rows"', unit="<i>")
     assert "<script" not in svg
     assert [each.text for each in ET.fromstring(svg).iter(f"{SVG}title")] == ['"><script>']  # noqa: S314 - our own text
-
-
-def test_it_has_a_name_for_who_cannot_see_it() -> None:
-    root = ET.fromstring(bar_chart(bars(1), name="rows of each batch", unit=""))  # noqa: S314 - our own text
-    assert (root.attrib["role"], root.attrib["aria-label"]) == ("img", "rows of each batch")
-
-
-@pytest.mark.parametrize(
-    ("value", "ceiling"), [(0, 1), (0.03, 0.05), (1, 1), (1.01, 2), (4, 5), (7, 10), (20_001, 50_000), (0.3, 0.5)]
-)
-def test_the_axis_ends_at_a_round_number(value: float, ceiling: float) -> None:
-    assert nice_ceiling(value) == pytest.approx(ceiling)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.25, "0.25"), (12, "12"), (1_000, "1k"), (25_500, "25.5k"), (2e6, "2M"), (3.5e9, "3.5G")]
-)
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert short_number(value) == text

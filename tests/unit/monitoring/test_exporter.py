@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
@@ -89,13 +89,3 @@ def test_a_look_that_fails_fails_its_scrape_alone() -> None:
         list(collector.collect())
     object.__delattr__(broken, "look")
     assert value(collector, "spark_2pc_database_up") == 1
-
-
-def test_a_sink_that_goes_has_no_series_any_more() -> None:
-    watched = Shown(found=StatusReport(sinks=(sink(),)))
-    collector = SinkCollector(watched)
-    assert value(collector, "spark_2pc_sink_batches_total") == 0
-    object.__setattr__(watched, "found", replace(watched.found, sinks=()))
-    assert not [
-        sample for family in collector.collect() for sample in family.samples if "transactional_id" in sample.labels
-    ]

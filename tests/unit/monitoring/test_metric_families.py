@@ -7,12 +7,10 @@ from collections.abc import Iterable
 
 from prometheus_client.core import Metric
 
-from jdbc_state import StateRow
-from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.monitoring.exporter import SinkCounts, families
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
-from tests.unit.monitoring.samples import EVERYTHING, MARKUP, UNKNOWN, halted, in_doubt, lines, owed, row, sink
+from tests.unit.monitoring.samples import EVERYTHING, UNKNOWN, in_doubt, lines, owed, row, sink
 
 
 def values(found: Iterable[Metric]) -> dict[str, float]:
@@ -48,10 +46,6 @@ def test_what_is_in_doubt_prepared_or_owed_is_told_apart() -> None:
     assert one(of(sink(prepared_s=33.0, settled=False)), "prepared_seconds") == 33
 
 
-def test_the_cause_of_a_halt_is_a_label() -> None:
-    assert one(of(halted(HaltCause.OUTCOME_LOST)), "needs_decision", cause="outcome_lost") == 1
-
-
 def test_what_is_not_known_has_no_series() -> None:
     """A sink behind a pooler has no driver that could be seen; a new one has no decision."""
     found = of(sink(driver=UNKNOWN), sink("new", row("new", batch=None, decided_at=None), driver=None))
@@ -77,10 +71,6 @@ def test_both_sides_say_whether_they_answered() -> None:
     assert found["spark_2pc_scrape_duration_seconds{}"] == 0.5
 
 
-def test_unreadable_sinks_are_counted() -> None:
-    assert of(sink(), unreadable=EVERYTHING.unreadable)["spark_2pc_sinks_unreadable{}"] == 1
-
-
 def test_the_history_s_sums_are_counters_and_summaries() -> None:
     counts = SinkCounts()
     counts.add(lines({"record_bytes": 812, "bad_rows": 3, "seconds": 1.5, "step_seconds": {"produce": 0.9}})[0])
@@ -102,14 +92,3 @@ def test_names_follow_the_conventions_and_labels_are_few() -> None:
         for sample in family.samples:
             assert sample.name.endswith("_total") == (family.type == "counter")
             assert set(sample.labels) <= {"transactional_id", "cause", "step"}
-
-
-def test_an_id_stays_what_it_is() -> None:
-    assert one(of(in_doubt(MARKUP)), "in_doubt_seconds", transactional_id=MARKUP) == 120
-
-
-def test_a_row_is_not_needed() -> None:
-    """What Kafka alone shows, while the database is out of reach."""
-    alone: StateRow | None = None
-    found = of(sink(known=None, row=alone, before=alone, driver=None), database_problem="no connection")
-    assert not any("claims_total" in name for name in found)

@@ -16,7 +16,6 @@ from spark_2pc_sink.verification.dead_letters import (
     DeadLetter,
     compared_dead_letters,
     dead_letter_of,
-    deleted_batches,
     parsed,
 )
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
@@ -96,12 +95,3 @@ def test_each_difference_is_named() -> None:
     assert differences([replace(RECORD, columns=longer[0])], [replace(ROW, columns=longer[1])]) == [
         ("differing", "identity=ab")
     ]
-
-
-def test_letters_that_a_person_may_have_deleted_are_no_difference() -> None:
-    """All of a batch but the newest: those the sink needs."""
-    newest = replace(RECORD, key=("q", 8, "ab"))
-    assert deleted_batches([RECORD, newest], [], newest=8) == [("q", 7)]
-    assert deleted_batches([RECORD, newest], [ROW], newest=8) == []
-    found = differences([RECORD, newest], [], deleted={("q", 7)})
-    assert found == [("missing_in_table", "identity=ab")]

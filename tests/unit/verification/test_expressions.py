@@ -7,22 +7,18 @@ import pytest
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.verification.columns import Column, TableShape
-from spark_2pc_sink.verification.expressions import RecordKey, RecordSources, only_column, record_key, value_fields
+from spark_2pc_sink.verification.expressions import RecordKey, RecordSources, record_key, value_fields
 
 
 @pytest.mark.parametrize(
     ("value", "expression", "path"),
     [
         (None, "id", ("id",)),
-        (None, "`a b`", ("a b",)),
         (None, "line.sku", ("line", "sku")),
         (None, "upper(name)", ()),
         ("to_json(struct(*))", "id", ("id",)),
-        ("to_json(struct(*), map('a', 'b'))", "id", ("id",)),
         ("to_json(struct(id, line.*))", "line.n", ("n",)),
-        ("to_json(struct(id, line.*))", "name", ()),
         ("to_json(struct(id, line))", "line.n", ("line", "n")),
-        ("to_json(struct(upper(name) AS name, id AS `no`))", "upper(name)", ("name",)),
         ("to_json(struct(upper(name) AS name, id AS `no`))", "id", ("no",)),
         ("to_json(struct(upper(name) AS name))", "name", ()),
         ("to_json(named_struct('no', id, 'x, y', concat(a, ',)')))", "concat(a, ',)')", ("x, y",)),
@@ -48,10 +44,6 @@ def test_other_values_do_not_show_what_they_are_made_of(value: str) -> None:
     assert value_fields(value) is None
 
 
-def test_a_column_alone() -> None:
-    assert (only_column("`id`"), only_column("CAST(a.b AS STRING)"), only_column("upper(a)")) == ("id", "a.b", None)
-
-
 def test_of_a_record_that_is_no_object_key_and_value_tell_columns() -> None:
     columns = {"id": "id", "raw": "raw", "name": "name", "at": "at", "more": "more"}
     kinds = {"id": "int8", "raw": "bytea", "name": "text", "at": "timestamptz", "more": "text", "unwritten": "text"}
@@ -63,11 +55,6 @@ def test_of_a_record_that_is_no_object_key_and_value_tell_columns() -> None:
 
     assert told("cast(id AS string)", "name") == {"id": "key", "name": "value_text"}
     assert told("at", "raw") == {"raw": "value_bytes"}
-
-
-def test_a_column_that_is_taken_out_of_ready_json_has_its_name() -> None:
-    sources = RecordSources(SinkLayout(columns={"id": "get_json_object(value, '$.id')", "name": "upper(name)"}))
-    assert (sources.path_of("id"), sources.path_of("name"), sources.path_of("other")) == (("id",), (), ())
 
 
 # --- the key of a record that is made of a row ---------------------------------------------------------------------
@@ -91,14 +78,7 @@ def test_a_key_is_the_text_of_a_column_or_none(expression: str | None, column: s
     assert (key_of(expression).column, key_of(expression).unknown) == (column, "")
 
 
-def test_without_an_expression_the_column_key_is_the_key() -> None:
-    """As with Spark's own Kafka sink."""
-    assert key_of(None, (*COLUMNS, "key")).column == "key"
-
-
-@pytest.mark.parametrize(
-    "expression", ["concat(order_id, amount)", "customer", "CAST(order_id AS BINARY)", "upper(order_id)"]
-)
+@pytest.mark.parametrize("expression", ["customer", "CAST(order_id AS BINARY)", "upper(order_id)"])
 def test_what_only_spark_can_make_is_not_guessed(expression: str) -> None:
     assert expression in key_of(expression).unknown
 

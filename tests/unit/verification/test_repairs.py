@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import javaproperties
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
@@ -17,10 +16,7 @@ from spark_2pc_sink.verification.columns import Column, ComparedColumn, Compared
 from spark_2pc_sink.verification.expressions import record_key
 from spark_2pc_sink.verification.repairs import (
     PAGE,
-    READER,
-    READER_PROPERTIES,
     RECORDS,
-    ROWS,
     UNSENDABLE,
     Commands,
     MissingFiles,
@@ -76,10 +72,7 @@ def test_commands_are_complete_and_have_no_password() -> None:
         (report(verdict="same"), []),
         (report(verdict="inconclusive", known=False), [COMMANDS.status]),
         (report(verdict="inconclusive", not_checked=(NotChecked("the table", "it has no column of a record"),)), []),
-        *(
-            (report(kind), [f"{COMMANDS.verify} --write-missing DIR"])
-            for kind in ("missing_in_kafka", "missing_in_table", "topic_remade", "topic_deleted", "truncated")
-        ),
+        *((report(kind), [f"{COMMANDS.verify} --write-missing DIR"]) for kind in ("missing_in_kafka", "topic_remade")),
         (report("missing_in_table", written=("files/a", "files/APPLY.md")), ["files/APPLY.md"]),
         (report("stranger"), ["consumer.sh --bootstrap-server h:1,i:2 --topic t --partition 2 --offset 5"]),
         # A database that is older than Kafka explains the rest.
@@ -131,39 +124,9 @@ def test_a_directory_that_is_not_empty_or_a_file_is_refused(tmp_path: Path, old:
     assert refused.value.option == "write_missing"
 
 
-def test_rows_are_written_as_copy_reads_them(tmp_path: Path) -> None:
-    folder = tmp_path / "new" / "folder"
-    files = files_in(folder)
-    files.add_record("missing", ("1", None))
-    files.add_record("missing", ("2", "tab\t, break\n, backslash\\N"))
-    written = closed(files, folder)
-    assert written.keys() == {ROWS["missing"], PAGE}
-    assert written[ROWS["missing"]] == "1\t\\N\n2\ttab\\t, break\\n, backslash\\\\N\n"
-    copy = """-c 'COPY "public"."orders" ("id", "a b") FROM STDIN'"""
-    assert f"\n    {COMMANDS.psql} {copy} < {ROWS['missing']}\n" in written[PAGE]
-    assert f"\n    {COMMANDS.verify}\n" in written[PAGE]
-    assert "secret" not in written[PAGE]
-
-
-def test_records_are_written_as_the_console_producer_reads_them(tmp_path: Path) -> None:
-    """Its LineMessageReader takes a line apart at the first separator (Kafka 4.3.1)."""
-    files = files_in(tmp_path)
-    files.add_row("missing", {"id": "1", "a b": None}, '{"id": 1}')
-    files.add_row("missing", {"id": None, "a b": None}, '{"a": "\x1f"}')
-    written = closed(files, tmp_path)
-    assert written.keys() == {RECORDS["missing"], READER, PAGE}
-    reader = javaproperties.loads(READER_PROPERTIES)
-    told = [line.split(reader["key.separator"], 1) for line in (tmp_path / RECORDS["missing"]).open(newline="\n")]
-    assert told == [["1", '{"id": 1}\n'], [reader["null.marker"], '{"a": "\x1f"}\n']]
-    command = f"kafka-console-producer.sh --bootstrap-server h:1,i:2 --topic orders --reader-config {READER} <"
-    assert command in written[PAGE]
-    assert "the text of column id" in written[PAGE]
-
-
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("k", "ä\t,:= \u2028 \\n \x1f", ""),
         (None, "", ""),
         ("k", "two\nlines", "the value has a line break"),
         ("a\rb", "v", "the key has a line break"),
@@ -175,40 +138,6 @@ def test_records_are_written_as_the_console_producer_reads_them(tmp_path: Path) 
 def test_what_no_line_can_say_has_its_reason(key: str | None, value: str, reason: str) -> None:
     assert why_unsendable(key, value).startswith(reason)
     assert bool(why_unsendable(key, value)) is bool(reason)
-
-
-def test_what_differs_is_written_for_both_ways(tmp_path: Path) -> None:
-    files = files_in(tmp_path)
-    files.add_record("differing", ("1", "as in Kafka"))
-    files.add_row("differing", {"id": "1", "a b": "as in the table"}, "{}")
-    written = closed(files, tmp_path)
-    assert written.keys() == {ROWS["differing"], RECORDS["differing"], READER, PAGE}
-    assert written[ROWS["differing"]].splitlines() == [
-        "BEGIN;",
-        'CREATE TEMPORARY TABLE as_in_kafka ON COMMIT DROP AS SELECT "id", "a b" FROM "public"."orders" LIMIT 0;',
-        'COPY pg_temp.as_in_kafka ("id", "a b") FROM STDIN;',
-        "1\tas in Kafka",
-        "\\.",
-        'UPDATE "public"."orders" AS aimed SET ("a b") = ROW (found."a b")',
-        'FROM pg_temp.as_in_kafka AS found WHERE aimed."id" IS NOT DISTINCT FROM found."id";',
-        "COMMIT;",
-    ]
-    assert f"-f {ROWS['differing']}\n" in written[PAGE]
-
-
-def test_columns_that_postgresql_computes_or_numbers_are_not_set(tmp_path: Path) -> None:
-    """COPY may set an identity column, and UPDATE may not; neither may set a generated one."""
-    made = (Column("no", "bigint", "int8", identity=True), Column("sum", "int", "int4", generated=True))
-    files = files_in(tmp_path / "some", columns=[*COLUMNS, *made])
-    files.add_record("missing", ("1", "x", "7", "8"))
-    files.add_record("differing", ("2", "y", "7", "8"))
-    written = closed(files, tmp_path / "some")
-    assert written[ROWS["missing"]] == "1\tx\t7\n"
-    assert "\n2\ty\t7\n" in written[ROWS["differing"]]
-    assert 'SET ("a b") = ROW (found."a b")\n' in written[ROWS["differing"]]
-    alone = files_in(tmp_path / "alone", columns=[COLUMNS[0], *made])
-    alone.add_record("differing", ("2", "7", "8"))
-    assert "## 1 row that an UPDATE cannot change" in closed(alone, tmp_path / "alone")[PAGE]
 
 
 def test_a_key_of_several_columns_is_left_to_a_program(tmp_path: Path) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import pytest
-from psycopg2 import OperationalError
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.report import NotComparableError
-from spark_2pc_sink.verification.staging import RecordTexts, cancel, spelled_in, without_nul
+from spark_2pc_sink.verification.staging import RecordTexts, spelled_in, without_nul
 from spark_2pc_sink.verification.statements import MARK
 from spark_2pc_sink.verification.target import Tombstones
 
@@ -75,11 +73,3 @@ def test_what_an_encoding_lacks_stands_as_its_code_point() -> None:
     spelled = [json.loads(spelled_in(text, "iso8859_1"))["a"] for text in texts]
     assert spelled == ["ü\x1aU+20AC\x1a?", "ü\x1aU+20AB\x1a\x1aU+20AC\x1a\x1aU+20AB\x1a", "ü"]
     assert [spelled_in(text, "utf_8") for text in texts] == texts
-
-
-@pytest.mark.parametrize("closed", [True, False])
-def test_a_session_that_has_ended_with_the_database_hides_no_error(*, closed: bool) -> None:
-    connection = mock.MagicMock(closed=int(closed))
-    connection.cancel.side_effect = OperationalError("connection refused")
-    cancel(connection)
-    assert connection.cancel.called is not closed

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.outputs import Records, Rows, lanes_of
@@ -15,10 +14,8 @@ from spark_2pc_sink.verification.history import Claims, HistoryBatch
 from spark_2pc_sink.verification.table_pairs import (
     NotedLayout,
     TablePair,
-    chosen_pair,
     dead_letter_topics,
     expected_refusals,
-    same_table,
     table_pairs,
 )
 from spark_2pc_sink.verification.target import GivenTarget
@@ -115,17 +112,6 @@ def test_a_batch_is_told_by_the_outputs_of_its_time() -> None:
     assert pair.all_topics == {"old", "new"}
     asked = [(2, "old"), (3, "old"), (-1, "old"), (1, "new")]
     assert [pair.describes(*each) for each in asked] == [True, False, False, False]
-
-
-def test_a_person_names_table_and_topic() -> None:
-    layouts = [noted(Records("o", where="a"), Rows("t"), Rows("u", where="b"))]
-    claims = Claims(claims=(HistoryBatch(batch=0, decision=1),))
-    pairs = table_pairs(layouts, claims, topic="o")
-    assert [each.all_topics for each in pairs] == [{"o"}, {"o"}]
-    assert chosen_pair(pairs, "public.u").table == "u"
-    with pytest.raises(ConfigurationError, match="tables: t, u"):
-        chosen_pair(pairs, "v")
-    assert not same_table("a.t", "b.t")
 
 
 def test_records_in_no_order_are_ordered_by_the_column_of_the_table() -> None:

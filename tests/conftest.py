@@ -16,7 +16,6 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.spark import start_spark
-from tests.harness.left_behind import FilesEndWhatTheyStart
 from tests.harness.providers import PROVIDERS, Broker, BrokerPool, BrokerRequest, ContainersProvider, Database, Provider
 from tests.harness.schema_registry import SchemaRegistryServer
 
@@ -73,14 +72,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose hypothesis's profile: ``HYPOTHESIS_PROFILE``, else ci in CI, else dev; thorough runs look behind files."""
+    """Choose hypothesis's profile: ``HYPOTHESIS_PROFILE``, else ci in CI, else dev."""
     # Collecting makes millions of objects that stay: a collector would go through them again and again.
     gc.disable()
     if (minutes := config.getoption("--slow-minutes")) is not None:
         config.stash[_NO_SLOW_TEST_AFTER] = time.monotonic() + 60 * minutes
-    if config.getoption("--thorough"):
-        # Registered, as hooks of this file are not called for fixtures of the session, which are not below it.
-        config.pluginmanager.register(FilesEndWhatTheyStart(ROOT))
     if hasattr(config, "workerinput"):
         # `make coverage` measures this process. The commands that it starts would each begin a good deal later.
         os.environ.pop("COVERAGE_PROCESS_CONFIG", None)

@@ -15,5 +15,5 @@ independent clients and compared with the input.
 
 Reading order: ``plan`` (what happens), ``faults`` (the table of kinds), ``faults_drivers``, ``faults_spark``,
 ``faults_servers``, ``faults_links`` (how), ``jobs``, ``rows_job``, ``orders_job``, ``outputs_job`` (to what), ``world``
-(all of it), ``watch`` (how long), ``run`` (what is compared), ``command``.
+(all of it), ``run`` (what is compared), ``command``.
 """

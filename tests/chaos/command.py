@@ -14,7 +14,6 @@ from tests.chaos import orders_job, outputs_job
 from tests.chaos.faults import Kind, possible
 from tests.chaos.plan import plan
 from tests.chaos.run import Run, Tally
-from tests.chaos.watch import summary
 from tests.chaos.world import BROKERS, JOBS, JOBS_DEFAULT, World
 
 #: Kept of the time for the jobs' end and the comparison.
@@ -119,11 +118,6 @@ def report(tally: Tally, kinds: dict[str, Kind]) -> str:
     width = max(map(len, kinds))
     lines = [f"{'fault':{width}}  times  kills"]
     lines += [f"{name:{width}}  {tally.faults[name]:5}  {tally.kills[name]:5}" for name in kinds]
-    for job in JOBS:
-        took = [one.took_s for one in tally.restarts if one.job == job]
-        lines.append(summary(f"restart of {job}, from the start of recovery to its end", took))
-    lines.append(summary("readers blocked after the start of recovery", tally.blocked))
-    lines.append(summary("readers blocked after a fault that killed no driver", tally.blocked_otherwise))
     gave_up = ", ".join(f"{error} {count}" for error, count in sorted(tally.gave_up.items())) or "none"
     lines.append(f"drivers that exited with an error and were restarted: {gave_up}")
     lines += [f"verify: {verdict}" for verdict in tally.verdict.verdicts]

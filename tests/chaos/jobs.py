@@ -107,8 +107,8 @@ class ChaosJob(ABC):
         self.topic = name
         self.sides = sides
         self.drivers: list[DriverProcess] = []
-        #: When a driver, by its place in `drivers`, was killed or stopped for good.
-        self.struck_s: dict[int, float] = {}
+        #: Drivers that were killed or stopped for good.
+        self.struck: list[DriverProcess] = []
         #: The errors of drivers that ended without being struck.
         self.gave_up: Counter[str] = Counter()
         #: What to print of them, until it is printed.
@@ -166,7 +166,7 @@ class ChaosJob(ABC):
         """Start a driver when the newest has died; what a supervisor does."""
         if self.driver.running or self.finished:
             return
-        if len(self.drivers) - 1 not in self.struck_s:
+        if self.driver not in self.struck:
             self._check_end()
         self.start()
 
@@ -192,7 +192,7 @@ class ChaosJob(ABC):
         """Note that a driver cannot do anything from now on."""
         if not driver.running:
             raise MissedError(f"the driver of {self.name} had already exited")
-        self.struck_s[self.drivers.index(driver)] = time.monotonic()
+        self.struck.append(driver)
         self.disturbed()
 
     def stop_at(self, place: str, planned: Planned) -> DriverProcess:

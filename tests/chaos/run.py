@@ -11,10 +11,9 @@ from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import MultisetDifference
 from spark_2pc_sink.verification.report import Verdict as VerifyVerdict
 from tests.chaos.faults import Kind
-from tests.chaos.jobs import BrokenError, ChaosJob, MissedError
+from tests.chaos.jobs import BrokenError, MissedError
 from tests.chaos.plan import Planned
-from tests.chaos.watch import Ends, Partition, Restart, Standstill, blocked_s, blocked_without_death_s, restart
-from tests.chaos.world import World
+from tests.chaos.world import Ends, Partition, World
 
 
 @dataclass
@@ -84,7 +83,6 @@ class Tally:
 
     Attributes:
         kills: processes that it ended with SIGKILL, a group or a server as one.
-        blocked: how long readers waited after the start of recovery, for each restart where they did.
         gave_up: the errors of drivers that ended without being killed, and were started again.
         verdict: what both sides say at the end.
     """
@@ -92,9 +90,6 @@ class Tally:
     faults: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)
     missed: list[str] = field(default_factory=list)
-    restarts: list[Restart] = field(default_factory=list)
-    blocked: list[float] = field(default_factory=list)
-    blocked_otherwise: list[float] = field(default_factory=list)
     gave_up: Counter[str] = field(default_factory=Counter)
     verdict: Verdict = field(default_factory=Verdict)
 
@@ -115,7 +110,6 @@ class Run:
         self._kinds = kinds
         self._tally = tally
         self._say = say
-        self._times: list[tuple[float, float]] = []
 
     def strike_all(self, plan: Iterator[Planned], enough: Callable[[], bool]) -> None:
         """Carry out the plan until there is enough."""
@@ -127,13 +121,13 @@ class Run:
             self._strike(planned)
 
     def end(self) -> None:
-        """Let the jobs come to their end, compare, and measure."""
+        """Let the jobs come to their end, and compare."""
         world, verdict = self._world, self._tally.verdict
         self._say("faults are over; waiting for the jobs to finish their input")
         world.finish()
         states = dict(world.query("SELECT transactional_id, status FROM kafka_transaction_state"))
         verdict.at_rest(
-            world.watched().ends_at_rest(_REST_DEADLINE_S),
+            world.ends_at_rest(_REST_DEADLINE_S),
             {job.name: states.get(job.name, "missing") for job in world.jobs},
         )
         for job in world.jobs:
@@ -141,7 +135,6 @@ class Run:
             verdict.verified(job.name, job.verify(), says=job.verify_says)
         for job in world.jobs:
             self._tally.gave_up += job.gave_up
-        self._measure(list(world.watch.standstills))
 
     def _strike(self, planned: Planned) -> None:
         kind, world = self._kinds[planned.kind], self._world
@@ -161,37 +154,12 @@ class Run:
             for job in world.jobs:
                 if job.name in kind.jobs:
                     job.disturbed()
-            ended_s = time.monotonic()
-            self._times.append((begun_s, ended_s))
             self._tally.faults[planned.kind] += 1
             self._tally.kills[planned.kind] += kills
-            self._say(f"{planned}: {ended_s - begun_s:.1f} s")
+            self._say(f"{planned}: {time.monotonic() - begun_s:.1f} s")
             return
 
     def _tell_news(self) -> None:
         for job in self._world.jobs:
             while job.news:
                 self._say(job.news.pop(0))
-
-    def _measure(self, standstills: list[Standstill]) -> None:
-        tally = self._tally
-        for job in self._world.jobs:
-            for one in _restarts(job):
-                tally.restarts.append(one)
-                blocked = blocked_s(one, standstills)
-                if blocked is not None:
-                    tally.blocked.append(blocked)
-                    if blocked > one.took_s:
-                        tally.verdict.complaints.append(
-                            f"readers were blocked for {blocked:.3f} s, longer than the recovery: {one}"
-                        )
-        deaths = [(job.name, at_s) for job in self._world.jobs for at_s in job.struck_s.values()]
-        tally.blocked_otherwise += blocked_without_death_s(self._times, standstills, deaths)
-
-
-def _restarts(job: ChaosJob) -> Iterator[Restart]:
-    for number, struck_s in job.struck_s.items():
-        if number + 1 < len(job.drivers):
-            found = restart(job.name, struck_s, job.drivers[number + 1].events())
-            if found is not None:
-                yield found

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_2pc_sink.testing import free_port, wait_until
+from spark_2pc_sink.testing import wait_until
 from tests.harness import ROOT
 from tests.harness.driver_config import STOP, DriverConfig, Fault
-from tests.harness.driver_process import DriverProcess, Nursery
+from tests.harness.driver_process import DriverProcess
 
 _DEADLINE_S = 30.0
 _TIMES = 20
@@ -61,34 +61,3 @@ def test_the_thread_that_stops_its_process_does_not_go_on(tmp_path: Path) -> Non
         finally:
             driver.close()
     assert [event["event"] for event in driver.events()] == expected
-
-
-def test_a_driver_that_is_waited_for_in_vain_tells_what_its_threads_do(tmp_path: Path) -> None:
-    """The end of its log alone does not tell whether it stands still."""
-    free = f"127.0.0.1:{free_port()}"
-    sink = {
-        "transactional_id": "orders",
-        "kafka": {"bootstrap.servers": free},
-        "database": f"postgresql+psycopg2://nobody@{free}/nowhere",
-        "topic": "orders",
-        "table": "orders",
-        "connect_deadline_ms": int(_DEADLINE_S * 1_000),
-    }
-    (tmp_path / "checkpoint").mkdir()
-    config = DriverConfig(
-        journal=str(tmp_path / "journal"),
-        input="",
-        checkpoint=str(tmp_path / "checkpoint"),
-        query_id="query",
-        batches=0,
-        sink=sink,
-    )
-    with Nursery(tmp_path) as nursery:
-        driver = nursery.start(config, tmp_path)
-        try:
-            wait_until(lambda: driver.events("recovering"), deadline_s=_DEADLINE_S, what="its recovery")
-            told = driver.account()
-        finally:
-            driver.close()
-    assert "its threads do:" in told
-    assert "in run_batches" in told

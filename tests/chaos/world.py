@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg2
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
@@ -17,11 +21,21 @@ from tests.chaos.jobs import BrokenError, ChaosJob, Sides, SparkJob
 from tests.chaos.orders_job import ChaosCluster, OrdersJob
 from tests.chaos.outputs_job import OutputsJob
 from tests.chaos.rows_job import RowsJob
-from tests.chaos.watch import Watch
 from tests.harness.driver_process import Nursery
 from tests.harness.sql import run_sql
 
 T = TypeVar("T")
+#: A partition: its topic and its number.
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where a partition ends for the two kinds of readers."""
+
+    stable: int
+    high: int
+
 
 BROKERS: dict[str, Callable[[], LocalBroker]] = {"kafka": KafkaBroker, "reference": ReferenceCoordinator}
 #: The topics of each job, with their partitions; all names of a job's topics begin with its own.
@@ -36,6 +50,8 @@ _SESSIONS = (
     "now() - state_change, left(query, 100) FROM pg_stat_activity WHERE datname = %s ORDER BY application_name, pid"
 )
 _CONNECT_TIMEOUT_S = 5
+_REQUEST_DEADLINE_S = 2.0
+_POLL_S = 0.05
 
 
 class World:
@@ -71,7 +87,6 @@ class World:
             self._start_jobs(stack)
             self._feeder.start()
             stack.callback(self._end_feeding)
-            self.watch = stack.enter_context(self.watched())
             self._stack = stack.pop_all()
         return self
 
@@ -137,9 +152,33 @@ class World:
             sessions = f"unknown: {error}"
         return f"{drivers}\nsessions of PostgreSQL:\n{sessions}"
 
-    def watched(self) -> Watch:
-        """Another look at the partitions that are watched, by a client of its own."""
-        return Watch(self.kafka.bootstrap, self._partitions)
+    def ends_at_rest(self, deadline_s: float) -> dict[Partition, Ends]:
+        """Where the partitions end when nothing is written any more; as they are, when a transaction stays open.
+
+        Args:
+            deadline_s: seconds for open transactions to end, and for a broker that does not answer to answer again.
+        """
+        end_s = time.monotonic() + deadline_s
+        while True:
+            late = time.monotonic() >= end_s
+            try:
+                ends = self._ends()
+            except (KafkaException, TimeoutError):
+                if late:
+                    raise
+            else:
+                if late or all(end.stable == end.high for end in ends.values()):
+                    return ends
+            time.sleep(_POLL_S)
+
+    def _ends(self) -> dict[Partition, Ends]:
+        # A client for one look: one that is kept would go on with leader epochs of before a broker was killed.
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap, "log_level": 0, "socket.timeout.ms": 2_000})
+        stable, high = (
+            _last_offsets(admin, self._partitions, isolation)
+            for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        )
+        return {partition: Ends(stable[partition], high[partition]) for partition in self._partitions}
 
     def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Run a statement past the proxy, with psycopg2 alone."""
@@ -187,3 +226,10 @@ class World:
     def _end_feeding(self) -> None:
         self._fed.set()
         self._feeder.join(_STOP_DEADLINE_S)
+
+
+def _last_offsets(admin: AdminClient, partitions: list[Partition], isolation: IsolationLevel) -> dict[Partition, int]:
+    latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = {TopicPartition(*partition): latest for partition in partitions}
+    answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_REQUEST_DEADLINE_S)
+    return {(at.topic, at.partition): answer.result(_REQUEST_DEADLINE_S * 2).offset for at, answer in answers.items()}

@@ -8,12 +8,10 @@ import sys
 import pytest
 
 from benchmarks.processes import (
-    PeakMemory,
     ProcessFacts,
     ProcessTree,
     kinds_of,
     not_waited_for,
-    per_million,
     spent,
 )
 from spark_2pc_sink.testing import wait_until
@@ -56,13 +54,6 @@ def test_each_process_is_of_the_nearest_kind_above_it() -> None:
     assert list(kinds.values()) == ["driver", "spark", "workers", "workers", "kafka", "postgresql", "postgresql"]
 
 
-def test_time_of_a_child_that_has_ended_is_counted() -> None:
-    tree = ProcessTree({})
-    before = tree.cpu_s()
-    subprocess.run([sys.executable, "-c", _BURN], check=True, timeout=60)
-    assert sum(spent(before, tree.cpu_s()).values()) >= 0.25
-
-
 def test_time_that_no_parent_has_counted_is_told_by_the_ancestor_that_should_have() -> None:
     before = by_pid(
         facts(1, 0),
@@ -95,21 +86,3 @@ def test_time_of_a_process_that_nobody_waits_for_is_counted() -> None:
         assert min(spent(computed, tree.cpu_s()).values()) >= -0.001
         parent.communicate("\n", timeout=60)
     assert sum(spent(before, tree.cpu_s()).values()) >= 0.3
-
-
-def test_memory_of_a_child_is_its_peak_while_the_block_runs() -> None:
-    held = 200_000_000
-    with PeakMemory(ProcessTree({})) as memory:
-        child = subprocess.Popen(
-            [sys.executable, "-c", f"held = b'x' * {held}; input()"], stdin=subprocess.PIPE, text=True
-        )
-        try:
-            wait_until(lambda: memory.peaks.get("spark", 0) >= held, deadline_s=60, what="the child's memory")
-        finally:
-            child.communicate("\n", timeout=60)
-    assert memory.peaks["driver"] > 0
-
-
-def test_seconds_are_given_for_a_million_rows_and_summed() -> None:
-    found = per_million({"spark": 3.0, "kafka": 1.0}, 2_000_000)
-    assert found == pytest.approx({"spark": 1.5, "kafka": 0.5, "all": 2.0})

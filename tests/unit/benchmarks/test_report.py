@@ -23,10 +23,6 @@ MACHINE: dict[str, Any] = {
 }
 
 
-def spread(median: float) -> dict[str, float]:
-    return {"median": median, "low": median, "high": median, "count": 1}
-
-
 #: What was recorded last, of each benchmark.
 FIGURES: dict[str, Any] = {name: found.figures for name, found in results.newest(RECORDED).items()}
 
@@ -61,25 +57,10 @@ def test_a_report_of_everything_shows_the_pictures_and_says_what_each_target_is(
         assert text.count(verdict) == len(targets_with(verdict))
 
 
-def test_a_report_begins_with_the_picture_that_compares_all() -> None:
-    text = render({"price": result("price")}, pictures=["curve_tasks.svg", "overview.svg"], missed="", tried="")
-    assert text.startswith("# Results of the benchmarks\n\n![overview](overview.svg)\n")
-    assert text.index("![curve tasks](curve_tasks.svg)") > text.index("## Machine")
-    assert text.count("overview.svg") == 1
-
-
 def test_results_of_another_machine_are_marked() -> None:
     other = result("price", machine={**MACHINE, "cores": 64}, at="2029-01-01T00:00:00+00:00")
     text = render({"price": other, "latency": result("latency")}, pictures=[], missed="", tried="")
     assert text.count("on another machine") == 1
-
-
-def test_the_newest_result_of_each_benchmark_counts(tmp_path: Path) -> None:
-    file = tmp_path / "new" / "results.jsonl"
-    assert results.newest(file) == {}
-    for seconds in (1.0, 2.0):
-        results.append(file, result("price", seconds=seconds))
-    assert results.newest(file)["price"].seconds == 2.0
 
 
 def test_what_is_recorded_stays_until_the_benchmark_runs_again(tmp_path: Path) -> None:
@@ -93,32 +74,3 @@ def test_what_is_recorded_stays_until_the_benchmark_runs_again(tmp_path: Path) -
     results.record(recorded, found)
     assert results.newest(recorded) == found
     assert len(recorded.read_text().splitlines()) == 2
-
-
-def test_the_points_of_a_curve_keep_their_order(tmp_path: Path) -> None:
-    file = tmp_path / "results.jsonl"
-    points = {str(count): spread(count * 1e3) for count in (1, 2, 4, 16, 8)}
-    curves = {**FIGURES["curves"], "partitions": points}
-    results.append(file, result("curves", figures=curves))
-    text = render(results.newest(file), pictures=[], missed="", tried="")
-    assert "| partitions | 1 | 2 | 4 | 16 | 8 |" in text
-
-
-def test_a_bare_producer_stands_beside_the_partitions(tmp_path: Path) -> None:
-    """So that a reader sees whether what falls is the sink's."""
-    file = tmp_path / "results.jsonl"
-    beside = {
-        "bare_producer": {"1": spread(300e3), "2": spread(150e3)},
-        "partitions_cpu_s": {"1": {"all": 3.0, "kafka": 0.5}, "2": {"all": 4.0, "kafka": 1.0}},
-        "bare_producer_cpu_s": {"1": {"all": 1.0, "kafka": 0.4}, "2": {"all": 2.0, "kafka": 2.1}},
-        "partitions_new_topic_s": {"1": spread(2.0), "2": spread(20.0)},
-        "bare_producer_new_topic_s": {"1": spread(1.0), "2": spread(19.0)},
-    }
-    results.append(file, result("curves", figures={**FIGURES["curves"], **beside}))
-    text = render(results.newest(file), pictures=[], missed="", tried="")
-    assert "| a bare producer, thousand records/s | 300 | 150 |" in text
-    assert "| CPU s per million rows | 3.00 | 4.00 |" in text
-    assert "| of them Kafka's | 0.50 | 1.00 |" in text
-    assert "| Kafka's CPU s for it | 0.40 | 2.10 |" in text
-    assert "| first two batches into a new topic, s | 2.0 | 20.0 |" in text
-    assert "| the bare producer's, s | 1.0 | 19.0 |" in text

@@ -112,14 +112,6 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
     assert "now:      batch 4, done 7:3" in printed
 
 
-def test_what_is_left_in_doubt_is_exit_code_3(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
-    """And the way to settle it is printed."""
-    assert cli.main(["recover", *SIDES, "--transactional-id", "orders"]) == 3
-    assert "take_over" not in calls[0]
-    assert "IN DOUBT" in (printed := capsys.readouterr().out)
-    assert "to do:    spark-2pc recover --take-over" in printed
-
-
 @pytest.mark.parametrize(
     ("error", "cause", "row"),
     [

@@ -11,9 +11,7 @@ import pytest
 
 from spark_2pc_sink.cli import main
 from spark_2pc_sink.cli import runbook as runbook_module
-from spark_2pc_sink.cli.runbook import Terminal
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.runbook.conversation import NoAnswerError
 from spark_2pc_sink.runbook.picture import Picture
 from tests.harness.json_contract import read_output
 from tests.unit.runbook.fake_sides import FakeSides
@@ -83,14 +81,6 @@ def test_connections_and_tables_reach_both_sides(command: Command) -> None:
     }
 
 
-def test_the_registry_of_the_sink_s_file_reaches_the_comparison(command: Command, tmp_path: Path) -> None:
-    """Without it, values of Avro and Protobuf cannot be compared."""
-    path = tmp_path / "orders.toml"
-    path.write_text('schema_registry = { url = "http://r:8081" }\n')
-    assert command.run("--config", str(path)) == 0
-    assert command.connections["schema_registry"] == {"url": "http://r:8081"}
-
-
 def test_a_cause_is_told_by_the_line_of_the_error(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     line = "HaltError: batch 9 follows batch 5 in the state row: it is neither its replay nor the next"
     assert command.run("--transactional-id", "orders", "--cause", line, looks=(halted(HaltCause.GAP),)) == 3
@@ -133,13 +123,3 @@ def test_json_is_of_the_documented_form(
     found = read_output(printed.out)
     assert (found["command"], found["exit_code"]) == ("runbook", code)
     assert found["protocol"]["steps"][-1]["text"] in printed.err or found["protocol"]["steps"][-1]["kind"] == "ended"
-
-
-@pytest.mark.parametrize("raised", [EOFError, KeyboardInterrupt])
-def test_an_interrupted_question_has_no_answer(monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]) -> None:
-    def interrupted(_: str) -> str:
-        raise raised
-
-    monkeypatch.setattr("builtins.input", interrupted)
-    with pytest.raises(NoAnswerError):
-        Terminal().ask("Which one?")

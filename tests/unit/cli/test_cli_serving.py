@@ -39,14 +39,6 @@ def test_the_exporter_watches_what_the_command_line_names(served: list[tuple[Any
     assert (watched.kafka["bootstrap.servers"], watched.tables["state_schema"]) == ("broker:9092", "sinks")
 
 
-@pytest.mark.parametrize(("command", "port"), [("exporter", 9939), ("dashboard", 8939)])
-def test_they_are_for_this_machine_alone_unless_told_otherwise(
-    served: list[tuple[Any, ...]], command: str, port: int
-) -> None:
-    cli.main([command, *SIDES])
-    assert served[0][-2:] == ("127.0.0.1", port)
-
-
 @pytest.mark.parametrize("wrong", [("--listen", "9939"), ("--timeout", "0"), ("--state-schema", "a.b")])
 def test_a_wrong_option_is_refused_before_anything_is_served(
     served: list[tuple[Any, ...]], wrong: tuple[str, str], capsys: pytest.CaptureFixture[str]
@@ -102,11 +94,6 @@ def test_a_token_file_that_is_none_is_refused(
     said = capsys.readouterr().err
     assert "token-file" in said
     assert "short" not in said
-    assert served == []
-
-
-def test_an_address_that_browsers_could_not_name_is_refused(served: list[tuple[Any, ...]]) -> None:
-    assert cli.main(["dashboard", *SIDES, "--listen", "[::1]:8939"]) == exits.EXIT_USAGE
     assert served == []
 
 

@@ -51,12 +51,6 @@ def test_the_exit_code_of_a_check(
     assert read_output(capsys.readouterr().out)["lines"] == ["what was found"]
 
 
-def test_nothing_to_migrate_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(state, "SqlStateStore", Store)
-    assert cli.main(["state", "migrate", *AT, "--state-table", "mine"]) == exits.EXIT_SETTLED
-    assert capsys.readouterr().out == "nothing to do: the tables have this version\n"
-
-
 def test_the_statements_need_no_database(capsys: pytest.CaptureFixture[str]) -> None:
     """C15: for those who run them with a role of their own."""
     assert cli.main(["state", "ddl", "--role", "Job", "--state-schema", "ops"]) == exits.EXIT_SETTLED

@@ -13,12 +13,11 @@ from jdbc_state import StateRow
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import transactions
 from spark_2pc_sink.errors import AbortRefusedError
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.transactions import (
     AbortedOpenTransaction,
     HangingTransaction,
     ListFilter,
-    ProducerDetails,
     TerminatedTransaction,
     TransactionDetails,
     TransactionListing,
@@ -124,20 +123,6 @@ def test_describe(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["transactional_id"], found["start_time_ms"], found["partitions"]) == ("a", None, [])
 
 
-def test_describe_producers(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
-    tool.answers["describe_producers"] = (ProducerDetails(7, 2, -1, 3, 99, 5), ProducerDetails(8, 0, 4, -1, 98, None))
-    assert run("describe-producers", *SERVER, "--topic", "t", "--partition", "1", "--broker-id", "2") == 0
-    assert tool.calls[0] == ("describe_producers", "t", 1, {"broker_id": 2})
-    assert columns(capsys.readouterr().out) == [
-        [
-            *("ProducerId", "ProducerEpoch", "LatestCoordinatorEpoch", "LastSequence", "LastTimestamp"),
-            "CurrentTransactionStartOffset",
-        ],
-        ["7", "2", "-1", "3", "99", "5"],
-        ["8", "0", "4", "-1", "98", "None"],
-    ]
-
-
 def test_find_hanging_is_exit_code_3_when_something_hangs(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
     """The way out is on stderr, so that the table can be read by a program."""
     row = HangingTransaction("t", 1, 7, 2, -1, 5, 1_000, 16 * 60_000 + 59_999, "nobody knows it")
@@ -157,14 +142,6 @@ def test_abort_by_start_offset(tool: FakeTool, capsys: pytest.CaptureFixture[str
     expected = {"start_offset": 5, "producer": None, "coordinator_epoch": None}
     assert tool.calls[0] == ("abort", "t", 1, expected)
     assert columns(capsys.readouterr().out)[1] == ["t", "1", "7", "2", "-1", "5", "nobody knows it"]
-
-
-def test_abort_by_producer(tool: FakeTool) -> None:
-    tool.answers["abort"] = ENDED
-    words = ["--topic", "t", "--partition", "1", "--producer-id", "7", "--producer-epoch", "2", "--coordinator-epoch"]
-    assert run("abort", *SERVER, *words, "-1") == 0
-    expected = {"start_offset": None, "producer": ProducerIdAndEpoch(7, 2), "coordinator_epoch": -1}
-    assert tool.calls[0] == ("abort", "t", 1, expected)
 
 
 @pytest.mark.parametrize(
@@ -273,18 +250,6 @@ def test_find_hanging_names_recover_first_for_the_producer_of_a_sink(
     assert err.splitlines() == ["What to do:", f"  {look}", f"  {recover}", f"  {abort}"]
 
 
-def test_a_database_out_of_reach_does_not_hide_what_kafka_says(
-    tool: FakeTool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The log says that whose they are is not known."""
-    tool.answers["list_transactions"] = (TransactionListing("a", 0, 7, "Ongoing"),)
-    assert run("list", *SERVER, "--database", "postgresql://127.0.0.1:1/d", "--json") == 0
-    out, err = capsys.readouterr()
-    assert read_output(out)["transactions"][0]["sink"] is None
-    assert "WARNING" in err
-    assert "cannot tell which transactions belong to sinks: " in err
-
-
 # --- errors and connections --------------------------------------------------------------------------------------
 
 
@@ -319,15 +284,3 @@ def test_a_connection_that_contradicts_itself_is_exit_code_2(
     assert run("list", *SERVER, *words) == 2
     assert text in capsys.readouterr().err
     assert tool.calls == []
-
-
-def test_a_file_that_is_no_properties_is_exit_code_2(
-    tool: FakeTool, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Its content, which may be secret, is not printed."""
-    file = tmp_path / "admin.properties"
-    file.write_text("fine=1 \\\n 2\nodd")
-    assert run("list", *SERVER, "--command-config", str(file)) == 2
-    err = capsys.readouterr().err
-    assert f"{file}, line" in err
-    assert "odd" not in err

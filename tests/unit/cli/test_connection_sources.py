@@ -104,17 +104,6 @@ def test_the_password_comes_from_a_command(file: Path, monkeypatch: pytest.Monke
     assert said(*words)["password_command"] == "cat flag"
 
 
-def test_variables_must_not_contradict_each_other(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_2PC_CONFIG", str(file))
-    monkeypatch.setenv("SPARK_2PC_DATABASE", "postgresql://other/d")
-    with pytest.raises(ConfigurationError, match="SPARK_2PC_DATABASE='database'"):
-        said()
-    monkeypatch.delenv("SPARK_2PC_DATABASE")
-    monkeypatch.setenv("SPARK_2PC_BOOTSTRAP_SERVER", "other:1")
-    with pytest.raises(ConfigurationError, match=r"SPARK_2PC_BOOTSTRAP_SERVER='bootstrap\.servers'"):
-        said()
-
-
 @pytest.mark.parametrize(
     ("before", "line", "shown"),
     [
@@ -138,16 +127,6 @@ def test_a_file_that_is_none_is_refused(
     assert shown in err
     assert str(file) in err
     assert not {"secret", "hidden"} & set(re.split(r"\W", err))
-
-
-def test_the_file_names_the_sink(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where no flag does. A flag may name another sink of the database, and a glob many."""
-    with pytest.raises(ConfigurationError, match="--transactional-id=None"):
-        given_options(cli.command_parser(["recover"]).parse_args(["recover", "--config", str(file)]))
-    file.write_text(f'transactional_id = "orders"\n{file.read_text()}')
-    assert said("--config", str(file))["transactional_id"] == "orders"
-    assert said("--config", str(file), "--transactional-id", "other")["transactional_id"] == "other"
-    assert "transactional_id" not in said("--config", str(file), "--match", "*")
 
 
 def test_a_secret_on_the_command_line_is_warned_of(

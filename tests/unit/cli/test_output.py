@@ -12,7 +12,7 @@ import pytest
 from jsonschema import ValidationError
 
 from jdbc_state.errors import ConfigurationError
-from spark_2pc_sink import __version__, cli
+from spark_2pc_sink import cli
 from spark_2pc_sink.cli import coordinator
 from spark_2pc_sink.cli.command_parser import CommandParser
 from spark_2pc_sink.cli.output import FORMAT, CommandResult, envelope, json_schema
@@ -177,10 +177,3 @@ def test_a_field_that_is_missing_or_undeclared_is_found(fields: dict[str, object
     printed = json.dumps(envelope(CommandResult(exit_code=0, fields=fields), "status"))
     with pytest.raises(ValidationError):
         read_output(printed)
-
-
-def test_version_and_schema_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, printed in ((["--version"], f"spark-2pc-sink {__version__}\n"), (["--json-schema"], json_schema())):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(words)
-        assert (ended.value.code, capsys.readouterr().out) == (0, printed)

@@ -16,10 +16,6 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_reason_that_was_given_is_taken() -> None:
-    assert reason_for(Namespace(reason="given up"), "--drop") == "given up"
-
-
 def test_a_person_on_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On standard error: standard output may be JSON."""
     monkeypatch.setattr("sys.stdin", Terminal(" the disk is gone \n"))

@@ -114,28 +114,6 @@ def test_json_has_what_was_asked_for(give: Give, capsys: pytest.CaptureFixture[s
     assert printed["summary"] == "3 sinks: 1 healthy, 1 in doubt (for 0:01:00), 1 unreadable"
 
 
-def test_json_of_one_side(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1, and what was read."""
-    give(StatusReport(sinks=(replace(DECIDED, known=None, row=None, before=None),), database_problem="it is down"))
-    assert cli.main(["status", *SIDES, "--json"]) == 1
-    out, err = capsys.readouterr()
-    printed = read_output(out)
-    assert err == "spark-2pc: the database could not be read: it is down\n"
-    assert (printed["error"]["type"], len(printed["error"]["remedies"])) == ("IncompleteStatusError", 1)
-    assert (printed["database_problem"], printed["kafka_problem"]) == ("it is down", None)
-    assert [(sink["condition"], sink["known"]) for sink in printed["sinks"]] == [("unclear", None)]
-
-
-def test_details_are_those_of_the_report(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
-    give(StatusReport(sinks=(FINE,)))
-    cli.main(["status", *SIDES, "--transactional-id", "orders"])
-    assert str(FINE) in capsys.readouterr().out
-    cli.main(["status", *SIDES])
-    assert str(FINE) not in capsys.readouterr().out
-    cli.main(["status", *SIDES, "--details"])
-    assert str(FINE) in capsys.readouterr().out
-
-
 class Looks:
     """Looks of which each takes two seconds, by a clock that only moves with them and with pauses."""
 
@@ -172,13 +150,6 @@ def test_it_waits_until_nothing_is_in_doubt() -> None:
         "waiting for Kafka, which cannot be read; orders (in doubt, batch 7)",
         "waiting for the database, which cannot be read",
     ]
-
-
-def test_it_waits_no_longer_than_it_may() -> None:
-    looks = Looks(WAITED)
-    assert looks.wait(10) is WAITED
-    assert looks.time_s == pytest.approx(12.0, abs=1.0)
-    assert Looks(SETTLED).wait(0) is SETTLED
 
 
 def test_waiting_on_the_command_line(give: Give, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,6 @@ import pytest
 from spark_2pc_sink.cli import exits
 
 DDL = ["state", "ddl"]
-#: It connects to nothing before it asks, and nobody is there to be asked.
-DROP = ["recover", "--transactional-id", "t", "--drop", "--bootstrap-server", "h:1", "--database", "postgresql://h/d"]
 
 
 def run(command: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -49,21 +47,7 @@ def test_closed_streams_change_no_exit_code(closed: str) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_answers_at_a_closed_input() -> None:
-    done = run('"$@" <&-', *DROP)
-    assert done.returncode == exits.EXIT_USAGE
-    assert "there is no terminal to ask for it" in done.stderr
-
-
-@pytest.mark.slow
 def test_output_that_cannot_be_written_is_said() -> None:
     done = run('"$@" > /dev/full', *DDL)
     assert done.returncode == exits.EXIT_FAILED
     assert done.stderr == "spark-2pc: the result could not be printed: [Errno 28] No space left on device\n"
-
-
-@pytest.mark.slow
-def test_a_terminal_of_another_encoding_shows_all_the_same() -> None:
-    done = run('"$@"', "state", "ddl", "--role", "prüfer", PYTHONIOENCODING="ascii")
-    assert done.returncode == exits.EXIT_SETTLED
-    assert r"pr\xfcfer" in done.stdout

@@ -16,7 +16,6 @@ from tests.harness import ROOT
 from tests.unit.monitoring.alert_rules import (
     RULES,
     Recording,
-    firing,
     metrics_of,
     promtool_says,
     recorded,
@@ -58,9 +57,10 @@ def exposed() -> set[str]:
     return {sample.name for family in found for sample in family.samples}
 
 
-def fired_for(alert: str, number: int) -> set[str | None]:
-    """The sinks for which an alert fires at a scrape; None for one that is about no sink."""
-    return {dict(labels).get("transactional_id") for labels in firing(alert, recorded())[number]}
+def fires(alert: str, sink: str | None, *, within: str = "") -> str:
+    """The series of an alert that fires for a sink, or for none; perhaps at any time within so long."""
+    series = f'ALERTS{{alertname="{alert}",alertstate="firing",transactional_id="{sink or ""}"}}'
+    return f"count_over_time({series}[{within}])" if within else series
 
 
 def scrapes_in(minutes: float) -> int:
@@ -73,46 +73,23 @@ def test_each_alert_is_tested() -> None:
 
 def test_a_sink_that_does_not_keep_up_is_told(tmp_path: Path, needs_promtool: None) -> None:
     """The recorded incident has no watermark: these are minutes in which events get older, and recover."""
-    labels = (("transactional_id", "orders"),)
     minutes = [5.0] * 3 + [900.0] * 8 + [5.0] * 3
-    recording = Recording(60, {}, {("spark_2pc_sink_event_delay_seconds", labels): tuple(minutes)})
-    fired = firing("SinkBehind", recording)
-    assert [number for number, series in enumerate(fired) if series] == list(range(8, 11))
-    every = {("SinkBehind", number): series for number, series in enumerate(fired)}
-    assert promtool_says(tmp_path, recording, every) == ""
+    series = ("spark_2pc_sink_event_delay_seconds", (("transactional_id", "orders"),))
+    expected = {(fires("SinkBehind", "orders"), number): number in range(8, 11) for number in range(len(minutes))}
+    assert promtool_says(tmp_path, Recording(60, {}, {series: tuple(minutes)}), expected) == ""
 
 
-@pytest.mark.parametrize("alert", FIRES)
-def test_an_alert_fires_when_it_should_and_not_before(alert: str) -> None:
-    moment, minutes, sink = FIRES[alert]
-    happened = recorded().moments[moment]
-    due = happened + scrapes_in(minutes)
-    assert sink in fired_for(alert, min(due, recorded().scrapes - 1))
-    before = happened if moment != "the job starts again and again" else recorded().moments["Kafka is owed a batch"]
-    assert not any(sink in fired_for(alert, number) for number in range(before))
-
-
-@pytest.mark.parametrize("alert", ENDS)
-def test_an_alert_ends_with_its_cause(alert: str) -> None:
-    """Two scrapes later at the latest: the one that was under way, and the next."""
-    sink = FIRES[alert][2]
-    assert sink not in fired_for(alert, recorded().moments[ENDS[alert]] + 2)
-
-
-def test_nothing_fires_while_all_is_well() -> None:
-    """Batches are written meanwhile, each of which is in doubt for a moment."""
-    calm = range(recorded().moments["drivers are killed"])
-    assert {alert for alert in rules() for number in calm if fired_for(alert, number)} == set()
-
-
-@pytest.mark.slow
-def test_promtool_says_the_same(tmp_path: Path, needs_promtool: None) -> None:
-    """At every minute; of an increase, which Prometheus extrapolates, far from its threshold alone."""
-    every_minute = range(0, recorded().scrapes, scrapes_in(1))
-    plain = [alert for alert, rule in rules().items() if "increase(" not in rule["expr"]]
-    expected = {(alert, number): firing(alert, recorded())[number] for alert in plain for number in every_minute}
-    last = recorded().moments["the exporter is gone"] - 1
-    expected |= {(alert, last): firing(alert, recorded())[last] for alert in rules()}
+def test_alerts_fire_when_they_should_and_end_with_their_cause(tmp_path: Path, needs_promtool: None) -> None:
+    """None before its cause, and none two scrapes behind it: the one that was under way, and the next."""
+    moments, last = recorded().moments, recorded().scrapes - 1
+    # Batches are written before that, each of which is in doubt for a moment.
+    expected = {('count_over_time(ALERTS{alertstate="firing"}[1d])', moments["drivers are killed"] - 1): False}
+    for alert, (moment, minutes, sink) in FIRES.items():
+        expected[fires(alert, sink), min(moments[moment] + scrapes_in(minutes), last)] = True
+        before = "Kafka is owed a batch" if moment == "the job starts again and again" else moment
+        expected[fires(alert, sink, within="1d"), moments[before] - 1] = False
+    for alert, moment in ENDS.items():
+        expected[fires(alert, FIRES[alert][2]), moments[moment] + 2] = False
     assert promtool_says(tmp_path, recorded(), expected) == ""
 
 

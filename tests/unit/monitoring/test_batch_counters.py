@@ -49,15 +49,6 @@ def test_a_batch_counts_when_kafka_has_it() -> None:
     assert counts(counters).batches == 1
 
 
-def test_lines_behind_an_open_batch_are_counted_meanwhile() -> None:
-    counters = BatchCounters()
-    see(counters, 10)
-    assert see(counters, 12, status="decided") == 2
-    assert counts(counters).batches == 1
-    see(counters, 12)
-    assert counts(counters).batches == 2
-
-
 def test_a_resend_is_no_batch_more() -> None:
     counters = BatchCounters()
     see(counters, 10)

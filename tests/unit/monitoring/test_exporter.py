@@ -34,12 +34,6 @@ def test_the_history_is_read_for_new_batches_alone() -> None:
     assert value(collector, "spark_2pc_sink_batches_total") == 1
 
 
-def test_a_database_out_of_reach_is_a_figure_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    collector = SinkCollector(Shown(found=StatusReport(database_problem="no connection to db.internal")))
-    assert value(collector, "spark_2pc_database_up") == 0
-    assert caplog.messages == ["the database cannot be read: no connection to db.internal"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Slow(Shown):
     """A look that ends when the test says so."""

@@ -8,10 +8,8 @@ from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.monitoring.dashboard import sink_views
 from spark_2pc_sink.recovery.report import RecoveryReport
 from tests.unit.monitoring.samples import (
-    FIGURES,
     halted,
     in_doubt,
-    lines,
     owed,
     row,
     sink,
@@ -40,14 +38,3 @@ def test_what_is_pending_says_for_how_long() -> None:
     assert sink_views.pending(sink(prepared_s=8.25)) == "a transaction has been open for 8.2 s"
     assert sink_views.pending(sink()) == ""
     assert sink_views.pending(sink(of=row(status="decided"), elsewhere=True)) == "", "the wrong cluster cannot tell"
-
-
-def test_bars_go_from_the_oldest_batch_to_the_newest() -> None:
-    found = sink_views.row_bars(lines({}, {}, {}))
-    assert [bar.title for bar in found] == [f"batch {batch}: 1\u202f200 rows" for batch in (39, 40, 41)]
-
-
-def test_times_of_steps_add_up_to_the_batch() -> None:
-    (bar,) = sink_views.step_bars(lines(FIGURES, {}))
-    assert bar.parts == pytest.approx({"produce": 0.9, "decide": 0.5, "complete": 0.0, "other": 0.1})
-    assert bar.title == "batch 41: produce 0.9 s, decide 0.5 s, other 0.1 s"

@@ -144,14 +144,6 @@ def test_figures_are_not_for_another_name(exporter: int, host: str) -> None:
     assert (status(answer), b"orders" in answer) == (400, False)
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1:9939", "10.0.0.1", "[::1]:9939", "localhost", "LOCALHOST:1", "Watch.Internal:1"]
-)
-def test_figures_are_for_addresses_and_names_of_the_server(exporter: int, host: str) -> None:
-    answer = said(exporter, asking("/metrics", host=host))
-    assert (status(answer), b'transactional_id="orders"' in answer) == (200, True)
-
-
 def test_figures_with_a_token_are_for_who_says_it() -> None:
     with figures(MetricsAccess(token=TOKEN)) as port:
         for wrong in (

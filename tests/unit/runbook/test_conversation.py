@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jdbc_state import Actor
-from spark_2pc_sink.choices import FORCE_TERMINATE, TABLE, Symptom
+from spark_2pc_sink.choices import TABLE, Symptom
 from spark_2pc_sink.errors import (
     ConfigurationError,
     HaltCause,
@@ -18,7 +18,7 @@ from spark_2pc_sink.errors import (
     TakeOverRefusedError,
 )
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, RECHECK_S, ROUNDS_MAX, Conversation, RunbookEnd
+from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, Conversation, RunbookEnd
 from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.runbook.protocol import IncidentLog
 from spark_2pc_sink.runbook.sides import Compared
@@ -92,27 +92,9 @@ def test_without_a_yes_nothing_is_done(answers: tuple[str, ...]) -> None:
     assert walk.said.count("nothing was changed") == (answers != ("stop",))
 
 
-def test_an_end_of_the_answers_after_an_act_says_what_stands() -> None:
-    walk = Walk(FakeSides(in_doubt("note_owed"), owed()), "settle", "yes")
-    assert "Stopped at a question: nothing was changed except as shown above" in walk.said
-    assert walk.ending is RunbookEnd.LEFT
-
-
-def test_a_choice_that_there_is_not_is_asked_again() -> None:
-    walk = Walk(FakeSides(in_doubt(), picture()), "commit", "settle", "yes")
-    assert "'commit' is not one of these" in walk.said
-    assert walk.ending is RunbookEnd.SETTLED
-
-
 def test_a_question_is_not_asked_for_ever() -> None:
     walk = Walk(FakeSides(in_doubt()), *["what?"] * 100)
     assert len(walk.script.questions) == ANSWERS_MAX
-
-
-def test_a_sink_is_not_looked_at_for_ever() -> None:
-    walk = Walk(FakeSides(in_doubt(driver=ALIVE)), *["again"] * 100)
-    assert walk.sides.waited_s == [RECHECK_S] * ROUNDS_MAX
-    assert walk.ending is RunbookEnd.LEFT
 
 
 def test_an_accepted_difference_needs_its_reason() -> None:
@@ -122,25 +104,6 @@ def test_an_accepted_difference_needs_its_reason() -> None:
     assert walk.sides.calls == [{"batch": 7, "decision": OperatorDecision.DROP, "reason": reason}]
     assert walk.noted("did")[0]["keywords"] == {"batch": 7, "decision": "drop", "reason": reason}
     assert walk.noted("did")[0]["command"] == f"{COMMAND} --batch 7 --drop --reason '{reason}'"
-
-
-def test_without_a_reason_no_difference_is_accepted() -> None:
-    walk = Walk(FakeSides(owed()), "drop", *[""] * 100)
-    assert walk.sides.calls == []
-    assert walk.ending is RunbookEnd.LEFT
-
-
-def test_what_is_named_wrongly_is_named_again() -> None:
-    behind = halted(HaltCause.DATABASE_BEHIND)
-    walk = Walk(FakeSides(behind, picture()), "accept_loss", "all of them", "8..9", "given up", "yes")
-    assert "write '41..43', '41' or 'none'" in walk.said
-    assert walk.sides.calls == [{"adopt": True, "accept_loss": "8..9", "reason": "given up"}]
-    assert walk.ending is RunbookEnd.SETTLED
-
-
-def test_a_command_is_shown_with_what_is_to_be_named_in_it() -> None:
-    walk = Walk(FakeSides(halted(HaltCause.DATABASE_BEHIND)), "stop")
-    assert f"command:  {COMMAND} --adopt --accept-loss FIRST..LAST --reason TEXT" in walk.said
 
 
 def test_what_recovery_refuses_is_said_and_chosen_anew() -> None:
@@ -177,11 +140,6 @@ def test_an_id_with_an_open_transaction_is_not_taken_over_before_somebody_says_h
     ]
 
 
-def test_an_open_transaction_is_compared_with_the_table() -> None:
-    walk = Walk(FakeSides(halted(HaltCause.OPEN_TRANSACTION)), "compare", "stop")
-    assert walk.sides.comparisons == [True]
-
-
 def test_a_living_driver_is_taken_over_only_by_a_word_of_its_own() -> None:
     for answer, calls in (("take over", [{}, {"take_over": True}]), ("yes", [{}]), ("no", [{}])):
         sides = FakeSides(in_doubt(), picture())
@@ -190,12 +148,6 @@ def test_a_living_driver_is_taken_over_only_by_a_word_of_its_own() -> None:
         assert "its driver lives" in walk.said
         assert walk.sides.calls == calls
         assert [did["command"] for did in walk.noted("did")] == [f"{COMMAND} --take-over"] * (len(calls) - 1)
-
-
-def test_a_batch_under_way_is_looked_at_again() -> None:
-    walk = Walk(FakeSides(in_doubt(driver=ALIVE), picture(driver=ALIVE)), "again")
-    assert walk.sides.waited_s == [RECHECK_S]
-    assert walk.ending is RunbookEnd.SETTLED
 
 
 def test_what_only_the_job_can_do_is_told_with_its_options() -> None:
@@ -241,14 +193,6 @@ def test_a_difference_that_nobody_has_accepted_is_left_to_a_person(
     assert walk.noted("verified")[0]["verdict"] == "different"
 
 
-def test_what_cannot_be_compared_is_said_and_hides_nothing() -> None:
-    sides = FakeSides(in_doubt(), picture())
-    sides.compared = Compared("inconclusive", "the table is not known")
-    walk = Walk(sides, "settle", "yes")
-    assert "the table is not known" in walk.said
-    assert walk.ending is RunbookEnd.SETTLED
-
-
 def test_a_side_that_fails_ends_it_and_is_written_down() -> None:
     sides = FakeSides(in_doubt())
     sides.raises = [InDoubtError(transactional_id="orders", prepared="5:1", detail="no answer")]
@@ -288,16 +232,6 @@ def test_without_a_person_no_driver_is_taken_over() -> None:
     assert "its driver lives" in walk.said
 
 
-def test_a_batch_at_work_needs_nobody() -> None:
-    walk = Walk(FakeSides(in_doubt("abort", status="done", driver=ALIVE)), automatic=True)
-    assert (walk.sides.calls, walk.ending) == ([], RunbookEnd.SETTLED)
-
-
-def test_the_command_that_ends_another_s_transaction_can_be_pasted() -> None:
-    walk = Walk(FakeSides(picture(readers=Readers(owners=("o'clock",)))), "force_terminate")
-    assert f"""1. {FORCE_TERMINATE} --transactional-id 'o'"'"'clock' --bootstrap-server h:1""" in walk.said
-
-
 # --- many sinks --------------------------------------------------------------------------------------------------
 
 
@@ -324,16 +258,3 @@ def test_what_is_accepted_for_one_sink_is_not_for_the_next() -> None:
     walk = Walk(sides, "drop", "given up", "yes", "settle", "yes", transactional_id=None)
     assert [bool(verified["accepted"]) for verified in walk.noted("verified")] == [True, False]
     assert walk.ending is RunbookEnd.LEFT
-
-
-def test_the_worst_ending_counts() -> None:
-    halts = replace(halted(HaltCause.GAP), transactional_id="other")
-    walk = Walk(FakeSides((in_doubt(), halts), picture(), halts), transactional_id=None, automatic=True)
-    assert walk.ending is RunbookEnd.LEFT
-
-
-def test_where_all_is_well_the_way_on_is_named() -> None:
-    walk = Walk(FakeSides((picture(),)), transactional_id=None)
-    assert "1 sink, 0 in need" in walk.said
-    assert "spark-2pc runbook --transactional-id" in walk.said
-    assert (walk.script.questions, walk.ending) == ([], RunbookEnd.SETTLED)

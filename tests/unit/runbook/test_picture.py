@@ -20,7 +20,6 @@ from tests.unit.runbook.pictures import (
     in_doubt,
     owed,
     picture,
-    report,
 )
 
 
@@ -79,11 +78,6 @@ def test_what_is_shown_comes_before_what_is_told(seen: Picture, symptom: Symptom
     assert seen.problem is symptom
 
 
-def test_who_takes_an_id_over_is_asked_about_its_open_transaction() -> None:
-    """Status sees only that the id is in use."""
-    assert halted(HaltCause.ID_IN_USE, told=HaltCause.OPEN_TRANSACTION).problem is HaltCause.OPEN_TRANSACTION
-
-
 @pytest.mark.parametrize(
     ("seen", "cared_for"),
     [
@@ -98,7 +92,3 @@ def test_who_takes_an_id_over_is_asked_about_its_open_transaction() -> None:
 )
 def test_a_sink_at_work_or_of_another_cluster_needs_nobody(seen: Picture, cared_for: bool) -> None:
     assert needs_care(seen) is cared_for
-
-
-def test_a_driver_that_was_not_asked_for_does_not_live() -> None:
-    assert not report(driver=None).driver_may_live

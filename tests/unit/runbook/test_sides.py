@@ -11,13 +11,13 @@ from spark_2pc_sink.choices import FORCE_TERMINATE, Symptom
 from spark_2pc_sink.errors import ConfigurationError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+from spark_2pc_sink.recovery.status import StatusReport
 from spark_2pc_sink.runbook import sides as sides_module
 from spark_2pc_sink.runbook.picture import Readers
 from spark_2pc_sink.runbook.sides import OPEN_MS_MIN, BothSides, Compared, find_blocking_transactions, pictures_of
-from spark_2pc_sink.transactions import AbortedOpenTransaction, TransactionDetails, TransactionListing
+from spark_2pc_sink.transactions import TransactionDetails, TransactionListing
 from spark_2pc_sink.verification.report import VerifyReport
-from tests.unit.runbook.pictures import HANGING, picture, report
+from tests.unit.runbook.pictures import HANGING, report
 
 CONNECTIONS: dict[str, Any] = {
     "kafka": {"bootstrap.servers": "h:9092"},
@@ -53,15 +53,6 @@ def tool(**answers: Any) -> mock.Mock:
     return made
 
 
-def test_each_sink_of_a_status_is_a_picture() -> None:
-    unreadable = UnreadableSink(transactional_id="newer", side="database", problem="status 'x'")
-    found = pictures_of(StatusReport(sinks=(report(),), unreadable=(unreadable,)), None)
-    assert [(one.transactional_id, one.problem) for one in found] == [
-        ("orders", Symptom.NOTHING_WRONG),
-        ("newer", Symptom.UNREADABLE),
-    ]
-
-
 @pytest.mark.parametrize("asked", [None, "orders"])
 def test_a_side_out_of_reach_is_a_picture_too(asked: str | None) -> None:
     """Where no sink was found because nothing could be read."""
@@ -69,19 +60,6 @@ def test_a_side_out_of_reach_is_a_picture_too(asked: str | None) -> None:
     assert (found.transactional_id, found.problem) == (asked or "every sink", Symptom.DATABASE_OUT_OF_REACH)
     (found,) = pictures_of(StatusReport(sinks=(report(),), kafka_problem="refused"), asked)
     assert found.problem is Symptom.KAFKA_OUT_OF_REACH
-
-
-def test_a_database_without_sinks_has_no_picture_but_of_the_one_that_was_asked_for() -> None:
-    assert pictures_of(StatusReport(), None) == ()
-    (found,) = pictures_of(StatusReport(), "orders")
-    assert found.problem is Symptom.NOT_KNOWN
-
-
-def test_what_hangs_is_looked_for_in_each_topic() -> None:
-    asked = tool(find_hanging=(HANGING,))
-    found = find_blocking_transactions(asked, {"b", "a"}, transactional_id="orders")
-    assert found == Readers(hanging=(HANGING, HANGING))
-    assert asked.find_hanging.call_args_list == [mock.call(topic="a"), mock.call(topic="b")]
 
 
 def test_open_transactions_of_others_are_shown_that_reach_into_the_topics() -> None:
@@ -123,27 +101,6 @@ def test_readers_are_looked_at_for_one_sink_that_is_well(monkeypatch: pytest.Mon
     assert [one.readers for one in sides.look(None)] == [Readers()]
     looked_at.return_value = StatusReport(sinks=(report(settled=False),))
     assert [one.readers for one in sides.look("orders")] == [Readers()]
-
-
-def test_each_transaction_that_hangs_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = AbortedOpenTransaction("orders", 0, 9, 0, 1, 14, marker_written=True, reason="nobody knows it")
-    asked = tool(abort=ended)
-    monkeypatch.setattr(sides_module, "TransactionTool", mock.Mock(return_value=asked))
-    lines = BothSides(**CONNECTIONS).abort_hanging(picture(readers=Readers(hanging=(HANGING,))))
-    assert lines == ["aborted the transaction at offset 14 of orders-0: nobody knows it"]
-    asked.abort.assert_called_once_with("orders", 0, start_offset=14)
-
-
-def test_what_was_done_is_read_from_the_table_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = {"at": "2026-11-24T03:07:00+00:00", "action": "claim", "os_user": "me", "host": "here", "reason": None}
-    found = mock.Mock(as_json=lambda: [line, {**line, "action": "drop", "reason": "given up"}])
-    read = mock.Mock(return_value=found)
-    monkeypatch.setattr(sides_module, "history", read)
-    assert BothSides(**CONNECTIONS).last_actions("orders") == [
-        "2026-11-24T03:07:00+00:00 claim by me on here",
-        "2026-11-24T03:07:00+00:00 drop by me on here: given up",
-    ]
-    assert "kafka" not in read.call_args.kwargs
 
 
 def test_a_step_that_is_a_command_names_the_cluster() -> None:

@@ -206,14 +206,6 @@ def test_a_defect_does_not_end_the_keeper(monkeypatch: pytest.MonkeyPatch, caplo
         wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], deadline_s=10, what="it is lent again")
 
 
-def test_an_id_that_another_process_took_meanwhile_is_left_to_it() -> None:
-    lines = Lines(row(0, run_id=None))
-    lines.fails["shop-0"] = [SUPERSEDED]
-    lines.unreadable = (UnreadableRow("shop-1", "a test"),)
-    with pool(lines) as ids:
-        assert names(ids) == ["shop-2", "shop-3"]
-
-
 def test_a_service_without_any_id_does_not_start() -> None:
     alive: dict[str, bool | None] = {f"shop-{number}": True for number in range(4)}
     with (
@@ -221,14 +213,6 @@ def test_a_service_without_any_id_does_not_start() -> None:
         pool(Lines(*map(row, range(4)), alive=alive)),
     ):
         pass
-
-
-def test_a_halt_at_the_start_is_for_a_person() -> None:
-    lines = Lines()
-    lines.fails["shop-1"] = [HALT]
-    with pytest.raises(HaltError), pool(lines):
-        pass
-    assert "shop-1" in lines.closed
 
 
 def test_what_has_failed_is_settled_before_it_is_lent_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,19 +226,6 @@ def test_what_has_failed_is_settled_before_it_is_lent_again(monkeypatch: pytest.
         wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], deadline_s=10, what="it is lent again")
 
 
-def test_the_keeper_hears_of_a_failure_and_of_the_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And of nothing else: what comes back settled is no business of its."""
-    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 600)
-    with pool(Lines(), wait_for_id_ms=10_000) as ids:
-        (keeper,) = (each for each in threading.enumerate() if each.name == "spark_2pc_sink ids")
-        writer = cast("FakeWriter", ids.acquire())
-        writer.unsettled = True
-        ids.release(cast("IdWriter", writer))
-        wait_until(lambda: not writer.unsettled, deadline_s=10, what="the keeper has settled it")
-        ids.close(limit_s=10)
-        assert not keeper.is_alive()
-
-
 @pytest.mark.parametrize("error", [SUPERSEDED, HALT])
 def test_an_id_that_is_lost_or_halts_is_dropped(error: Exception) -> None:
     lines = Lines()
@@ -265,18 +236,6 @@ def test_an_id_that_is_lost_or_halts_is_dropped(error: Exception) -> None:
         wait_until(lambda: ids.size == 1, deadline_s=10, what="it is dropped")
         assert names(ids) == ["shop-1"]
         assert lines.closed == ["shop-0"]
-
-
-def test_who_waits_is_told_of_ids_that_have_halted() -> None:
-    lines = Lines()
-    with pool(lines, wait_for_id_ms=10) as ids:
-        writer = cast("FakeWriter", ids.acquire())
-        writer.unsettled, writer.fails = True, [HALT]
-        ids.release(cast("IdWriter", writer))
-        wait_until(lambda: ids.size == 1, deadline_s=10, what="it is dropped")
-        ids.acquire()
-        with pytest.raises(KafkaTimeoutError, match=r"1 are in use, .*, 1 need an operator \(spark-2pc status\)"):
-            ids.acquire()
 
 
 def test_what_no_decision_notes_is_noted_by_the_keeper(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,18 +62,13 @@ def test_a_batch_is_cut_where_it_would_become_too_large() -> None:
     ("given", "refused"),
     [
         ({"topic": "no topic"}, "topic"),
-        ({"topic": None}, "topic"),
         ({"key": 7}, "key"),
         ({"value": {"a": 1}}, "value"),
         ({"headers": [(b"name", b"")]}, "headers"),
-        ({"headers": [("name", 1)]}, "headers"),
         ({"headers": {"id": "a name of two letters, which is no name and value"}}, "headers"),
         ({"headers": None}, "headers"),
-        ({"headers": "id"}, "headers"),
-        ({"headers": ["id"]}, "headers"),
         ({"headers": [("name", "value", "more")]}, "headers"),
         ({"partition": -1}, "partition"),
-        ({"partition": True}, "partition"),
     ],
 )
 def test_what_is_no_record_is_refused_by_name(given: dict[str, Any], refused: str) -> None:

@@ -46,24 +46,6 @@ def test_a_forked_process_neither_uses_nor_closes_the_connections_of_the_other()
     assert not pool.closed
 
 
-def test_the_process_that_has_started_closes_them() -> None:
-    service, pool = started_in(os.getpid())
-    service.close()
-    assert pool.closed
-
-
-def test_an_error_in_the_background_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
-        message = "a defect"
-        raise AssertionError(message)
-
-    dual = DualWrite(transactional_id="shop", kafka={"bootstrap.servers": "unused:9092"}, database="postgresql://u/n")
-    commitment = SimpleNamespace(begin_completion=lambda: False, complete_in_background=fail)
-    dual._complete_in_background(cast("Commitment", commitment))
-    dual.close()
-    assert "AssertionError('a defect')" in caplog.text
-
-
 def test_processes_that_are_forked_from_the_maker_are_runs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else one that lives would be seen for another that has died, whose ids nobody would settle."""
     runs: list[str] = []

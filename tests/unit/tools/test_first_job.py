@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools import first_job
-from tools.first_job import FirstJobError, Seconds, job_of, main
+from tools.first_job import FirstJobError, job_of
 
 README = """
 ## A first job
@@ -44,27 +44,3 @@ def test_the_job_ends_as_the_readme_says(
     else:
         with pytest.raises(FirstJobError, match=r"the job has printed .*two batches.* and not 'a batch'"):
             first_job.run_job(python, tmp_path)
-
-
-def test_the_job_imports_the_package_from_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not from what this process has on its path."""
-    (tmp_path / "README.md").write_text(README.replace('print("a batch")', "import in_package"))
-    monkeypatch.setattr(first_job, "ROOT", tmp_path)
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "in_package.py").write_text('print("a batch")')
-    first_job.run_job(Path(sys.executable), tmp_path, package=tmp_path / "source")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "source"))
-    with pytest.raises(FirstJobError, match="No module named 'in_package'"):
-        first_job.run_job(Path(sys.executable), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "code"), [((40.0, 19.0), 0), ((50.0, 11.0), 1)], ids=["in a minute", "in more than a minute"]
-)
-def test_a_minute_is_the_bound(
-    seconds: tuple[float, float], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(first_job, "timed", lambda *_: Seconds(*seconds))
-    assert main(["folder", "a.whl"]) == code
-    assert f"together {sum(seconds):.1f} s of at most 60 s" in capsys.readouterr().out
-    assert main(["folder"]) == 2

@@ -69,11 +69,6 @@ def test_without_an_address_a_link_is_its_text() -> None:
     )
 
 
-def test_code_is_as_it_stands() -> None:
-    for project in (PROJECT, f'{PROJECT}\n[project.urls]\nSource = "https://host.example/sink"\n'):
-        assert code(index_page(README, project)) == code(README)
-
-
 @pytest.mark.slow
 def test_the_page_of_an_archive_leads_somewhere(tmp_path: Path) -> None:
     """As a build writes it: links have an address, and files that it names in their place are in the source archive."""

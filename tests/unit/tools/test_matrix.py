@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path
 
 import pytest
 
@@ -54,20 +52,6 @@ def test_a_cell_that_cannot_be_made_says_why() -> None:
 
     made = tried(Cell("spark", "Python, PySpark", "3.9, 4.0", ("tests/integration/state",), cannot), NOW)
     assert made == "| Python, PySpark | 3.9, 4.0 | `state` | not run: this machine has no Python 3.9 | 2026-11-25 |"
-
-
-@pytest.mark.slow
-def test_a_cell_runs_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its Python and its variables."""
-    for name in ("FOLDER", "ROOT"):
-        monkeypatch.setattr(matrix, name, tmp_path)
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    test = "import os\n\n\ndef test_{0}() -> None:\n    assert os.environ['CELL'] == '{0}'\n"
-    (tmp_path / "test_cell.py").write_text(test.format("a") + test.format("b"))
-    cell = Cell("kafka", "Kafka", "4.0", ("test_cell.py",), lambda: Place("4.0.0", variables={"CELL": "a"}))
-    assert "| 1 failed, 1 passed |" in tried(cell, NOW)
-    assert "| 1 passed, 1 deselected |" in tried(replace(cell, left_out=("test_cell.py::test_b",)), NOW)
-    assert "| 1 failed, 1 deselected |" in tried(replace(cell, only="b"), NOW)
 
 
 def test_every_cell_has_tests_that_there_are() -> None:

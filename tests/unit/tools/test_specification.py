@@ -11,7 +11,6 @@ from tools.specification import (
     HOLDS,
     INVARIANTS,
     LIVENESS,
-    MODELS,
     MUTANTS,
     SPECIFICATION,
     verdict,
@@ -26,11 +25,6 @@ def test_every_defect_of_the_specification_is_tried_and_no_other() -> None:
 def test_every_property_is_broken_by_a_mutant_or_named_with_one_that_is() -> None:
     """`Finishes` is liveness too: TLC does not say which of both was violated."""
     assert {model.breaks for model in MUTANTS} == {*INVARIANTS, *ACTIONS, *LIVENESS} - {"Finishes"}
-
-
-def test_both_forms_of_keep_prepared_are_checked() -> None:
-    assert {model.keep for model in MODELS} == {"no", "bumps", "same"}
-    assert all('Mutant = "none"' in model.config() for model in MODELS)
 
 
 @pytest.mark.parametrize(

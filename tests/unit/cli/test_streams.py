@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from spark_2pc_sink.cli import __main__ as program
 from spark_2pc_sink.cli import exits
 
 DDL = ["state", "ddl"]
@@ -15,9 +16,9 @@ DDL = ["state", "ddl"]
 
 def run(command: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """What a shell's command line comes to; ``"$@"`` in it is ``spark-2pc`` with words."""
-    program = [sys.executable, "-m", "spark_2pc_sink.cli", *words]
+    words = (sys.executable, "-m", str(program.__package__), *words)
     return subprocess.run(
-        ["bash", "-c", command, "bash", *program],
+        ["bash", "-c", command, "bash", *words],
         capture_output=True,
         text=True,
         check=False,

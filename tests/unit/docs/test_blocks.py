@@ -27,7 +27,7 @@ SHOWN: Final = {
     ("docs/design/state.md", "none ──▶"): "a picture; the moves are in docs/reference/state-tables.md",
     ("docs/after-a-crash.md", "40 sinks:"): "tests/unit/cli/test_status.py",
     ("docs/check.md", "ok           brokers"): "tests/unit/cli/test_cli_check.py",
-    ("docs/cluster.md", "executors='node-1"): "tests/unit/sink/check/test_executor_side.py",
+    ("docs/cluster.md", "executors='node-1"): "tests/unit/sink/check/test_check_rules.py",
     ("docs/configuration.md", "orders.toml: tabel="): "tests/unit/docs/test_configuration_page.py",
     ("docs/how-it-works.md", "none    ─┬─ "): "tests/unit/docs/test_reference_pages.py",
     ("docs/history.md", "Time                  What"): "tests/unit/recovery/test_history.py",

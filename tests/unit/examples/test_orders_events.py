@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from pathlib import Path
 
-import pytest
-
-from orders_events import order_events, write_events
-
-EVENTS = list(order_events(5_000, seed=7))
-
-
-NAMES = "".join({event["customer"]["name"] for event in EVENTS})
-ITEMS = [item for event in EVENTS for item in event["items"] or ()]
+from orders_events import write_events
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -42,27 +33,3 @@ def test_events_of_an_order_come_in_order_from_file_to_file_and_mixed_within(tmp
             mixed += sequence < highest.get(order_id, 0)
             highest[order_id] = max(sequence, highest.get(order_id, 0))
     assert mixed > 0
-
-
-FEATURES = {
-    "beyond the basic plane": any(ord(letter) > 0xFFFF for letter in NAMES),
-    "combining": any(unicodedata.combining(letter) for letter in NAMES),
-    "joined": "\u200d" in NAMES,
-    "from right to left": {"R", "AL"} <= {unicodedata.bidirectional(letter) for letter in NAMES},
-    "quotes and control characters": {'"', "'", "\\", "\t", "\n"} <= set(NAMES),
-    "no country": any(event["customer"]["country"] is None for event in EVENTS),
-    "a country without region": any(event["customer"]["country"] == "XX" for event in EVENTS),
-    "no note": any(event["note"] is None for event in EVENTS),
-    "an empty note": any(event["note"] == "" for event in EVENTS),
-    "no items": any(event["items"] is None for event in EVENTS),
-    "an empty list of items": any(event["items"] == [] for event in EVENTS),
-    "several items": any(len(event["items"] or ()) > 1 for event in EVENTS),
-    "prices as text, as number, unknown": {type(item["unit_price"]) for item in ITEMS} == {str, float, type(None)},
-    "times in UTC": any(event["event_time"].endswith("Z") for event in EVENTS),
-    "times with an offset": any(event["event_time"].endswith("-08:00") for event in EVENTS),
-}
-
-
-@pytest.mark.parametrize("feature", FEATURES)
-def test_every_feature_is_there(feature: str) -> None:
-    assert FEATURES[feature]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
-from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.cli.command_parser import CommandParser
 from spark_2pc_sink.cli.options import add_sink_options
 from spark_2pc_sink.errors import ConfigurationError
@@ -84,17 +82,6 @@ def test_errors_about_a_new_option_name_it(given: dict[str, Any], said: str) -> 
 
 def rows(options: type[Any]) -> dict[str, pages.OptionRow]:
     return {row.names[0]: row for row in pages.reference(options)}
-
-
-def test_the_signature_of_the_sink_is_the_declaration() -> None:
-    """Names, order, types and defaults; types can be evaluated, as programs that build a form do."""
-    signature = inspect.signature(DualWriteSink).parameters.values()
-    shown = [
-        (item.name, item.annotation, None if item.default is item.empty else repr(item.default)) for item in signature
-    ]
-    assert shown == [(row.names[0], row.type, row.default) for row in pages.reference(SinkOptions)]
-    assert {item.kind for item in signature} == {inspect.Parameter.KEYWORD_ONLY}
-    assert get_type_hints(DualWriteSink.__init__)["batch_attempts_max"] is int
 
 
 def test_the_page_has_one_entry_for_each_option_with_an_anchor_and_no_table() -> None:

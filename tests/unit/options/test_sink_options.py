@@ -145,17 +145,6 @@ def test_a_comment_ends_with_its_expression() -> None:
     assert options.given()["columns"] == {"id": "id -- first\n", "b": "b"}
 
 
-@pytest.mark.parametrize(
-    "properties",
-    [
-        {"bootstrap.servers": "localhost:9092,127.0.0.1:9093,[::1]:9094"},
-        {"bootstrap.servers": "h:9092", "security.protocol": "SSL"},
-    ],
-)
-def test_tls_is_required_of_brokers_on_other_machines(properties: dict[str, str]) -> None:
-    assert sink(require_tls=True, kafka=properties).require_tls
-
-
 def test_the_store_gets_every_setting() -> None:
     """jdbc_state has no defaults of its own, and knows none of the sink's other options."""
     options = sink(history_batches=5)

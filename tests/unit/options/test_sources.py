@@ -204,21 +204,6 @@ def test_a_misspelt_variable_is_refused(name: str, remedy: str) -> None:
     assert read_environment({name: "secret"}, strict=False).keywords == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "shown"),
-    [
-        ("HISTORY_BATCHES", "many", "SPARK_2PC_HISTORY_BATCHES='many': it must be a whole number"),
-        ("ADOPT", "ja", "SPARK_2PC_ADOPT='ja': it must be 'true' or 'false'"),
-        ("COLUMNS", "[]", "SPARK_2PC_COLUMNS='[]': it must be JSON, an object"),
-        ("WRITES", '[{"kind": "record"}]', "SPARK_2PC_WRITES='record': the kind of output number 1"),
-    ],
-)
-def test_a_text_that_is_no_value_is_refused(name: str, text: str, shown: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        read_environment({f"SPARK_2PC_{name}": text})
-    assert str(raised.value).startswith(shown)
-
-
 def test_an_error_of_the_sink_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_MODE", "upsrt")
     for name, text in {**SIDES, "SPARK_2PC_TABLE": "t", "SPARK_2PC_TRANSACTIONAL_ID": "t"}.items():

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import attrs
 import pyarrow as pa
 import pytest
-from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry import SchemaRegistryError as LibraryError
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
@@ -127,17 +126,6 @@ def test_answers_of_the_registry(
     monkeypatch.setattr(memory, "lookup_schema", _raises(status))
     with pytest.raises(error, match=text):
         bind(VALUE, ORDER, registry())
-
-
-def test_a_schema_of_several_subjects_is_refused(memory: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory.register_schema("orders-value", Schema('"long"', "AVRO"))
-    found = memory.get_latest_version("orders-value")
-    several = attrs.evolve(
-        found, schema=attrs.evolve(found.schema, references=[SchemaReference(name="other", subject="other", version=1)])
-    )
-    monkeypatch.setattr(memory, "get_latest_version", lambda _: several)
-    with pytest.raises(ConfigurationError, match="refers to other subjects"):
-        bind(VALUE, ORDER, registry(use_latest_version=True))
 
 
 @pytest.mark.usefixtures("memory")

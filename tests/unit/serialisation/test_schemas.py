@@ -83,32 +83,24 @@ def test_the_protobuf_schema_of_a_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "path", "rule"),
+    ("derive", "kind", "path", "rule"),
     [
-        (struct("f", DayTimeIntervalType()), "f", "no type for interval"),
-        (struct("f", struct("g", MapType(LongType(), LongType()))), "f.g", "keys of an Avro map must be strings"),
+        (derived_schema, struct("f", DayTimeIntervalType()), "f", "no type for interval"),
+        (
+            derived_schema,
+            struct("f", struct("g", MapType(LongType(), LongType()))),
+            "f.g",
+            "keys of an Avro map must be",
+        ),
+        (derived_text, struct("order id", LongType()), "order id", "letters, digits and _"),
+        (derived_text, struct("f", ArrayType(ArrayType(LongType()))), "f", "no array or map directly"),
+        (derived_text, struct("f", MapType(DecimalType(), LongType())), "f", "keys of a Protobuf map"),
     ],
-    ids=["type", "keys"],
+    ids=["Avro's type", "Avro's keys", "Protobuf's name", "nesting", "Protobuf's keys"],
 )
-def test_what_avro_has_no_place_for(kind: StructType, path: str, rule: str) -> None:
+def test_what_a_format_has_no_place_for(derive: Any, kind: StructType, path: str, rule: str) -> None:
     with pytest.raises(NoSchemaError) as refused:
-        derived_schema(kind, "V")
-    assert refused.value.path == path
-    assert rule in refused.value.rule
-
-
-@pytest.mark.parametrize(
-    ("kind", "path", "rule"),
-    [
-        (struct("order id", LongType()), "order id", "letters, digits and _"),
-        (struct("f", ArrayType(ArrayType(LongType()))), "f", "no array or map directly"),
-        (struct("f", MapType(DecimalType(), LongType())), "f", "keys of a Protobuf map"),
-    ],
-    ids=["name", "nesting", "keys"],
-)
-def test_what_protobuf_has_no_place_for(kind: StructType, path: str, rule: str) -> None:
-    with pytest.raises(NoSchemaError) as refused:
-        derived_text(kind, "V")
+        derive(kind, "V")
     assert refused.value.path == path
     assert rule in refused.value.rule
 

@@ -27,8 +27,6 @@ from spark_2pc_sink.sink.bad_rows.bad_row import (
     RefusedRow,
     RowNames,
     find_refused,
-    fingerprint_bytes,
-    fingerprint_of,
     try_again,
 )
 from spark_2pc_sink.sink.bad_rows.table_sift import CopyRows, SiftedPart
@@ -116,20 +114,6 @@ def test_a_part_keeps_the_names_of_its_rows() -> None:
     assert some.names.winners == [0]
     assert len(part.only([]).names) == 0
     assert b"".join(some.rows.between(1, 2)) == encoded([b"\x02"])
-
-
-def test_fingerprints_are_names_too() -> None:
-    """Of the smallest number and the largest; and an Arrow batch may begin anywhere in its columns."""
-    fingerprints = [-(2**63), -1, 0, 2**63 - 1]
-    columns = [pa.array(fingerprints, pa.int64()), pa.array(range(4), pa.int64()), pa.array([True] * 4)]
-    names = RowNames.of(pa.RecordBatch.from_arrays(columns, [IDENTITY, NUMBER, WINS]).slice(1))
-    [(unpacked, rest)] = RowNames.unpack(memoryview(names.packed(b"rest")))
-    assert (unpacked, rest) == (names, b"rest")
-    found = [unpacked[row] for row in range(3)]
-    assert [(fingerprint_of(name), number) for name, number in found] == list(
-        zip(fingerprints[1:], range(1, 4), strict=True)
-    )
-    assert [name for name, _ in found] == [fingerprint_bytes(number) for number in fingerprints[1:]]
 
 
 class Table:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
+from pyspark.errors import PySparkException
 
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import Records, Rows, SinkOptions
 from spark_2pc_sink.sink.check.check import DatabaseFacts, TableFacts, database_findings, guarantee
+from spark_2pc_sink.sink.check.executor_side import executor_findings
 from spark_2pc_sink.sink.check.findings import Finding, Level
 from spark_2pc_sink.sink.check.kafka_rules import TopicRight, kafka_findings
 from spark_2pc_sink.sink.check.kafka_side import (
@@ -23,6 +28,8 @@ from spark_2pc_sink.sink.check.kafka_side import (
     KafkaFacts,
     Trial,
 )
+from spark_2pc_sink.sink.job import executors, session_facts
+from spark_2pc_sink.sink.job.executors import ExecutorVerdict
 
 TOPIC = CheckedTopic(
     "orders", partitions=4, replicas=3, operations=frozenset(TopicRight), configs={MIN_INSYNC: "2", UNCLEAN: "false"}
@@ -156,18 +163,6 @@ def test_the_paragraph_says_what_holds_and_what_does_not(
     assert ("loss of one broker" in found) is ("loss of one broker" in words)
 
 
-def test_the_paragraph_names_every_output() -> None:
-    several = options(writes=[Records("a"), Records("b", where="c > 1"), Rows("t")])
-    words = "Every row of a batch that matches where is written to topic b, topic a and table t exactly once, whichever"
-    assert words in guarantee(several, KAFKA, DATABASE)
-    letters = guarantee(options(bad_rows="dead_letter"), KAFKA, DATABASE)
-    assert "goes to table public.kafka_transaction_state_dead_letters only" in letters
-    assert "is written to table t exactly once" in guarantee(options(writes=[Rows("t")]), KAFKA, DATABASE)
-    assert "is written to the topic that it names exactly once" in guarantee(
-        options(writes=[Records()]), KAFKA, DATABASE
-    )
-
-
 @pytest.mark.parametrize(
     ("configs", "level", "words"),
     [
@@ -190,3 +185,26 @@ def test_what_is_said_of_a_topic_of_dead_letters(configs: dict[str, str | None],
     assert "goes to table public.kafka_transaction_state_dead_letters and topic bad only, also exactly once." in promise
     by_row = of_kafka(replace(KAFKA, topics=(letters,)), writes=[Records(), Rows("t")], **given)
     assert "each row names its topic" in by_row[-1].text
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (ExecutorVerdict({}, {}), [("ok", "all can run the sink's tasks and reach the driver")]),
+        (ExecutorVerdict({"a": "a: broken"}, {"b": "b: weak"}), [("problem", "a: broken"), ("warning", "b: weak")]),
+        (ConfigurationError(option="o", value="a", rule="a: other", remedy="do"), [("problem", "a: other")]),
+        (PySparkException("\nlost\n  at java"), [("not_checked", "Spark could not run a job on them: lost")]),
+    ],
+    ids=["fit", "verdict", "refused", "no job"],
+)
+def test_each_executor_host_is_a_line(
+    end: ExecutorVerdict | Exception, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = mock.Mock(side_effect=[end])
+    monkeypatch.setattr(executors, "try_executors", tried)
+    monkeypatch.setattr(session_facts, "session_facts", mock.Mock())
+    conf = {"spark.master": "spark://host:7077", "spark.driver.host": "driver"}
+    spark: Any = mock.Mock(conf=conf, sparkContext=mock.Mock(pythonExec=sys.executable))
+    found = list(executor_findings(options(), spark))
+    assert [(each.level, each.text) for each in found] == said
+    assert all(bool(each.remedy) == (each.level != "ok") for each in found)

@@ -105,13 +105,6 @@ def test_heavy_rows_come_in_small_numbers(row_bytes: int, rows: int) -> None:
     assert after(ArrowBatchSize(), (3, 3 * row_bytes)) == (rows, unbounded)
 
 
-@pytest.mark.parametrize(("counts", "rows"), [(True, [str(AIMED_ROWS_MAX)]), (False, [])])
-def test_the_first_batch_has_many_rows_in_an_arrow_batch_where_bytes_bound_it(counts: bool, rows: list[str]) -> None:
-    session, bound = Session(rows_max=None, counts=counts), ArrowBatchSize()
-    bound.apply(session)  # type: ignore[arg-type]
-    assert [value for name, value in session.sets if name == ROWS_SETTING] == rows
-
-
 def note_small(batches: SmallBatches) -> None:
     batches.note(rows=1, arrow_bytes=100, seconds=0.1, collected=False)
 
@@ -154,20 +147,6 @@ def test_a_slow_batch_in_one_task_is_not_soon_repeated() -> None:
         assert not batches.expected
         note_small(batches)
     assert batches.expected
-
-
-def test_where_tasks_take_as_long_batches_are_collected_for_a_while() -> None:
-    """Many sinks on few cores: whoever needs more of them because they are short makes them shorter."""
-    batches = SmallBatches()
-    note_small(batches)
-    note_slow(batches, collected=True, seconds=SMALL_S_MAX + 1)
-    collected = [batches.expected]
-    note_slow(batches, collected=False, seconds=SMALL_S_MAX + 1)
-    for _ in range(PATIENCE_BATCHES + 1):
-        collected.append(batches.expected)
-        note_slow(batches, collected=True, seconds=SMALL_S_MAX + 2)
-    assert collected == [False, *[True] * (PATIENCE_BATCHES + 1)]
-    assert not batches.expected
 
 
 class Plan:

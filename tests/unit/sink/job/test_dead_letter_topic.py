@@ -11,25 +11,14 @@ from spark_2pc_sink.errors import ConfigurationError, UnknownTopicError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
-from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
 from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, TopicMetadata
-from spark_2pc_sink.sink.records.record_side import NO_DEAD_LETTERS, DeadLetterTopic
+from spark_2pc_sink.sink.records.record_side import DeadLetterTopic
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.kafka.support import kafka_for, options_for
 
 PAIR = ProducerIdAndEpoch(7, 1)
-TICKET = TransactionTicket(
-    transactional_id="orders",
-    producer=PAIR,
-    transaction_version=2,
-    generation=1,
-    transaction=1,
-    kafka_only=False,
-)
-BAD = BadRows(BadRow(bytes([number]) * 16, 1, "table orders", "why", row='{"id": 1}') for number in (5, 1, 4))
 
 
 class Sides:
@@ -64,25 +53,6 @@ def fake() -> Iterator[FakeCluster]:
     running = FakeCluster(topics={"bad": 2, "orders": 1}, begun=PAIR)
     yield running
     running.close()
-
-
-def test_a_batch_without_bad_rows_and_a_sink_without_the_topic_ask_nobody(fake: FakeCluster) -> None:
-    for options, bad in (({}, BadRows()), ({"dead_letter_topic": None}, BAD)):
-        with Sides(fake, **options) as sides:
-            assert sides.topic.send(TICKET, bad, 3) is NO_DEAD_LETTERS
-            assert sides.topic.partitions(bad, 3) == []
-            if options:
-                sides.topic.check()
-    assert fake.received == []
-
-
-def test_many_letters_are_cut_into_batches_that_the_topic_takes(fake: FakeCluster) -> None:
-    with Sides(fake, kafka={"batch_bytes_max": 4_000}) as sides:
-        many = BadRows(BadRow(number.to_bytes(16, "big"), 1, "o", "why") for number in range(100))
-        sent = sides.topic.send(TICKET, many, 0)
-    assert sent.sent == 100
-    assert len(sent.batches) > 5
-    assert max(len(batch.payload) for batch in sent.batches) <= 4_000 + 61
 
 
 def test_a_topic_that_cannot_take_letters_is_refused_at_the_start(fake: FakeCluster) -> None:

@@ -14,11 +14,11 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.job import calling_query, session_facts
+from spark_2pc_sink.sink.job import calling_query
 from spark_2pc_sink.sink.job.calling_query import ConnectQuery, RunIds, lag_of
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery, check_options, check_query
-from spark_2pc_sink.sink.job.session_facts import WORKER_URL, is_connect, stream_endpoint
-from spark_2pc_sink.sink.job.sinks_of_runs import Call, SinksOfRuns
+from spark_2pc_sink.sink.job.session_facts import WORKER_URL, stream_endpoint
+from spark_2pc_sink.sink.job.sinks_of_runs import SinksOfRuns
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint
 
 RUN = RunIds("query", "run")
@@ -30,7 +30,6 @@ KAFKA = {"endOffset": {"a": {"0": 10, "1": 7}}, "latestOffset": {"a": {"0": 15, 
     [
         pytest.param([KAFKA, {"endOffset": {"b": {"0": 1}}, "latestOffset": {"b": {"0": 3}}}], 7, id="two sources"),
         pytest.param([{**KAFKA, "latestOffset": {"a": {"0": 10, "2": 9}}}], 0, id="a partition that is new"),
-        pytest.param([{**KAFKA, "latestOffset": None}], None, id="no latest offset"),
         pytest.param([{"endOffset": {"logOffset": 3}, "latestOffset": {"logOffset": 4}}], None, id="files"),
     ],
 )
@@ -81,18 +80,6 @@ def test_the_one_query_of_the_session_in_which_the_stream_was_started(monkeypatc
 def test_where_it_cannot_be_told_which_query_calls_a_name_is_asked_for(queries: tuple[str, ...], shown: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{shown}; pass query_name='orders'"):
         ConnectQuery.of(session(*queries), None, None)
-
-
-def test_tasks_run_here_only_beside_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client may be on another machine than a server with master local[n]."""
-    spark: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session", "conf": {}})()
-    spark.conf = {"spark.master": "local[2]", "spark.driver.host": "localhost"}
-    assert is_connect(spark)
-    monkeypatch.delenv(WORKER_URL, raising=False)
-    monkeypatch.setattr(session_facts, "_own_address", lambda peer: f"on the way to {peer}")
-    assert stream_endpoint(spark, OPTIONS).host == "on the way to localhost"
-    monkeypatch.setenv(WORKER_URL, "sc://localhost:15002")
-    assert stream_endpoint(spark, OPTIONS).host == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -300,16 +287,3 @@ def test_a_second_call_for_one_batch_with_other_rows_is_named_as_that(sinks: Sin
     with pytest.raises(HaltError, match="called the sink twice for batch 1 in this run") as halted:
         call(sinks, 1, halt(HaltCause.REPLAY_DIFFERS))
     assert "unionByName" in halted.value.remedies[0]
-
-
-@pytest.mark.parametrize(
-    ("before", "batch_id", "cause"),
-    [
-        (Call(1, "error"), 2, HaltCause.REPLAY_DIFFERS),
-        (Call(1, None), 1, HaltCause.OTHER_BATCH_OWED),
-        (Call(2, "error"), 1, HaltCause.GAP),
-    ],
-)
-def test_other_halts_keep_their_reason(before: Call, batch_id: int, cause: HaltCause) -> None:
-    halted = halt(cause)
-    assert before.explain(halted, batch_id) is halted

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from spark_2pc_sink.errors import RecordRefusedError, UnstorableValueError
-from spark_2pc_sink.kafka.record_encoder import EncodingOptions, TopicLimits
-from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS
+from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.sink.job import encode_task
 from spark_2pc_sink.sink.job.encode_task import RowPartitioner, task_function
-from spark_2pc_sink.sink.job.search_task import SearchPlan, SearchReceipt, run_search_task
-from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan
-from spark_2pc_sink.sink.records import record_columns
+from spark_2pc_sink.sink.job.task_plan import TaskIdentity
 from spark_2pc_sink.sink.records.record_columns import KEY, PARTITION, TOPIC, VALUE
-from spark_2pc_sink.sink.records.topics import TopicFacts, TopicRefusedError, Topics
-from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamLimits, StreamListener
-from spark_2pc_sink.wire.batch_reader import content_digests
+from spark_2pc_sink.sink.records.topics import TopicRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,32 +68,3 @@ def test_a_row_that_can_go_nowhere_is_named(columns: dict[str, Any], said: str) 
     """A topic or partition that a value names and Kafka lacks is that value's fault."""
     with pytest.raises(UnstorableValueError, match=said):
         partitions_of("orders", {VALUE: [b"v"] * 3, **columns})
-
-
-def test_rows_are_found_by_the_records_that_a_broker_has_named() -> None:
-    """For a reason that only the broker knows, as one that looks for a schema in each value."""
-    named = content_digests(pa.array([b"\x02k\x06two\x00"]))
-    refusal = RecordRefusedError(topic="t", partition=0, record="key k", reason="no schema", contents=named)
-    tasks = TaskPlan(
-        encoding=EncodingOptions(1_000_000, 1_000_000, "none", None),
-        lanes=(LanePlan(topic="t"),),
-        topics=Topics({"t": TopicFacts(2, "", TopicLimits(None, None))}),
-        timestamp_ms=1,
-    )
-    columns = {
-        record_columns.KEY: pa.array([b"k"] * 4),
-        record_columns.VALUE: pa.array([b"one", b"two", b"three", b"two"]),
-        IDENTITY: list(range(4)),
-        NUMBER: list(range(4)),
-        WINS: [True] * 4,
-    }
-    plan = SearchPlan(
-        tasks, records=True, staged=False, output_of_records="topic t", output_of_rows="", most=9, refusal=refusal
-    )
-    endpoint = StreamEndpoint("127.0.0.1", "127.0.0.1")
-    with StreamListener(endpoint, StreamLimits()) as listener, listener.open_attempt() as attempt:
-        plan = replace(plan, tasks=replace(tasks, stream=attempt.address))
-        [answer] = run_search_task([pa.RecordBatch.from_pydict(columns)], plan, TaskIdentity(0, 1))
-    receipt: SearchReceipt = pickle.loads(answer.column("receipt")[0].as_py())  # noqa: S301 - our own bytes
-    assert receipt.error is None
-    assert [(row.number, row.reason) for row in receipt.refused] == [(1, "no schema"), (3, "no schema")]

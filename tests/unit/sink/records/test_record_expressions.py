@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.job.lane_columns import is_everything, record_names, upsert_order_columns
+from spark_2pc_sink.sink.job.lane_columns import record_names, upsert_order_columns
 from spark_2pc_sink.sink.records.record_expressions import (
     MadeColumn,
     RecordExpressions,
@@ -70,20 +69,6 @@ def test_other_values_stay_with_spark(columns: dict[str, str], value: str) -> No
     expressions = taken_over(columns, value=value)
     assert expressions.json is None
     assert record_names(expressions) == ["_2pc_value"]
-
-
-@pytest.mark.parametrize(
-    ("selected", "columns", "everything"),
-    [
-        (["`a` AS `a`", "`b c` AS `b c`"], ["a", "b c"], True),
-        (["`a` AS `a`"], ["a", "b c"], False),
-        (["a AS `a`"], ["a"], False),
-        (["`b` AS `a`", "`a` AS `b`"], ["a", "b"], False),
-    ],
-)
-def test_a_select_of_everything_is_none(selected: list[str], columns: list[str], *, everything: bool) -> None:
-    frame: Any = SimpleNamespace(columns=columns)
-    assert is_everything(selected, frame) is everything
 
 
 def chosen(**options: Any) -> RecordExpressions:

@@ -119,21 +119,6 @@ def test_a_slice_and_large_types_make_the_same(rows: list[tuple[Any, ...]], data
 
 
 @pytest.mark.parametrize(
-    ("rows", "made"),
-    [
-        ([(1, "a"), (2, "b")], [b'{"n":1,"s":"a"}', b'{"n":2,"s":"b"}']),
-        ([(1, None), (2, "b")], [b'{"n":1}', b'{"n":2,"s":"b"}']),
-        ([(None, "a"), (2, None), (None, None)], [b'{"s":"a"}', b'{"n":2}', b"{}"]),
-        ([], []),
-    ],
-)
-def test_commas(rows: list[tuple[Any, ...]], made: list[bytes]) -> None:
-    schema = t.StructType([t.StructField("n", t.IntegerType()), t.StructField("s", t.StringType())])
-    arrow = pa.schema([("n", pa.int32()), ("s", pa.string())])
-    assert json_values(batch(rows, arrow), fields(schema)).to_pylist() == made
-
-
-@pytest.mark.parametrize(
     ("text", "made"),
     [
         ('say "hi"', b'say \\"hi\\"'),

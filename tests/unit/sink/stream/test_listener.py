@@ -245,17 +245,6 @@ def test_a_driver_without_any_sign_of_life_is_given_up(welcomed: bool) -> None:
                 sending.result()
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request", b""])
-def test_what_is_not_the_driver_is_named(answer: bytes) -> None:
-    with socket.create_server((HOST, 0)) as other, ThreadPoolExecutor(1) as pool:
-        address = StreamAddress(HOST, other.getsockname()[1], bytes(32))
-        found = pool.submit(unreachable, address)
-        connection, _ = other.accept()
-        with connection:
-            connection.sendall(answer)
-        assert f"to the driver at {HOST}:{address.port}: " in str(found.result())
-
-
 # --- strangers ---------------------------------------------------------------------------------------------------
 
 

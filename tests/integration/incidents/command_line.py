@@ -1,4 +1,4 @@
-"""``spark-2pc`` as an operator calls it, and lines that it has printed pasted into a shell; no password is in them."""
+"""What ``spark-2pc`` has said, the words that name a job's sides, and a printed line pasted into a shell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -66,22 +66,12 @@ def password_of(job: Job) -> str:
     return str(make_url(job.database).password)
 
 
-def call(job: Job, words: Sequence[str], stdin: str = "") -> Said:
-    """Call ``spark-2pc`` with these words as a process, and feed it with these lines."""
-    return _run(job, [sys.executable, "-m", "spark_2pc_sink.cli", *words], stdin)
-
-
 def paste(job: Job, line: str) -> Said:
-    """Paste a printed line into a shell, as it is."""
-    return _run(job, ["bash", "-c", line], "")
-
-
-def _run(job: Job, command: Sequence[str], stdin: str) -> Said:
+    """Paste a printed line into a shell, as it is; no password is in it."""
     # The command is where this interpreter is, and its package is the one under test.
     programs = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     done = subprocess.run(
-        command,
-        input=stdin,
+        ["bash", "-c", line],
         env={**os.environ, "PATH": programs, "PYTHONPATH": str(ROOT), "PGPASSWORD": password_of(job)},
         capture_output=True,
         text=True,

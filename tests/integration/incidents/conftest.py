@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -58,16 +59,17 @@ def make_incident(
 class Ask(Protocol):
     """The type of the fixture ask."""
 
-    def __call__(self, job: Job, *words: str) -> Said:
-        """What ``spark-2pc`` says to these words."""
+    def __call__(self, job: Job, *words: str, stdin: str = "") -> Said:
+        """What ``spark-2pc`` says to these words, fed with these lines."""
 
 
 @pytest.fixture
 def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Calls commands that only look, in this process: a process of its own takes a second to begin."""
+    """Calls commands in this process: a process of its own takes a second to begin."""
 
-    def call(job: Job, *words: str) -> Said:
+    def call(job: Job, *words: str, stdin: str = "") -> Said:
         monkeypatch.setenv("PGPASSWORD", password_of(job))
+        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
         capsys.readouterr()
         code = cli.main(words)
         return Said(code, *capsys.readouterr())

@@ -1,4 +1,4 @@
-"""What the runbook prints for a choice ("the same: …") is pasted as it stands, in an incident that offers the choice.
+"""What the runbook prints for a choice ("the same: …") is called as it stands, in an incident that offers the choice.
 
 `test_operators_night` answers the runbook's questions instead.
 """
@@ -22,8 +22,8 @@ from tests.harness.driver_config import Row
 from tests.harness.driver_job import Job, make_rows
 from tests.harness.incidents import BATCH, SIZES
 from tests.harness.page_blocks import ways
-from tests.integration.incidents.command_line import call, paste, values_of
-from tests.integration.incidents.conftest import MakeIncident
+from tests.integration.incidents.command_line import values_of
+from tests.integration.incidents.conftest import Ask, MakeIncident
 
 REASON: Final = "tested"
 WAYS: Final = {way.incident: way for way in ways() if not way.name}
@@ -120,8 +120,8 @@ OTHERWISE: Final = {
     ("open_transaction", "adopt"): "faults/test_lost_rows.py",
     ("commits_lost", "accept_loss"): "faults/test_standby.py",
     ("replay_differs", "new_checkpoint"): "sink/test_handed_over.py",
-    ("replay_differs", "write_again"): "sink/test_sink_restarts.py",
-    ("other_query", "adopt"): "sink/test_sink_restarts.py",
+    ("replay_differs", "write_again"): "faults/test_refusals.py",
+    ("other_query", "adopt"): "faults/test_refusals.py",
 }
 
 
@@ -138,7 +138,7 @@ def test_each_choice_that_prints_something_to_paste_has_a_case() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_is_printed_for_a_choice_ends_the_incident(case: Case, make_incident: MakeIncident) -> None:
+def test_what_is_printed_for_a_choice_ends_the_incident(case: Case, make_incident: MakeIncident, ask: Ask) -> None:
     """C5, D9: then the job comes to its end, and both sides differ only by what the choice says."""
     incident = make_incident(case.incident or case.symptom, "reference")
     way = WAYS[incident.section]
@@ -147,12 +147,12 @@ def test_what_is_printed_for_a_choice_ends_the_incident(case: Case, make_inciden
     if case.symptom == "elsewhere":
         words = words[: words.index("--cause")]
     if case.noted:
-        noted = paste(incident.job, f"spark-2pc recover {shlex.join(words[1:])}")
+        noted = ask(incident.job, "recover", *words[1:])
         assert noted.code == EXIT_IN_DOUBT, noted
-    said = call(incident.job, words)
+    said = ask(incident.job, *words)
     assert f"({case.symptom})" in said.out, said
-    for comparison in re.findall(r"command:  (spark-2pc verify .*)", said.out):
-        compared = paste(incident.job, comparison)
+    for comparison in re.findall(r"command:  spark-2pc (verify .*)", said.out):
+        compared = ask(incident.job, *shlex.split(comparison, comments=True))
         assert compared.code in {EXIT_SETTLED, EXIT_IN_DOUBT, EXIT_INCONCLUSIVE}, f"{comparison}\n{compared}"
     found = re.search(rf"^  {case.choice}: .*\n(?:      .*\n)*?      command:  (.*)$", said.out, re.MULTILINE)
     assert found is not None, said
@@ -160,7 +160,7 @@ def test_what_is_printed_for_a_choice_ends_the_incident(case: Case, make_inciden
     job, kept = case.before(incident.job)
     options = dict(case.start)
     if printed.startswith("spark-2pc "):
-        done = paste(job, printed)
+        done = ask(job, *shlex.split(printed, comments=True)[1:])
         assert done.code in {EXIT_SETTLED, EXIT_IN_DOUBT}, f"{printed}\n{done}"
     else:
         options |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords_of(printed)}

@@ -78,11 +78,6 @@ def sides_of(pair: WrittenPair, **other: str) -> dict[str, Any]:
     }
 
 
-def test_nothing_is_wrong(pair: WrittenPair, follow: Follow) -> None:
-    code, _ = follow("nothing_wrong", **sides_of(pair))
-    assert code == 0
-
-
 def test_no_sink_has_this_name(pair: WrittenPair, follow: Follow) -> None:
     code, _ = follow("not_known", **sides_of(pair, transactional_id=f"{pair.transactional_id}-misspelt"))
     assert code == 4

@@ -44,7 +44,7 @@ def test_the_simplest_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert len((EXAMPLES / "orders_stream.py").read_text().splitlines()) <= 40
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.java
 @pytest.mark.timeout(300)
 def test_a_kafka_source_with_the_connector_of_its_own_packages(tmp_path: Path) -> None:

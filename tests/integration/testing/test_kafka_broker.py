@@ -96,19 +96,3 @@ def test_says_what_is_wrong_when_it_does_not_start() -> None:
 def test_says_what_to_do_without_jars(tmp_path: Path) -> None:
     with pytest.raises(CapabilityError, match="make setup"):
         KafkaBroker(libs=tmp_path)
-
-
-def test_kafka_3_has_one_level(tmp_path: Path) -> None:
-    """Whose name its tool must not hear; that it runs is a cell of the matrix."""
-    (tmp_path / "kafka_2.13-3.9.1.jar").touch()
-    with pytest.raises(CapabilityError, match=r"only transaction\.version 0, not 2"):
-        KafkaBroker(libs=tmp_path)
-    assert KafkaBroker(transaction_version=0, libs=tmp_path)._has_levels is False
-
-
-def test_a_broker_that_does_not_run_takes_no_orders() -> None:
-    broker = KafkaBroker()
-    broker.stop()
-    with pytest.raises(ServerError, match="not running"):
-        broker.kill()
-    broker.close()

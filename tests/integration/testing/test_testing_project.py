@@ -28,7 +28,6 @@ def test_the_server_takes_a_topic(dual_write_kafka):
     assert Path(spark_2pc_sink.__file__).is_relative_to({wheel!r})
     assert dual_write_kafka.create_topic("orders") == "orders"
 """
-FIXTURES = ("crash_at", "dual_write_kafka", "dual_write_postgres", "dual_write_stack")
 
 
 def run(*command: str, folder: Path, environment: Mapping[str, str]) -> str:
@@ -38,59 +37,33 @@ def run(*command: str, folder: Path, environment: Mapping[str, str]) -> str:
     return done.stdout
 
 
-def run_pytest(folder: Path, path: Path, *words: str, plugin: bool = True) -> str:
-    """Pytest with every warning an error, in a process that imports from ``path`` first."""
-    return run(
-        *(sys.executable, "-m", "pytest", "-W", "error", "-q", "-p", "no:cacheprovider", *words),
-        folder=folder,
-        environment={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(path)}
-        | ({"PYTEST_PLUGINS": "spark_2pc_sink.testing.pytest_plugin"} if plugin else {}),
-    )
-
-
-def pip(*words: str, python: str = sys.executable) -> None:
-    """Run pip where no source is seen but that which is named."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = (python, "-m", "pip", "--disable-pip-version-check", "-q", *words)
-    run(*command, folder=Path("/"), environment=environment)
-
-
-def source_in(folder: Path) -> Path:
-    """A copy of that which a wheel is made of; a build writes into it."""
-    source = folder / "source"
-    source.mkdir()
+def install(folder: Path, target: Path) -> None:
+    """Install the wheel of a copy of the sources, into which a build writes; pip sees no other source."""
+    folder.mkdir()
     for name in ("LICENSE", "README.md", "pyproject.toml", "setup.py"):
-        shutil.copy(ROOT / name, source)
+        shutil.copy(ROOT / name, folder)
     for name in ("jdbc_state", "spark_2pc_sink"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return source
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(PROJECT, tmp_path / "project"))
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--no-compile", "--target", str(target))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "install", *options, str(folder))
+    run(*command, folder=Path("/"), environment=environment)
 
 
 @pytest.mark.kafka
 @pytest.mark.postgres
 @pytest.mark.spark
 @pytest.mark.slow
-def test_the_project_and_the_plugin_work_from_the_wheel(project: Path, tmp_path: Path) -> None:
+def test_the_project_and_the_plugin_work_from_the_wheel(tmp_path: Path) -> None:
     """Pytest finds it by its entry point, and the servers have all of their files. Killed at one step of all."""
     wheel = tmp_path / "wheel"
-    pip(
-        "install",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--no-compile",
-        "--target",
-        str(wheel),
-        str(source_in(tmp_path)),
-    )
+    install(tmp_path / "source", wheel)
+    project = Path(shutil.copytree(PROJECT, tmp_path / "project"))
     (project / "test_first.py").write_text(FIRST_TEST.format(wheel=str(wheel)))
-    listed = run_pytest(project, wheel, "-p", "spark-2pc-sink", "--fixtures", plugin=False)
-    assert not [name for name in FIXTURES if f"\n{name} " not in listed]
-    killed = f"[{Step.DECIDE.name}]"
-    said = run_pytest(project, wheel, "-p", "spark-2pc-sink", "-k", f"test_first or {killed}", plugin=False)
+    said = run(
+        *(sys.executable, "-m", "pytest", "-W", "error", "-q", "-p", "no:cacheprovider", "-p", "spark-2pc-sink"),
+        *("-k", f"test_first or [{Step.DECIDE.name}]"),
+        folder=project,
+        environment={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(wheel)},
+    )
     assert "2 passed" in said

@@ -44,11 +44,3 @@ def test_not_without_end(kafka: Broker, topic: MakeTopic, wrong_answers: list[in
     wrong_answers += [KafkaError.NOT_LEADER_FOR_PARTITION] * 1000
     with pytest.raises(DeadlineError, match=f"no leader of {name} gave offsets within 0.5 s: .*NOT_LEADER"):
         read_topic(kafka.bootstrap, name, deadline_s=0.5)
-
-
-def test_any_other_error_is_told_at_once(kafka: Broker, topic: MakeTopic, wrong_answers: list[int]) -> None:
-    name = topic()
-    wrong_answers += [KafkaError.TOPIC_AUTHORIZATION_FAILED] * 2
-    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-        read_topic(kafka.bootstrap, name)
-    assert len(wrong_answers) == 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark_2pc_sink import BatchReport, DualWriteSink
+    from spark_2pc_sink import DualWriteSink
     from tests.harness.streams import FileStream
 
 ROOT = Path(__file__).parents[3]
@@ -42,25 +42,6 @@ def write(spark: SparkSession, sink: DualWriteSink, batch_id: int, rows: list[Ro
     assert report.batch_id == batch_id
     assert report.row_count == (len(rows) if report.placement is Placement.RUN else 0)
     return report.placement
-
-
-def test_a_loop_over_numbers_can_be_begun_again_at_any_time(
-    spark: SparkSession, target: Target, sink_of: Callable[..., DualWriteSink]
-) -> None:
-    """Each number is written once, in this process and in the next one, also those that the row has passed."""
-    days = {20260130: rows_of(0, 40), 20260131: [], 20260203: rows_of(1, 30)}
-    reports: list[BatchReport] = []
-    sink = sink_of(on_batch=reports.append)
-    for number, rows in days.items():
-        assert write(spark, sink, number, rows) is Placement.RUN
-    assert [report.batch_id for report in reports] == list(days)
-    for again in (sink, sink_of()):
-        assert [write(spark, again, *day) for day in days.items()] == [Placement.SKIP] * 3
-    assert write(spark, sink_of(), 20260204, rows_of(2, 20)) is Placement.RUN
-    target.check(days[20260130] + days[20260203] + rows_of(2, 20))
-    assert target.rows("query_id, batch_id, status", "kafka_transaction_state") == [
-        (f"backfill of {target.transactional_id}", 20260204, "done")
-    ]
 
 
 def test_other_rows_under_a_number_halt_whether_it_is_the_last_or_not(

@@ -67,7 +67,7 @@ def test_a_bad_row_is_found_by_its_fingerprint(spark: SparkSession) -> None:
     assert not split.leave_out([[]])
 
 
-@pytest.mark.parametrize("policy", ["CORRECTED", "LEGACY"])
+@pytest.mark.parametrize("policy", [pytest.param("CORRECTED", marks=pytest.mark.thorough), "LEGACY"])
 def test_a_letter_has_each_value_in_full(spark: SparkSession, policy: str) -> None:
     """In each session, and wherever in a row a value is."""
     values = {

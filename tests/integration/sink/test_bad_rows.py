@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy
-from confluent_kafka import Producer
-from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
+from spark_2pc_sink import BatchReport, DualWriteSink
 from spark_2pc_sink.errors import TooManyBadRowsError
 from spark_2pc_sink.recipe.placement import Placement
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from spark_2pc_sink.sink.driver.batch_values import Attempt
 from spark_2pc_sink.testing import TopicRecord, read_topic
 from tests.harness.streams import FileStream, sink_options
 from tests.integration.postgres import database_tables
@@ -167,23 +163,6 @@ def test_each_kind_of_bad_row_has_its_dead_letter(sides: Sides, caplog: pytest.L
     ]
 
 
-def test_a_search_is_no_claim_where_no_topic_is_written(
-    spark: SparkSession, start_kafka: Any, database: str, transactional_id: str, tmp_path: Path
-) -> None:
-    """Below transaction.version 2 no transaction has begun that could be aborted."""
-    broker = start_kafka(transaction_version=0)
-    options = sink_options(broker=broker, database=database, transactional_id=transactional_id, topic=None)
-    del options["topic"], options["table"], options["create_table"]
-    stream = FileStream(spark, tmp_path, SCHEMA)
-    sides = Sides(stream, {**options, "writes": [Rows("target")], "bad_rows": "dead_letter"})
-    sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int, parent int CHECK (parent > 0))")
-    stream.add([(1, "bad", 1, 0), (2, "good", 1, 1)])
-    sides.run()
-    assert sides.letters() == {1: (1, "23514")}
-    assert sides.rows("SELECT id FROM target") == [(2,)]
-    assert [action for (action,) in sides.rows("SELECT action FROM kafka_transaction_state_actions")] == ["claim"]
-
-
 def test_a_replay_ends_in_the_same_split(sides: Sides) -> None:
     """A26: though the table takes every row by then. The next batch is split anew."""
     sides.execute(
@@ -216,27 +195,6 @@ def test_more_bad_rows_than_allowed_fail_the_batch(sides: Sides) -> None:
     assert len(sides.letters()) == 11
 
 
-def end_after_the_decision(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run until the first batch is decided, as if the driver died then, and have Kafka abort what it has of it."""
-    restore = BatchDriver._restore
-
-    def died(driver: BatchDriver, *_: object) -> None:
-        raise RuntimeError(driver)
-
-    def restored(driver: BatchDriver, error: Exception, attempt: Attempt | None = None) -> None:
-        if isinstance(error, RuntimeError):
-            raise error
-        restore(driver, error, attempt)
-
-    monkeypatch.setattr(BatchDriver, "_complete", died)
-    monkeypatch.setattr(BatchDriver, "_restore", restored)
-    with pytest.raises(StreamingQueryException):
-        sides.run()
-    monkeypatch.undo()
-    kafka = {"bootstrap.servers": sides.options["kafka"]["bootstrap.servers"]}
-    Producer({**kafka, "transactional.id": sides.options["transactional_id"]}).init_transactions(30)
-
-
 @pytest.mark.thorough
 def test_superseded_rows_of_an_upsert_are_not_bad(sides: Sides) -> None:
     """Unless the database cannot even read them. Where the winner is bad, the row that it had superseded wins."""
@@ -249,31 +207,3 @@ def test_superseded_rows_of_an_upsert_are_not_bad(sides: Sides) -> None:
     found = sides.rows("SELECT row->>'name', sqlstate FROM kafka_transaction_state_dead_letters ORDER BY 1")
     assert found == [("next", "23514"), ("wins", "23514"), ("{", "22P02")]
     assert len(sides.records()) == 4
-
-
-@pytest.mark.thorough
-def test_a_row_that_is_bad_for_one_output_goes_to_none(sides: Sides) -> None:
-    """Of a sink with several tables, of which one has a row for each element of an array."""
-    sides.execute("CREATE TABLE orders (id bigint PRIMARY KEY, name text)")
-    sides.execute("CREATE TABLE lines (id bigint PRIMARY KEY CHECK (id <> 66), of_order bigint REFERENCES orders)")
-    lines = "explode(if(name = 'bad line', array(id * 10, 66), array(id * 10))) AS line"
-    options = {
-        name: value for name, value in sides.options.items() if name not in {"topic", "table", "key", "create_table"}
-    }
-    sides.options = {**options, "topic": sides.options["topic"]}
-    topic = sides.options.pop("topic")
-    sides.stream.add(
-        [(1, "good", 1, 1), (2, "bad line", 1, 1), (3, "bad\x00", 1, 1), (1, "again", 1, 1), (4, "good", 1, 1)]
-    )
-    sides.run(
-        writes=[
-            Records(topic, key="id"),
-            Rows("orders", columns={"id": "id", "name": "name"}),
-            Rows("lines", rows=lines, columns={"id": "line", "of_order": "id"}),
-        ]
-    )
-    assert sides.letters() == {1: (1, "23505"), 2: (1, "23514"), 3: (1, "")}
-    assert sides.rows("SELECT id FROM orders ORDER BY id") == [(1,), (4,)]
-    assert sides.rows("SELECT id FROM lines ORDER BY id") == [(10,), (40,)]
-    records = read_topic(sides.options["kafka"]["bootstrap.servers"], topic)
-    assert sorted(record.key or b"" for record in records) == [b"1", b"4"]

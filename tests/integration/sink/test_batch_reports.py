@@ -87,16 +87,3 @@ def test_an_error_of_the_listener_ends_the_query_and_loses_nothing(stream: FileS
     stream.run(target.sink(key="id", on_batch=reports.append))
     assert [report.placement for report in reports] == [Placement.SKIP]
     target.check(rows_of(0))
-
-
-@pytest.mark.parametrize(("option", "value"), [("adopt", True), ("accept_replay", 0)])
-def test_an_option_for_one_start_that_is_left_in_is_said_at_each(
-    option: str, value: object, stream: FileStream, target: Target, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A8, A10: with it the next mistake is not refused, so who forgets it reads of it at each start."""
-    for batch in range(2):
-        stream.add(rows_of(batch))
-        caplog.clear()
-        stream.run(target.sink(key="id", **{option: value}))
-        assert f"{target.transactional_id}: {option}={value} is meant for one start" in caplog.text
-    target.check(rows_of(0) + rows_of(1))

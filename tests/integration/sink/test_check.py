@@ -12,7 +12,7 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.sink.check.kafka_side import may_write
-from spark_2pc_sink.testing import free_port, read_topic
+from spark_2pc_sink.testing import read_topic
 from tests.harness.json_contract import read_output
 from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import SCHEMA, Target
@@ -125,18 +125,3 @@ def test_without_two_phase_commit_a_crash_may_last_as_long_as_a_transaction(
     assert cli.main(["check", str(path), "--create-table", "true"]) == 0
     assert cli.main(["check", str(path), "--create-table", "true", "--strict"]) == 3
     assert "0 problems" in capsys.readouterr().out
-
-
-def test_sides_that_do_not_answer_are_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Within the time-out; no password is shown."""
-    path = tmp_path / "orders.toml"
-    path.write_text(
-        f'transactional_id = "o"\ndatabase = "postgresql://job:secret@127.0.0.1:{free_port()}/shop"\ntable = "t"\n'
-        f'topic = "t"\n[kafka]\nbootstrap.servers = "127.0.0.1:{free_port()}"\n'
-    )
-    assert cli.main(["check", str(path), "--timeout", "1", "--json"]) == 3
-    out = capsys.readouterr().out
-    levels = {each["subject"]: each["level"] for each in read_output(out)["findings"]}
-    not_checked = {"rows": "not_checked", "executors": "not_checked"}
-    assert levels == {"brokers": "problem", "database": "problem", **not_checked, "verify": "ok"}
-    assert "secret" not in out

@@ -12,7 +12,7 @@ from spark_2pc_sink import VerifyReport, verify
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.sink.records.record_side import canonical_json
 from spark_2pc_sink.testing import TopicRecord, read_topic
-from tests.integration.sink.test_bad_rows import Sides, end_after_the_decision, sides
+from tests.integration.sink.test_bad_rows import Sides, sides
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
@@ -72,31 +72,6 @@ def test_the_topic_has_what_the_table_has(sides: Sides, letters: str) -> None:
     sides.run()
     assert sides.reports[1].placement is Placement.SKIP
     assert len(compare(sides, letters)) == 3
-
-
-def test_a_resend_sends_the_letters_again(sides: Sides, letters: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A26, D2: those of the table, though no row is bad by then."""
-    sides.execute(TABLE)
-    sides.stream.add([(1, "bad", 1, 1), (2, "good", 1, 1)])
-    end_after_the_decision(sides, monkeypatch)
-    assert read(sides, letters) == []
-    sides.execute("ALTER TABLE target DROP CONSTRAINT target_name_check")
-    sides.run()
-    assert [report.placement for report in sides.reports] == [Placement.RESEND]
-    [letter] = compare(sides, letters)
-    assert (letter["row"]["name"], letter["sqlstate"]) == ("bad", "23514")
-
-
-@pytest.mark.thorough
-def test_a_row_that_names_the_topic_of_dead_letters_is_bad(sides: Sides, letters: str) -> None:
-    """It is told there, and is no record beside the letters."""
-    sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int, parent int)")
-    sides.stream.add([(1, "n", 1, 1), (2, "n", 2, 1)])
-    frame = sides.stream.frame().selectExpr("*", f"if(id = 1, '{letters}', '{sides.options['topic']}') AS topic")
-    sides.run(frame)
-    [letter] = compare(sides, letters)
-    assert "it is the sink's dead-letter topic" in letter["reason"]
-    assert sides.ids() == [2]
 
 
 def test_the_json_of_a_row_is_in_the_form_of_jsonb(database: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from spark_2pc_sink import DualWriteSink, Records, Rows
+from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.sink.records.record_json import TIME_ZONE
@@ -34,13 +34,8 @@ COLUMNS = {
 DDL = (
     "CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int CHECK (amount <> 7), ratio double precision)",
     "ALTER TABLE target ADD item jsonb, ADD tags text[], ADD labels jsonb, ADD at timestamptz, ADD raw bytea",
-    "CREATE TABLE tags (id bigint, tag text)",
 )
 UPSERT: dict[str, Any] = {"mode": "upsert", "upsert_keys": ["id"], "upsert_order_by": "amount"}
-OUTPUTS = [
-    Rows("target", mode="upsert", keys=["id"], order_by="amount"),
-    Rows("tags", rows="explode(tags) AS tag", columns={"id": "id", "tag": "tag"}),
-]
 
 
 def with_columns(frame: DataFrame) -> DataFrame:
@@ -49,36 +44,21 @@ def with_columns(frame: DataFrame) -> DataFrame:
     return frame
 
 
-@pytest.mark.parametrize(
-    ("several", "collected"),
-    [
-        (False, True),
-        pytest.param(False, False, marks=pytest.mark.thorough),
-        pytest.param(True, True, marks=pytest.mark.thorough),
-        pytest.param(True, False, marks=pytest.mark.thorough),
-    ],
-    ids=["by the driver", "by tasks", "several outputs", "several outputs, by tasks"],
-)
 def test_the_values_are_spark_s_also_when_they_are_sent_again(
     spark: SparkSession,
     stream: FileStream,
     target: Target,
     monkeypatch: pytest.MonkeyPatch,
-    *,
-    several: bool,
-    collected: bool,
 ) -> None:
     """A21, B7: Kafka loses the transaction; what is sent again, and the replay of the batch, have the same bytes.
 
     One row is bad for the table, which the sink finds out by its own selects.
     """
-    monkeypatch.setattr(SmallBatches, "expected", collected)
+    monkeypatch.setattr(SmallBatches, "expected", True)
     database_tables.run(target.database, *DDL)
 
     def sink() -> DualWriteSink:
-        if not several:
-            return target.sink(key="id", bad_rows="dead_letter", **UPSERT)
-        return target.sink(writes=[Records(target.topic, key="id"), *OUTPUTS], bad_rows="dead_letter")
+        return target.sink(key="id", bad_rows="dead_letter", **UPSERT)
 
     stream.add(ROWS)
     made = with_columns(spark.createDataFrame([row for row in ROWS if row[2] != 7], stream.schema))

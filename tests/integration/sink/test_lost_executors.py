@@ -15,11 +15,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(400), pytest.mark.spark]
 
 RUN_DEADLINE_S = 350
-IN_TASKS = ("reading", "streaming", "sent")
 #: Between the steps no task runs; what it has left in an executor is not needed any more.
-BETWEEN_STEPS = ("PRODUCE", "PREPARE", "DECIDE", "COMPLETE")
-PLACES = [("KILL", place) for place in IN_TASKS + BETWEEN_STEPS]
-PLACES += [("PWR", place) for place in ("reading", "streaming", "DECIDE")]
+PLACES = [("KILL", place) for place in ("reading", "streaming", "sent", "PRODUCE", "DECIDE")] + [("PWR", "streaming")]
 
 
 @pytest.mark.parametrize(("name", "place"), PLACES)

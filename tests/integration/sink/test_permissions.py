@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
-import subprocess
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from jdbc_state import StoreSettings
 from jdbc_state.schema import ddl
-from spark_2pc_sink import DualWriteSink, cli
+from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
@@ -26,8 +23,6 @@ from spark_2pc_sink.testing import read_topic
 from spark_2pc_sink.testing.local_broker import create_topic
 from tests.conformance.access import PASSWORD, secured, user_of
 from tests.conformance.raw_client import RawClient
-from tests.harness.kafka_tools import tool_command
-from tests.harness.remedies import sql_in
 from tests.harness.streams import FileStream, make_sink
 from tests.integration.postgres.database_tables import rows, run
 
@@ -113,7 +108,7 @@ def problems(users: str, role: str) -> set[str]:
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("kind", ["reference", pytest.param("kafka", marks=pytest.mark.java)])
+@pytest.mark.parametrize("kind", ["reference", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.thorough])])
 def test_the_rights_that_readme_lists_are_enough(
     kind: str, spark: SparkSession, tmp_path: Path, database: str, role: str
 ) -> None:
@@ -152,96 +147,6 @@ def test_the_rights_that_readme_lists_are_enough(
         with Cluster(options.kafka) as cluster:
             assert TransactionClient(cluster, "orders", options.kafka).init_producer_id().two_phase_commit
     assert rows(database, "SELECT * FROM orders ORDER BY 1") == [(1, "one-1"), (2, "more"), (3, "more")]
-
-
-#: A right may show what else is missing, such as a topic that could not be described.
-ROUNDS_MAX = 6
-
-
-@pytest.fixture
-def odd_role(database: str) -> Iterator[str]:
-    """The URL of a role whose name needs quotation marks, in SQL and in a shell, and that may do nothing."""
-    url = sa.make_url(database)
-    run(
-        database,
-        "CREATE ROLE \"the Job's\" LOGIN PASSWORD 'pw'",
-        f'REVOKE ALL ON DATABASE "{url.database}" FROM PUBLIC',
-        f'GRANT CONNECT ON DATABASE "{url.database}" TO "the Job\'s"',
-    )
-    yield url.set(username="the Job's", password="pw").render_as_string(hide_password=False)
-    run(database, 'DROP OWNED BY "the Job\'s" CASCADE; DROP ROLE "the Job\'s"')
-
-
-def carry_out(remedy: str, database: str, administrators: str, capsys: pytest.CaptureFixture[str]) -> bool:
-    """Run each line of a remedy that is a command or statement, as an administrator; whether there was one."""
-    done = False
-    for line in remedy.splitlines():
-        program, *words = shlex.split(line, comments=True) if line.startswith(("kafka-", "spark-2pc ")) else [""]
-        if program.startswith("kafka-"):
-            words[words.index("--bootstrap-server") + 1] = administrators
-            subprocess.run([*tool_command(program), *words], check=True, capture_output=True)
-        elif program:
-            capsys.readouterr()
-            # What only shows something is of the form that the parser takes; tests of incidents run it.
-            assert callable(cli.command_parser(words).parse_args(words).run)
-            assert words[0] == "status" or cli.main(words) == 0
-            run(database, *([capsys.readouterr().out] if words[:2] == ["state", "ddl"] else []))
-        else:
-            run(database, *sql_in(line))
-        done = done or bool(program or sql_in(line))
-    return done
-
-
-@pytest.mark.kafka
-@pytest.mark.java
-# The last has every command that the others print; each command of Kafka's is a virtual machine.
-@pytest.mark.parametrize(
-    "state",
-    [
-        *(pytest.param(state, marks=pytest.mark.thorough) for state in ("", "made by another role")),
-        "of another schema, without its history",
-    ],
-)
-def test_what_a_check_prints_makes_a_sink_ready(
-    state: str,
-    spark: SparkSession,
-    database: str,
-    odd_role: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each command and statement, round by round, until a batch is written; at first the job's user may do nothing."""
-    run(database, 'CREATE SCHEMA "the Shop"; CREATE TABLE "the Shop"."Orders" (id bigint, item text)')
-    # A printed command has no password.
-    monkeypatch.setenv("PGPASSWORD", sa.make_url(database).password or "")
-    schema = "the State" if "schema" in state else "public"
-    if state:
-        run(database, ddl(StoreSettings(state_schema=schema, history_batches=0 if "without" in state else 1_000)))
-    with secured("kafka", 1) as (administrators, users):
-        sink = DualWriteSink(
-            transactional_id=f"the orders, {state}",
-            kafka=login(users),
-            database=odd_role,
-            topic="orders",
-            table='"the Shop"."Orders"',
-            mode="upsert",
-            upsert_keys=["id"],
-            bad_rows="dead_letter",
-            state_schema=f'"{schema}"',
-        )
-        with closing(sink):
-            report = sink.check("id BIGINT, item STRING")
-            for _ in range(ROUNDS_MAX):
-                found = [each for each in report.findings if each.level != "ok"]
-                done = [each for each in found if carry_out(each.remedy, database, administrators, capsys)]
-                assert set(report.problems) <= set(done), report
-                report = sink.check("id BIGINT, item STRING")
-                if not done:
-                    break
-            assert report.ready, report
-            written = sink.write(spark.sql("SELECT 1L AS id, 'a' AS item"), batch_id=0)
-        assert written.record_count == 1
-    assert rows(database, 'SELECT * FROM "the Shop"."Orders"') == [(1, "a")]
 
 
 def test_readmes_state_tables_are_those_that_the_sink_makes(database: str) -> None:

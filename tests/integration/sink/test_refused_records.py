@@ -57,7 +57,6 @@ def test_a_record_without_a_key_is_a_bad_row_of_a_compacted_topic(sides: Sides, 
 @pytest.mark.parametrize(
     ("config", "bad", "reason"),
     [
-        ({"segment.bytes": "1048576"}, [6], "bytes: the broker answered RECORD_LIST_TOO_LARGE (18)"),
         ({"cleanup.policy": "compact"}, [2, 4], NO_KEY),
         ({"max.message.bytes": "1000"}, [3], "bytes: the broker answered MESSAGE_TOO_LARGE (10)"),
     ],
@@ -70,7 +69,7 @@ def test_a_record_that_only_the_broker_refuses_is_a_bad_row(
     sides.options |= {"topic": topic(partitions=1, config={"max.message.bytes": "4000000"}), "key": "left(name, 9)"}
     sides.options["kafka"] |= {"batch.size": "100", "max.request.size": "4000000"}
     sides.stream.add([(100, "first", 1, 1)])
-    sides.stream.add([*ROWS, (6, "x" * 2_000_000, 1, 1)] if "segment.bytes" in config else ROWS)
+    sides.stream.add(ROWS)
 
     def then(report: BatchReport) -> None:
         if report.batch_id == 0:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,34 +26,17 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
 
 
-@pytest.mark.parametrize("key", ["id", None], ids=["keyed", "unkeyed"])
-def test_append_on_each_transaction_version(
-    stream: FileStream, target_of_each_version: Target, key: str | None
-) -> None:
+def test_append_on_each_transaction_version(stream: FileStream, target_of_each_version: Target) -> None:
     """Two batches and an empty one; B24, A16: transaction.version 0, 1 and 2, without two-phase commit."""
     target = target_of_each_version
     rows = rows_of(0) + rows_of(1)
     stream.add(rows_of(0))
     stream.add(rows_of(1))
     stream.add([(-1, "filtered away", 0)])
-    stream.run(target.sink(key=key), stream.frame().where("id >= 0"))
+    stream.run(target.sink(key="id"), stream.frame().where("id >= 0"))
     target.check(rows)
     state = target.rows("status, batch_id, row_count", "kafka_transaction_state")
     assert state == [("done", 2, 0)]
-
-
-def test_a_normal_start_and_restart_log_no_warning(
-    stream: FileStream, target: Target, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A WARNING is for what a person should look at."""
-    caplog.set_level(logging.INFO, "spark_2pc_sink")
-    for batch in range(2):
-        stream.add(rows_of(batch))
-        stream.run(target.sink(key="id"))
-    target.check(rows_of(0) + rows_of(1))
-    ours = [record for record in caplog.records if record.name.startswith(("spark_2pc_sink", "jdbc_state"))]
-    assert sum("next producer id and epoch" in record.getMessage() for record in ours) == 2
-    assert [record.getMessage() for record in ours if record.levelno > logging.INFO] == []
 
 
 @pytest.mark.first_batch_tried
@@ -88,9 +70,8 @@ def test_the_driver_writes_small_batches_until_one_is_large(
         (lambda frame: frame.selectExpr("id", "name", "amount"), [FIRST_ROWS_MAX]),
         # One task would look through everything for a few rows.
         (lambda frame: frame.where("amount >= 0"), []),
-        (lambda frame: frame.union(frame.where("id < 0")), []),
     ],
-    ids=["selected", "filtered", "united"],
+    ids=["selected", "filtered"],
 )
 def test_the_driver_tries_a_first_batch_that_comes_straight_from_the_source(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, change: Any, by_driver: list[int]
@@ -176,24 +157,25 @@ def test_records_are_where_and_what_a_java_producer_would_write(
     assert {record.key: record.partition for record in again} == by_key
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_batch_of_many_frames(stream: FileStream, target: Target, mode: str) -> None:
+def test_a_batch_of_many_frames(stream: FileStream, target: Target) -> None:
     """C10: rows are copied while tasks still run, in several pieces of each task."""
     rows = rows_of(0, 60_000)
     stream.add(rows, partitions=3)
-    upsert = {"mode": "upsert", "upsert_keys": ["id"]} if mode == "upsert" else {}
-    stream.run(target.sink(key="id", **upsert), stream.frame(files_per_batch=10))
+    stream.run(target.sink(key="id"), stream.frame(files_per_batch=10))
     target.check(rows)
     assert target.rows("count(*)", "pg_class WHERE relname ~ '^_2pc' AND relkind = 'r'") == [(0,)]
 
 
-@pytest.mark.usefixtures("written_by")
-def test_topic_and_partition_columns_override(stream: FileStream, target: Target, topic: MakeTopic) -> None:
+def test_topic_and_partition_columns_override(
+    stream: FileStream, target_of_each_version: Target, topic: MakeTopic
+) -> None:
     """The conventions of Spark's Kafka sink: columns named topic and partition, row by row.
 
-    B18: the state row has the id of every topic that the batch wrote.
+    B18: the state row has the id of every topic that the batch wrote. B24: below transaction.version 2 the driver adds
+    the partitions of all of them.
     """
-    other = topic(partitions=2)
+    target = target_of_each_version
+    other = topic(partitions=2, broker=target.broker)
     stream.add(rows_of(0))
     frame = stream.frame().selectExpr(
         "*",
@@ -213,27 +195,6 @@ def test_topic_and_partition_columns_override(stream: FileStream, target: Target
     assert len(set(ids.values())) == 2
 
 
-def test_a_topic_column_below_transaction_version_two(
-    stream: FileStream, target_of_each_version: Target, topic: MakeTopic
-) -> None:
-    """B24: the driver adds the partitions of every topic of the batch, as tasks never do."""
-    target = target_of_each_version
-    names = [topic(broker=target.broker, partitions=2) for _ in range(2)]
-    stream.add(rows_of(0))
-    frame = stream.frame().withColumn("topic", F.expr(f"IF(id % 2 = 0, '{names[0]}', '{names[1]}')"))
-    sink = target.sink(
-        topic=None,
-        value="to_json(struct(id, name, amount))",
-        columns={"id": "id", "name": "name", "amount": "amount"},
-    )
-    stream.run(sink, frame)
-    records = [record for name in names for record in replace(target, topic=name).records()]
-    assert_same_multiset(record_rows(records), rows_of(0), what="records of both topics")
-    assert_same_multiset(target.rows(), rows_of(0), what="rows")
-    ((ids,),) = target.rows("topic_ids", "kafka_transaction_state")
-    assert set(ids) == set(names)
-
-
 def test_an_unknown_topic_below_transaction_version_two(stream: FileStream, target_of_each_version: Target) -> None:
     """A25: the driver adds partitions before a row is read; it is the row that is named all the same."""
     stream.add(rows_of(0, 5))
@@ -244,9 +205,8 @@ def test_an_unknown_topic_below_transaction_version_two(stream: FileStream, targ
     assert target_of_each_version.rows("count(*)") == [(0,)]
 
 
-def test_a_comment_at_the_end_of_an_expression(stream: FileStream, target: Target) -> None:
+def test_a_comment_at_the_end_of_an_expression(spark: SparkSession, target: Target) -> None:
     """It is not taken for one over what the sink puts behind it: headers and keys that are texts were lost by that."""
-    stream.add([(1, "one", 0)])
     sink = target.sink(
         key="name -- who",
         value="concat('v', id) -- what",
@@ -257,7 +217,8 @@ def test_a_comment_at_the_end_of_an_expression(stream: FileStream, target: Targe
         upsert_keys=["id"],
         upsert_order_by="name -- last",
     )
-    stream.run(sink)
+    with closing(sink):
+        sink.write(spark.createDataFrame([(1, "one", 0)], SCHEMA), batch_id=0)
     [record] = target.records()
     assert (record.key, record.value, record.partition) == (b"one", b"v1", 1)
     assert record.headers == (("h", b"one"),)
@@ -266,7 +227,7 @@ def test_a_comment_at_the_end_of_an_expression(stream: FileStream, target: Targe
 
 @pytest.mark.parametrize(
     ("expression", "option"),
-    [("concat(id, rand())", "key"), ("uuid()", "value"), ("to_json(struct(id, current_timestamp() AS at))", "value")],
+    [("concat(id, rand())", "key"), ("to_json(struct(id, current_timestamp() AS at))", "value")],
 )
 def test_expressions_that_differ_per_evaluation_are_refused(
     stream: FileStream, target: Target, expression: str, option: str
@@ -304,39 +265,6 @@ def test_the_current_time_of_the_stream_is_the_same_in_a_replay(stream: FileStre
 
     stream.run(note, frame)
     assert_same_multiset(replayed, stored, what="times of the replay")
-
-
-def test_asynchronous_progress_tracking_is_refused(spark: SparkSession, tmp_path: Path, target: Target) -> None:
-    """A13: several batches would come back under one id."""
-    failures: list[BaseException] = []
-    sink = target.sink(
-        key="n",
-        value="CAST(n AS STRING)",
-    )
-
-    def call(batch: Any, batch_id: int) -> None:
-        try:
-            sink(batch, batch_id)
-        except ConfigurationError as error:
-            failures.append(error)
-
-    query = (
-        spark.readStream.format("rate")
-        .load()
-        .selectExpr("value AS n")
-        .writeStream.foreachBatch(call)
-        .option("asyncProgressTrackingEnabled", "true")
-        .option("asyncProgressTrackingCheckpointIntervalMs", "0")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-    )
-    try:
-        running = query.start()
-        running.processAllAvailable()
-        running.stop()
-    except Exception as error:  # noqa: BLE001 - a Spark that refuses the option by itself is as good
-        assert "async" in str(error).lower()  # noqa: PT017
-        return
-    assert "asyncProgressTrackingEnabled" in str(failures[0])
 
 
 def test_calling_the_sink_outside_a_query_is_refused(spark: SparkSession, target: Target) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,14 +108,20 @@ def outputs_of(events: list[dict[str, Any]]) -> Counter[str]:
     return found
 
 
+def lineage_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the events of this test go."""
+    file = folder / "events.jsonl"
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "file")
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", str(file))
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__APPEND", "true")
+    return file
+
+
 def test_lineage_into_a_file(
     stream: FileStream, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run has a start and an end, and says what it wrote: at most one event a minute in between."""
-    file = tmp_path / "events.jsonl"
-    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "file")
-    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", str(file))
-    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__APPEND", "true")
+    file = lineage_file(tmp_path, monkeypatch)
     for batch in range(4):
         stream.add(rows_of(batch))
     with closing(target.sink(key="id", openlineage_namespace="shop")) as sink:
@@ -143,71 +146,6 @@ def test_lineage_into_a_file(
         "kafka": [("id", "bigint"), ("name", "string"), ("amount", "int")],
         "postg": [("id", "bigint"), ("name", "text"), ("amount", "integer")],
     }
-
-
-class Collector:
-    """An HTTP server that takes events, as a lineage tool's does."""
-
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                collector.events.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(201)
-                self.end_headers()
-
-            def log_message(self, format: str, *values: object) -> None:  # noqa: A002 - its name there
-                """Say nothing."""
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    with closing(Collector()) as running:
-        yield running
-
-
-def test_lineage_of_a_run_that_fails(
-    stream: FileStream, target: Target, collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that was refused before its first batch has not begun, and sends nothing."""
-    monkeypatch.setenv("OPENLINEAGE_URL", collector.url)
-    stream.add([(1, "a\0b", 1)])
-    with pytest.raises(DualWriteError, match="no_such_column"):
-        stream.run(target.sink(key="no_such_column", openlineage_namespace="shop"))
-    with pytest.raises(DualWriteError):
-        stream.run(target.sink(key="id", openlineage_namespace="shop"))
-    wait_until(lambda: len(collector.events) == 2, deadline_s=DEADLINE_S, what="two events")
-    assert [event["eventType"] for event in collector.events] == ["START", "FAIL"]
-
-
-def test_a_collector_that_does_not_answer_is_told_and_delays_nothing(
-    stream: FileStream,
-    target: Target,
-    collector: Collector,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    transport = {"type": "http", "url": collector.url, "retry": {"total": 0}}
-    monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport))
-    collector.close()
-    stream.add(rows_of(0))
-    with closing(target.sink(key="id", openlineage_namespace="shop")) as sink:
-        stream.run(sink)
-    said = "could not send an OpenLineage event"
-    wait_until(lambda: caplog.text.count(said) >= 2, deadline_s=DEADLINE_S, what="a warning for each event")
-    target.check(rows_of(0))
 
 
 def parent_of(number: int) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, wait_until
 from tests.integration.sink.targets import Row, Target, record_rows
@@ -20,9 +19,6 @@ KEYS = 200
 #: Files of a batch: as many as tasks read at a time.
 PARTS = 2
 UPSERT: dict[str, Any] = {"key": "id", "mode": "upsert", "upsert_keys": ["id"], "upsert_order_by": "amount"}
-SUPERSEDED = pytest.mark.parametrize("superseded", ["send_first", "leave_out"])
-#: Where it makes no difference for the records of the winners.
-EITHER = pytest.mark.parametrize("superseded", [pytest.param("send_first", marks=pytest.mark.thorough), "leave_out"])
 
 
 def versions_of(batch: int, *, keys: int = KEYS, versions: int = 5) -> list[Row]:
@@ -65,10 +61,9 @@ def check(target: Target, batches: list[list[Row]], superseded: str) -> None:
     assert_same_multiset(last_rows(records), list(kept.values()), what="last records")
 
 
-@pytest.mark.usefixtures("written_by")
-@SUPERSEDED
-def test_the_last_record_of_a_key_is_the_row_of_the_table(stream: FileStream, target: Target, superseded: str) -> None:
+def test_the_last_record_of_a_key_is_the_row_of_the_table(stream: FileStream, target: Target, written_by: str) -> None:
     """C9: several rows of a key in any order, across batches too, where later ones win on both sides."""
+    superseded = {"tasks": "send_first", "driver": "leave_out"}[written_by]
     batches = [versions_of(1), versions_of(0)]
     for rows in batches:
         stream.add(rows, partitions=PARTS)
@@ -76,24 +71,20 @@ def test_the_last_record_of_a_key_is_the_row_of_the_table(stream: FileStream, ta
     check(target, batches, superseded)
 
 
-@SUPERSEDED
-def test_the_same_of_a_batch_of_many_frames(stream: FileStream, target: Target, superseded: str) -> None:
+def test_the_same_of_a_batch_of_many_frames(stream: FileStream, target: Target) -> None:
     """C9, C10: rows of several tasks, in many record batches."""
     rows = versions_of(0, keys=10_000)
     stream.add(rows, partitions=PARTS)
     sink = target.sink(
         **UPSERT,
         kafka={"bootstrap.servers": target.broker.bootstrap, "batch.size": "20000", "compression.type": "zstd"},
-        upsert_superseded=superseded,
+        upsert_superseded="leave_out",
     )
     stream.run(sink, stream.frame(files_per_batch=PARTS))
-    check(target, [rows], superseded)
+    check(target, [rows], "leave_out")
 
 
-@EITHER
-def test_keys_of_several_columns_and_an_order_that_no_column_has(
-    stream: FileStream, target: Target, superseded: str
-) -> None:
+def test_keys_of_several_columns_and_an_order_that_no_column_has(stream: FileStream, target: Target) -> None:
     """A text and a number are the key; the order is an expression."""
     rows: list[Row] = [(key, f"n-{key % 3}", version) for version in range(4) for key in range(300)]
     random.Random(1).shuffle(rows)
@@ -103,52 +94,38 @@ def test_keys_of_several_columns_and_an_order_that_no_column_has(
         mode="upsert",
         upsert_keys=["name", "id"],
         upsert_order_by="concat('v', 10 - amount)",
-        upsert_superseded=superseded,
+        upsert_superseded="leave_out",
     )
     stream.run(sink, stream.frame(files_per_batch=PARTS))
     # By its bytes 'v9' is the greatest, and 'v10' the least.
     kept = [row for row in rows if row[2] == 1]
     assert_same_multiset(target.rows(), kept, what="rows")
-    sent = len(rows if superseded == "send_first" else kept)
-    assert_same_multiset(last_rows(committed(target, sent)), kept, what="last records")
+    assert_same_multiset(last_rows(committed(target, len(kept))), kept, what="last records")
 
 
-@EITHER
-def test_a_replay_is_known_by_the_records_that_were_sent(stream: FileStream, target: Target, superseded: str) -> None:
+def test_a_replay_is_known_by_the_records_that_were_sent(stream: FileStream, target: Target) -> None:
     """A1, A7, C9: the same batch comes again and is skipped; the state row counts what each side has."""
     rows = versions_of(0)
     stream.add(rows, partitions=PARTS)
     frame = stream.frame(files_per_batch=PARTS)
-    stream.run(target.sink(**UPSERT, upsert_superseded=superseded), frame)
+    stream.run(target.sink(**UPSERT, upsert_superseded="leave_out"), frame)
     shutil.rmtree(stream.checkpoint / "commits")
-    stream.run(target.sink(**UPSERT, upsert_superseded=superseded), frame)
-    check(target, [rows], superseded)
-    sent = len(rows if superseded == "send_first" else newest(rows))
-    assert target.rows("row_count, record_count", "kafka_transaction_state") == [(len(rows), sent)]
+    stream.run(target.sink(**UPSERT, upsert_superseded="leave_out"), frame)
+    check(target, [rows], "leave_out")
+    counts = target.rows("row_count, record_count", "kafka_transaction_state")
+    assert counts == [(len(rows), len(newest(rows)))]
 
 
-@EITHER
 def test_an_owed_batch_is_sent_again_in_the_same_order(
-    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, superseded: str
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B7, C9: Kafka has lost the transaction; what is sent again has the same records, and winners last."""
     rows = versions_of(0)
     stream.add(rows, partitions=PARTS)
     steps = target.abort_once(monkeypatch)
-    stream.run(target.sink(**UPSERT, upsert_superseded=superseded), stream.frame(files_per_batch=PARTS))
+    stream.run(target.sink(**UPSERT, upsert_superseded="leave_out"), stream.frame(files_per_batch=PARTS))
     assert steps.count(Step.PRODUCE) == 2
-    check(target, [rows], superseded)
-
-
-def test_a_key_that_is_not_made_of_the_upsert_keys_is_warned_of(
-    stream: FileStream, target: Target, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where rows with one upsert key have the same record key all the same, the last one is the winner."""
-    rows: list[Row] = [(n % 20, f"n-{n % 20}", n) for n in random.Random(1).sample(range(400), 400)]
-    stream.add(rows, partitions=PARTS)
-    stream.run(target.sink(**{**UPSERT, "key": "name"}), stream.frame(files_per_batch=PARTS))
-    assert caplog.text.count("their key is not made of upsert_keys alone") == 1
-    check(target, [rows], "send_first")
+    check(target, [rows], "leave_out")
 
 
 def test_a_late_row_is_kept_out_of_the_table_only(stream: FileStream, target: Target) -> None:
@@ -162,10 +139,3 @@ def test_a_late_row_is_kept_out_of_the_table_only(stream: FileStream, target: Ta
     assert_same_multiset(records, batches[0] + batches[1], what="records")
     # A reader that compares the order, as the table does, has the table.
     assert_same_multiset(newest(records), target.rows(), what="newest records")
-
-
-def test_a_table_that_cannot_tell_late_rows_is_refused(stream: FileStream, target: Target) -> None:
-    stream.add(versions_of(0, keys=3))
-    options = {**UPSERT, "upsert_order_by": "amount + 1"}
-    with pytest.raises(ConfigurationError, match=r"upsert_late_rows.*'amount \+ 1', and no column"):
-        stream.run(target.sink(**options, upsert_late_rows="keep_newer"))

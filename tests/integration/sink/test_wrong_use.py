@@ -103,33 +103,3 @@ def test_write_inside_a_stream_is_refused(stream: FileStream, target: Target) ->
     sink = target.sink()
     with pytest.raises(ConfigurationError, match=r"sink\(batch, batch_id\)"):
         stream.run(lambda batch, batch_id: sink.write(batch, batch_id=batch_id))
-
-
-def test_spark_s_ui_says_what_each_job_is_for_and_the_query_can_still_be_stopped(
-    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The group stays the run's: by it Spark cancels the jobs of a query. What was there is put back."""
-    monkeypatch.setattr("spark_2pc_sink.sink.job.batch_size.SmallBatches.expected", False)
-    stream.add(rows_of(0, 10))
-    sink = target.sink(key="id")
-    context = stream.spark.sparkContext
-    described: list[Any] = []
-
-    def twice(batch: DataFrame, batch_id: int) -> None:
-        for _ in range(2):
-            before = context.getLocalProperty("spark.job.description")
-            sink(batch, batch_id)
-            described.append((before, context.getLocalProperty("spark.job.description")))
-        described.append(context.getLocalProperty("spark.jobGroup.id"))
-
-    stream.run(twice)
-    *descriptions, run_id = described
-    assert all(before == after and f"runId = {run_id}" in before for before, after in descriptions)
-    store: Any = context._jsc.sc().statusStore()
-    jobs = store.jobsList(None)
-    of_run = [jobs.apply(number) for number in range(jobs.size())]
-    mine = {job.description().get() for job in of_run if job.jobGroup().isDefined() and job.jobGroup().get() == run_id}
-    assert mine >= {
-        f"{target.transactional_id} batch 0: write",
-        f"{target.transactional_id} batch 0: compare with the batch that both sides have",
-    }

@@ -33,8 +33,6 @@ SIZES = (10, 16_000, 10)
 ENOUGH_BYTES = 512 * MIB
 ROOM_BYTES = MIB
 DEADLINE_S = 15.0
-#: Rows of two batches that the driver leaves to tasks.
-FOR_TASKS = (30_000, 30_000)
 UNCOMPRESSED: dict[str, Any] = {"compression.type": "none"}
 BROKERS: dict[str, Callable[..., LocalBroker]] = {
     "kafka": partial(KafkaBroker, properties={"log.flush.interval.messages": "1"}),
@@ -110,9 +108,8 @@ def test_the_disk_of_the_broker_is_full(
     job.check()
 
 
-@pytest.mark.parametrize("place", ["step:BEGIN", "step:PREPARE", "step:DECIDE"])
 def test_the_disk_of_the_broker_cannot_sync(
-    place: str, broker: LocalBroker, pytestconfig: pytest.Config, stack: ExitStack, make_job: MakeJob
+    broker: LocalBroker, pytestconfig: pytest.Config, stack: ExitStack, make_job: MakeJob
 ) -> None:
     """B32: what a broker has not made durable it has not acknowledged; so also with the end of a transaction."""
     sync = stack.enter_context(or_skip(pytestconfig, FailingSync))
@@ -120,7 +117,7 @@ def test_the_disk_of_the_broker_cannot_sync(
     with sync.preloaded():
         broker.start()
     job = make(make_job, broker)
-    driver = job.stop_at(place, batch=BATCH)
+    driver = job.stop_at("step:PREPARE", batch=BATCH)
     sync.fail()
     driver.go_on()
     until_logged(broker, "Input/output error", driver)
@@ -130,9 +127,8 @@ def test_the_disk_of_the_broker_cannot_sync(
     job.check()
 
 
-@pytest.mark.parametrize("place", ["copy", "commit", "step:DECIDE"])
 def test_the_disk_of_the_database_cannot_sync(
-    place: str, kafka_without_2pc: Broker, pytestconfig: pytest.Config, stack: ExitStack, make_job: MakeJob
+    kafka_without_2pc: Broker, pytestconfig: pytest.Config, stack: ExitStack, make_job: MakeJob
 ) -> None:
     """C19: PostgreSQL ends of it, and never tries again to sync what may be gone; a claim finds what it has kept."""
     sync = stack.enter_context(or_skip(pytestconfig, FailingSync))
@@ -142,7 +138,7 @@ def test_the_disk_of_the_database_cannot_sync(
     with sync.preloaded():
         server.start()
     job = make_job(kafka_without_2pc, sizes=SIZES, primary_key=False, database=server.create_database("job"))
-    driver = job.stop_at(place, batch=BATCH)
+    driver = job.stop_at("commit", batch=BATCH)
     sync.fail()
     driver.go_on()
     wait_until(lambda: not server.running, deadline_s=DEADLINE_S, what=f"PostgreSQL to end: {server.log_tail()}")
@@ -151,26 +147,4 @@ def test_the_disk_of_the_database_cannot_sync(
     server.kill()
     server.start()
     job.finished(driver)
-    job.check()
-
-
-def test_the_disk_of_spark_is_full(
-    kafka_without_2pc: Broker,
-    pytestconfig: pytest.Config,
-    stack: ExitStack,
-    make_job: MakeJob,
-) -> None:
-    """D16: tasks keep the rows of a batch there. The query ends, undecided; with room, the next start writes it."""
-    disk = stack.enter_context(or_skip(pytestconfig, lambda: SmallDisk(ENOUGH_BYTES)))
-    job = make_job(kafka_without_2pc, sizes=FOR_TASKS, spark=True)
-    (job.checkpoint.parent / "spark").symlink_to(disk.path)  # where a driver of these tests has it
-    driver = job.stop_at("step:BEGIN", batch=BATCH)
-    disk.resize(disk.used_bytes)
-    driver.go_on()
-    outcome = driver.outcome()
-    assert outcome.error == "BatchAttemptsExhaustedError"
-    assert "No space left on device" in outcome.text
-    assert "\n" not in outcome.text
-    disk.resize(ENOUGH_BYTES)
-    job.run()
     job.check()

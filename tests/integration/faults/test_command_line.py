@@ -42,17 +42,6 @@ def test_status_and_dry_run_change_nothing(decided: Job, run: Run) -> None:
     assert sides(decided) == before
 
 
-def test_recover_goes_ahead_where_the_driver_is_dead(decided: Job, run: Run) -> None:
-    """D10: however young the row is, its driver has no session any more, so no --take-over is needed."""
-    for said in ("settled now", "healthy"):
-        code, text = run(decided, "recover")
-        assert code == exits.EXIT_SETTLED
-        assert said in text
-    assert decided.state("status", "batch_id") == ("done", BATCH)
-    decided.run()
-    decided.check()
-
-
 def test_json(decided: Job, run: Run) -> None:
     """Both commands print an object of the documented form, with the same fields of a sink, whatever they found."""
     code, text = run(decided, "status", "--json", named=False)
@@ -116,12 +105,3 @@ def test_recover_in_python_asks_first_too(kafka_without_2pc: Broker, make_job: M
     job.superseded(running)
     job.run()
     job.check()
-
-
-def test_what_cannot_be_reached(decided: Job, run: Run) -> None:
-    """1 when a side cannot be reached, 2 when the command line is wrong."""
-    decided.database += "_missing"
-    assert run(decided, "status")[0] == exits.EXIT_FAILED
-    code, text = run(decided, "status", "--kafka", "bootstrap.server=x:1")
-    assert code == exits.EXIT_USAGE
-    assert "bootstrap.servers" in text

@@ -133,18 +133,3 @@ def test_everything_is_named_with_who_when_and_why(
     assert len(lines) == 3
     assert f"{getpass.getuser()}@{socket.gethostname()} by " in lines[-1]
     assert "readers stand still" in lines[-1]
-
-
-def test_a_decision_in_a_jobs_options_is_told(
-    kafka_without_2pc: Broker, make_job: MakeJob, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A7: accept_replay of the sink, which no command says."""
-    job = make_job(kafka_without_2pc, sizes=(5, 5))
-    decided_and_aborted(job, 1)
-    job.write_batch(1, [(7, "another row")])
-    job.run(accept_replay=1, reason="the file was replaced")
-    told = [each for each in actions_of(job, capsys) if each["action"] == "accept_replay"]
-    assert [(each["program"], each["batch_id"], each["reason"]) for each in told] == [
-        ("job", 1, "the file was replaced")
-    ]
-    assert "accept_replay=1 sends batch 1 to Kafka as it is now" in told[0]["detail"]["did"]

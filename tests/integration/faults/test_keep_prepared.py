@@ -83,20 +83,6 @@ def test_each_recovery_that_dies_half_way_fences_the_one_before(decided: Job) ->
     decided.check()
 
 
-def test_a_kept_transaction_survives_a_crash_of_the_coordinator(decided: Job, reference: ReferenceCoordinator) -> None:
-    """The next pair is in the log (TransactionLogValue, tags 1 and 3), so a restart does not hand it out again."""
-    pair = prepared_pair(decided)
-    with decided.coordinator() as client:
-        kept = client.init_producer_id(keep_prepared=True).producer
-    reference.kill()
-    reference.start()
-    with decided.coordinator() as client:
-        assert client.end(pair, commit=True).code == Code.PRODUCER_FENCED
-        assert client.end(kept, commit=True).code == Code.NONE
-    decided.run()
-    decided.check()
-
-
 def test_row_and_history_are_lost_where_prepared_transactions_are_kept(decided: Job) -> None:
     """C14: no InitProducerId, which would take the transaction over, comes before the person's word."""
     pair = prepared_pair(decided)

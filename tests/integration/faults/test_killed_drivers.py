@@ -41,14 +41,7 @@ def test_killed_after_a_step(step: Step, kafka_any_version: Broker, make_job: Ma
     killed_and_restarted(make_job(kafka_any_version, primary_key=False), step)
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        pytest.param(step, marks=() if step in (Step.PREPARE, Step.DECIDE, Step.COMPLETE) else pytest.mark.thorough)
-        for step in Step
-    ],
-    ids=lambda step: step.name,
-)
+@pytest.mark.parametrize("step", [Step.PREPARE, Step.DECIDE, Step.COMPLETE], ids=lambda step: step.name)
 def test_killed_after_a_step_with_two_phase_commit(step: Step, kafka: Broker, make_job: MakeJob) -> None:
     """A1, A15, B1, B3, B6, B8: the same where the broker grants enable2Pc (KIP-939)."""
     job = make_job(kafka, primary_key=False)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.conftest import MakeTopic
@@ -22,11 +20,9 @@ _KEY = "query_id, batch_id, identity, occurrences, reason, sqlstate"
 _TWICE = (Step.PLACE, Step.BEGIN, Step.PRODUCE, Step.PREPARE)
 
 
-def job_with(make_job: MakeJob, broker: Broker, letters: str, *, spark: bool = False) -> tuple[Job, dict[str, Any]]:
+def job_with(make_job: MakeJob, broker: Broker, letters: str) -> tuple[Job, dict[str, Any]]:
     """A job of four batches, of which the second has two bad rows, and the third nothing but one; and its options."""
-    job = make_job(broker, sizes=(10, 10, 0, 10), primary_key=False, spark=spark)
-    if spark:  # without it, the work of a batch refuses them itself
-        job.sql("ALTER TABLE target ADD CONSTRAINT good CHECK (payload NOT LIKE 'bad%')")
+    job = make_job(broker, sizes=(10, 10, 0, 10), primary_key=False)
     bad = [(BATCH * 1_000 + number, f"{BAD} äö€ {number}") for number in range(2)]
     job.write_batch(BATCH, [*make_rows(BATCH, 10), *bad])
     job.write_batch(2, [(2_000, f"{BAD} alone")])
@@ -61,14 +57,4 @@ def test_killed_where_nothing_is_decided_and_where_all_is(
     # As if the transaction had timed out: Kafka owes the batch.
     job.terminate()
     assert job.run(**options).placements[0] == (BATCH, "RESEND")
-    check(job, options)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("place", ["copy", "commit", "end", "acknowledged"])
-def test_killed_between_steps(place: str, kafka: Broker, make_job: MakeJob, topic: MakeTopic) -> None:
-    """A1, A26: also between the acknowledgements of records and of letters."""
-    job, options = job_with(make_job, kafka, topic(partitions=2, broker=kafka))
-    job.kill_at(place, batch=BATCH, nth={"copy": 2, "acknowledged": 7}.get(place, 1), **options)
-    job.run(**options)
     check(job, options)

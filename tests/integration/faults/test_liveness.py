@@ -46,13 +46,10 @@ def test_a_driver_in_a_long_batch_is_left_alone(
     job.check()
 
 
-@pytest.mark.parametrize("place", ["step:PREPARE", "copy"])
-def test_a_driver_that_was_killed_is_not_waited_for(
-    kafka_without_2pc: Broker, make_job: MakeJob, run: Run, place: str
-) -> None:
+def test_a_driver_that_was_killed_is_not_waited_for(kafka_without_2pc: Broker, make_job: MakeJob, run: Run) -> None:
     """D10: however young its row is."""
     job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
-    job.kill_at(place, batch=BATCH)
+    job.kill_at("copy", batch=BATCH)
     code, text = run(job, "recover")
     assert code == exits.EXIT_SETTLED
     assert "aborted the open transaction" in text
@@ -111,13 +108,3 @@ def test_a_job_works_behind_a_pooler(
     job.kill_at("copy", batch=BATCH, database=pooler, **keyed)
     job.run(database=pooler, **keyed)
     job.check()
-
-
-def test_a_pooler_in_statement_mode_is_refused(
-    kafka_without_2pc: Broker, make_job: MakeJob, database: str, pooled: Callable[..., str]
-) -> None:
-    """C6: at the start, by the pool mode."""
-    job = make_job(kafka_without_2pc, database=database)
-    outcome = job.fail(database=pooled(database, "statement"))
-    assert outcome.error == "ConfigurationError"
-    assert "pool_mode = transaction" in str(outcome)

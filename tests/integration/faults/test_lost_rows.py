@@ -55,8 +55,6 @@ WAYS: dict[str, Callable[[Job, Run], None]] = {
     [
         *(("step:DECIDE", way) for way in WAYS),
         ("step:COMPLETE", "restart"),
-        *(pytest.param("step:COMPLETE", way, marks=pytest.mark.thorough) for way in WAYS if way != "restart"),
-        *(pytest.param("step:PREPARE", way, marks=pytest.mark.thorough) for way in WAYS),
     ],
 )
 def test_a_row_that_is_lost_is_made_again(
@@ -112,34 +110,4 @@ def test_row_and_history_are_lost(
     named: dict[str, Any] = {"adopt": True, "accept_loss": "0"} if word == "abort" else {}
     restarted = job.run(**named)
     assert restarted.placements[0] == (BATCH, "SKIP" if word == "commit" else "RUN")
-    job.check()
-
-
-def test_row_and_history_are_lost_and_the_transaction_times_out_behind_the_word(
-    kafka_any_version: Broker, make_job: MakeJob, run: Run
-) -> None:
-    """C14, B1: a person has said commit, and Kafka aborts it all the same: its records are sent again, its rows not."""
-    job = killed_and_lost(make_job, kafka_any_version, "step:DECIDE", history=False)
-    with job.coordinator() as client:
-        described = client.describe()
-        pair = described.producer
-        assert pair is not None
-        offsets = {
-            str(each): client.open_since(each, producer_id=pair.producer_id, limit_ms=30_000)
-            for each in described.partitions
-        }
-    assert set(offsets) == {f"{job.topic}-{number}" for number in range(3)}
-    # What the command writes first, before it is killed.
-    shown = "{" + ", ".join(f'"{name}": [{at}, {at}]' for name, at in offsets.items()) + "}"
-    job.fail(adopt=True)
-    job.sql(
-        "UPDATE kafka_transaction_state SET status = 'decided', prepared_transaction_state = %s, batch_id = %s, "
-        "row_count = 1, record_count = 1, kafka_offsets = %s, decided_at = now()",
-        str(pair),
-        BATCH,
-        shown,
-    )
-    job.terminate()
-    restarted = job.run()
-    assert restarted.placements[0] == (BATCH, "RESEND")
     job.check()

@@ -18,13 +18,6 @@ from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
 
 BATCH = 1
-DECISIONS = pytest.mark.parametrize(
-    "decision",
-    [
-        pytest.param(OperatorDecision.ACCEPT_REPLAY, id="ACCEPT_REPLAY"),
-        pytest.param(OperatorDecision.DROP, id="DROP", marks=pytest.mark.thorough),
-    ],
-)
 
 
 def topic_id(job: Job) -> str:
@@ -41,23 +34,20 @@ def check_behind(job: Job, *, dropped: bool) -> None:
     job.check(kept, table=job.rows())
 
 
-def settle(job: Job, decision: OperatorDecision) -> None:
-    """What the refusal says: a person decides, and the job goes on."""
-    dropped = decision is OperatorDecision.DROP
-    report = job.recover(decision=decision, batch=BATCH)
-    assert report.settled is dropped
-    assert job.state("status", "batch_id") == ("done" if dropped else "owed", BATCH)
-    assert job.run().placements[0] == (BATCH, "SKIP" if dropped else "RESEND")
-    check_behind(job, dropped=dropped)
+def settle(job: Job) -> None:
+    """What the refusal says: a person decides, and the job goes on. The other decision is in test_ask_the_log.py."""
+    assert not job.recover(decision=OperatorDecision.ACCEPT_REPLAY, batch=BATCH).settled
+    assert job.state("status", "batch_id") == ("owed", BATCH)
+    assert job.run().placements[0] == (BATCH, "RESEND")
+    check_behind(job, dropped=False)
 
 
 # --- made anew ----------------------------------------------------------------------------------------------------
 
 
-@DECISIONS
-@pytest.mark.parametrize("place", ["step:DECIDE", pytest.param("end", marks=pytest.mark.thorough), "step:COMPLETE"])
+@pytest.mark.parametrize("place", ["step:DECIDE", "step:COMPLETE"])
 def test_the_topic_is_made_anew_behind_a_driver_that_died(
-    place: str, decision: OperatorDecision, kafka_any_version: Broker, make_job: MakeJob
+    place: str, kafka_any_version: Broker, make_job: MakeJob
 ) -> None:
     """B18: recovery tells it by the topic's id, before the commit and after it, at every start, and changes nothing."""
     job = make_job(kafka_any_version)
@@ -74,29 +64,19 @@ def test_the_topic_is_made_anew_behind_a_driver_that_died(
         job.recover()
     assert job.state("status", "batch_id") == ("decided", BATCH)
     assert job.describe() == described
-    settle(job, decision)
+    settle(job)
 
 
-@DECISIONS
-@pytest.mark.parametrize(
-    "place",
-    [
-        "step:DECIDE",
-        *(pytest.param(place, marks=pytest.mark.thorough) for place in ("step:PREPARE", "end", "step:COMPLETE")),
-    ],
-)
-def test_the_topic_is_made_anew_under_a_driver_that_lives(
-    place: str, decision: OperatorDecision, kafka_without_2pc: Broker, make_job: MakeJob
-) -> None:
+def test_the_topic_is_made_anew_under_a_driver_that_lives(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
     """B18: it looks at the topic before it notes the batch as done, and stops."""
     job = make_job(kafka_without_2pc)
-    driver = job.stop_at(place, batch=BATCH)
+    driver = job.stop_at("step:DECIDE", batch=BATCH)
     remake_topic(job)
     driver.go_on()
     outcome = driver.outcome()
     assert outcome.cause == HaltCause.TOPIC_REMADE, outcome
     assert job.state("status", "batch_id") == ("decided", BATCH)
-    settle(job, decision)
+    settle(job)
 
 
 def test_the_topic_is_made_anew_behind_a_batch_that_is_done(kafka_any_version: Broker, make_job: MakeJob) -> None:
@@ -131,7 +111,7 @@ def test_the_log_begins_behind_records_that_no_reader_has_seen(kafka_any_version
     outcome = job.fail()
     assert outcome.cause == HaltCause.TOPIC_REMADE
     assert "deleted before any reader could see them" in outcome.text
-    settle(job, OperatorDecision.ACCEPT_REPLAY)
+    settle(job)
 
 
 def delete_records(job: Job) -> None:
@@ -148,10 +128,7 @@ def delete_records(job: Job) -> None:
 # --- deleted ------------------------------------------------------------------------------------------------------
 
 
-@DECISIONS
-def test_the_topic_is_deleted_while_a_batch_is_in_doubt(
-    decision: OperatorDecision, kafka_any_version: Broker, make_job: MakeJob
-) -> None:
+def test_the_topic_is_deleted_while_a_batch_is_in_doubt(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """B18: the job stops and names the topic, and so does recovery: made anew later it would be another topic."""
     job = make_job(kafka_any_version)
     job.kill_at("step:DECIDE", batch=BATCH)
@@ -164,26 +141,4 @@ def test_the_topic_is_deleted_while_a_batch_is_in_doubt(
         job.recover()
     assert job.state("status", "batch_id") == ("decided", BATCH)
     job.broker.create_topic(job.topic, partitions=3)
-    settle(job, decision)
-
-
-@pytest.mark.slow
-@DECISIONS
-def test_the_topic_is_deleted_and_nothing_tells_how_the_batch_ended(
-    decision: OperatorDecision, kafka_any_version: Broker, make_job: MakeJob
-) -> None:
-    """B7, B18: a halt that names the topic, until a person decides; what was decided is carried out without it."""
-    job = make_job(kafka_any_version)
-    job.kill_at("step:DECIDE", batch=BATCH)
-    job.terminate()
-    delete_topic(job)
-    with halts(HaltCause.OUTCOME_LOST, match=f"{job.topic}-0 cannot be read: .*UNKNOWN_TOPIC"):
-        job.recover()
-    assert job.state("status", "batch_id") == ("decided", BATCH)
-    report = job.recover(decision=decision, batch=BATCH)
-    dropped = decision is OperatorDecision.DROP
-    assert report.settled is dropped
-    assert job.state("status", "batch_id") == ("done" if dropped else "owed", BATCH)
-    job.broker.create_topic(job.topic, partitions=3)
-    assert job.run().placements[0] == (BATCH, "SKIP" if dropped else "RESEND")
-    check_behind(job, dropped=dropped)
+    settle(job)

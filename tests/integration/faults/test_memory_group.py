@@ -54,7 +54,7 @@ def stopped_in(group: MemoryGroup, job: Job) -> DriverProcess:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("processes_of", [driver_of, machine_of, workers_of], ids=["driver", "spark", "worker"])
+@pytest.mark.parametrize("processes_of", [driver_of, workers_of], ids=["driver", "worker"])
 def test_the_kernel_kills_for_want_of_memory(
     processes_of: Callable[[DriverProcess], list[int]],
     kafka_without_2pc: Broker,

@@ -48,10 +48,9 @@ def owe(job: Job) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transaction_version", [pytest.param(0, marks=pytest.mark.thorough), 2], ids=["tv0", "tv2"])
-def test_timed_out_after_the_decision(transaction_version: int, start_kafka: StartKafka, make_job: MakeJob) -> None:
+def test_timed_out_after_the_decision(start_kafka: StartKafka, make_job: MakeJob) -> None:
     """B1, B7: the driver is dead for longer than transaction.timeout.ms."""
-    job = make_job(start_kafka(transaction_version=transaction_version, properties=CLEANUP))
+    job = make_job(start_kafka(properties=CLEANUP))
     job.kill_at("step:DECIDE", batch=BATCH, **SOON)
     wait_for_time_out(job)
     restarted = job.run()
@@ -81,24 +80,6 @@ def test_timed_out_while_the_driver_stood_still(start_kafka: StartKafka, make_jo
     assert driver.outcome().error == "TransactionExpiredError"
     assert job.state("status", "batch_id") == ("done", 3)
     job.run()
-    job.check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "step",
-    [pytest.param(step, marks=() if step in (Step.PRODUCE, Step.DECIDE) else pytest.mark.thorough) for step in Step],
-    ids=lambda step: step.name,
-)
-def test_killed_during_the_resend(step: Step, kafka: Broker, make_job: MakeJob) -> None:
-    """B1, B28: the driver that sends the owed half again is killed at each of its steps, with two-phase commit."""
-    job = make_job(kafka)
-    owe(job)
-    killed = job.kill_at(f"step:{step.name}", batch=BATCH)
-    assert OWED in killed.actions
-    assert job.state("status") == ("owed" if step < Step.DECIDE else "done" if step is Step.NOTE else "decided",)
-    restarted = job.run()
-    assert restarted.placements[0] == (BATCH, "RESEND" if step < Step.DECIDE else "SKIP")
     job.check()
 
 

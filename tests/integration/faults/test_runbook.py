@@ -12,21 +12,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from sqlalchemy import make_url
 
-from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
-from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_job import Job
 from tests.harness.driver_process import Outcome
 from tests.harness.providers import Broker, Database
 from tests.integration.faults.conftest import MakeJob, Run
 
 BATCH = 1
-#: Where a driver dies: nothing is decided; Kafka has not followed; both sides have the batch, and Spark knows nothing.
-PLACES = [
-    pytest.param("step:PREPARE", marks=pytest.mark.thorough),
-    "step:DECIDE",
-    pytest.param("step:NOTE", marks=pytest.mark.thorough),
-]
 
 
 def refused(job: Job, error: str, *texts: str, **sink: Any) -> Outcome:
@@ -38,24 +30,15 @@ def refused(job: Job, error: str, *texts: str, **sink: Any) -> Outcome:
     return outcome
 
 
-def listed(job: Job, capsys: pytest.CaptureFixture[str]) -> str:
-    """What the runbook's command for old transactions prints, here for those of more than a second."""
-    capsys.readouterr()
-    words = ["--bootstrap-server", job.broker.bootstrap, "--state", "Ongoing", "--running-longer-than-ms", "1000"]
-    assert cli.main(["transactions", "list", *words]) == exits.EXIT_SETTLED
-    return capsys.readouterr().out
-
-
 # --- the database -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", PLACES)
 def test_the_database_moves_while_the_job_is_stopped(
-    place: str, kafka: Broker, make_job: MakeJob, postgres: Database, request: pytest.FixtureRequest
+    kafka: Broker, make_job: MakeJob, postgres: Database, request: pytest.FixtureRequest
 ) -> None:
     """D6: table and state row go together, so the copy settles what was in doubt."""
     job = make_job(kafka)
-    job.kill_at(place, batch=BATCH)
+    job.kill_at("step:DECIDE", batch=BATCH)
     copy = f"{make_url(job.database).database}_moved"
     job.sql(
         "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
@@ -88,17 +71,6 @@ def test_the_state_table_moves_to_another_schema(kafka: Broker, make_job: MakeJo
     job.check()
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_the_table_is_renamed(place: str, kafka: Broker, make_job: MakeJob) -> None:
-    """In the database and in the job, in the middle of a batch."""
-    job = make_job(kafka)
-    job.kill_at(place, batch=BATCH)
-    job.sql("ALTER TABLE target RENAME TO orders")
-    job.table = "orders"
-    job.run()
-    job.check()
-
-
 def test_a_password_is_changed_under_a_running_job(kafka: Broker, make_job: MakeJob) -> None:
     """A new connection is refused, which the log says; a start with the new password goes on."""
     job = make_job(kafka)
@@ -124,27 +96,13 @@ def test_a_password_is_changed_under_a_running_job(kafka: Broker, make_job: Make
 # --- Kafka --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_the_topic_gets_more_partitions(place: str, kafka: Broker, make_job: MakeJob) -> None:
+def test_the_topic_gets_more_partitions(kafka: Broker, make_job: MakeJob) -> None:
     """A6: while a batch is in doubt, its records stay where they are, and a replay is the same batch all the same."""
     job = make_job(kafka)
-    job.kill_at(place, batch=BATCH)
+    job.kill_at("step:DECIDE", batch=BATCH)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for future in admin.create_partitions([NewPartitions(job.topic, 5)]).values():
         future.result(30)
-    job.run()
-    job.check()
-
-
-@pytest.mark.parametrize("place", PLACES[1:])
-def test_the_job_makes_other_records_of_a_batch_that_comes_again(place: str, kafka: Broker, make_job: MakeJob) -> None:
-    """A7: a new version of the job is started while Spark does not know that the batch is done: the old one ends it."""
-    job = make_job(kafka)
-    job.kill_at(place, batch=BATCH)
-    before = job.input()[BATCH]
-    job.write_batch(BATCH, [(number, payload.upper()) for number, payload in before])
-    refused(job, "HaltError", "start the job as it was before its change")
-    job.write_batch(BATCH, before)
     job.run()
     job.check()
 
@@ -185,46 +143,13 @@ def test_the_cluster_is_gone_with_a_decided_batch(
     assert run(moved, "status")[0] == exits.EXIT_SETTLED
 
 
-@pytest.mark.parametrize("place", PLACES[:2])
-def test_a_transaction_that_nobody_is_left_for(
-    place: str, kafka: Broker, make_job: MakeJob, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """B27: a job was given up with a prepared transaction, which never times out: it is found, and not as hanging."""
-    job = make_job(kafka)
-    job.kill_at(place, batch=BATCH)
-    wait_until(
-        lambda: job.transactional_id in listed(job, capsys), deadline_s=10, what="the transaction to be a second old"
-    )
-    assert cli.main(["transactions", "find-hanging", "--bootstrap-server", kafka.bootstrap]) == exits.EXIT_SETTLED
-    assert run(job, "status")[0] == exits.EXIT_IN_DOUBT
-    assert run(job, "recover", "--take-over")[0] == exits.EXIT_SETTLED
-    assert job.describe().state != "Ongoing"
-
-
 # --- names --------------------------------------------------------------------------------------------------------
 
 
-def test_the_transactional_id_is_changed(kafka: Broker, make_job: MakeJob) -> None:
-    """The new id has no row: changed back, the job goes on."""
-    job = make_job(kafka)
-    job.kill_at("step:DECIDE", batch=BATCH)
-    renamed = {"transactional_id": f"{job.transactional_id}-renamed"}
-    refused(
-        job,
-        "HaltError",
-        "the first batch is 1",
-        "change transactional_id, state_schema, state_table or database back",
-        **renamed,
-    )
-    job.run()
-    job.check()
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_the_transactional_id_is_changed_for_good(place: str, kafka: Broker, make_job: MakeJob, run: Run) -> None:
+def test_the_transactional_id_is_changed_for_good(kafka: Broker, make_job: MakeJob, run: Run) -> None:
     """Settled first, then the row takes the new id along, and with it what is known of the last batch."""
     job = make_job(kafka)
-    job.kill_at(place, batch=BATCH)
+    job.kill_at("step:DECIDE", batch=BATCH)
     assert run(job, "recover", "--take-over")[0] == exits.EXIT_SETTLED
     renamed = replace(job, transactional_id=f"{job.transactional_id}-renamed")
     for table in ("kafka_transaction_state", "kafka_transaction_state_history"):

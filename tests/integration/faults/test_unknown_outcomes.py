@@ -66,13 +66,10 @@ def test_commit_itself_is_lost(kafka_any_version: Broker, make_job: MakeJob, pos
         settled_by_claiming_again(job, driver, committed=False)
 
 
-@pytest.mark.parametrize("place", ["copy", "commit"])
-def test_the_backend_is_terminated(
-    place: str, kafka_without_2pc: Broker, make_job: MakeJob, postgres: Database
-) -> None:
-    """C1, C7: pg_terminate_backend inside COPY and before COMMIT; 57P01 is no class 08, and not a definite failure."""
+def test_the_backend_is_terminated(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
+    """C1, C7: pg_terminate_backend before COMMIT; 57P01 is no class 08, and not a definite failure."""
     job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
-    driver = job.stop_at(place, batch=BATCH)
+    driver = job.stop_at("commit", batch=BATCH)
     assert job.sql(
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
         "WHERE datname = current_database() AND application_name LIKE '2pc:%%'"
@@ -81,14 +78,13 @@ def test_the_backend_is_terminated(
     settled_by_claiming_again(job, driver, committed=False)
 
 
-@pytest.mark.parametrize("place", ["copy", "commit"])
 def test_postgresql_is_killed(
-    place: str, kafka_without_2pc: Broker, make_job: MakeJob, start_postgres: Callable[[], Database]
+    kafka_without_2pc: Broker, make_job: MakeJob, start_postgres: Callable[[], Database]
 ) -> None:
-    """C1: PostgreSQL dies by SIGKILL inside COPY and before COMMIT, and comes back."""
+    """C1: PostgreSQL dies by SIGKILL inside COPY, and comes back."""
     server = start_postgres()
     job = make_job(kafka_without_2pc, sizes=LARGE_INPUT, database=server.create_database("job"))
-    driver = job.stop_at(place, batch=BATCH)
+    driver = job.stop_at("copy", batch=BATCH)
     server.kill()
     driver.go_on()
     wait_until(lambda: "attempt 1 of 3 failed" in driver.log_tail(), deadline_s=60, what="the driver to notice")
@@ -164,12 +160,9 @@ def test_end_txn_finds_no_coordinator_for_too_long(kafka_any_version: Broker, ma
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("two_phase_commit", [False, True], ids=["without-2pc", "2pc"])
-def test_the_broker_is_killed_between_decision_and_end(
-    two_phase_commit: bool, start_kafka: StartKafka, make_job: MakeJob
-) -> None:
+def test_the_broker_is_killed_between_decision_and_end(start_kafka: StartKafka, make_job: MakeJob) -> None:
     """B4, B14: the broker dies by SIGKILL with the decided transaction prepared, and comes back with it."""
-    broker = start_kafka(two_phase_commit=two_phase_commit)
+    broker = start_kafka(two_phase_commit=False)
     job = make_job(broker, sizes=SMALL_INPUT)
     driver = job.stop_at("step:DECIDE", batch=BATCH)
     broker.kill()

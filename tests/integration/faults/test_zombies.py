@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from sqlalchemy import Connection, make_url
+from sqlalchemy import Connection
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, FencedError
@@ -20,7 +20,7 @@ from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_job import LARGE_INPUT, Job, make_rows
 from tests.harness.driver_process import DriverProcess
 from tests.harness.driver_rows import RowsWork
-from tests.harness.providers import Broker, Database
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
 
 #: What a new driver may take for everything, on a busy machine. All time-outs that it has are longer, so that none of
@@ -75,35 +75,6 @@ def test_stopped_inside_copy(kafka_any_version: Broker, make_job: MakeJob) -> No
     assert backends(job) == []
 
 
-def test_stopped_before_commit(kafka_any_version: Broker, make_job: MakeJob) -> None:
-    """C2: the row is written and locked, COMMIT is not sent. The claim ends that session, and nothing was decided."""
-    job = make_job(kafka_any_version, primary_key=False)
-    zombie = job.stop_at("commit", batch=BATCH)
-    assert len(backends(job)) == 1
-    new = taken_over(job, zombie)
-    assert "aborted the open transaction" in new.actions
-
-
-def test_stopped_inside_commit(kafka_any_version: Broker, make_job: MakeJob, postgres: Database) -> None:
-    """C1, C2: the server has committed, and the old driver stands still before it reads the answer."""
-    job = make_job(kafka_any_version)
-    with postgres.proxy() as proxy:
-        name = make_url(job.database).database
-        zombie = job.stop_at("commit", batch=BATCH, database=postgres.database_url(str(name), port=proxy.port))
-        proxy.hold_answers()
-        zombie.go_on()
-        wait_until(lambda: job.state("status") == ("decided",), deadline_s=30, what="COMMIT to be carried out")
-        zombie.stop()
-        begun_s = time.monotonic()
-        new = job.run(deadline_s=TAKEN_OVER_S)
-        assert time.monotonic() - begun_s < TAKEN_OVER_S
-        assert "committed" in new.actions
-        job.check()
-        proxy.restore()
-        job.superseded(zombie)
-        job.check()
-
-
 def test_stopped_before_end_of_transaction(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """B5, B12, D1: decided and not completed. The new driver commits; the old one's EndTxn must not end another one."""
     job = make_job(kafka_any_version)
@@ -124,14 +95,6 @@ def test_stopped_before_end_while_the_new_one_has_a_transaction_open(
     new.go_on()
     job.finished(new)
     job.check()
-
-
-def test_stopped_before_init_producer_id(kafka_any_version: Broker, make_job: MakeJob) -> None:
-    """B12, D1: the last thing that a recovery does fences whoever came after it; with nothing open that is all."""
-    job = make_job(kafka_any_version)
-    job.kill_at("step:DECIDE", batch=BATCH)
-    zombie = job.stop_at("init", batch=BATCH)
-    taken_over(job, zombie)
 
 
 def test_stopped_before_init_producer_id_that_aborts_a_decided_transaction(

@@ -33,7 +33,7 @@ from spark_2pc_sink.sink.rows.copy_encoder import CopyColumn, CopyPlan, Storage
 from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy, copy_rows, copy_statement
 from spark_2pc_sink.sink.stream.background_task import AttemptThreads
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamLimits, StreamListener
-from tests.harness.call_trace import module_name
+from tests.harness import ROOT
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.kafka.support import options_for
 
@@ -70,6 +70,13 @@ class _Table:
 
     def forget(self) -> None:
         """Nothing."""
+
+
+def module_name(path: str) -> str:
+    """``spark_2pc_sink/sink/job/spark_batch.py`` as ``sink/job/spark_batch``; '' for a file of others."""
+    if not path.startswith((f"{ROOT}/spark_2pc_sink/", f"{ROOT}/jdbc_state/")):
+        return ""
+    return path[len(f"{ROOT}/") :].removeprefix("spark_2pc_sink/").removesuffix(".py")
 
 
 def crossed_modules() -> set[str]:

@@ -101,12 +101,6 @@ class KafkaCluster(Lifetime):
         logs = "".join(f"\nThe log of node {node.node_id} ends:\n{node.log_tail()}" for node in self._started())
         raise ServerError(f"the cluster was not whole within {deadline_s} s: {self._lagging()}{logs}")
 
-    def restart_each(self) -> None:
-        """A rolling restart: stop and start one node after the other, each when the last one is in sync again."""
-        for node in self.nodes.values():
-            node.restart(deadline_s=CLUSTER_DEADLINE_S)
-            self.wait_until_whole()
-
     def leader(self, topic: str, partition: int = 0) -> KafkaBroker:
         """The node that leads a partition."""
         found = self._metadata(self.bootstrap, topic).topics[topic]

@@ -199,15 +199,12 @@ def test_the_page_has_every_dependency_but_spark() -> None:
     assert packages_beside_spark() == needed
 
 
-STEPS: Final = ["PREPARE", "DECIDE", "COMPLETE"]
-
-
 Job: TypeAlias = "subprocess.Popen[bytes]"
 
 
-def run_until_death(python: str, victim: str, step: str, orders: Orders, dead: Callable[[Job], bool]) -> None:
-    """Run a job in whose second batch the server or the client dies; again as in `Orders.run`."""
-    command = [python, "-m", "tests.harness.connect_job", victim, step, *orders.arguments]
+def run_until_death(python: str, victim: str, orders: Orders, dead: Callable[[Job], bool]) -> None:
+    """Run a job in whose second batch, when it is decided, the server or the client dies; again as in `Orders.run`."""
+    command = [python, "-m", "tests.harness.connect_job", victim, "DECIDE", *orders.arguments]
     for _ in range(STARTS_MAX):
         if dies(subprocess.Popen(command, env=ENVIRONMENT), dead):
             return
@@ -225,32 +222,28 @@ def dies(job: Job, dead: Callable[[Job], bool]) -> bool:
         job.wait(JOB_DEADLINE_S)
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", STEPS)
 def test_a_server_that_is_killed_in_a_batch_and_a_pure_client(
-    tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str, pure_client: str, step: str
+    tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str, pure_client: str
 ) -> None:
     """SIGKILL of the server and the Python beside it in the second batch; the same job once more finishes."""
     with ConnectServer(tmp_path) as server:
         orders = Orders(server.remote, tmp_path, kafka, database, topic(), transactional_id)
         for count in (3_000, 2_000, 10):
             orders.add(count)
-        run_until_death(pure_client, "server", step, orders, lambda _: not server.running)
+        run_until_death(pure_client, "server", orders, lambda _: not server.running)
         server.kill()
         server.start()
         orders.run(pure_client)
         orders.check()
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("step", STEPS)
-def test_a_pure_client_that_is_killed_in_a_batch(orders: Orders, pure_client: str, step: str) -> None:
+def test_a_pure_client_that_is_killed_in_a_batch(orders: Orders, pure_client: str) -> None:
     """SIGKILL of the client in the second batch (A27); the server goes on, and so does the same job later."""
     for count in (3_000, 2_000, 10):
         orders.add(count)
-    run_until_death(pure_client, "client", step, orders, lambda job: job.poll() == -signal.SIGKILL)
+    run_until_death(pure_client, "client", orders, lambda job: job.poll() == -signal.SIGKILL)
     orders.add(10)
     orders.run(pure_client)
     orders.check()

@@ -111,6 +111,10 @@ class Given:
     stuck: bool = False
 
 
+EMPTY: Final = Given(state="EMPTY")
+ONGOING: Final = Given(state="ONGOING")
+
+
 @dataclass(frozen=True)
 class Step:
     """A request and its answer, as `brief` writes it.
@@ -135,7 +139,7 @@ class Case:
     name: str
     steps: tuple[Step, ...]
     given: Given | None = None
-    levels: tuple[int, ...] = (2,)
+    levels: tuple[int, ...] = ALL_LEVELS
 
     def __str__(self) -> str:
         return self.name
@@ -150,7 +154,7 @@ def word_of(state: str) -> str:
 Exchange: TypeAlias = tuple[Any, Any]
 
 
-def case(name: str, *steps: Exchange | Step, given: Given | None = None, levels: Iterable[int] = (2,)) -> Case:
+def case(name: str, *steps: Exchange | Step, given: Given | None = None, levels: Iterable[int] = ALL_LEVELS) -> Case:
     """A case from pairs of request and answer."""
     made = tuple(step if isinstance(step, Step) else Step(*step) for step in steps)
     return Case(name, made, given, tuple(levels))

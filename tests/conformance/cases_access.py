@@ -95,21 +95,12 @@ CASES: Final = (
         (init(UNKNOWN.at(-1)), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         (init(timeout_ms=0), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ),
-    _case(
-        "2.1/id-to-describe-is-not-enough", (Right.DESCRIBE_ID,), (init(), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    ),
     _case("2.1/id-granted", (_ID,), _NEW, (init(version=6), granted(NEW.at(1)))),
-    _case("2.1/another-id", (_ID,), (init(tid=OTHER_TID), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)),
     _case(
         "2.1/two-phase",
         (_ID,),
         (init(two_phase=True, version=6), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         (init(two_phase=True, keep=True, version=6), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-    ),
-    _case(
-        "2.1/two-phase-without-id",
-        (Right.TWO_PHASE_COMMIT,),
-        (init(two_phase=True, version=6), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ),
     _case(
         "2.1/two-phase-granted",
@@ -123,7 +114,6 @@ CASES: Final = (
         (init(tid=None), Code.CLUSTER_AUTHORIZATION_FAILED),
         (init((-1, 3), tid=None), Code.CLUSTER_AUTHORIZATION_FAILED),
     ),
-    _case("2.1/no-id-with-rights-to-ids", (_ID, Right.READ_TOPIC), (init(tid=None), Code.CLUSTER_AUTHORIZATION_FAILED)),
     _case("2.1/no-id-idempotent-write", (Right.IDEMPOTENT_WRITE,), (init(tid=None), granted(NEW.at(0)))),
     _case("2.1/no-id-any-topic", (_TOPIC,), (init(tid=None), granted(NEW.at(0)))),
     _case(
@@ -223,7 +213,6 @@ CASES: Final = (
         (producers(MINE), Code.TOPIC_AUTHORIZATION_FAILED),
         (producers(YOURS), Code.TOPIC_AUTHORIZATION_FAILED),
     ),
-    _case("2.9/unknown-topic", (), (producers(("no-such-topic", 0)), Code.TOPIC_AUTHORIZATION_FAILED)),
     _case(
         "3.1/id",
         (_TOPIC,),

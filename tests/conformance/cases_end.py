@@ -6,11 +6,12 @@ from typing import Any
 
 from spark_2pc_sink.codes import Code
 from tests.conformance.cases import (
-    ALL_LEVELS,
     CURRENT,
+    EMPTY,
     EPOCH_MAX,
     NEW,
     OK,
+    ONGOING,
     PREVIOUS,
     SHARED,
     UNKNOWN,
@@ -52,37 +53,32 @@ def _old_grid() -> list[Case]:
     cases = []
     for state, (committed, aborted) in OLD_GRID.items():
         given, word = Given(state=state), word_of(state)
-        for version in (3, 4):
-            steps = {"commit": (commit(CURRENT.at(7), version=version), committed)}
-            steps["abort"] = (abort(CURRENT.at(7), version=version), aborted)
-            cases += [case(f"2.3/{word}-{k}-v{version}", v, given=given, levels=ALL_LEVELS) for k, v in steps.items()]
-        for name, pair, code in (
-            ("stale", CURRENT.at(6), Code.PRODUCER_FENCED),
-            ("ahead", CURRENT.at(8), Code.PRODUCER_FENCED),
-            ("unknown", UNKNOWN.at(7), Code.INVALID_PRODUCER_ID_MAPPING),
-        ):
-            for end in (commit, abort):
-                steps = {end.__name__: (end(pair, version=4), code)}
-                name_ = f"2.3/{word}-{name}-{end.__name__}"
-                cases.append(case(name_, *steps.values(), given=given, levels=ALL_LEVELS))
+        cases += [
+            case(f"2.3/{word}-commit", (commit(CURRENT.at(7), version=4), committed), given=given),
+            case(f"2.3/{word}-abort", (abort(CURRENT.at(7), version=4), aborted), given=given),
+            case(
+                f"2.3/{word}-refused",
+                *(
+                    (end(pair, version=4), code)
+                    for pair, code in (
+                        (CURRENT.at(6), Code.PRODUCER_FENCED),
+                        (CURRENT.at(8), Code.PRODUCER_FENCED),
+                        (UNKNOWN.at(7), Code.INVALID_PRODUCER_ID_MAPPING),
+                    )
+                    for end in (commit, abort)
+                ),
+                given=given,
+            ),
+        ]
     for state in DECIDED:
         stuck = Given(state=state, stuck=True)
-        word = word_of(state)
-        rows = [
-            ("current", CURRENT.at(7), Code.CONCURRENT_TRANSACTIONS),
-            ("stale", CURRENT.at(6), Code.PRODUCER_FENCED),
-            ("unknown", UNKNOWN.at(7), Code.INVALID_PRODUCER_ID_MAPPING),
-        ]
-        for name, pair, code in rows:
-            cases.append(
-                case(
-                    f"2.3/{word}-{name}",
-                    (commit(pair, version=4), code),
-                    (abort(pair, version=4), code),
-                    given=stuck,
-                    levels=ALL_LEVELS,
-                )
-            )
+        rows = (
+            (CURRENT.at(7), Code.CONCURRENT_TRANSACTIONS),
+            (CURRENT.at(6), Code.PRODUCER_FENCED),
+            (UNKNOWN.at(7), Code.INVALID_PRODUCER_ID_MAPPING),
+        )
+        steps = [(end(pair, version=4), code) for pair, code in rows for end in (commit, abort)]
+        cases.append(case(f"2.3/{word_of(state)}-any-pair", *steps, given=stuck))
     return cases
 
 
@@ -99,48 +95,21 @@ def _old_endings() -> list[Case]:
                 (end(CURRENT.at(7), version=4), OK),
                 (add(CURRENT.at(7), SHARED[1]), OK),
                 (describe(), "Ongoing CURRENT 7 [shared1]"),
-                given=Given(state="ONGOING"),
-                levels=ALL_LEVELS,
+                given=ONGOING,
             ),
             case(
                 f"2.3/{end.__name__}-of-the-last-epoch",
                 (end(CURRENT.at(EPOCH_MAX), version=4), OK),
                 (describe(), f"{outcome} CURRENT {EPOCH_MAX} []"),
                 given=Given(state="ONGOING", epoch=EPOCH_MAX),
-                levels=ALL_LEVELS,
             ),
         ]
     return [
         *cases,
-        case("2.3/unknown-id", (commit(UNKNOWN.at(0), version=4), Code.INVALID_PRODUCER_ID_MAPPING), levels=ALL_LEVELS),
-        case("2.3/empty-id", (commit(UNKNOWN.at(0), version=4, tid=""), Code.INVALID_REQUEST), levels=ALL_LEVELS),
-        case(
-            "2.3/fenced-v1",
-            (commit(CURRENT.at(6), version=1), Code.INVALID_PRODUCER_EPOCH),
-            given=Given(state="ONGOING"),
-            levels=ALL_LEVELS,
-        ),
-        case(
-            "2.3/fenced-v2",
-            (commit(CURRENT.at(6), version=2), Code.PRODUCER_FENCED),
-            given=Given(state="ONGOING"),
-            levels=ALL_LEVELS,
-        ),
-        case(
-            "2.3/fenced-v0",
-            (abort(CURRENT.at(6), version=0), Code.INVALID_PRODUCER_EPOCH),
-            given=Given(state="ONGOING"),
-            levels=ALL_LEVELS,
-        ),
-        case(
-            "2.3/commit-without-partitions",
-            (add_nothing(CURRENT.at(7)), {}),
-            (describe(), "Ongoing CURRENT 7 []"),
-            (commit(CURRENT.at(7), version=4), OK),
-            (describe(), "CompleteCommit CURRENT 7 []"),
-            given=Given(state="EMPTY"),
-            levels=ALL_LEVELS,
-        ),
+        case("2.3/unknown-id", (commit(UNKNOWN.at(0), version=4), Code.INVALID_PRODUCER_ID_MAPPING)),
+        case("2.3/empty-id", (commit(UNKNOWN.at(0), version=4, tid=""), Code.INVALID_REQUEST)),
+        case("2.3/fenced-v1", (commit(CURRENT.at(6), version=1), Code.INVALID_PRODUCER_EPOCH), given=ONGOING),
+        case("2.3/fenced-v2", (commit(CURRENT.at(6), version=2), Code.PRODUCER_FENCED), given=ONGOING),
     ]
 
 
@@ -158,41 +127,29 @@ def _new_grid() -> list[Case]:
             case(f"2.4/{word}-{name}", (request, answer), given=given, levels=(1, 2))
             for (name, request), answer in zip(requests.items(), answers, strict=True)
         ]
-        for end in (commit, abort):
-            word_ = f"2.4/{word}-{end.__name__}"
-            cases += [
-                case(f"{word_}-ahead", (end(CURRENT.at(8)), Code.PRODUCER_FENCED), given=given, levels=(1, 2)),
-                case(f"{word_}-long-ago", (end(CURRENT.at(4)), Code.PRODUCER_FENCED), given=given, levels=(1, 2)),
-                case(
-                    f"{word_}-unknown",
-                    (end(UNKNOWN.at(7)), Code.INVALID_PRODUCER_ID_MAPPING),
-                    given=given,
-                    levels=(1, 2),
-                ),
-                case(
-                    f"{word_}-previous-id",
-                    (end(PREVIOUS.at(7)), Code.INVALID_PRODUCER_ID_MAPPING),
-                    given=Given(state=state, previous=PREVIOUS),
-                    levels=(1, 2),
-                ),
-            ]
+        refused = [
+            (end(pair), code)
+            for pair, code in (
+                (CURRENT.at(8), Code.PRODUCER_FENCED),
+                (CURRENT.at(4), Code.PRODUCER_FENCED),
+                (UNKNOWN.at(7), Code.INVALID_PRODUCER_ID_MAPPING),
+                (PREVIOUS.at(7), Code.INVALID_PRODUCER_ID_MAPPING),
+            )
+            for end in (commit, abort)
+        ]
+        cases.append(case(f"2.4/{word}-refused", *refused, given=Given(state=state, previous=PREVIOUS), levels=(1, 2)))
     for state in DECIDED:
-        for name, pair in (
-            ("current", CURRENT.at(7)),
-            ("again", CURRENT.at(6)),
-            ("stale", CURRENT.at(3)),
-            ("unknown", UNKNOWN.at(7)),
-        ):
-            steps = [(commit(pair), Code.CONCURRENT_TRANSACTIONS), (abort(pair), Code.CONCURRENT_TRANSACTIONS)]
-            given = Given(state=state, stuck=True)
-            cases.append(case(f"2.4/{word_of(state)}-{name}", *steps, given=given, levels=(1, 2)))
+        pairs = (CURRENT.at(7), CURRENT.at(6), CURRENT.at(3), UNKNOWN.at(7))
+        steps = [(end(pair), Code.CONCURRENT_TRANSACTIONS) for pair in pairs for end in (commit, abort)]
+        given = Given(state=state, stuck=True)
+        cases.append(case(f"2.4/{word_of(state)}-any-pair", *steps, given=given, levels=(1, 2)))
     return cases
 
 
 def _new_endings() -> list[Case]:
     cases = [
-        case("2.4/unknown-id", (commit(UNKNOWN.at(0)), Code.INVALID_PRODUCER_ID_MAPPING)),
-        case("2.4/empty-id", (commit(UNKNOWN.at(0), tid=""), Code.INVALID_REQUEST)),
+        case("2.4/unknown-id", (commit(UNKNOWN.at(0)), Code.INVALID_PRODUCER_ID_MAPPING), levels=(2,)),
+        case("2.4/empty-id", (commit(UNKNOWN.at(0), tid=""), Code.INVALID_REQUEST), levels=(2,)),
     ]
     for end in (commit, abort):
         outcome, word = OUTCOME[end is commit], end.__name__
@@ -205,7 +162,7 @@ def _new_endings() -> list[Case]:
                 (add(CURRENT.at(8), SHARED[1]), OK),
                 (end(CURRENT.at(7)), Code.PRODUCER_FENCED),
                 (end(CURRENT.at(8)), granted(CURRENT.at(9))),
-                given=Given(state="ONGOING"),
+                given=ONGOING,
                 levels=(1, 2),
             ),
             case(
@@ -267,7 +224,8 @@ def _empty_aborts() -> list[Case]:
             (abort(CURRENT.at(8)), granted(CURRENT.at(9))),
             (abort(CURRENT.at(9)), granted(CURRENT.at(10))),
             (commit(CURRENT.at(10)), Code.INVALID_TXN_STATE),
-            given=Given(state="EMPTY"),
+            given=EMPTY,
+            levels=(2,),
         ),
         case(
             "1.3/empty-abort-of-the-last-epoch",
@@ -281,14 +239,14 @@ def _empty_aborts() -> list[Case]:
             "2.4/commit-without-partitions",
             (add_nothing(CURRENT.at(7)), {}),
             (commit(CURRENT.at(7)), granted(CURRENT.at(8))),
-            given=Given(state="EMPTY"),
+            given=EMPTY,
             levels=(1, 2),
         ),
         case(
             "1.4/new-client-on-an-old-log",
             (commit(CURRENT.at(7)), Code.UNSUPPORTED_VERSION),
             (describe(), "Ongoing CURRENT 7 [shared0]"),
-            given=Given(state="ONGOING"),
+            given=ONGOING,
             levels=(0,),
         ),
         *_clients_and_logs(),
@@ -304,13 +262,13 @@ def _clients_and_logs() -> list[Case]:
             (abort(CURRENT.at(7)), Code.UNSUPPORTED_VERSION),
             (abort(CURRENT.at(7), version=4), Code.CONCURRENT_TRANSACTIONS),
             (init(), Code.CONCURRENT_TRANSACTIONS),
-            given=Given(state="ONGOING"),
+            given=ONGOING,
             levels=(0,),
         ),
         case(
             "1.4/new-empty-abort-on-an-old-log",
             (abort(CURRENT.at(7)), Code.UNSUPPORTED_VERSION),
-            given=Given(state="EMPTY"),
+            given=EMPTY,
             levels=(0,),
         ),
         case(
@@ -332,7 +290,7 @@ def _clients_and_logs() -> list[Case]:
             (add(CURRENT.at(8)), OK),
             (commit(CURRENT.at(8), version=4), OK),
             (describe(), "CompleteCommit CURRENT 8 []"),
-            given=Given(state="ONGOING"),
+            given=ONGOING,
             levels=(1, 2),
         ),
         case(
@@ -341,7 +299,7 @@ def _clients_and_logs() -> list[Case]:
             (add(CURRENT.at(7)), OK),
             (commit(CURRENT.at(7)), granted(CURRENT.at(8))),
             (describe(), "CompleteCommit CURRENT 8 []"),
-            given=Given(state="ONGOING"),
+            given=ONGOING,
             levels=(1, 2),
         ),
     ]

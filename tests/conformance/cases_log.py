@@ -178,6 +178,7 @@ def _new_clients() -> list[Case]:
                 ],
             ),
             given=Given(state="ONGOING", epoch=EPOCH_MAX),
+            levels=(2,),
         ),
         *_without_clients(),
     ]
@@ -229,12 +230,14 @@ def _without_clients() -> list[Case]:
                 ],
             ),
             given=Given(state="ONGOING", timeout_ms=1000, start_age_ms=2000),
+            levels=(2,),
         ),
         case(
             "1.5/tombstone",
             until(describe(), Code.TRANSACTIONAL_ID_NOT_FOUND),
             (state_records(), ["v1 Empty CURRENT 7 unstarted None {previous: CURRENT, client: 2}", None]),
             given=Given(state="EMPTY", update_age_ms=8 * DAY_MS),
+            levels=(2,),
         ),
     ]
 
@@ -254,13 +257,11 @@ def _loaded() -> list[Case]:
                 (latest("committed", HERE[1]), offset(1)),
                 (init(), granted(CURRENT.at(8))),
                 given=given,
-                levels=ALL_LEVELS,
             ),
             case(
                 f"1.4/decided-{word.lower()}-without-partitions",
                 until(describe(), f"Complete{word} CURRENT 7 []"),
                 given=Given(state=state, partitions=()),
-                levels=ALL_LEVELS,
             ),
             case(
                 f"1.3/decided-{word.lower()}-of-the-last-epoch-is-completed-when-loaded",
@@ -269,6 +270,7 @@ def _loaded() -> list[Case]:
                 ((commit if word == "Commit" else abort)(CURRENT.at(EPOCH_MAX)), granted(PREVIOUS.at(0))),
                 (add(PREVIOUS.at(0)), OK),
                 given=Given(state=state, epoch=BROKEN_EPOCH, following=PREVIOUS, partitions=HERE[:1]),
+                levels=(2,),
             ),
             case(
                 f"1.4/{word.lower()}-again-after-loading",

@@ -8,6 +8,7 @@ from spark_2pc_sink.codes import Code
 from tests.conformance.cases import (
     ALL_LEVELS,
     CURRENT,
+    EMPTY,
     NEW,
     NO_TOPIC,
     OK,
@@ -26,18 +27,12 @@ from tests.conformance.cases import (
     init,
 )
 
-_EMPTY = Given(state="EMPTY")
 _LONG = "m" * 5000
 _INTERNAL = "[(__consumer_offsets, 0)]"
 
 
 #: Version: answer for a group that was not added; none: it is added.
-_ABSENT_BY_VERSION: dict[int, Code | None] = {
-    5: None,
-    4: Code.TRANSACTION_ABORTABLE,
-    3: Code.INVALID_TXN_STATE,
-    0: Code.INVALID_TXN_STATE,
-}
+_ABSENT_BY_VERSION: dict[int, Code | None] = {5: None, 4: Code.TRANSACTION_ABORTABLE, 3: Code.INVALID_TXN_STATE}
 
 
 def _versions() -> list[Case]:
@@ -48,11 +43,11 @@ def _versions() -> list[Case]:
         word = f"v{version}"
         added = [(commit_offset(CURRENT.at(7), **how), OK), (describe(), f"Ongoing CURRENT 7 {_INTERNAL}")]
         rows: list[tuple[str, Given | None, list[Exchange]]] = [
-            ("not-added", _EMPTY, added if absent is None else [(commit_offset(CURRENT.at(7), **how), absent)]),
-            ("added", _EMPTY, [(add_offsets(CURRENT.at(7)), OK), (commit_offset(CURRENT.at(7), **how), OK)]),
-            ("stale", _EMPTY, [(commit_offset(CURRENT.at(6), **how), Code.INVALID_PRODUCER_EPOCH)]),
-            ("ahead", _EMPTY, [(commit_offset(CURRENT.at(8), **how), Code.INVALID_PRODUCER_EPOCH)]),
-            ("unknown-producer-id", _EMPTY, [(commit_offset(UNKNOWN.at(7), **how), Code.INVALID_PRODUCER_ID_MAPPING)]),
+            ("not-added", EMPTY, added if absent is None else [(commit_offset(CURRENT.at(7), **how), absent)]),
+            ("added", EMPTY, [(add_offsets(CURRENT.at(7)), OK), (commit_offset(CURRENT.at(7), **how), OK)]),
+            ("stale", EMPTY, [(commit_offset(CURRENT.at(6), **how), Code.INVALID_PRODUCER_EPOCH)]),
+            ("ahead", EMPTY, [(commit_offset(CURRENT.at(8), **how), Code.INVALID_PRODUCER_EPOCH)]),
+            ("unknown-producer-id", EMPTY, [(commit_offset(UNKNOWN.at(7), **how), Code.INVALID_PRODUCER_ID_MAPPING)]),
             ("unknown-id", None, [(commit_offset(UNKNOWN.at(7), **how), Code.INVALID_PRODUCER_ID_MAPPING)]),
             (
                 "decided",
@@ -61,16 +56,16 @@ def _versions() -> list[Case]:
             ),
             (
                 "unknown-topic",
-                _EMPTY,
+                EMPTY,
                 [
                     (add_offsets(CURRENT.at(7)), OK),
                     (commit_offset(CURRENT.at(7), partition=NO_TOPIC, **how), Code.UNKNOWN_TOPIC_OR_PARTITION),
                 ],
             ),
-            ("no-group", _EMPTY, [(commit_offset(CURRENT.at(7), group="", **how), Code.INVALID_GROUP_ID)]),
+            ("no-group", EMPTY, [(commit_offset(CURRENT.at(7), group="", **how), Code.INVALID_GROUP_ID)]),
             (
                 "metadata-too-long",
-                _EMPTY,
+                EMPTY,
                 [
                     (add_offsets(CURRENT.at(7)), OK),
                     (commit_offset(CURRENT.at(7), metadata=_LONG, **how), Code.OFFSET_METADATA_TOO_LARGE),
@@ -81,7 +76,7 @@ def _versions() -> list[Case]:
             rows += [
                 (
                     "unknown-group-with-a-generation",
-                    _EMPTY,
+                    EMPTY,
                     [
                         (add_offsets(CURRENT.at(7)), OK),
                         (commit_offset(CURRENT.at(7), generation=1, **how), Code.ILLEGAL_GENERATION),
@@ -89,7 +84,7 @@ def _versions() -> list[Case]:
                 ),
                 (
                     "unknown-member",
-                    _EMPTY,
+                    EMPTY,
                     [
                         (add_offsets(CURRENT.at(7)), OK),
                         (commit_offset(CURRENT.at(7), generation=1, member="who", **how), Code.ILLEGAL_GENERATION),
@@ -97,7 +92,7 @@ def _versions() -> list[Case]:
                 ),
                 (
                     "unknown-member-without-generation",
-                    _EMPTY,
+                    EMPTY,
                     [(add_offsets(CURRENT.at(7)), OK), (commit_offset(CURRENT.at(7), member="who", **how), OK)],
                 ),
             ]
@@ -114,8 +109,7 @@ def _outcomes() -> list[Case]:
             (commit_offset(CURRENT.at(7), version=4), OK),
             (committed_offset(), nothing),
             (committed_offset(stable=True), (Code.UNSTABLE_OFFSET_COMMIT, -1)),
-            given=_EMPTY,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         case(
             "2.5/committed",
@@ -125,8 +119,7 @@ def _outcomes() -> list[Case]:
             (describe(), "CompleteCommit CURRENT 7 []"),
             (committed_offset(), (OK, 5)),
             (committed_offset(stable=True), (OK, 5)),
-            given=_EMPTY,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         case(
             "2.5/aborted",
@@ -135,19 +128,7 @@ def _outcomes() -> list[Case]:
             (abort(CURRENT.at(7), version=4), OK),
             (describe(), "CompleteAbort CURRENT 7 []"),
             (committed_offset(stable=True), nothing),
-            given=_EMPTY,
-            levels=ALL_LEVELS,
-        ),
-        case(
-            "2.5/last-one-counts",
-            (add_offsets(CURRENT.at(7)), OK),
-            (commit_offset(CURRENT.at(7), offset=5, version=4), OK),
-            (commit_offset(CURRENT.at(7), offset=3, version=4), OK),
-            (commit(CURRENT.at(7), version=4), OK),
-            (describe(), "CompleteCommit CURRENT 7 []"),
-            (committed_offset(stable=True), (OK, 3)),
-            given=_EMPTY,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         *_outcomes_for_new_clients(),
     ]

@@ -6,10 +6,11 @@ from spark_2pc_sink.codes import Code
 from tests.conformance.cases import (
     ALL_LEVELS,
     CURRENT,
+    EMPTY,
     INTERNAL,
-    NEW,
     NO_TOPIC,
     OK,
+    ONGOING,
     PREVIOUS,
     SHARED,
     UNKNOWN,
@@ -21,8 +22,6 @@ from tests.conformance.cases import (
     add_offsets,
     case,
     describe,
-    granted,
-    init,
     verify,
     word_of,
 )
@@ -36,40 +35,30 @@ def _grid() -> list[Case]:
     for state in STATES:
         given, word = Given(state=state), word_of(state)
         held = "[shared0, shared1]" if state == "ONGOING" else "[shared1]"
-        for version in (3, 4, 5):
-            if version == 3:
-                levels: tuple[int, ...] = ALL_LEVELS
-            else:
-                levels = (1, 2)
-            cases.append(
-                case(
-                    f"2.2/{word}-v{version}",
-                    (add(CURRENT.at(7), SHARED[1], version=version), OK),
-                    (describe(), f"Ongoing CURRENT 7 {held}"),
-                    given=given,
-                    levels=levels,
-                )
+        for version, levels in ((3, ALL_LEVELS), (4, (1, 2))):
+            steps = [(add(CURRENT.at(7), SHARED[1], version=version), OK), (describe(), f"Ongoing CURRENT 7 {held}")]
+            cases.append(case(f"2.2/{word}-v{version}", *steps, given=given, levels=levels))
+        refused = [
+            (ask(pair), code)
+            for pair, code in (
+                (CURRENT.at(6), Code.PRODUCER_FENCED),
+                (CURRENT.at(8), Code.PRODUCER_FENCED),
+                (UNKNOWN.at(7), Code.INVALID_PRODUCER_ID_MAPPING),
+                (PREVIOUS.at(7), Code.INVALID_PRODUCER_ID_MAPPING),
             )
-        cases += [
-            case(f"2.2/{word}-{name}", (add(pair), code), (add_offsets(pair), code), given=given, levels=ALL_LEVELS)
-            for name, pair, code in (
-                ("stale", CURRENT.at(6), Code.PRODUCER_FENCED),
-                ("ahead", CURRENT.at(8), Code.PRODUCER_FENCED),
-                ("unknown", UNKNOWN.at(7), Code.INVALID_PRODUCER_ID_MAPPING),
-                ("previous-id", PREVIOUS.at(7), Code.INVALID_PRODUCER_ID_MAPPING),
-            )
+            for ask in (add, add_offsets)
         ]
-        cases.append(case(f"2.2/{word}-offsets", (add_offsets(CURRENT.at(7)), OK), given=given, levels=ALL_LEVELS))
+        cases.append(case(f"2.2/{word}-refused", *refused, given=given))
+        cases.append(case(f"2.2/{word}-offsets", (add_offsets(CURRENT.at(7)), OK), given=given))
         cases.append(_verified(state))
     for state in DECIDED:
-        for name, pair in (("current", CURRENT.at(7)), ("stale", CURRENT.at(6)), ("unknown", UNKNOWN.at(7))):
-            given = Given(state=state, stuck=True)
-            steps = [
-                (add(pair), Code.CONCURRENT_TRANSACTIONS),
-                (add_offsets(pair), Code.CONCURRENT_TRANSACTIONS),
-                (add(pair, version=5), Code.CONCURRENT_TRANSACTIONS),
-            ]
-            cases.append(case(f"2.2/{word_of(state)}-{name}", *steps, given=given, levels=ALL_LEVELS))
+        steps = [
+            (request, Code.CONCURRENT_TRANSACTIONS)
+            for pair in (CURRENT.at(7), CURRENT.at(6), UNKNOWN.at(7))
+            for request in (add(pair), add_offsets(pair), add(pair, version=5))
+        ]
+        given = Given(state=state, stuck=True)
+        cases.append(case(f"2.2/{word_of(state)}-any-pair", *steps, given=given))
         cases.append(_verified(state))
     return cases
 
@@ -94,11 +83,10 @@ def _verified(state: str) -> Case:
     if state == "ONGOING":
         rows.append((verify(CURRENT.at(7), *SHARED[:2]), {"shared0": OK, "shared1": Code.TRANSACTION_ABORTABLE}))
         rows.append((describe(), "Ongoing CURRENT 7 [shared0]"))
-    return case(f"2.2/{word_of(state)}-verify", *rows, given=Given(state=state, stuck=decided), levels=ALL_LEVELS)
+    return case(f"2.2/{word_of(state)}-verify", *rows, given=Given(state=state, stuck=decided))
 
 
 def _others() -> list[Case]:
-    ongoing = Given(state="ONGOING")
     return [
         case(
             "2.2/unknown-id",
@@ -106,50 +94,32 @@ def _others() -> list[Case]:
             (add_offsets(UNKNOWN.at(0)), Code.INVALID_PRODUCER_ID_MAPPING),
             (verify(UNKNOWN.at(0)), Code.INVALID_PRODUCER_ID_MAPPING),
             (add(UNKNOWN.at(0), version=4), Code.INVALID_PRODUCER_ID_MAPPING),
-            levels=ALL_LEVELS,
         ),
         case(
             "2.2/empty-id",
             (add(UNKNOWN.at(0), tid=""), Code.INVALID_REQUEST),
             (add_offsets(UNKNOWN.at(0), tid=""), Code.INVALID_REQUEST),
             (verify(UNKNOWN.at(0), tid=""), Code.INVALID_REQUEST),
-            levels=ALL_LEVELS,
         ),
         case(
             "2.2/already-there",
             (add(CURRENT.at(7)), OK),
             (add(CURRENT.at(7), *SHARED[:2]), OK),
             (describe(), "Ongoing CURRENT 7 [shared0, shared1]"),
-            given=ongoing,
-            levels=ALL_LEVELS,
+            given=ONGOING,
         ),
-        case(
-            "2.2/fenced-v1",
-            (add(CURRENT.at(6), version=1), Code.INVALID_PRODUCER_EPOCH),
-            (add_offsets(CURRENT.at(6), version=1), Code.INVALID_PRODUCER_EPOCH),
-            given=ongoing,
-            levels=ALL_LEVELS,
-        ),
-        case(
-            "2.2/fenced-v0",
-            (add(CURRENT.at(6), version=0), Code.INVALID_PRODUCER_EPOCH),
-            (add_offsets(CURRENT.at(6), version=0), Code.INVALID_PRODUCER_EPOCH),
-            given=ongoing,
-            levels=ALL_LEVELS,
-        ),
-        case(
-            "2.2/fenced-v2",
-            (add(CURRENT.at(6), version=2), Code.PRODUCER_FENCED),
-            (add_offsets(CURRENT.at(6), version=2), Code.PRODUCER_FENCED),
-            given=ongoing,
-            levels=ALL_LEVELS,
-        ),
-        case(
-            "2.2/fenced-v4",
-            (add(CURRENT.at(6), version=4), Code.PRODUCER_FENCED),
-            (add_offsets(CURRENT.at(6), version=4), Code.PRODUCER_FENCED),
-            given=ongoing,
-            levels=ALL_LEVELS,
+        *(
+            case(
+                f"2.2/fenced-v{version}",
+                (add(CURRENT.at(6), version=version), code),
+                (add_offsets(CURRENT.at(6), version=version), code),
+                given=ONGOING,
+            )
+            for version, code in (
+                (1, Code.INVALID_PRODUCER_EPOCH),
+                (2, Code.PRODUCER_FENCED),
+                (4, Code.PRODUCER_FENCED),
+            )
         ),
         *_partitions(),
     ]
@@ -157,7 +127,6 @@ def _others() -> list[Case]:
 
 def _partitions() -> list[Case]:
     """What is asked for, rather than by whom."""
-    ongoing = Given(state="ONGOING")
     asked = (CURRENT.at(7), SHARED[1], NO_TOPIC)
     absent = {"shared1": Code.OPERATION_NOT_ATTEMPTED, NO_TOPIC: Code.UNKNOWN_TOPIC_OR_PARTITION}
     return [
@@ -165,8 +134,7 @@ def _partitions() -> list[Case]:
             "2.2/unknown-partition",
             *((request, absent) for request in (*(add(*asked, version=each) for each in (3, 4, 5)), verify(*asked))),
             (describe(), "Ongoing CURRENT 7 [shared0]"),
-            given=ongoing,
-            levels=ALL_LEVELS,
+            given=ONGOING,
         ),
         case(
             "2.2/internal-topic",
@@ -175,49 +143,37 @@ def _partitions() -> list[Case]:
                 {"shared1": Code.OPERATION_NOT_ATTEMPTED, INTERNAL: Code.TOPIC_AUTHORIZATION_FAILED},
             ),
             (describe(), "Ongoing CURRENT 7 [shared0]"),
-            given=ongoing,
-            levels=ALL_LEVELS,
+            given=ONGOING,
         ),
         case(
             "2.2/unknown-partition-first",
             (add(CURRENT.at(6), NO_TOPIC), Code.UNKNOWN_TOPIC_OR_PARTITION),
             (add(UNKNOWN.at(6), NO_TOPIC), Code.UNKNOWN_TOPIC_OR_PARTITION),
-            given=ongoing,
-            levels=ALL_LEVELS,
+            given=ONGOING,
         ),
         case(
             "2.2/no-partitions-open-a-transaction",
             (add_nothing(CURRENT.at(7)), {}),
             (describe(), "Ongoing CURRENT 7 []"),
-            given=Given(state="EMPTY"),
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         case(
             "2.2/no-partitions-stale",
             (add_nothing(CURRENT.at(6)), {}),
             (describe(), "Empty CURRENT 7 unstarted []"),
-            given=Given(state="EMPTY"),
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
-        case("2.2/leaders-add-any-topic", (add(CURRENT.at(7), INTERNAL, version=5), OK), given=ongoing),
+        case("2.2/leaders-add-any-topic", (add(CURRENT.at(7), INTERNAL, version=5), OK), given=ONGOING, levels=(2,)),
         case(
             "2.2/offsets-add-their-partition",
             (add_offsets(CURRENT.at(7)), OK),
             (describe(), "Ongoing CURRENT 7 [(__consumer_offsets, 0), shared0]"),
-            given=ongoing,
-            levels=ALL_LEVELS,
-        ),
-        case(
-            "2.2/new-id",
-            (init(), granted(NEW.at(0))),
-            (add(NEW.at(0), *SHARED), OK),
-            (describe(), "Ongoing NEW 0 [shared0, shared1, shared2]"),
-            levels=ALL_LEVELS,
+            given=ONGOING,
         ),
         case(
             "1.4/leader-add-on-an-old-log",
             (add(CURRENT.at(7), SHARED[1], version=5), Code.UNSUPPORTED_VERSION),
-            given=Given(state="EMPTY"),
+            given=EMPTY,
             levels=(0,),
         ),
     ]

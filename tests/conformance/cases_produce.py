@@ -10,6 +10,7 @@ from tests.conformance.cases import (
     ALL_LEVELS,
     COMPACTED,
     CURRENT,
+    EMPTY,
     HERE,
     NEW,
     NO_TOPIC,
@@ -53,7 +54,6 @@ _ANSWERS_BY_VERSION: dict[int, tuple[Any, Any]] = {
     ADDING: (None, Code.CONCURRENT_TRANSACTIONS),
     VERIFYING: (Code.TRANSACTION_ABORTABLE, UNVERIFIED),
     OLD: (NOT_ADDED, UNVERIFIED),
-    10: (NOT_ADDED, UNVERIFIED),
 }
 _NO_KEY = "Compacted topic cannot accept message without key in topic partition compacted-0"
 _REJECTED = (
@@ -80,7 +80,6 @@ def _front_door() -> list[Case]:
             (produce_all(Write(**one), tid=None), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
             (produce_all(Write(**one, broken=True), tid=None), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
             (produce_all(Write(**one), tid=None, version=9), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-            levels=ALL_LEVELS,
         ),
         # The coordinator is asked before the batch is looked at.
         case(
@@ -101,21 +100,6 @@ def _front_door() -> list[Case]:
             levels=(1, 2),
         ),
         case(
-            "3.1/broken-checksum-after-the-coordinator",
-            _NEW,
-            (produce(NEW.at(0), sequence=0, broken=True, version=OLD), NOT_ADDED),
-            (produce(NEW.at(1), sequence=0, broken=True, version=OLD), Code.INVALID_PRODUCER_EPOCH),
-            levels=ALL_LEVELS,
-        ),
-        case(
-            "3.1/negative-sequence-after-the-coordinator",
-            _NEW,
-            (produce(NEW.at(0), sequence=-1, version=OLD), NOT_ADDED),
-            (add(NEW.at(0), HERE[0]), OK),
-            (produce(NEW.at(0), sequence=-1, version=OLD), Code.INVALID_RECORD),
-            levels=ALL_LEVELS,
-        ),
-        case(
             "3.1/negative-epoch",
             _NEW,
             (produce(NEW.at(-1), sequence=0, version=OLD), Code.INVALID_PRODUCER_EPOCH),
@@ -125,7 +109,6 @@ def _front_door() -> list[Case]:
             (idempotent(CURRENT.at(0), sequence=5), written(2)),
             (idempotent(CURRENT.at(0), sequence=7), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
             (idempotent(CURRENT.at(-1), sequence=3), Code.INVALID_PRODUCER_EPOCH),
-            levels=ALL_LEVELS,
         ),
         *_front_door_of_plain_batches(),
         *_front_door_of_compacted_topics(),
@@ -138,19 +121,10 @@ def _front_door_of_plain_batches() -> list[Case]:
     two = b"".join(client_batch([b"x"], timestamps_ms=0, producer=(5, 0), sequence=each) for each in (0, 1))
     plain = client_batch([b"x"], timestamps_ms=0)
     return [
-        case(
-            "3.1/control-batch-after-the-coordinator",
-            _NEW,
-            (produce(NEW.at(0), sequence=0, control=True, version=OLD), NOT_ADDED),
-            (add(NEW.at(0), HERE[0]), OK),
-            (produce(NEW.at(0), sequence=0, control=True, version=OLD), Code.INVALID_RECORD),
-            levels=ALL_LEVELS,
-        ),
-        case("3.1/negative-sequence", (idempotent(CURRENT.at(0), sequence=-1), Code.INVALID_RECORD), levels=ALL_LEVELS),
+        case("3.1/negative-sequence", (idempotent(CURRENT.at(0), sequence=-1), Code.INVALID_RECORD)),
         case(
             "3.1/two-batches",
             (produce_all(Write(partition=HERE[0], records=two, transactional=False), tid=None), Code.INVALID_RECORD),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.1/broken-checksum",
@@ -158,40 +132,34 @@ def _front_door_of_plain_batches() -> list[Case]:
                 produce_all(Write(partition=HERE[0], records=plain[:-1] + b"?", transactional=False), tid=None),
                 Code.CORRUPT_MESSAGE,
             ),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.1/two-pairs",
             _NEW,
             (produce_all(Write(**one), Write(partition=HERE[1], pair=NEW.at(1), sequence=0)), SEVERAL),
             (describe(), "Empty NEW 0 unstarted []"),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.1/two-ids",
             _NEW,
             (produce_all(Write(**one), Write(partition=HERE[1], pair=UNKNOWN.at(0), sequence=0)), SEVERAL),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.1/unknown-topic",
             _NEW,
             (produce(NEW.at(0), sequence=0, partition=NO_TOPIC, version=OLD), Code.UNKNOWN_TOPIC_OR_PARTITION),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.1/no-producer-id",
             (idempotent(NO_PAIR, sequence=-1), written(0)),
             (idempotent(NO_PAIR, sequence=-1, count=3), written(1)),
             (producers(), []),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.1/plain-batch-with-an-id",
             _NEW,
             (produce_all(Write(partition=HERE[0], transactional=False)), written(0)),
             (describe(), "Empty NEW 0 unstarted []"),
-            levels=ALL_LEVELS,
         ),
     ]
 
@@ -208,26 +176,15 @@ def _front_door_of_compacted_topics() -> list[Case]:
             (idempotent(CURRENT.at(-1), sequence=5, partition=COMPACTED), KEYLESS),
             (DeleteRecords(partition=COMPACTED, offset=-1), (Code.POLICY_VIOLATION, -1)),
             (DeleteRecords(partition=COMPACTED, offset=9), (Code.POLICY_VIOLATION, -1)),
-            levels=ALL_LEVELS,
         ),
         # A record without a key is looked at no further.
         case(
             "3.1/compacted-without-a-key-and-out-of-range",
             (produce_all(Write(partition=COMPACTED, records=late[0], transactional=False), tid=None), KEYLESS),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.1/time-out-of-range",
             (produce_all(Write(partition=HERE[0], records=late[1], transactional=False), tid=None), TOO_LATE),
-            levels=ALL_LEVELS,
-        ),
-        # The coordinator is asked before the batch is looked at.
-        case(
-            "3.1/compacted-without-a-key-in-a-transaction",
-            _NEW,
-            (produce(NEW.at(0), sequence=0, partition=COMPACTED), KEYLESS),
-            (describe(), "Ongoing NEW 0 [compacted0]"),
-            (abort(NEW.at(0)), granted(NEW.at(1))),
         ),
     ]
 
@@ -238,12 +195,12 @@ def _asked() -> list[Case]:
     for version, (absent, pending) in _ANSWERS_BY_VERSION.items():
         # At level 0 the log cannot hold what an adding client does.
         levels = (1, 2) if version == ADDING else ALL_LEVELS
-        empty, prefix = Given(state="EMPTY"), f"v{version}"
+        prefix = f"v{version}"
         sent = partial(produce, sequence=0, version=version)
         rows: list[tuple[str, Given | None, list[Exchange]]] = [
-            ("stale", empty, [(sent(CURRENT.at(6)), Code.INVALID_PRODUCER_EPOCH)]),
-            ("ahead", empty, [(sent(CURRENT.at(8)), Code.INVALID_PRODUCER_EPOCH)]),
-            ("unknown-producer-id", empty, [(sent(UNKNOWN.at(7)), Code.INVALID_PRODUCER_ID_MAPPING)]),
+            ("stale", EMPTY, [(sent(CURRENT.at(6)), Code.INVALID_PRODUCER_EPOCH)]),
+            ("ahead", EMPTY, [(sent(CURRENT.at(8)), Code.INVALID_PRODUCER_EPOCH)]),
+            ("unknown-producer-id", EMPTY, [(sent(UNKNOWN.at(7)), Code.INVALID_PRODUCER_ID_MAPPING)]),
             ("unknown-id", None, [(sent(UNKNOWN.at(7)), Code.INVALID_PRODUCER_ID_MAPPING)]),
         ]
         rows += [
@@ -259,7 +216,7 @@ def _asked() -> list[Case]:
         rows.append(
             (
                 "added",
-                empty,
+                EMPTY,
                 [
                     (add(CURRENT.at(7), HERE[0]), OK),
                     (sent(CURRENT.at(7)), written(0)),
@@ -272,7 +229,7 @@ def _asked() -> list[Case]:
         rows.append(
             (
                 "one-of-two-added",
-                empty,
+                EMPTY,
                 [(add(CURRENT.at(7), HERE[0]), OK), (produce_all(*both, version=version), same)],
             )
         )
@@ -354,20 +311,17 @@ def _idempotent_sequences() -> list[Case]:
             (idempotent(CURRENT.at(0), sequence=2), written(2)),
             (idempotent(CURRENT.at(0), sequence=0, count=2), written_before(0)),
             (latest("uncommitted"), offset(3)),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.3/duplicate-of-the-fifth-last",
             *five,
             (idempotent(CURRENT.at(0), sequence=1), written_before(1)),
             (idempotent(CURRENT.at(0), sequence=5), written_before(5)),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.3/duplicate-of-the-sixth-last",
             *five,
             (idempotent(CURRENT.at(0), sequence=0), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.3/overlap",
@@ -375,21 +329,18 @@ def _idempotent_sequences() -> list[Case]:
             (idempotent(CURRENT.at(0), sequence=1, count=2), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
             (idempotent(CURRENT.at(0), sequence=2, count=3), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
             (idempotent(CURRENT.at(0), sequence=0, count=4), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.3/gap",
             (idempotent(CURRENT.at(0), sequence=0), written(0)),
             (idempotent(CURRENT.at(0), sequence=2), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
             (idempotent(CURRENT.at(0), sequence=1), written(1)),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.3/any-first-sequence",
             (idempotent(CURRENT.at(3), sequence=17), written(0)),
             (idempotent(CURRENT.at(3), sequence=18), written(1)),
             (producers(), ["CURRENT 3 sequence=18 coordinator=-1 open=-1"]),
-            levels=ALL_LEVELS,
         ),
         *_idempotent_epochs(),
     ]
@@ -403,7 +354,6 @@ def _idempotent_epochs() -> list[Case]:
             (idempotent(CURRENT.at(3), sequence=0), written(0)),
             (idempotent(CURRENT.at(2), sequence=0), Code.INVALID_PRODUCER_EPOCH),
             (idempotent(CURRENT.at(2), sequence=1), Code.INVALID_PRODUCER_EPOCH),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.3/newer-epoch-from-zero",
@@ -411,40 +361,34 @@ def _idempotent_epochs() -> list[Case]:
             (idempotent(CURRENT.at(4), sequence=0), written(1)),
             (idempotent(CURRENT.at(4), sequence=1), written(2)),
             (producers(), ["CURRENT 4 sequence=1 coordinator=-1 open=-1"]),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.3/newer-epoch-not-from-zero",
             (idempotent(CURRENT.at(3), sequence=0), written(0)),
             (idempotent(CURRENT.at(4), sequence=1), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
             (idempotent(CURRENT.at(3), sequence=1), written(1)),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.3/sequences-begin-again",
             (idempotent(CURRENT.at(0), sequence=SEQUENCE_MAX), written(0)),
             (idempotent(CURRENT.at(0), sequence=0), written(1)),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.3/sequences-begin-again-in-a-batch",
             (idempotent(CURRENT.at(0), sequence=SEQUENCE_MAX, count=2), written(0)),
             (idempotent(CURRENT.at(0), sequence=1), written(2)),
             (producers(), ["CURRENT 0 sequence=1 coordinator=-1 open=-1"]),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.3/zero-only-after-the-last",
             (idempotent(CURRENT.at(0), sequence=SEQUENCE_MAX - 1), written(0)),
             (idempotent(CURRENT.at(0), sequence=0), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
             (idempotent(CURRENT.at(0), sequence=SEQUENCE_MAX), written(1)),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.3/highest-epoch",
             (idempotent(CURRENT.at(32767), sequence=0), written(0)),
             (idempotent(CURRENT.at(32766), sequence=0), Code.INVALID_PRODUCER_EPOCH),
-            levels=ALL_LEVELS,
         ),
     ]
 
@@ -452,17 +396,7 @@ def _idempotent_epochs() -> list[Case]:
 def _transactional_sequences() -> list[Case]:
     """3.3 for transactions."""
     old: dict[str, Any] = {"version": VERIFYING}
-    opened = [(add(CURRENT.at(7), HERE[0]), OK), (produce(CURRENT.at(7), sequence=0, **old), written(0))]
-    empty = Given(state="EMPTY")
     return [
-        case(
-            "3.3/new-client-begins-at-zero",
-            _NEW,
-            (produce(NEW.at(0), sequence=1), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
-            (describe(), "Ongoing NEW 0 [here0]"),
-            (produce(NEW.at(0), sequence=0), written(0)),
-            levels=(1, 2),
-        ),
         case(
             "3.3/new-client-begins-at-zero-each-time",
             _NEW,
@@ -477,8 +411,7 @@ def _transactional_sequences() -> list[Case]:
             (add(CURRENT.at(7), HERE[0]), OK),
             (produce(CURRENT.at(7), sequence=5, **old), written(0)),
             (produce(CURRENT.at(7), sequence=6, **old), written(1)),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         case(
             "3.3/first-attempt-bounds-the-first-sequence",
@@ -486,26 +419,14 @@ def _transactional_sequences() -> list[Case]:
             (add(CURRENT.at(7), HERE[0]), OK),
             (produce(CURRENT.at(7), sequence=6, **old), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
             (produce(CURRENT.at(7), sequence=5, **old), written(0)),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         case(
             "3.3/first-attempt-bounds-from-above-only",
             (produce(CURRENT.at(7), sequence=5, **old), Code.TRANSACTION_ABORTABLE),
             (add(CURRENT.at(7), HERE[0]), OK),
             (produce(CURRENT.at(7), sequence=4, **old), written(0)),
-            given=empty,
-            levels=ALL_LEVELS,
-        ),
-        case(
-            "3.3/duplicate-in-a-transaction",
-            *opened,
-            (produce(CURRENT.at(7), sequence=1, count=2, **old), written(1)),
-            (produce(CURRENT.at(7), sequence=1, count=2, **old), written_before(1)),
-            (produce(CURRENT.at(7), sequence=0, **old), written_before(0)),
-            (latest("uncommitted"), offset(3)),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         *_sequences_across_transactions(),
     ]
@@ -515,15 +436,7 @@ def _sequences_across_transactions() -> list[Case]:
     """Gaps, and what is left of a transaction when the next one comes."""
     old: dict[str, Any] = {"version": VERIFYING}
     opened = [(add(CURRENT.at(7), HERE[0]), OK), (produce(CURRENT.at(7), sequence=0, **old), written(0))]
-    empty = Given(state="EMPTY")
     return [
-        case(
-            "3.3/gap-in-a-transaction",
-            *opened,
-            (produce(CURRENT.at(7), sequence=2, **old), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
-            given=empty,
-            levels=ALL_LEVELS,
-        ),
         case(
             "3.3/old-client-goes-on-counting",
             *opened,
@@ -531,8 +444,7 @@ def _sequences_across_transactions() -> list[Case]:
             (add(CURRENT.at(7), HERE[0]), OK),
             (produce(CURRENT.at(7), sequence=2, **old), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
             (produce(CURRENT.at(7), sequence=1, **old), written(2)),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         case(
             "3.3/duplicate-of-the-transaction-before",
@@ -541,8 +453,7 @@ def _sequences_across_transactions() -> list[Case]:
             (add(CURRENT.at(7), HERE[0]), OK),
             (produce(CURRENT.at(7), sequence=0, **old), written_before(0)),
             (producers(), ["CURRENT 7 sequence=0 coordinator=OWN open=-1"]),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         case(
             "3.3/plain-batch-in-a-transaction",
@@ -551,15 +462,13 @@ def _sequences_across_transactions() -> list[Case]:
             (commit(CURRENT.at(7), version=4), OK),
             (describe(), "CompleteCommit CURRENT 7 []"),
             (idempotent(CURRENT.at(7), sequence=1), written(2)),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         case(
             "3.3/newer-epoch-in-an-open-transaction",
             *opened,
             (idempotent(CURRENT.at(8), sequence=0), Code.INVALID_TXN_STATE),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         case(
             "3.3/duplicate-after-the-end-of-a-new-client",

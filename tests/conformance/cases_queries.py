@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 from spark_2pc_sink.codes import Code
 from tests.conformance.cases import (
-    ALL_LEVELS,
     CURRENT,
+    EMPTY,
     NEVER_MS,
     NEW,
     NEWER,
@@ -66,12 +66,11 @@ def _states() -> list[Case]:
             (listed(duration_ms=_MINUTE_MS // 2, version=1), row),
             (listed(duration_ms=60 * _MINUTE_MS), row if state == "EMPTY" else (OK, [], [])),
         ]
-        cases.append(case(f"2.7/{word}", *steps, given=given, levels=ALL_LEVELS))
+        cases.append(case(f"2.7/{word}", *steps, given=given))
     return cases
 
 
 def _others() -> list[Case]:
-    empty = Given(state="EMPTY")
     nothing: Row = (OK, [], [])
     row: Row = (OK, [], [("@T", "CURRENT", "Empty")])
     return [
@@ -79,14 +78,12 @@ def _others() -> list[Case]:
             "2.7/state-nobody-has",
             (listed(states=("Dead",)), nothing),
             (listed(states=("PrepareEpochFence",)), nothing),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         case(
             "2.7/unknown-states-alone",
             (listed(states=("Nonsense", "empty")), (OK, ["Nonsense", "empty"], [])),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         case(
             "2.7/pattern-must-match-all",
@@ -94,22 +91,14 @@ def _others() -> list[Case]:
             (listed(pattern="T"), nothing),
             (listed(pattern=".*T"), row),
             (listed(pattern="case[0-9]*-(T|U)"), row),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
-        case(
-            "2.7/pattern-none-or-empty",
-            (listed(pattern=""), row),
-            (listed(pattern=None), row),
-            given=empty,
-            levels=ALL_LEVELS,
-        ),
+        case("2.7/pattern-none-or-empty", (listed(pattern=""), row), (listed(pattern=None), row), given=EMPTY),
         case(
             "2.7/pattern-that-is-none",
             (listed(pattern="("), (Code.INVALID_REGULAR_EXPRESSION, [], [])),
             (listed(pattern="a**"), (Code.INVALID_REGULAR_EXPRESSION, [], [])),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         *_other_ids(),
     ]
@@ -117,15 +106,13 @@ def _others() -> list[Case]:
 
 def _other_ids() -> list[Case]:
     """Patterns that only RE2 refuses, several ids, unknown ids, and what stays after a transaction."""
-    empty = Given(state="EMPTY")
     both: Row = (OK, [], [("@T", "NEW", "Empty"), ("@U", "NEWER", "Empty")])
     return [
         case(
             "2.7/pattern-of-re2",
             (listed(pattern="(?=x)"), (Code.INVALID_REGULAR_EXPRESSION, [], [])),
             (listed(pattern="(a)\\1"), (Code.INVALID_REGULAR_EXPRESSION, [], [])),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         case(
             "2.7/several-ids",
@@ -133,15 +120,13 @@ def _other_ids() -> list[Case]:
             (init(tid=OTHER_TID), granted(NEWER.at(0))),
             (listed(), both),
             (listed(producer_ids=(NEW,)), (OK, [], both[2][:1])),
-            levels=ALL_LEVELS,
         ),
-        case("2.8/unknown-id", (describe(), Code.TRANSACTIONAL_ID_NOT_FOUND), levels=ALL_LEVELS),
-        case("2.8/empty-id", (describe(""), Code.INVALID_REQUEST), levels=ALL_LEVELS),
+        case("2.8/unknown-id", (describe(), Code.TRANSACTIONAL_ID_NOT_FOUND)),
+        case("2.8/empty-id", (describe(""), Code.INVALID_REQUEST)),
         case(
             "2.8/two-phase",
             (describe(), f"Ongoing CURRENT 7 timeout={NEVER_MS} [shared0]"),
             given=Given(state="ONGOING", timeout_ms=NEVER_MS),
-            levels=ALL_LEVELS,
         ),
         case(
             "2.8/start-stays-after-the-end",
@@ -150,8 +135,7 @@ def _other_ids() -> list[Case]:
             (describe(), "CompleteCommit CURRENT 7 []"),
             (init(), granted(CURRENT.at(8))),
             (describe(), "Empty CURRENT 8 unstarted []"),
-            given=empty,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
     ]
 

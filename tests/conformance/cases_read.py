@@ -6,8 +6,8 @@ from typing import Any
 
 from spark_2pc_sink.codes import Code
 from tests.conformance.cases import (
-    ALL_LEVELS,
     CURRENT,
+    EMPTY,
     HERE,
     NEW,
     NEWER,
@@ -15,7 +15,6 @@ from tests.conformance.cases import (
     OTHER_TID,
     Case,
     Exchange,
-    Given,
     abort,
     add,
     case,
@@ -35,7 +34,6 @@ from tests.conformance.leader_operations import ListOffsets
 from tests.conformance.operations import NO_PAIR
 
 _OLD = 11
-_EMPTY = Given(state="EMPTY")
 _PLAIN = (idempotent(NO_PAIR, sequence=-1), written(0))
 _TWO_IDS = [(init(), granted(NEW.at(0))), (init(tid=OTHER_TID), granted(NEWER.at(0)))]
 _SETTLED = describe()
@@ -59,8 +57,7 @@ def _one() -> list[Case]:
             (read("committed", offset=1), ("high=3 stable=1 aborted=[]", [])),
             (read("committed", offset=2), ("high=3 stable=1 aborted=[]", [])),
             (read("uncommitted", offset=2), ("high=3 stable=1 aborted=None", [data])),
-            given=_EMPTY,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
         *(
             case(
@@ -89,8 +86,7 @@ def _one() -> list[Case]:
                     ),
                 ),
                 (read("committed", offset=4), ("high=4 stable=4 aborted=[]", [])),
-                given=_EMPTY,
-                levels=ALL_LEVELS,
+                given=EMPTY,
             )
             for end in (commit, abort)
         ),
@@ -107,36 +103,27 @@ def _edges() -> list[Case]:
             (read("committed", offset=2), Code.OFFSET_OUT_OF_RANGE),
             (read("uncommitted", offset=2), Code.OFFSET_OUT_OF_RANGE),
             (read("uncommitted", offset=-5), Code.OFFSET_OUT_OF_RANGE),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.5/beyond-the-stable-offset",
             *_opened_at_zero(),
             (read("committed", offset=1), ("high=2 stable=0 aborted=[]", [])),
             (read("committed", offset=3), Code.OFFSET_OUT_OF_RANGE),
-            given=_EMPTY,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
-        case(
-            "3.5/empty",
-            (read("committed"), ("high=0 stable=0 aborted=[]", [])),
-            (latest("committed"), offset(0)),
-            levels=ALL_LEVELS,
-        ),
+        case("3.5/empty", (read("committed"), ("high=0 stable=0 aborted=[]", [])), (latest("committed"), offset(0))),
         case(
             "3.5/earliest",
             _PLAIN,
             (ListOffsets(partition=HERE[0], timestamp_ms=-2), offset(0)),
             (ListOffsets(partition=HERE[0], timestamp_ms=-2, committed=True), offset(0)),
-            levels=ALL_LEVELS,
         ),
         case(
             "3.5/by-timestamp-only-below-the-stable-offset",
             *_opened_at_zero(),
             (ListOffsets(partition=HERE[0], timestamp_ms=0), offset(0)),
             (ListOffsets(partition=HERE[0], timestamp_ms=0, committed=True), offset(-1)),
-            given=_EMPTY,
-            levels=ALL_LEVELS,
+            given=EMPTY,
         ),
     ]
 
@@ -197,18 +184,6 @@ def _several() -> list[Case]:
             ),
             levels=(1, 2),
         ),
-        case(
-            "3.5/one-commits-one-aborts",
-            *both,
-            (commit(NEWER.at(0), **other), granted(NEWER.at(1))),
-            (describe(OTHER_TID), "CompleteCommit NEWER 1 []"),
-            *ended["first"],
-            (
-                read("committed"),
-                ("high=4 stable=4 aborted=[NEW@0]", [first, second, "NEWER 1 COMMIT/OWN@2", "NEW 1 ABORT/OWN@3"]),
-            ),
-            levels=(1, 2),
-        ),
         *_markers(),
     ]
 
@@ -253,13 +228,6 @@ def _markers() -> list[Case]:
             "3.5/marker-of-nothing-is-not-listed",
             (marker(CURRENT.at(7), "ABORT"), OK),
             (read("committed"), ("high=1 stable=1 aborted=[]", ["CURRENT 7 ABORT/0@0"])),
-            levels=ALL_LEVELS,
-        ),
-        case(
-            "3.5/coordinator-epoch-is-in-the-marker",
-            (marker(CURRENT.at(7), "COMMIT", coordinator=9), OK),
-            (read("uncommitted"), ("high=1 stable=1 aborted=None", ["CURRENT 7 COMMIT/9@0"])),
-            levels=ALL_LEVELS,
         ),
     ]
 

@@ -1,29 +1,23 @@
 """The differential fuzzer: random sequences of requests against two servers, compared answer by answer.
 
-    python -m tests.conformance.fuzz                                  # the reference coordinator and Apache Kafka
-    python -m tests.conformance.fuzz --sequences 2000 --seed 7
-    python -m tests.conformance.fuzz --left kafka --right kafka       # tries the fuzzer itself
-    python -m tests.conformance.fuzz --right 127.0.0.1:9092           # a server that runs already
-    python -m tests.conformance.fuzz --seed 123 --sequences 1         # one sequence again
+    FUZZ_SEED=7 FUZZ_SEQUENCES=2000 make test TESTS=tests/conformance/test_fuzz.py    # others, and more of them
+    FUZZ_SEED=123 FUZZ_SEQUENCES=1 make test TESTS=tests/conformance/test_fuzz.py     # one sequence again
 
 A difference is printed with its seed and the shortest sequence that still shows it.
 """
 
 from __future__ import annotations
 
-import argparse
 import secrets
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
 from tests.conformance.lockstep import TOPIC, TOPIC_PARTITIONS, Difference, Lockstep, Side
 from tests.conformance.raw_client import RawClient
-from tests.conformance.servers import SERVERS, coordinator_epoch, find_coordinators, make_topics
+from tests.conformance.servers import coordinator_epoch, find_coordinators, make_topics
 from tests.conformance.steps import PARTITIONS, STEPS, Step, draw
 
 #: Sequences that run at the same time, on partitions of their own: while one waits, another is asked.
@@ -50,7 +44,8 @@ class Finding:
             f"shortest sequence ({len(self.steps)}):",
         ]
         lines += [f"  {each}," for each in self.steps]
-        return "\n".join([*lines, f"to repeat: python -m tests.conformance.fuzz --seed {self.seed} --sequences 1"])
+        again = f"FUZZ_SEED={self.seed} FUZZ_SEQUENCES=1 make test TESTS=tests/conformance/test_fuzz.py"
+        return "\n".join([*lines, f"to repeat: {again}"])
 
 
 @dataclass
@@ -141,30 +136,3 @@ def shorten(servers: Lockstep, finding: Finding, place: int) -> Finding:
         if not shorter or size > 1:
             size //= 2
     return Finding(finding.seed, list(steps), difference)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the fuzzer from the command line; 1 where a difference was found."""
-    parser = argparse.ArgumentParser(prog="tests.conformance.fuzz", description=__doc__.partition("\n")[0])
-    kinds = f"{', '.join(sorted(SERVERS))}, or HOST:PORT of a running server"
-    parser.add_argument("--left", default="reference", help=f"{kinds} (default: reference)")
-    parser.add_argument("--right", default="kafka", help=f"{kinds} (default: kafka)")
-    parser.add_argument("--sequences", type=int, default=200, help="number of sequences (default: 200)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the first sequence; the others follow")
-    parser.add_argument("--steps", type=int, default=STEPS, help="requests in a sequence (default: %(default)s)")
-    parser.add_argument("--transaction-version", type=int, default=2, choices=(0, 1, 2))
-    chosen = parser.parse_args(arguments)
-    with ExitStack() as stack:
-        left, right = (
-            stack.enter_context(SERVERS[name](chosen.transaction_version)) if name in SERVERS else name
-            for name in (chosen.left, chosen.right)
-        )
-        outcome = Fuzzer(left, right, level=chosen.transaction_version).run(
-            chosen.seed, chosen.sequences, length=chosen.steps
-        )
-    print(outcome)
-    return 1 if outcome.findings else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

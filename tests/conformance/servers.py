@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kafka.protocol.admin import CreateTopicsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, wait_until
+from spark_2pc_sink.testing import wait_until
 from tests.conformance.leader_operations import Producers
 from tests.conformance.operations import Add, End, Init, Partition, ask
 from tests.conformance.raw_client import RawClient
@@ -80,24 +79,3 @@ def _have_leaders(client: RawClient, topics: Mapping[str, int]) -> bool:
         and all(each.error_code == 0 and each.leader_id >= 0 for each in found[name].partitions)
         for name, partitions in topics.items()
     )
-
-
-@contextmanager
-def start_kafka(level: int) -> Iterator[str]:
-    """Apache Kafka, as a local process."""
-    with KafkaBroker(transaction_version=level, two_phase_commit=True, properties=KAFKA_PROPERTIES) as broker:
-        yield broker.bootstrap
-
-
-@contextmanager
-def start_reference(level: int) -> Iterator[str]:
-    """The reference coordinator, as a local process."""
-    with ReferenceCoordinator(transaction_version=level, keep_prepared=False) as server:
-        yield server.bootstrap
-
-
-#: Servers that can be started by their name, at a transaction.version.
-SERVERS: Final[Mapping[str, Callable[[int], AbstractContextManager[str]]]] = {
-    "kafka": start_kafka,
-    "reference": start_reference,
-}

@@ -196,33 +196,30 @@ class WireSubject:
 
     def _give(self, client: RawClient, cases: Sequence[Case]) -> None:
         """Write what the cases are given to the transaction log."""
-        now_ms = _now_ms()
+        now_ms, version = _now_ms(), min(self._level, 1)
+        records, blocked = [], []
         for each in cases:
             if each.given is None:
                 continue
             names = self._prepared[each.name].names()
-            if each.given.stuck:
-                _block_markers(client, names)
             known = metadata_of(each.given, names.mark + "T", names, level=self._level, now_ms=now_ms)
-            version = min(self._level, 1)
-            record = LogRecord(
-                partition=0,
-                transactional_id=known.transactional_id,
-                value=TransactionLogValue.of(known, version=version),
-                version=version,
+            value = TransactionLogValue.of(known, version=version)
+            records.append(
+                LogRecord(partition=0, transactional_id=known.transactional_id, value=value, version=version)
             )
-            data = client_batch([record.value_bytes], keys=[record.key_bytes], timestamps_ms=now_ms)
-            write = Write(partition=_TRANSACTION_LOG, records=data, transactional=False)
-            request = Produce(tid=None, writes=(write,), now_ms=now_ms, version=9)
-            code = ask(client, request)[_TRANSACTION_LOG][0]
-            assert code == 0, f"the transaction log answers {code}"
-
-
-def _block_markers(client: RawClient, names: Names) -> None:
-    """Leave the producer with an epoch so high that its partition refuses every later marker."""
-    partition = names.partition(STUCK)
-    high = Marker(pair=(names.producer_ids["CURRENT"], BROKEN_EPOCH), commit=False, partitions=(partition,))
-    assert set(ask(client, Markers(markers=(high,))).values()) == {0}
+            if each.given.stuck:
+                # An epoch so high that its partition refuses every later marker.
+                pair = names.producer_ids["CURRENT"], BROKEN_EPOCH
+                blocked.append(Marker(pair=pair, commit=False, partitions=(names.partition(STUCK),)))
+        assert set(ask(client, Markers(markers=tuple(blocked))).values()) <= {0}
+        values, keys = [each.value_bytes for each in records], [each.key_bytes for each in records]
+        write = Write(
+            partition=_TRANSACTION_LOG,
+            records=client_batch(values, keys=keys, timestamps_ms=now_ms),
+            transactional=False,
+        )
+        code = ask(client, Produce(tid=None, writes=(write,), now_ms=now_ms, version=9))[_TRANSACTION_LOG][0]
+        assert code == 0, f"the transaction log answers {code}"
 
 
 def _is_decided(description: Any) -> bool:
@@ -238,7 +235,7 @@ def _now_ms() -> int:
 SUBJECTS = ("machine", "reference", "kafka")
 _KAFKA = [pytest.mark.kafka, pytest.mark.java]
 #: Those that are servers, as parameters. What Kafka answers is written down, and no change here changes it.
-WIRE_SUBJECTS = ["reference", pytest.param("kafka", marks=[*_KAFKA, pytest.mark.slow])]
+WIRE_SUBJECTS = ["reference", pytest.param("kafka", marks=[*_KAFKA, pytest.mark.thorough])]
 
 _STUCK = "transaction.version 0: Kafka fails half-way and leaves the id pending until it is loaded again"
 #: Where a subject answers otherwise than Kafka on purpose, by subject, transaction.version and case.
@@ -249,7 +246,10 @@ DEPARTURES = {
 
 
 def _marks(subject: str, level: int, case: Case) -> list[pytest.MarkDecorator]:
-    marks = [*_KAFKA, pytest.mark.thorough if level == 1 else pytest.mark.slow] if subject == "kafka" else []
+    marks = [*_KAFKA, pytest.mark.slow if level == 2 else pytest.mark.thorough] if subject == "kafka" else []
+    # At level 1 servers answer as at level 0 or as at level 2, but for what has a say at that level alone.
+    if level == 1 and subject == "reference" and len(case.levels) > 1:
+        marks.append(pytest.mark.thorough)
     departure = DEPARTURES.get((subject, level, case.name))
     return marks if departure is None else [*marks, pytest.mark.xfail(strict=True, reason=departure)]
 

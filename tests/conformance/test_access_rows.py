@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from typing import TypeAlias
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,11 +16,7 @@ from tests.conformance.operations import Init, ask
 from tests.conformance.raw_client import HungUpError, RawClient
 from tests.conformance.servers import find_coordinators
 from tests.conformance.subjects import WIRE_SUBJECTS
-from tests.conftest import StartKafka, _skip
-
-Starter: TypeAlias = Callable[[Mapping[str, str]], str]
-
-_UNSTABLE = {"unstable.api.versions.enable": "true"}
+from tests.conftest import _skip
 
 
 @pytest.fixture(scope="module", params=WIRE_SUBJECTS)
@@ -34,28 +28,6 @@ def subject(request: pytest.FixtureRequest) -> Iterator[AccessSubject]:
             made.close()
     except CapabilityError as error:
         _skip(request.config, str(error))
-
-
-@pytest.fixture(params=WIRE_SUBJECTS)
-def kind(request: pytest.FixtureRequest) -> str:
-    """Who is asked."""
-    kind: str = request.param
-    return kind
-
-
-@pytest.fixture
-def start(request: pytest.FixtureRequest, kind: str) -> Iterator[Starter]:
-    """Start a server of this kind that grants nobody enable2Pc."""
-    with ExitStack() as stack:
-
-        def started(properties: Mapping[str, str]) -> str:
-            if kind == "reference":
-                reference = ReferenceCoordinator(two_phase_commit=False, properties=properties)
-                return stack.enter_context(reference).bootstrap
-            start_kafka: StartKafka = request.getfixturevalue("start_kafka")
-            return start_kafka(properties=properties).bootstrap
-
-        yield started
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -82,21 +54,15 @@ NOT_GRANTED = (
 )
 
 
-def test_two_phase_commit_that_the_broker_does_not_grant(start: Starter) -> None:
-    with RawClient(start(_UNSTABLE)) as client:
-        find_coordinators(client)
-        assert [ask(client, request)[0] for request, _ in NOT_GRANTED] == [code for _, code in NOT_GRANTED]
-
-
 @pytest.mark.parametrize(("request_", "code"), NOT_GRANTED)
 def test_two_phase_commit_that_the_pure_coordinator_does_not_grant(request_: Init, code: Code) -> None:
     answer = MachineSubject(2, two_phase_commit_enable=False).ask(request_)
     assert (answer[0] if isinstance(answer, tuple) else answer) == code
 
 
-def test_version_6_is_not_offered_unless_unstable_versions_are(start: Starter) -> None:
+def test_version_6_is_not_offered_unless_unstable_versions_are() -> None:
     """2.1: the connection is closed."""
-    with RawClient(start({})) as client:
+    with ReferenceCoordinator(two_phase_commit=False) as server, RawClient(server.bootstrap) as client:
         find_coordinators(client)
         with pytest.raises(HungUpError):
             ask(client, init(tid="unstable", version=6))

@@ -1,4 +1,4 @@
-"""Versions that kafka-python has no messages of: TxnOffsetCommit 6, ApiVersions 5, DeleteGroups 3."""
+"""Versions that kafka-python has no messages of: TxnOffsetCommit 6, ApiVersions 5."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kafka.protocol.consumer import JoinGroupRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.protocol.codec import ApiVersionsRequest, DeleteGroupsRequest, TxnOffsetCommitRequest
+from spark_2pc_sink.reference.protocol.codec import ApiVersionsRequest, TxnOffsetCommitRequest
 from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.conformance.operations import End, Init, Pair, ask
 from tests.conformance.raw_client import RawClient
@@ -73,29 +72,6 @@ class Asked:
             (each.topic_id, [(one.partition_index, one.error_code) for one in each.partitions]) for each in answered
         ]
 
-    def join(self, group: str) -> None:
-        """Become the group's member."""
-        first = self._join(group, "")
-        assert self._join(group, first.member_id).error_code == 0
-
-    def _join(self, group: str, member: str) -> Any:
-        make = JoinGroupRequest
-        request = make(
-            group_id=group,
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            member_id=member,
-            group_instance_id=None,
-            protocol_type="consumer",
-            protocols=[make.JoinGroupRequestProtocol(name="range", metadata=bytes(10))],
-        )
-        return self.client.call(request, 7)
-
-    def delete(self, *groups: str) -> dict[str, tuple[int, str | None]]:
-        """DeleteGroups; code and text of each."""
-        answered = self.client.call(DeleteGroupsRequest(groups_names=list(groups)), 3)
-        return {each.group_id: (each.error_code, each.error_message) for each in answered.results}
-
 
 @pytest.fixture(scope="module", params=WIRE_SUBJECTS)
 def asked(request: pytest.FixtureRequest, provider: Provider) -> Iterator[Asked]:
@@ -133,9 +109,3 @@ def test_offsets_of_a_transaction_by_topic_id(asked: Asked) -> None:
     assert asked.commit(at, (own, [0]), generation=3) == [(own, [(0, 25)])]
     assert asked.commit((at[0], at[1] + 1), (own, [0])) == [(own, [(0, 47)])]
     assert ask(asked.client, End(tid=TID, pair=at, commit=True, version=5))[0] == 0
-
-
-def test_groups_are_deleted_with_a_text(asked: Asked) -> None:
-    """Kafka has none for these codes."""
-    asked.join("full")
-    assert asked.delete("none", "", "full") == {"none": (69, None), "": (69, None), "full": (68, None)}

@@ -24,6 +24,12 @@ BROKERS |= {f"{name}, in background": settings | {"in_background": True} for nam
 each_broker = pytest.mark.parametrize("broker", [*BROKERS])
 
 
+def some_brokers(*names: str) -> pytest.MarkDecorator:
+    """Pairs of faults, with these brokers; with the others every night."""
+    kinds = [pytest.param(each, marks=() if each in names else pytest.mark.thorough) for each in BROKERS]
+    return pytest.mark.parametrize("broker", kinds)
+
+
 def script(world: World) -> dict[str, bool | None]:
     """A start, then transactions one after the other, the last one rolled back; what each block has told."""
     told: dict[str, bool | None] = {}
@@ -69,21 +75,6 @@ def test_an_answer_that_is_there_costs_the_next_block_nothing() -> None:
     assert not world.in_doubt()
 
 
-@pytest.mark.parametrize("lost", ["request", "answer"])
-def test_a_lost_end_is_made_good_by_the_next_block(lost: str) -> None:
-    """Which is told nothing of that."""
-    world = World(in_background=True)
-    world.writer.recover()
-    points = World(in_background=True)
-    points.writer.recover()
-    points.run("first")
-    world.fault = Fault(points.points - (lost == "request"), "fail")
-    assert world.run("first") is True
-    assert world.run("second") is True
-    assert world.fault == Fault()
-    world.check()
-
-
 def points_of(broker: str) -> int:
     world = World(**BROKERS[broker])
     script(world)
@@ -111,8 +102,8 @@ def failing(*_: object, **__: object) -> None:
     raise LostConnectionError
 
 
-@each_broker
-@pytest.mark.parametrize("time_out", [False, True])
+@some_brokers("stock", "two phase commit, in background")
+@pytest.mark.parametrize("time_out", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_kill_at_any_point_and_one_at_any_point_of_the_recovery(broker: str, time_out: bool) -> None:
     for first in range(points_of(broker)):
         for second in count():
@@ -143,7 +134,7 @@ def test_a_request_that_fails_at_any_point_while_the_process_goes_on(broker: str
         survive(world, told)
 
 
-@each_broker
+@some_brokers("two phase commit")
 def test_a_failure_and_then_a_kill_at_any_later_point(broker: str) -> None:
     for at in range(points_of(broker)):
         for later in count(1):

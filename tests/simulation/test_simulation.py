@@ -27,7 +27,6 @@ from tests.simulation.explore import (
     Applied,
     Caught,
     Mutant,
-    Tally,
     Violation,
     as_test,
     hunt,
@@ -37,7 +36,6 @@ from tests.simulation.explore import (
     trace,
 )
 from tests.simulation.schedule import (
-    GO,
     PROFILES,
     PROMISED,
     TABLE_ALONE,
@@ -45,7 +43,6 @@ from tests.simulation.schedule import (
     Choices,
     RandomChoices,
     Schedule,
-    ScheduleError,
 )
 from tests.simulation.world import World
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
@@ -100,17 +97,6 @@ def test_every_single_fault_is_survived(profile: str) -> None:
     assert [(str(each.schedule), each.checker, each.text) for each in tally.reported] == []
 
 
-@pytest.mark.parametrize(
-    "profile",
-    # `make simulate` runs thousands of them in each.
-    [pytest.param("tv2", marks=pytest.mark.thorough), "tv2-2pc-keep", pytest.param("tv0", marks=pytest.mark.thorough)],
-)
-def test_many_faults_are_survived(profile: str) -> None:
-    tally = run_random(profile, range(300), faults_max=command.RANDOM_FAULTS_MAX)
-    assert tally.schedules == 300
-    assert [(str(each.schedule), each.checker, each.text) for each in tally.reported] == []
-
-
 def test_every_kind_of_fault_is_offered_somewhere() -> None:
     kinds = {value for name, value in vars(faults).items() if name.isupper() and isinstance(value, str)}
     kinds -= {*faults.LOSING, faults.KAFKA, faults.PRODUCE, faults.SQL, faults.COMMIT, faults.SPARK}
@@ -158,14 +144,7 @@ def test_a_halt_without_a_lost_commit_is_not_excused() -> None:
 # --- the same again ----------------------------------------------------------------------------------------------
 
 
-def test_a_schedule_is_read_back_from_its_text() -> None:
-    schedule = Schedule("tv2", ((3, "crash"), (17, "lose-reply")))
-    assert str(schedule) == "tv2@3:crash@17:lose-reply"
-    assert Schedule.parse(str(schedule)) == schedule
-    assert Schedule.parse("tv2") == Schedule("tv2")
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(3))
 def test_what_chance_found_is_found_again(seed: int) -> None:
     """The schedule that a random run took leads to the same requests, choices and outcome."""
     chosen = RandomChoices(Schedule("tv2"), seed, faults_max=6)
@@ -174,13 +153,6 @@ def test_what_chance_found_is_found_again(seed: int) -> None:
     lines, violations = trace(Schedule("tv2", tuple(chosen.taken)))
     assert lines == world.traced
     assert violations == check(world)
-
-
-def test_a_fault_that_is_not_possible_there_is_refused() -> None:
-    choices = Choices(Schedule("tv2", ((0, "hang"),)))
-    with pytest.raises(ScheduleError, match=r"choice point 0 offers .*, not hang"):
-        choices.choose(("crash",))
-    assert Choices(Schedule("tv2")).choose(("crash",)) == GO
 
 
 def test_an_actor_passes_its_error_on() -> None:
@@ -206,24 +178,14 @@ def test_there_are_enough_mutants_and_each_checker_is_named_once() -> None:
 @pytest.mark.parametrize(
     ("name", "checker"),
     [
-        ("EndTxn before COMMIT", None),
         ("no owed state: an aborted decision is noted as done", "no loss"),
         ("replay check off by one: a replay runs again", "no duplicate"),
         ("resend without digest check", "agreement"),
-        ("a batch of the same id is skipped unseen", "no loss"),
-        ("a batch that the row has left behind runs again", "no duplicate"),
-        ("resend without the owed state's decision", "nothing undecided"),
-        ("one pair for two transactions below version 2", "pairs"),
-        ("abort after EndTxn(commit) without an answer", "resends"),
-        ("a superseded driver claims again", "claims"),
-        ("an empty batch commits a transaction", "progress"),
-        ("letters are not sent again", "dead letter topic"),
-        ("unknown COMMIT settled by a plain read", None),
         ("no InitProducerId at the end of recovery", None),
     ],
 )
 def test_a_mutant_is_caught(name: str, checker: str | None) -> None:
-    """`make simulate` hunts all of them; these stand for the checkers. None: several can be the first."""
+    """`make simulate` hunts all of them. None: several checkers can be the first."""
     caught = hunt(mutant(name), seed=1, schedules_max=2_000)
     assert caught.violation is not None
     assert checker in (None, caught.violation.checker)
@@ -257,32 +219,19 @@ def test_a_violation_is_shown_with_its_trace_and_the_command_for_it(capsys: pyte
     assert "cannot run tv2@16:lose-reply: choice point 16 offers crash, " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("sound", [True, False])
-def test_the_last_lines_say_what_was_found(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, sound: bool
-) -> None:
+def test_the_last_lines_say_what_was_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """One fault in one profile, and two mutants, one of which changes nothing: the run fails unless all are caught."""
     caught = Caught("caught", 3, Violation(Schedule("tv2", ((11, "hang"),)), "no duplicate", "…"))
-    found = [caught, caught if sound else Caught("not caught", 2_000, None)]
+    found = [caught, Caught("not caught", 2_000, None)]
     monkeypatch.setattr(command, "_hunt", lambda _options, _pool: found)
     small = ["--profiles", "tv2", "--pairs", "none", "--random", "0", "--processes", "1", "--seed", "7"]
-    assert command.main(small) == (0 if sound else 1)
+    assert command.main(small) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "seed 7, 1 processes"
     assert re.fullmatch(r"schedules=\d{3} violations=0", lines[-2])
-    assert lines[-1] == f"mutants=2 caught={2 if sound else 1}"
+    assert lines[-1] == "mutants=2 caught=1"
     assert "hang" in command._line(caught)
     assert "NOT CAUGHT" in command._line(Caught("not caught", 2_000, None))
-
-
-def test_violations_and_failures_are_counted() -> None:
-    with Applied(mutant("replay check off by one: a replay runs again")):
-        tally = run_children(Schedule("tv2"))
-    assert 0 < tally.violations < tally.schedules
-    assert len(tally.reported) <= tally.violations
-    total = Tally()
-    total.add(tally)
-    assert (total.schedules, total.violations) == (tally.schedules, tally.violations)
 
 
 # --- the database ------------------------------------------------------------------------------------------------

@@ -178,23 +178,6 @@ def test_data_behind_the_marker_hangs_and_can_be_aborted(
     wait_for(broker, name, "first", "second")
 
 
-def test_a_partition_outside_of_the_ongoing_transaction_hangs(
-    broker: Broker, topic: MakeTopic, transactional_id: str, tool: TransactionTool
-) -> None:
-    """The coordinator will end partition 0 and not partition 1. Aborting 1 leaves the transaction as it is."""
-    name = topic(broker=broker, partitions=2)
-    with writer_on(broker, transactional_id, name) as writer:
-        open_rows(writer, "mine")
-        produce_raw(broker.bootstrap, TopicPartition(name, 1), pair_of(writer))
-        (found,) = tool.find_hanging(topic=name, max_timeout_ms=0)
-        assert (found.partition, found.producer_id) == (1, pair_of(writer).producer_id)
-        assert f"does not include {name}-1" in found.reason
-        pair = ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
-        tool.abort(name, 1, producer=pair, coordinator_epoch=found.coordinator_epoch)
-        writer.commit_transaction()
-    wait_for(broker, name, "mine")
-
-
 # --- transactions that a coordinator knows -----------------------------------------------------------------------
 
 
@@ -213,20 +196,6 @@ def test_abort_refuses_an_ongoing_transaction(
         assert f"force-terminate --bootstrap-server {broker.bootstrap} --transactional-id {transactional_id}" in err
         writer.commit_transaction()
     wait_for(broker, name, "a", "b")
-
-
-def test_why_abort_refuses(broker: Broker, topic: MakeTopic, transactional_id: str, tool: TransactionTool) -> None:
-    """B17: written all the same, the marker makes the commit a lie: it succeeds, and readers see nothing."""
-    name = topic(broker=broker, partitions=1)
-    with writer_on(broker, transactional_id, name) as writer, Cluster(options_for(broker.bootstrap)) as cluster:
-        open_rows(writer, "lost")
-        queries = TransactionQueries(cluster, lambda: 0)
-        assert queries.write_abort_marker(TopicPartition(name, 0), pair_of(writer), coordinator_epoch=0) == 0
-        writer.commit_transaction()
-        wait_until_ended(tool, transactional_id)
-    with writer_on(broker, transactional_id, name) as writer:
-        commit_rows(writer, "next")
-    wait_for(broker, name, "next")
 
 
 @pytest.mark.parametrize("two_phase", [True, False], ids=["2pc", "timeout"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +20,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]
 
 TICKET_S = 4
 ROWS = 100
-#: How long an expired ticket stays the only one, at most twice.
-LATE_S = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -49,56 +46,6 @@ def written(kafka: KerberosKafka, transactional_id: str) -> int:
     return sum((record.value or b"").startswith(transactional_id.encode()) for record in found)
 
 
-class LateRenewal:
-    """Gets a new ticket when the one before has expired, as somebody does who is always too late.
-
-    Args:
-        kafka: the realm and the keys.
-    """
-
-    def __init__(self, kafka: KerberosKafka) -> None:
-        self._kafka = kafka
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._renew)
-        self.tickets = 0
-
-    def _renew(self) -> None:
-        while not self._ends.wait(LATE_S):
-            if not self._kafka.realm.has_ticket:
-                self._kafka.realm.run("kinit", "-k", "-t", str(self._kafka.client_keytab), "orders")
-                self.tickets += 1
-
-    def __enter__(self) -> LateRenewal:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
-
-
-@pytest.mark.usefixtures("environment")
-def test_tickets_expire_in_the_middle_of_a_transaction_and_are_renewed_by_kinit(
-    kafka: KerberosKafka, transactional_id: str
-) -> None:
-    """The writer waits for each new one, as for a broker that is away."""
-    count = 0
-    with (
-        LateRenewal(kafka) as renewal,
-        TransactionalWriter(transactional_id=transactional_id, kafka=kafka.properties(), topic="t") as writer,
-    ):
-        writer.init_transactions()
-        writer.begin_transaction()
-        tickets_before, began_s = renewal.tickets, time.monotonic()
-        while renewal.tickets < tickets_before + 2:
-            assert time.monotonic() - began_s < 20 * TICKET_S
-            writer.append(table_of(ROWS, first=count * ROWS, prefix=transactional_id))
-            writer.flush()
-            count += 1
-        writer.commit_transaction()
-    assert written(kafka, transactional_id) == count * ROWS
-
-
 def test_a_keytab_renews_tickets_by_itself(
     kafka: KerberosKafka, environment: pytest.MonkeyPatch, transactional_id: str
 ) -> None:
@@ -121,13 +68,4 @@ def test_without_a_ticket_the_error_says_so_at_the_deadline(kafka: KerberosKafka
     """B25: the login is tried until then, since a ticket may come."""
     options = KafkaOptions.parse(kafka.properties(max_block_ms=2_000))
     with Cluster(options) as cluster, pytest.raises(KafkaTimeoutError, match=r"No Kerberos credentials available"):
-        cluster.features()
-
-
-def test_a_service_name_that_the_realm_does_not_know_is_told(
-    kafka: KerberosKafka, environment: pytest.MonkeyPatch
-) -> None:
-    environment.setenv("KRB5_CLIENT_KTNAME", str(kafka.client_keytab))
-    options = KafkaOptions.parse(kafka.properties(max_block_ms=2_000, sasl_kerberos_service_name="kafka"))
-    with Cluster(options) as cluster, pytest.raises(KafkaTimeoutError, match=r"kafka/localhost.*not found"):
         cluster.features()

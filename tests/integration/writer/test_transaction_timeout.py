@@ -52,11 +52,3 @@ def test_a_short_request_may_wait_longer(impatient: str) -> None:
     """C12: for a lock, for instance, or for a standby that a COMMIT waits for."""
     with Database(impatient, SETTINGS).requests("test", lock_timeout_ms=10_000) as connection:
         connection.execute(text(LONGER))
-
-
-def test_a_short_transaction_may_take_longer(impatient: str) -> None:
-    """C12: that of reading and making the table."""
-    with Database(impatient, SETTINGS).transaction(
-        "test", lock_timeout_ms=10_000, statement_timeout_ms=10_000
-    ) as connection:
-        connection.execute(text(LONGER))

@@ -14,8 +14,6 @@ from tests.integration.reference.clients.reading import DEADLINE_S
 
 pytestmark = pytest.mark.java
 
-START_MS = 1_700_000_000_000
-
 
 @pytest.fixture
 def admin(java: JavaClients) -> Any:
@@ -75,35 +73,6 @@ def test_describes_and_changes_configs(java: JavaClients, admin: Any, client_bro
         return bool(found[of_topic].get("retention.ms").value() == "23456789")
 
     wait_until(changed, deadline_s=DEADLINE_S, what="the changed config")
-
-
-def test_lists_offsets(
-    java: JavaClients, admin: Any, client_broker: Broker, topic: MakeTopic, transactional_id: str
-) -> None:
-    name = topic(partitions=1, broker=client_broker)
-    producer = java.producer()
-    for moment in (1_000, 3_000, 2_000):
-        record = java.kafka.clients.producer.ProducerRecord(name, 0, START_MS + moment, None, "value")
-        java.result(producer.send(record))
-    open_one = begin(java, transactional_id, name, "open")
-    classes = java.kafka.clients.admin
-    partition, spec = java.partition(name, 0), classes.OffsetSpec
-    isolation = java.kafka.common.IsolationLevel
-
-    def offset(of: Any, level: Any = isolation.READ_UNCOMMITTED) -> int:
-        listed = admin.listOffsets({partition: of}, classes.ListOffsetsOptions(level))
-        return int(java.result(listed.all())[partition].offset())
-
-    assert (offset(spec.earliest()), offset(spec.latest()), offset(spec.latest(), isolation.READ_COMMITTED)) == (
-        0,
-        4,
-        3,
-    )
-    assert offset(spec.maxTimestamp()) == 3
-    assert [offset(spec.forTimestamp(START_MS + moment)) for moment in (1_000, 1_001, 3_000)] == [0, 1, 1]
-    open_one.abortTransaction()
-    java.settle(transactional_id)
-    assert offset(spec.latest(), isolation.READ_COMMITTED) == 5
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------
@@ -186,22 +155,6 @@ def producer_state(java: JavaClients, admin: Any, topic: str, transactional_id: 
     producers = java.result(admin.describeProducers([partition]).all())[partition].activeProducers()
     (found,) = [producer for producer in producers if producer.producerId() == producer_id]
     return found
-
-
-def test_describes_producers(
-    java: JavaClients, admin: Any, client_broker: Broker, topic: MakeTopic, transactional_id: str
-) -> None:
-    name = topic(partitions=1, broker=client_broker)
-    producer = begin(java, transactional_id, name, "one", "two")
-    found = producer_state(java, admin, name, transactional_id)
-    assert (found.producerEpoch(), found.lastSequence()) == (0, 1)
-    assert found.currentTransactionStartOffset().getAsLong() == 0
-    producer.commitTransaction()
-    java.settle(transactional_id)
-    found = producer_state(java, admin, name, transactional_id)
-    # The marker carries the next epoch, of which there is no batch yet (KIP-890).
-    assert (found.producerEpoch(), found.lastSequence()) == (1, -1)
-    assert not found.currentTransactionStartOffset().isPresent()
 
 
 def test_aborts_a_transaction_on_one_partition(

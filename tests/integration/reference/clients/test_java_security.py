@@ -81,7 +81,7 @@ def _certificate(folder: Path, authority: Path) -> Path:
     scope="module",
     params=[
         # That the test is right; the other, that the reference coordinator is.
-        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.slow]),
+        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]),
         pytest.param("reference", marks=pytest.mark.kafka),
     ],
 )

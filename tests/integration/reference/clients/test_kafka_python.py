@@ -15,10 +15,7 @@ from kafka.structs import OffsetAndMetadata
 from spark_2pc_sink.testing import wait_until
 from tests.conftest import MakeTopic
 from tests.harness.providers import Broker
-from tests.integration.reference.clients.reading import DEADLINE_S, balance, committed_values, take, values
-
-PARTITIONS = 4
-EXPECTED = [f"{who}-{number}" for who in ("alone", "both") for number in range(PARTITIONS)]
+from tests.integration.reference.clients.reading import DEADLINE_S, committed_values, take, values
 
 # A call of kafka-python's producer has no deadline of its own.
 pytestmark = pytest.mark.timeout(90)
@@ -111,35 +108,6 @@ def join(make: MakeClient, group_id: str, topic: str, **settings: object) -> Any
 def poll(consumer: Any) -> list[str]:
     # Half a second: a call that is cut short while the group rebalances may begin again with its next call, for ever.
     return [record.value.decode() for records in consumer.poll(timeout_ms=500).values() for record in records]
-
-
-def assigned(consumer: Any) -> set[int]:
-    return {partition.partition for partition in consumer.assignment()}
-
-
-def balanced(members: list[Any], shares: list[int]) -> list[str]:
-    return balance(members, shares, poll=poll, assigned=assigned)
-
-
-def test_members_share_partitions_and_take_over(
-    client_broker: Broker, topic: MakeTopic, group_id: str, make: MakeClient
-) -> None:
-    """A second member joins and leaves; no record is lost or read twice."""
-    name = topic(partitions=PARTITIONS, broker=client_broker)
-    producer = make(KafkaProducer)
-    first = join(make, group_id, name)
-    balanced([first], [4])
-    second = join(make, group_id, name)
-    balanced([first, second], [2, 2])
-    for partition in range(PARTITIONS):
-        send(producer, name, f"both-{partition}", partition=partition)
-    read = take(lambda: [*poll(first), *poll(second)], PARTITIONS)
-    second.close()
-    read += balanced([first], [4])
-    for partition in range(PARTITIONS):
-        send(producer, name, f"alone-{partition}", partition=partition)
-    read += take(lambda: poll(first), PARTITIONS)
-    assert sorted(read) == EXPECTED
 
 
 # --- admin -----------------------------------------------------------------------------------------------------------

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
-from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, wait_until
+from spark_2pc_sink.testing import ReferenceCoordinator, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from tests.conftest import or_skip
 from tests.integration.reference.clients.copying_apps import (
@@ -29,9 +28,6 @@ from tests.integration.reference.clients.copying_apps import (
 KILLS = int(os.environ.get("SPARK_2PC_KILLS", "5"))
 pytestmark = [pytest.mark.thorough, pytest.mark.kafka, pytest.mark.java, pytest.mark.timeout(300 + 120 * KILLS)]
 
-T = TypeVar("T")
-NO_LEADER_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
-
 #: What is fed twice between two kills; a transaction takes a few dozen.
 CHUNK = 200
 PROGRESS_DEADLINE_S = 120
@@ -39,11 +35,10 @@ PROGRESS_DEADLINE_S = 120
 KILL_DELAY_S = 0.2
 
 
-@pytest.fixture(params=["reference", "kafka"])
-def own_broker(request: pytest.FixtureRequest) -> Iterator[LocalBroker]:
-    kind = {"kafka": KafkaBroker, "reference": ReferenceCoordinator}[request.param]
-    or_skip(request.config, find_streams)
-    with or_skip(request.config, lambda: kind(two_phase_commit=False)) as broker:
+@pytest.fixture
+def own_broker(pytestconfig: pytest.Config) -> Iterator[LocalBroker]:
+    or_skip(pytestconfig, find_streams)
+    with ReferenceCoordinator(two_phase_commit=False) as broker:
         yield broker
 
 
@@ -58,25 +53,9 @@ def end_of(broker: LocalBroker, topic: str = "out") -> int:
     """The last stable offset: grows with each transaction that ends."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "end", "isolation.level": "read_committed"})
     try:
-        return asked(lambda: int(consumer.get_watermark_offsets(TopicPartition(topic, 0), 10)[1]))
+        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), 10)[1])
     finally:
         consumer.close()
-
-
-def asked(question: Callable[[], T]) -> T:
-    """The answer, once the partition has a leader: a broker that is back serves before that."""
-    found: list[T] = []
-
-    def answered() -> bool:
-        try:
-            found.append(question())
-        except KafkaException as error:
-            if error.args[0].code() not in NO_LEADER_YET:
-                raise
-        return bool(found)
-
-    wait_until(answered, deadline_s=PROGRESS_DEADLINE_S, what="a leader", interval_s=0.2)
-    return found[0]
 
 
 def wait_for_progress(app: CopyingApp, beyond: int) -> None:
@@ -113,7 +92,7 @@ def test_each_record_comes_once_however_often_program_and_broker_are_killed(app:
 
     def all_out() -> bool:
         app.keep_running()
-        return len(asked(lambda: app.committed("out"))) >= len(fed)
+        return len(app.committed("out")) >= len(fed)
 
     wait_until(all_out, deadline_s=PROGRESS_DEADLINE_S, what=f"{len(fed)} records", interval_s=1)
     app.check(fed)

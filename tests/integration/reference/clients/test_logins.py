@@ -40,7 +40,7 @@ def make_scram_user(bootstrap: str) -> None:
     scope="module",
     params=[
         # That the test is right; the other, that the reference coordinator is.
-        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.slow]),
+        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]),
         pytest.param("reference", marks=pytest.mark.kafka),
     ],
 )

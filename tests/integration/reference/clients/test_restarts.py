@@ -6,32 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator
-from tests.conftest import MakeTopic, or_skip
-from tests.harness.providers import Broker
+from spark_2pc_sink.testing import ReferenceCoordinator
+from tests.conftest import MakeTopic
 from tests.integration.reference.clients.java_client import JavaClients, JavaProcess
 
 
-@pytest.fixture(
-    params=[
-        # That the test is right, which no change here changes; the other, that the reference coordinator is.
-        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]),
-        pytest.param("reference", marks=pytest.mark.kafka),
-    ]
-)
-def own_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    def start() -> Broker:
-        if request.param == "kafka":
-            return KafkaBroker().__enter__()
-        return ReferenceCoordinator(two_phase_commit=False).__enter__()
-
-    broker = or_skip(request.config, start)
-    yield broker
-    broker.close()
+@pytest.fixture
+def own_broker() -> Iterator[ReferenceCoordinator]:
+    with ReferenceCoordinator(two_phase_commit=False) as running:
+        yield running
 
 
 @pytest.fixture
-def own_java(java_process: JavaProcess, own_broker: Broker) -> Iterator[JavaClients]:
+def own_java(java_process: JavaProcess, own_broker: ReferenceCoordinator) -> Iterator[JavaClients]:
     clients = JavaClients(java_process, own_broker.bootstrap)
     yield clients
     clients.close()
@@ -39,7 +26,7 @@ def own_java(java_process: JavaProcess, own_broker: Broker) -> Iterator[JavaClie
 
 @pytest.mark.java
 def test_java_transaction_survives_a_crash(
-    own_java: JavaClients, own_broker: Broker, topic: MakeTopic, transactional_id: str
+    own_java: JavaClients, own_broker: ReferenceCoordinator, topic: MakeTopic, transactional_id: str
 ) -> None:
     """Acknowledged records, the open transaction and the sequence numbers are there after SIGKILL."""
     name = topic(partitions=2, broker=own_broker)
@@ -59,7 +46,7 @@ def test_java_transaction_survives_a_crash(
 
 @pytest.mark.java
 def test_java_group_survives_a_restart(
-    own_java: JavaClients, own_broker: Broker, topic: MakeTopic, group_id: str
+    own_java: JavaClients, own_broker: ReferenceCoordinator, topic: MakeTopic, group_id: str
 ) -> None:
     """The member keeps its partitions, the group its offsets."""
     name = topic(partitions=2, broker=own_broker)

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
-from spark_2pc_sink.reference.coordinator.states import StateId
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
@@ -82,36 +79,3 @@ async def test_data_a_transaction_and_control_batches(tmp_path: Path, tool: list
     ]
     assert re.findall(r"endTxnMarker: (\w+) coordinatorEpoch: (\d+)", text) == [("ABORT", "4"), ("COMMIT", "4")]
     assert re.findall(r"payload: (\w+)", text) == ["plain", "too", "aborted", "committed", "c"]
-
-
-async def test_the_transaction_log(tmp_path: Path, tool: list[str]) -> None:
-    """TransactionLogKey and TransactionLogValue v1 with tags, and a tombstone. A tag that Kafka has not it skips."""
-    value = TransactionLogValue(
-        producer_id=42,
-        producer_epoch=101,
-        timeout_ms=60_000,
-        state=StateId.PREPARE_COMMIT,
-        partitions=frozenset({TopicPartition("orders", 0), TopicPartition("orders", 1)}),
-        last_update_ms=NOW_MS,
-        start_ms=NOW_MS - 5,
-        previous_producer_id=42,
-        client_transaction_version=2,
-        timeout_after_keep_ms=30_000,
-    )
-    records = [
-        LogRecord(partition=0, transactional_id="sink", value=value),
-        LogRecord(partition=0, transactional_id="gone", value=None),
-    ]
-
-    log = opened(tmp_path, "__transaction_state")
-    log.append_records([(record.key_bytes, record.value_bytes) for record in records], now_ms=NOW_MS)
-    await log.sync()
-    log.close()
-    text = dump(tool, "--files", str(tmp_path / "00000000000000000000.log"), "--transaction-log-decoder")
-    assert [each["isvalid"] for each in batches_in(text)] == ["true"]
-    assert re.findall(r'"transactionalId":"(\w+)"', text) == ["sink", "gone"]
-    for part in ('"producerId":42', '"producerEpoch":101', '"topic":"orders"', '"partitionIds":[0,1]'):
-        assert part in text
-    assert '"previousProducerId":42' in text
-    assert '"clientTransactionVersion":2' in text
-    assert "payload: <DELETE>" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -30,7 +30,6 @@ from tests.conformance.operations import (
     ListTransactions,
     Offset,
     Operation,
-    Pair,
     Partition,
     ProducerId,
     ask,
@@ -59,10 +58,13 @@ _STATES: Final = ("Empty", "Ongoing", "CompleteCommit", "CompleteAbort")
 #: The list of pairs of producers without a transactional id.
 _PLAIN: Final = IDS
 
-#: A pair as both sides have it: the how-manieth producer id of the sequence, and the epoch.
-Held: TypeAlias = tuple[int, int]
-#: What a step asks, on one side.
-Maker: TypeAlias = Callable[["Side"], Any]
+
+class Ordinal(int):
+    """A producer id as both sides have it: the how-manieth of the sequence."""
+
+
+#: A pair as both sides have it.
+Held: TypeAlias = tuple[Ordinal, int]
 
 
 @dataclass
@@ -86,10 +88,10 @@ class Side:
         self.producer_ids = []
         self.bases = {each: ask(self.client, ListOffsets(partition=each))[1] for each in partitions}
 
-    def pair(self, held: Held) -> Pair:
-        """The pair with this server's number."""
-        known = held[0] < len(self.producer_ids)
-        return (self.producer_ids[held[0]] if known else UNKNOWN_PRODUCER_ID), held[1]
+    def fill(self, operation: Operation) -> Any:
+        """The operation with this server's numbers."""
+        filled = walk(operation, self._fill)
+        return replace(filled, only=tuple(self.producer_ids)) if isinstance(filled, Producers) else filled
 
     def name(self, result: Any) -> Any:
         """A result in terms that both servers share."""
@@ -106,6 +108,13 @@ class Side:
         except HungUpError:
             self.client = self.client.reconnected()
             return _HUNG_UP
+
+    def _fill(self, value: Any) -> Any:
+        if isinstance(value, Ordinal):
+            return self.producer_ids[value] if value < len(self.producer_ids) else UNKNOWN_PRODUCER_ID
+        if isinstance(value, Offset):
+            return self.bases[value.partition] + value
+        return self.coordinator_epoch if isinstance(value, CoordinatorEpoch) else None
 
     def _name(self, value: Any) -> Any:
         if isinstance(value, ProducerId):
@@ -180,13 +189,13 @@ class Lockstep:
             return Difference(index, *parted.seen)
         return None
 
-    def ask(self, make: Maker) -> Any:
+    def ask(self, operation: Operation) -> Any:
         """What both sides answer.
 
         Raises:
             _PartedError: they answer differently.
         """
-        operations = [make(side) for side in self._sides]
+        operations = [side.fill(operation) for side in self._sides]
         answers = self._exchange(operations)
         end = time.monotonic() + _PASSING_DEADLINE_S
         while answers[0] != answers[1] and _is_passing(answers) and time.monotonic() < end:
@@ -214,7 +223,7 @@ class Lockstep:
 
     def open_transactions(self, partition: Partition) -> list[tuple[Held, int]]:
         """Those that still hold readers back: the pair, and where."""
-        entries = self.ask(lambda side: Producers(partition=partition, only=tuple(side.producer_ids)))
+        entries = self.ask(Producers(partition=partition))
         return [((_number(each[0]), each[1]), each[4]) for each in entries if each[4] >= 0]
 
     def _exchange(self, operations: Sequence[Operation]) -> list[Any]:
@@ -235,7 +244,7 @@ class _Sequence:
         self._pairs: list[list[Held]] = [[] for _ in range(IDS + 1)]
         self._next: dict[tuple[Held, Partition], int] = {}
         #: Step, request, and the pair that produced.
-        self._made: list[tuple[Step, Maker, Held]] = []
+        self._made: list[tuple[Step, Operation, Held]] = []
         self._stuck: set[str] = set()
 
     def step(self, step: Step) -> None:
@@ -258,25 +267,13 @@ class _Sequence:
             for held, _ in self._servers.open_transactions(partition):
                 self._end(held, partition)
             for committed in (False, True):
-                self._servers.ask(
-                    lambda side, c=committed, p=partition: Fetch(partition=p, offset=side.bases[p], committed=c)  # type: ignore[misc]
-                )
-                self._servers.ask(lambda _, c=committed, p=partition: ListOffsets(partition=p, committed=c))  # type: ignore[misc]
-        self._servers.ask(lambda _: FetchOffsets(group=self._mark, partitions=self._partitions, stable=True))
+                self._servers.ask(Fetch(partition=partition, offset=Offset(0, partition), committed=committed))
+                self._servers.ask(ListOffsets(partition=partition, committed=committed))
+        self._servers.ask(FetchOffsets(group=self._mark, partitions=self._partitions, stable=True))
 
     def _end(self, held: Held, partition: Partition) -> None:
-        self._servers.ask(
-            lambda side: Markers(
-                markers=(
-                    Marker(
-                        pair=side.pair(held),
-                        commit=False,
-                        partitions=(partition,),
-                        coordinator_epoch=side.coordinator_epoch,
-                    ),
-                )
-            )
-        )
+        marker = Marker(pair=held, commit=False, partitions=(partition,), coordinator_epoch=CoordinatorEpoch(0))
+        self._servers.ask(Markers(markers=(marker,)))
 
     def _tid(self, step: Step) -> str:
         return f"{self._mark}-{step.tid}"
@@ -284,7 +281,7 @@ class _Sequence:
     def _held(self, step: Step, index: int | None = None) -> Held:
         pairs = self._pairs[step.tid if index is None else index]
         if not pairs:
-            return UNKNOWN_PRODUCER_ID, max(0, step.shift)
+            return Ordinal(UNKNOWN_PRODUCER_ID), max(0, step.shift)
         found = pairs[max(0, len(pairs) - 1 - step.back)]
         return found[0], max(0, found[1] + step.shift)
 
@@ -312,101 +309,79 @@ class _Sequence:
     def _sequence(self, step: Step, held: Held, partition: Partition) -> int:
         return max(0, self._next.get((held, partition), 0) + step.sequence)
 
-    def _make(self, step: Step) -> Maker:
+    def _make(self, step: Step) -> Operation:
         """The request of a step: everything is decided here, but for what each server chose itself."""
-        tid, held = self._tid(step), self._held(step)
-        places = tuple(self._partitions[index] for index in step.partitions)
         if step.kind.startswith("init"):
-            return self._make_init(step, tid, held)
+            return self._make_init(step)
         if step.kind.startswith("produce"):
-            return self._make_produce(step, tid, places)
+            return self._make_produce(step)
         if step.kind == "marker":
-            return self._make_marker(step, held, places)
-        return {**self._writing(step, tid, held, places), **self._reading(step, tid, held, places)}[step.kind]
-
-    def _writing(self, step: Step, tid: str, held: Held, places: tuple[Partition, ...]) -> dict[str, Maker]:
-        group, version = self._mark, step.version
-        offsets = tuple((place, step.count * 10) for place in places)
-        added = Add(tid=tid, pair=NO_PAIR, partitions=places, version=version)
-        asked = replace(added, verify=True)
-        group_added = AddOffsets(tid=tid, pair=NO_PAIR, group=group, version=version)
-        committed = CommitOffsets(tid=tid, pair=NO_PAIR, group=group, offsets=offsets, version=version)
-        ended = End(tid=tid, pair=NO_PAIR, commit=step.flag, version=version)
-        return {
-            "add": lambda side: replace(added, pair=side.pair(held)),
-            "add by a leader": lambda side: replace(added, pair=side.pair(held)),
-            "verify": lambda side: replace(asked, pair=side.pair(held)),
-            "add offsets": lambda side: replace(group_added, pair=side.pair(held)),
-            "commit offsets": lambda side: replace(committed, pair=side.pair(held)),
-            "end": lambda side: replace(ended, pair=side.pair(held)),
+            return self._make_marker(step)
+        held, group, flag = self._held(step), self._mark, step.flag
+        places = tuple(self._partitions[index] for index in step.partitions)
+        place, offsets = places[0], tuple((each, step.count * 10) for each in places)
+        listed: dict[str, Any] = {
+            "states": (_STATES[step.count], "Nonsense") if flag else (),
+            "producer_ids": (held[0],) if step.shift else (),
         }
-
-    def _reading(self, step: Step, tid: str, held: Held, places: tuple[Partition, ...]) -> dict[str, Maker]:
-        place, flag = places[0], step.flag
-        beyond = step.count if step.back else 0
-        states = (_STATES[step.count], "Nonsense") if flag else ()
-        listed = ListTransactions(prefix=self._mark, states=states, version=step.version)
-        return {
-            "producers": lambda side: Producers(partition=place, only=tuple(side.producer_ids)),
-            "fetch": lambda side: Fetch(partition=place, offset=side.bases[place] + beyond, committed=flag),
-            "list offsets": lambda _: ListOffsets(partition=place, committed=flag),
-            "fetch offsets": lambda _: FetchOffsets(group=self._mark, partitions=self._partitions, stable=flag),
-            "describe": lambda _: Describe(tid=tid),
-            "list": lambda side: replace(listed, producer_ids=(side.pair(held)[0],) if step.shift else ()),
+        usual: dict[str, Any] = {"tid": self._tid(step), "pair": held, "version": step.version}
+        made: dict[str, Operation] = {
+            "add": Add(**usual, partitions=places),
+            "add by a leader": Add(**usual, partitions=places),
+            "verify": Add(**usual, partitions=places, verify=True),
+            "add offsets": AddOffsets(**usual, group=group),
+            "commit offsets": CommitOffsets(**usual, group=group, offsets=offsets),
+            "end": End(**usual, commit=flag),
+            "producers": Producers(partition=place),
+            "fetch": Fetch(partition=place, offset=Offset(step.count if step.back else 0, place), committed=flag),
+            "list offsets": ListOffsets(partition=place, committed=flag),
+            "fetch offsets": FetchOffsets(group=group, partitions=self._partitions, stable=flag),
+            "describe": Describe(tid=self._tid(step)),
+            "list": ListTransactions(prefix=self._mark, version=step.version, **listed),
         }
+        return made[step.kind]
 
-    def _make_init(self, step: Step, tid: str, held: Held) -> Maker:
-        name = None if step.kind == "init plain" else tid
-        usual = Init(
-            tid=name, version=step.version, two_phase=step.kind == "init two-phase", keep=step.kind == "init keep"
+    def _make_init(self, step: Step) -> Init:
+        return Init(
+            tid=None if step.kind == "init plain" else self._tid(step),
+            held=self._held(step) if step.kind == "init with a pair" else NO_PAIR,
+            version=step.version,
+            two_phase=step.kind == "init two-phase",
+            keep=step.kind == "init keep",
         )
-        if step.kind != "init with a pair":
-            return lambda _: usual
-        return lambda side: replace(usual, held=side.pair(held))
 
-    def _make_produce(self, step: Step, tid: str, places: tuple[Partition, ...]) -> Maker:
+    def _make_produce(self, step: Step) -> Produce:
         plain, broken = step.kind == "produce plain", step.kind == "produce broken"
         held = self._produced_as(step)
-        sequences = [self._sequence(step, held, place) for place in places]
-
-        def make(side: Side) -> Produce:
-            writes = tuple(
-                Write(
-                    partition=place,
-                    pair=side.pair(held),
-                    sequence=sequence,
-                    count=step.count,
-                    transactional=not plain,
-                    broken=broken and step.flag,
-                    control=broken and not step.flag,
-                )
-                for place, sequence in zip(places, sequences, strict=True)
+        writes = tuple(
+            Write(
+                partition=place,
+                pair=held,
+                sequence=self._sequence(step, held, place),
+                count=step.count,
+                transactional=not plain,
+                broken=broken and step.flag,
+                control=broken and not step.flag,
             )
-            return Produce(tid=None if plain else tid, writes=writes, now_ms=self._now_ms, version=step.version)
-
-        return make
-
-    def _make_marker(self, step: Step, held: Held, places: tuple[Partition, ...]) -> Maker:
-        # Epochs ahead of the coordinator's would leave its own markers refused for ever: not of its producers.
-        chosen = self._held(step, _PLAIN) if step.shift > 0 else held
-        level = step.count - 1 if step.version >= 2 else 0
-        return lambda side: Markers(
-            markers=(
-                Marker(
-                    pair=side.pair(chosen),
-                    commit=step.flag,
-                    partitions=places,
-                    coordinator_epoch=side.coordinator_epoch if step.sequence >= 0 else -1,
-                    transaction_version=level,
-                ),
-            ),
-            version=step.version,
+            for place in (self._partitions[index] for index in step.partitions)
         )
+        return Produce(tid=None if plain else self._tid(step), writes=writes, now_ms=self._now_ms, version=step.version)
+
+    def _make_marker(self, step: Step) -> Markers:
+        marker = Marker(
+            # Epochs ahead of the coordinator's would leave its own markers refused for ever: not of its producers.
+            pair=self._held(step, _PLAIN if step.shift > 0 else None),
+            commit=step.flag,
+            partitions=tuple(self._partitions[index] for index in step.partitions),
+            coordinator_epoch=CoordinatorEpoch(0) if step.sequence >= 0 else -1,
+            transaction_version=step.count - 1 if step.version >= 2 else 0,
+        )
+        return Markers(markers=(marker,), version=step.version)
 
 
-def _number(name: Any) -> int:
+def _number(name: Any) -> Ordinal:
     """The how-manieth producer id a name stands for."""
-    return int(name.removeprefix("producer ")) if isinstance(name, str) else UNKNOWN_PRODUCER_ID
+    return Ordinal(name.removeprefix("producer ") if isinstance(name, str) else UNKNOWN_PRODUCER_ID)
 
 
 def _is_decided(description: Any) -> bool:

@@ -6,8 +6,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
+from spark_2pc_sink.ids import NO_PRODUCER_ID
 from spark_2pc_sink.reference.coordinator.records import TransactionLogValue
-from spark_2pc_sink.reference.coordinator.states import NO_PRODUCER_ID
 from tests.conformance.leader_operations import Fetch
 from tests.conformance.operations import Partition, ProducerId
 from tests.unit.reference.batches import seen

@@ -113,6 +113,12 @@ def test_the_key_is_the_transactional_id() -> None:
     assert key_version(encode_key("orders")) == KEY_VERSION
 
 
+def test_a_tombstone_is_read_back_as_one() -> None:
+    record = LogRecord(partition=3, transactional_id="orders", value=None)
+    assert record.value_bytes is None
+    assert LogRecord.decode(3, record.key_bytes, record.value_bytes) == record
+
+
 def test_next_producer_epoch_is_tag_3_not_2() -> None:
     """KIP-939 says tag 2, which a 4.x broker would read as ClientTransactionVersion; the schema says 3."""
     encoded = replace(EMPTY, next_producer_epoch=5).encode(1)

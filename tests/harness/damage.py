@@ -139,27 +139,6 @@ def lose_tail(broker: LocalBroker, topic: str, keep: dict[int, int]) -> None:
     broker.start()
 
 
-def append_batch(broker: LocalBroker, topic: str, batch: bytes, *, partition: int = 0) -> int:
-    """Put a batch behind all others of a partition that no broker would take from a producer; its offset.
-
-    The broker is stopped in good order and started again, so that it looks into no segment.
-    """
-    broker.stop()
-    (folder,) = broker._directory.rglob(f"{topic}-{partition}")
-    (segment,) = folder.glob("*.log")
-    content = segment.read_bytes()
-    offset, place = 0, 0
-    while place < len(content):
-        base, length = _BATCH_HEAD.unpack_from(content, place)
-        (delta,) = _LAST_OFFSET_DELTA.unpack_from(content, place + _LAST_OFFSET_DELTA_AT)
-        offset, place = base + delta + 1, place + _BATCH_HEAD.size + length
-    _, length = _BATCH_HEAD.unpack_from(batch)
-    with segment.open("ab") as file:
-        file.write(_BATCH_HEAD.pack(offset, length) + batch[_BATCH_HEAD.size :])
-    broker.start()
-    return int(offset)
-
-
 def _cut(segment: Path, offset: int) -> None:
     """Keep the record batches of a log file that begin before an offset."""
     content, place = segment.read_bytes(), 0

@@ -6,15 +6,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-import pytest
-
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.testing.local_broker import LocalBroker
-from spark_2pc_sink.wire.record_batch import Compression
 from tests.conformance.raw_client import RawClient, code_of
-from tests.conftest import StartKafka
-from tests.harness.bombs import bomb, cut_off
-from tests.harness.damage import append_batch
+from tests.harness.bombs import bomb
 from tests.harness.json_contract import read_output
 from tests.harness.written_pair import TABLE, WrittenPair, rows_of
 from tests.integration.verification.conftest import MakePair
@@ -63,19 +57,3 @@ def test_a_batch_of_a_megabyte_that_becomes_one_gigabyte(make_pair: MakePair) ->
         "decompresses to more than 100000000 bytes; kafka-dump-log.sh shows its producer"
     ) in found.why
     assert found.peak_mib - usual.peak_mib < GROWTH_MIB_MAX
-
-
-@pytest.mark.slow
-def test_lz4_that_ends_within_its_first_block(start_kafka: StartKafka, make_pair: MakePair) -> None:
-    """D13: Kafka takes none such. Where a log has one, an assertion of librdkafka 2.16 ends the process."""
-    broker = start_kafka(two_phase_commit=True)
-    assert isinstance(broker, LocalBroker)
-    pair = make_pair(upsert=False, broker=broker)
-    pair.write(rows_of(0))
-    batch = cut_off(Compression.LZ4, left_bytes=100)
-    offset = append_batch(broker, pair.topic, batch)
-    found = verify(pair)
-    assert found.code == NOT_CHECKED
-    assert (
-        f"the batch at offset {offset} of {pair.topic}-0, {len(batch)} bytes: its LZ4 data cannot be read:" in found.why
-    )

@@ -10,6 +10,14 @@ from tests.harness.damage import HISTORY, STATE, back_up, restore
 from tests.harness.written_pair import TABLE, WrittenPair
 from tests.integration.verification.conftest import BATCHES, MakePair
 
+#: Kind -> key, batch and side of each difference that test_one_row makes.
+KINDS = {
+    "missing_in_table": ("id=1003", 1, None),
+    "differing": ("id=3007", 3, None),
+    "twice": ("id=2009", None, "table"),
+    "missing_in_kafka": ("id=77", None, None),
+}
+
 
 def found(pair: WrittenPair, **counts: int) -> list[Difference]:
     """The differences, which are these and no others."""
@@ -22,7 +30,7 @@ def place_of(difference: Difference) -> dict[str, object]:
     return {"topic": difference.topic, "partition": difference.partition, "offset": difference.offset}
 
 
-def test_untouched_sides_are_the_same(pair: WrittenPair) -> None:
+def test_one_row(pair: WrittenPair) -> None:
     report = assert_same_on_both_sides(**pair.sides())
     rows = len({row[0] for batch in BATCHES for row in batch}) if pair.upsert else sum(map(len, BATCHES))
     assert (report.records, report.rows) == (sum(map(len, BATCHES)), rows)
@@ -30,64 +38,41 @@ def test_untouched_sides_are_the_same(pair: WrittenPair) -> None:
         (number, True, True) for number in range(len(BATCHES))
     ]
     assert (report.columns, report.up_to, report.not_checked) == (("id", "payload"), len(BATCHES) - 1, ())
-
-
-def test_a_deleted_row_fails_an_assertion(pair: WrittenPair) -> None:
+    pair.sql(f"ALTER TABLE {TABLE} DROP CONSTRAINT IF EXISTS {TABLE}_pkey")
     pair.sql(f"DELETE FROM {TABLE} WHERE id = 1003")
     with pytest.raises(AssertionError, match="id=1003"):
         assert_same_on_both_sides(**pair.sides())
+    pair.sql(f"UPDATE {TABLE} SET payload = payload || ' ' WHERE id = 3007")
+    pair.sql(f"INSERT INTO {TABLE} SELECT * FROM {TABLE} WHERE id = 2009")
+    pair.sql(f"INSERT INTO {TABLE} VALUES (77, 'by hand')")
+    differences: dict[str, Difference] = {each.kind: each for each in found(pair, **dict.fromkeys(KINDS, 1))}
+    assert {kind: (each.key, each.batch, each.side) for kind, each in differences.items()} == KINDS
+    for kind, number in (("missing_in_table", 1003), ("differing", 3007)):
+        assert place_of(differences[kind]) == pair.place(number)
+    assert differences["differing"].text.startswith("payload is ")
+    assert (differences["differing"].row or {})["id"] == 3007
 
 
 @pytest.mark.parametrize(
-    ("statement", "kind", "number", "batch"),
-    [
-        (f"DELETE FROM {TABLE} WHERE id = 1003", "missing_in_table", 1003, 1),
-        (f"UPDATE {TABLE} SET payload = payload || ' ' WHERE id = 3007", "differing", 3007, 3),
-        (f"INSERT INTO {TABLE} SELECT * FROM {TABLE} WHERE id = 2009", "twice", 2009, None),
-        (f"INSERT INTO {TABLE} VALUES (77, 'by hand')", "missing_in_kafka", 77, None),
-    ],
-    ids=["deleted", "changed", "doubled", "by another program"],
+    ("upsert", "counts"), [(False, {"missing_in_table": 45}), (True, {"missing_in_table": 40, "differing": 5})]
 )
-def test_one_row(pair: WrittenPair, statement: str, kind: str, number: int, batch: int | None) -> None:
-    if kind == "twice":
-        pair.sql(f"ALTER TABLE {TABLE} DROP CONSTRAINT IF EXISTS {TABLE}_pkey")
-    pair.sql(statement)
-    (difference,) = found(pair, **{kind: 1})
-    assert (difference.key, difference.batch) == (f"id={number}", batch)
-    if batch is not None:
-        assert place_of(difference) == pair.place(number)
-    assert difference.side == ("table" if kind == "twice" else None)
-    if kind == "differing":
-        assert difference.text.startswith("payload is ")
-        assert difference.row is not None
-        assert difference.row["id"] == 3007
-
-
-def test_a_table_that_was_restored_from_a_backup(make_pair: MakePair) -> None:
-    """What came after the backup is missing, and everything else is there."""
-    pair = make_pair(upsert=False)
+def test_a_table_that_was_restored_from_a_backup(make_pair: MakePair, upsert: bool, counts: dict[str, int]) -> None:
+    """What came after the backup is missing, or is as it was before; everything else is there."""
+    pair = make_pair(upsert=upsert)
     pair.write(*BATCHES[:2])
     back_up(pair)
     pair.write(*BATCHES[2:])
     restore(pair, TABLE)
-    differences = found(pair, missing_in_table=len(BATCHES[2]) + len(BATCHES[3]))
+    differences = found(pair, **counts)
     assert {difference.batch for difference in differences} <= {2, 3}
+    changed = {(difference.key, difference.batch) for difference in differences if difference.kind == "differing"}
+    assert changed == ({(f"id={number}", 2) for number in range(5)} if upsert else set())
 
 
-def test_an_upserted_table_that_was_restored_has_rows_of_before(make_pair: MakePair) -> None:
-    pair = make_pair(upsert=True)
-    pair.write(*BATCHES[:2])
-    back_up(pair)
-    pair.write(*BATCHES[2:])
-    restore(pair, TABLE)
-    differences = found(pair, missing_in_table=40, differing=5)
-    changed = [difference for difference in differences if difference.kind == "differing"]
-    assert {difference.key for difference in changed} == {f"id={number}" for number in range(5)}
-    assert {difference.batch for difference in changed} == {2}
-
-
-def test_a_database_that_was_restored_from_a_backup(pair: WrittenPair) -> None:
+def test_a_database_that_was_restored_from_a_backup(make_pair: MakePair) -> None:
     """State row, history and table: no batch claims what Kafka has beyond the backup."""
+    pair = make_pair(upsert=False)
+    pair.write(*BATCHES)
     back_up(pair)
     pair.write([(4_000 + number, "after") for number in range(6)])
     restore(pair, TABLE, STATE, HISTORY)

@@ -11,8 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO, TypeAlias
 
-from confluent_kafka import OFFSET_END, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Message, Producer
 
 from jdbc_state import Decision, SqlStateStore
 from spark_2pc_sink import Records, Rows, VerifyReport, verify
@@ -78,14 +77,9 @@ class Sides:
         layout: Mapping[str, Any] | None = None,
         **how: Any,
     ) -> None:
-        """A claim that notes the layout, and one batch.
+        """A claim that notes the layout, and one batch of rows, whose field ``id`` is the key of the record.
 
-        Args:
-            rows: parameters of the statement, as JSON. The field ``id`` is the key of the record.
-            statement: writes one row.
-            values: of the records; by default the rows.
-            layout: what the claim notes of the sink.
-            how: see `batch`.
+        The values of the records are by default the rows; for ``how`` see `batch`.
         """
         self.claim(layout)
         keys = [str(row["id"]) if "id" in row else None for row in rows]
@@ -106,11 +100,7 @@ class Sides:
         """One batch in the sink's order: its records, its rows with the decision, and the end of the transaction.
 
         Args:
-            sent: the records.
-            statements: write the rows, each with its parameters.
-            row_count: how many these are.
-            outputs: the same of each output, for the history.
-            end: how far it came.
+            outputs: how many rows each output has, for the history.
             between: called when the first record is in the log and the others are not.
             count: as the number of records in the history, where that is to be wrong.
         """
@@ -149,14 +139,6 @@ class Sides:
                 producer.commit_transaction(DEADLINE_S)
             if end == "done" and records:
                 store.mark_done(name, row.generation, prepared)
-
-    def delete_records(self, before: Mapping[int, int] | None = None) -> None:
-        """Cut the first offsets of partitions off, as retention does; without numbers, all of the topic."""
-        ends = {0: OFFSET_END, 1: OFFSET_END} if before is None else before
-        client = AdminClient({"bootstrap.servers": self.broker.bootstrap})
-        places = [TopicPartition(self.topic, number, offset) for number, offset in ends.items()]
-        for answer in client.delete_records(places).values():
-            answer.result()
 
     def verify(self, **options: Any) -> VerifyReport:
         """What verify says; of this table unless another is named."""

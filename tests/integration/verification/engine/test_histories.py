@@ -48,25 +48,3 @@ def test_a_topic_that_was_deleted_and_made_anew(sides: Sides) -> None:
     report = sides.verify()
     assert report.counts == {"topic_remade": 1, "missing_in_kafka": 10}, str(report)
     assert [each.same for each in report.batches] == [False, True]
-
-
-def test_a_log_that_has_lost_a_beginning_that_the_history_does_not_know(sides: Sides) -> None:
-    """That is retention, and its rows cannot be told from foreign ones."""
-    sides.write(rows(0, 20))
-    sides.write(rows(100, 20))
-    ((_, last),) = [at for name, at in sides.batch_offsets[0].items() if name.endswith("-0")]
-    sides.sql("DELETE FROM kafka_transaction_state_history WHERE batch_id IS NULL OR batch_id = 0")
-    sides.delete_records({0: last + 1})
-    report = sides.verify()
-    assert report.verdict == "same", str(report)
-    assert any("are unknown" in part.why for part in report.not_checked)
-    sides.sql("DELETE FROM target WHERE id = 107")
-    assert sides.verify().counts == {"missing_in_table": 1}
-
-
-def test_a_table_that_nobody_names(sides: Sides) -> None:
-    sides.write(rows(0, 10))
-    report = sides.verify(table=None)
-    assert (report.verdict, report.rows, report.batches[0].same) == ("inconclusive", None, True)
-    assert report.reason is not None
-    assert "--table" in report.reason.remedy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink import Records, Rows, VerifyReport
-from spark_2pc_sink.errors import ConfigurationError
 from tests.integration.verification.written_sides import Sent, Sides, WrittenOutputs
 
 LINE = "explode(lines) AS line"
@@ -20,6 +20,7 @@ TABLES = (
     "CREATE TABLE names (name text)",
     "CREATE TABLE paid (id bigint)",
 )
+TOLD = ("orders", "lines", "names")
 COUNTS = {"orders": 3, "lines": 3, "names": 3, "paid": 2}
 
 
@@ -93,9 +94,8 @@ def test_every_table_has_its_topic(shop: WrittenOutputs, tmp_path: Path) -> None
     assert (report.verdict, report.counts, report.records) == ("inconclusive", {}, 18), str(report)
     assert "where='paid'" in reasons(report)["table paid"]
     assert "paid" in str(report)
-    for table, rows in (("orders", 6), ("lines", 6), ("names", 6)):
-        alone = shop.verify(table=table)
-        assert (alone.verdict, alone.rows) == ("same", rows), str(alone)
+    alone = shop.verify(table="lines")
+    assert (alone.verdict, alone.rows) == ("same", 6), str(alone)
 
     for change in (
         "DELETE FROM orders WHERE id = 1",
@@ -118,18 +118,7 @@ def test_every_table_has_its_topic(shop: WrittenOutputs, tmp_path: Path) -> None
     assert {"orders/APPLY.md", "orders/rows_missing_in_table.copy", "names/rows_missing_in_table.copy"} <= written
     # The record has other field names than the table, so that no file of records can be made of its rows.
     assert "lines/records_for_another_producer.jsonl" in written
-    assert {table for _, table, _ in named(shop.verify(since=1))} == {"orders", "lines"}
     assert {table for _, table, _ in named(shop.verify(batch=0))} == {"orders", "names"}
-
-
-def test_a_record_that_another_program_sent_is_found_by_its_topic(shop: WrittenOutputs) -> None:
-    write(shop)
-    lines = topics_of(shop)[1]
-    shop.sides.topic, before = lines, shop.sides.topic
-    shop.sides.send(("s9", {"id": 9, "sku": "s9", "n": 9}), transactional_id=f"{before}-other")
-    report = shop.verify()
-    assert report.counts == {"gap": 1, "missing_in_table": 1}, str(report)
-    assert {(each.table, each.topic) for each in report.differences} == {("lines", lines), (None, lines)}
 
 
 def test_an_open_transaction_is_compared_with_every_table_that_its_topics_tell(shop: WrittenOutputs) -> None:
@@ -139,12 +128,10 @@ def test_an_open_transaction_is_compared_with_every_table_that_its_topics_tell(s
     orders, lines, names = topics_of(shop)
     for change, share, found in (
         ("SELECT 1", "all", {"orders": 3, "lines": 3, "names": 3}),
-        ("DELETE FROM lines WHERE order_id = 11", "some", {"orders": 3, "lines": 2, "names": 3}),
         ("DELETE FROM lines WHERE order_id >= 10", "some", {"orders": 3, "lines": 0, "names": 3}),
-        ("DELETE FROM orders WHERE id >= 10", "some", {"orders": 0, "lines": 0, "names": 3}),
-        ("DELETE FROM names WHERE name LIKE 'n1_'", "none", {"orders": 0, "lines": 0, "names": 0}),
+        ("DELETE FROM orders WHERE id >= 10; DELETE FROM names WHERE name LIKE 'n1_'", "none", dict.fromkeys(TOLD, 0)),
     ):
-        shop.sides.sql(change)
+        shop.sides.sql(change.replace("%", "%%"))
         report = shop.verify(open_transaction=True, wait_ms=100)
         opened = report.open_transaction
         assert opened is not None
@@ -153,87 +140,13 @@ def test_an_open_transaction_is_compared_with_every_table_that_its_topics_tell(s
         assert [each.topics for each in opened.tables] == [(orders,), (lines,), (names,), ()]
         assert report.verdict == ("same" if share == "all" else "different")
         assert (("missing_in_table", "lines", "key s12") in named(report)) is (found["lines"] == 0), str(report)
-        assert "where='paid'" in reasons(report)["table paid"]
+        assert json.loads(json.dumps(report.as_json()))["open_transaction"]["share"] == share
     alone = shop.verify(open_transaction=True, table="names", wait_ms=100).open_transaction
     assert alone is not None
     assert (alone.share, alone.records) == ("none", 3)
-
-
-def test_an_open_transaction_where_a_topic_tells_two_tables_and_another_none(
-    shop: WrittenOutputs, topic: Callable[..., str]
-) -> None:
-    orders, large = shop.sides.topic, topic()
-    tables = [Rows("orders", mode="upsert", keys=["id"]), Rows("names", columns={"name": "name"})]
-    shop.start([Records(orders), Records(large, where="id > 10"), *tables])
-    sent = [(None, {"id": n, "name": f"n{n}"}) for n in (1, 2)]
-    rows = "(VALUES (1, 'n1'), (2, 'n2')) AS o (id, name)"
-    shop.write(
-        {orders: sent, large: [(None, {"id": 11})]},
-        f"INSERT INTO orders SELECT * FROM {rows}",
-        f"INSERT INTO names SELECT name FROM {rows}",
-        committed=False,
-    )
-    for change, share in (("SELECT 1", "all"), ("DELETE FROM names", "some"), ("DELETE FROM orders", "none")):
-        shop.sides.sql(change)
-        report = shop.verify(open_transaction=True, wait_ms=100)
-        opened = report.open_transaction
-        assert opened is not None
-        # Of the two tables that one topic tells, the one that lacks most counts.
-        assert (opened.share, opened.records, opened.in_table) == (share, 2, 2 * (share == "all")), str(report)
-        assert reasons(report)[f"records of {large}"] == "no table that is compared has their rows"
-    shop.sides.sql("DROP TABLE names")
-    shop.sides.sql("DROP TABLE orders")
+    shop.sides.open_producers.pop().abort_transaction(30)
     report = shop.verify(open_transaction=True, wait_ms=100)
-    assert report.open_transaction is not None
-    assert (report.verdict, report.open_transaction.share) == ("inconclusive", "unknown")
-    assert "no such table" in reasons(report)["table orders"]
-
-
-def test_what_is_said_of_one_table_needs_its_name(shop: WrittenOutputs) -> None:
-    write(shop)
-    for said in ({"keys": ["id"]}, {"topic": topics_of(shop)[0]}):
-        with pytest.raises(ConfigurationError, match="the sink has several"):
-            shop.verify(**said)
-    with pytest.raises(ConfigurationError, match="tables: orders, lines, names, paid"):
-        shop.verify(table="nothing")
-    with pytest.raises(ConfigurationError, match="must be a topic that the sink writes"):
-        shop.verify(table="orders", topic="nowhere")
-    # Somebody knows better than the sink's note: the ids of what is paid are in no topic, and this one has more.
-    report = shop.verify(table="paid", topic=topics_of(shop)[0])
-    assert report.counts == {"missing_in_table": 1}, str(report)
-    assert shop.verify(table="paid", topic=topics_of(shop)[1], record_columns="id = 1 + (value->>'n')::int").counts
-
-
-def test_outputs_that_came_later(shop: WrittenOutputs, topic: Callable[..., str]) -> None:
-    orders, renamed, later = shop.sides.topic, topic(), topic()
-    table = Rows("orders", mode="upsert", keys=["id"])
-    shop.writes = [table]
-    shop.write({}, "INSERT INTO orders VALUES (1, 'untold')", rows={"orders": 1})
-    shop.start([Records(orders), table])
-    shop.write({orders: [(None, {"id": 2, "name": "a"})]}, "INSERT INTO orders VALUES (2, 'a')", rows={"orders": 1})
-    report = shop.verify()
-    assert (report.verdict, report.rows) == ("same", 1), str(report)
-    assert "no topic had the rows of batch 0 to 0" in reasons(report)["rows without a record (table orders)"]
-    assert "digests of batches" not in reasons(report)
-
-    # The topic has another name now, and a table more gets its rows: those of earlier batches are not looked for there.
-    two: list[Records | Rows] = [Records(renamed), table, Rows("names", columns={"name": "name"})]
-    shop.start(two)
-    both = ("INSERT INTO orders VALUES (3, 'b')", "INSERT INTO names VALUES ('b')")
-    shop.write({renamed: [(None, {"id": 3, "name": "b"})]}, *both, rows={"orders": 1, "names": 1})
-    report = shop.verify()
-    assert (report.verdict, report.counts) == ("same", {}), str(report)
-    assert [(each.table, set(each.topics), each.rows) for each in report.tables] == [
-        ("orders", {orders, renamed}, 2),
-        ("names", {renamed}, 1),
-    ]
-    shop.sides.sql("DELETE FROM orders WHERE id = 2")
-    shop.sides.sql("DELETE FROM names")
-    assert {(each.table, each.topic) for each in shop.verify().differences} == {("orders", orders), ("names", renamed)}
-
-    # Two outputs write one topic: no record says of which it is.
-    shop.start([Records(later), Records(later, value="name"), table])
-    assert "several outputs write topic" in reasons(shop.verify())["table orders"]
+    assert (report.verdict, report.open_transaction) == ("inconclusive", None)
 
 
 def test_tables_alone_and_topics_alone(shop: WrittenOutputs) -> None:
@@ -251,10 +164,6 @@ def test_tables_alone_and_topics_alone(shop: WrittenOutputs) -> None:
     other.write({orders: [(None, {"id": 1})]})
     report = other.verify()
     assert (report.verdict, report.rows, report.tables) == ("same", None, ()), str(report)
-    assert other.verify(table_only=True).verdict == "inconclusive"
-    other.sides.sql("DELETE FROM kafka_transaction_state_history WHERE transactional_id = 'topics-alone'")
-    other.sides.send((None, "x"), transactional_id="another")
-    assert other.verify().counts["gap"] == 1
 
 
 def test_a_table_of_two_sinks(shop: WrittenOutputs, topic: Callable[..., str]) -> None:
@@ -287,40 +196,13 @@ def test_rows_that_stay_as_they_are(shop: WrittenOutputs) -> None:
     sink.write({topic: [order(1, "first")]}, f"INSERT INTO orders VALUES (1, 'first') {ignore}")
     again = f"INSERT INTO orders VALUES (1, 'again'), (2, 'new') {ignore}"
     sink.write({topic: [order(1, "again"), order(2, "new")]}, again)
-    assert (sink.verify().verdict, sink.verify().rows) == ("same", 2)
+    report = sink.verify()
+    assert (report.verdict, report.rows) == ("same", 2), str(report)
     assert "the first record of a key counts" in reasons(sink.verify(last=1))["table orders"]
     shop.sides.sql("UPDATE orders SET name = 'again' WHERE id = 1")
     shop.sides.sql("DELETE FROM orders WHERE id = 2")
     found = {("differing", "orders", "id=1"), ("missing_in_table", "orders", "id=2")}
     assert named(sink.verify()) == found
-
-
-def test_columns_that_an_upsert_leaves(shop: WrittenOutputs) -> None:
-    shop.sides.sql("ALTER TABLE orders ADD COLUMN made text")
-    sink = one_pair(shop, mode="upsert", update_columns=["name"])
-    topic = shop.sides.topic
-    for name in ("a", "b"):
-        sink.write(
-            {topic: [("1", {"id": 1, "name": name, "made": name}), ("2", {"id": 2, "name": name, "made": name})]},
-            f"INSERT INTO orders VALUES (1, '{name}', '{name}'), (2, '{name}', '{name}') "
-            "ON CONFLICT (id) DO UPDATE SET name = excluded.name",
-        )
-    report = sink.verify()
-    assert (report.verdict, report.columns) == ("same", ("id", "name")), str(report)
-    assert "update_columns keeps" in reasons(report)["column made (table orders)"]
-    shop.sides.sql("UPDATE orders SET made = 'x', name = 'y' WHERE id = 1")
-    shop.sides.sql("DELETE FROM orders WHERE id = 2")
-    assert named(sink.verify()) == {("differing", "orders", "id=1"), ("missing_in_table", "orders", "id=2")}
-
-
-def test_what_no_record_tells(shop: WrittenOutputs) -> None:
-    sink = one_pair(shop, mode="upsert", upsert_where="orders.name < EXCLUDED.name")
-    sink.write({shop.sides.topic: [order(1, "b")]}, "INSERT INTO orders VALUES (1, 'b')")
-    report = sink.verify()
-    assert (report.verdict, [each.rows for each in report.tables]) == ("inconclusive", [None]), str(report)
-    assert "records do not show its outcome" in reasons(report)["table orders"]
-    shop.sides.sql("DELETE FROM orders")
-    assert (sink.verify().verdict, sink.verify().counts) == ("inconclusive", {})
 
 
 def test_tombstones_of_the_topic_that_has_them(shop: WrittenOutputs, topic: Callable[..., str]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool
 
@@ -130,3 +131,17 @@ def execute(url: str, statement: str, **parameters: object) -> list[tuple[Any, .
     with admin(url) as engine, engine.connect() as connection:
         answer = connection.execute(text(statement), parameters)
         return [tuple(row) for row in answer] if answer.returns_rows else []
+
+
+@contextmanager
+def role(url: str) -> Iterator[tuple[str, str]]:
+    """A role that may log in and create nothing: its name, and its URL."""
+    name = f"role_{secrets.token_hex(4)}"
+    execute(url, f"CREATE ROLE {name} LOGIN PASSWORD 'of-the-role'")
+    execute(url, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # which PostgreSQL 14 gives to all
+    try:
+        yield name, make_url(url).set(username=name, password="of-the-role").render_as_string(hide_password=False)
+    finally:
+        execute(url, f"REASSIGN OWNED BY {name} TO CURRENT_USER")
+        execute(url, f"DROP OWNED BY {name}")
+        execute(url, f"DROP ROLE {name}")

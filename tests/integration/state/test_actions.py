@@ -8,10 +8,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from sqlalchemy import make_url
 
-from jdbc_state import ActionLine, SqlStateStore, StateStore
+from jdbc_state import ActionLine, StateStore
 from jdbc_state.actions import ACTION_OF, ACTIONS, FORCE_TERMINATE, ROUTINE
 from jdbc_state.model import legal_before
-from spark_2pc_sink.errors import ClaimRefusedError, StateStoreError, SupersededError
+from spark_2pc_sink.errors import StateStoreError, SupersededError
 from tests.integration.state.conftest import ALICE, Make
 from tests.integration.state.state_stores import (
     CLUSTER,
@@ -56,32 +56,6 @@ def test_a_claim_says_who_when_and_how_the_data_lies(make: Make) -> None:
     claim(store, layout={"topic": "later"})
     assert store.read_layout(ID) == {"topic": "later"}
     assert store.read_layout("another") is None
-
-
-def test_who_adopts_is_told(make: Make) -> None:
-    """A10: and a claim that was refused leaves no line."""
-    store = make()
-    reach(store, "done")
-    with pytest.raises(ClaimRefusedError):
-        claim(store, query_id="query-2")
-    assert names(store) == ["claim"]
-    claim(store, query_id="query-2", adopt=True)
-    assert [(line.action, line.batch_id, line.detail["query_id"]) for line in told(store)[1:]] == [
-        ("adopt", None, "query-2")
-    ]
-
-
-def test_a_row_that_was_made_again_is_told(make: Make) -> None:
-    """C13: a claim says from which line of the history."""
-    store = make()
-    reach(store, "done")
-    if isinstance(store, SqlStateStore):
-        with store.database.requests("test", lock_timeout_ms=1_000) as connection:
-            connection.execute(store._state.delete())
-    else:
-        store._rows.clear()  # type: ignore[attr-defined]
-    claim(store)
-    assert [line.detail.get("rebuilt_from") for line in told(store)] == [None, 1]
 
 
 def test_a_batch_that_goes_its_way_writes_no_line(make: Make) -> None:
@@ -130,28 +104,6 @@ def test_what_a_recovery_settles_is_told(make: Make) -> None:
     assert set(names(store)) <= ACTIONS.keys()
 
 
-def test_what_changes_no_row_is_noted_under_the_claim_only(make: Make) -> None:
-    """D1: an abort that a driver is about to make; one that was overtaken makes none."""
-    store = make()
-    row = claim(store)
-    store.note_action(ID, row.generation, "abort", {"pair": "5:0"})
-    claim(store)
-    with pytest.raises(SupersededError):
-        store.note_action(ID, row.generation, "abort", {"pair": "5:0"})
-    with pytest.raises(SupersededError, match="is gone from the state table"):
-        store.note_action("another", 1, "abort", {})
-    assert [(line.action, line.generation) for line in told(store, None)] == [("claim", 1), ("abort", 1), ("claim", 2)]
-
-
-def test_what_is_done_to_any_id_is_noted(make: Make) -> None:
-    """D4: force-terminate is for ids that no sink has, too."""
-    store = make()
-    store.note_action("foreign", None, FORCE_TERMINATE, {"outcome": "asked"})
-    [line] = told(store, None)
-    assert (line.transactional_id, line.batch_id, line.generation) == ("foreign", None, None)
-    assert (line.reason, line.detail) == (ALICE.reason, {"outcome": "asked"})
-
-
 def test_lines_can_be_chosen(make: Make) -> None:
     store = make()
     for name in ("a", "b", "a"):
@@ -197,6 +149,19 @@ def test_without_history_only_what_needs_no_claim_is_told(make: Make) -> None:
     assert store.read_layout(ID) is None
 
 
+def test_what_changes_no_row_is_noted_under_the_claim_only(make: Make) -> None:
+    """D1: an abort that a driver is about to make; one that was overtaken makes none."""
+    store = make()
+    row = claim(store)
+    store.note_action(ID, row.generation, "abort", {"pair": "5:0"})
+    claim(store)
+    with pytest.raises(SupersededError):
+        store.note_action(ID, row.generation, "abort", {"pair": "5:0"})
+    with pytest.raises(SupersededError, match="is gone from the state table"):
+        store.note_action("another", 1, "abort", {})
+    assert [(line.action, line.generation) for line in told(store, None)] == [("claim", 1), ("abort", 1), ("claim", 2)]
+
+
 # --- on PostgreSQL ---------------------------------------------------------------------------------------------------
 
 
@@ -223,23 +188,3 @@ def test_without_its_table_nothing_can_be_noted_and_reading_finds_nothing(databa
         assert (store.read_actions(last=5), store.read_layout(ID)) == ([], None)
         with pytest.raises(StateStoreError, match="kafka_transaction_state_actions"):
             store.note_action("foreign", None, FORCE_TERMINATE, {})
-
-
-@pytest.mark.postgres
-def test_a_sequence_that_was_set_back_fails_no_claim(database: str) -> None:
-    """C13: a part of a backup was restored."""
-    with sql_store(database) as store:
-        for _ in range(3):
-            claim(store)
-        execute(database, "ALTER TABLE kafka_transaction_state_actions ALTER COLUMN number RESTART WITH 1")
-        assert claim(store).generation == 4
-        assert [line.generation for line in told(store)] == [1, 2, 3, 4]
-
-
-@pytest.mark.postgres
-def test_nobody_has_to_be_named(database: str) -> None:
-    with sql_store(database) as store:
-        claim(store)
-        line = told(store)[0]
-        assert line.reason is None
-        assert "" not in {line.os_user, line.host, line.program}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from itertools import count
@@ -13,7 +12,6 @@ import pytest
 from sqlalchemy import make_url, text
 
 from jdbc_state import SqlStateStore, StateRow
-from jdbc_state.sqlstate import is_cut
 from spark_2pc_sink.errors import StateStoreError, SupersededError
 from spark_2pc_sink.testing import TcpProxy, postgres_query, wait_until
 from tests.harness.providers import Database
@@ -121,42 +119,24 @@ def test_the_making_of_the_tables_is_cut_at_each_statement(database: str, proxy:
     assert number > LEAST_STATEMENTS
 
 
-def test_a_new_row_is_made_once(database: str, proxy: TcpProxy) -> None:
-    """C18: there is no generation yet that two claims could differ by."""
-    with sql_store(through(database, proxy)) as store:
-        proxy.lose_answer(CLAIM)
-        taken = claim(store)
-        assert (proxy.answers_lost, taken.generation) == (1, 1)
-        assert claims(database) == [1]
-
-
-def test_a_lost_row_is_made_again_once(database: str, proxy: TcpProxy) -> None:
-    """C18, C13: and what it was made from is said, although the answer that said it was lost."""
+def test_a_claim_whose_answer_is_lost_is_made_once(database: str, proxy: TcpProxy) -> None:
+    """C18: of a new row, of a driver that claims once more, of a command, and of a lost row (C13)."""
     with sql_store(database) as direct, sql_store(through(database, proxy)) as store:
+        # There is no generation yet that two claims could differ by.
+        proxy.lose_answer(CLAIM)
+        assert claim(store).generation == 1
+        proxy.lose_answer(postgres_query("UPDATE public.kafka_transaction_state "))
+        assert claim(store, expected_generation=1).generation == 2
+        # Two commands have no run by which the row could tell them apart, and never share a claim.
+        proxy.lose_answer(CLAIM)
+        assert claim(store, query_id=None, run_id=None).generation == 4
         decide(direct, claim(direct))
         execute(database, "DELETE FROM kafka_transaction_state")
+        # What it was made from is said, although the answer that said it was lost.
         proxy.lose_answer(CLAIM)
         taken = claim(store, run_id="run-2")
-        assert (taken.generation, taken.status, taken.rebuilt_from) == (2, "decided", 1)
-        assert claims(database) == [1, 2]
-
-
-def test_a_claim_of_a_driver_that_holds_one_is_repeated(database: str, proxy: TcpProxy) -> None:
-    """C18: a driver that claims once more, as after an error."""
-    with sql_store(through(database, proxy)) as store:
-        held = claim(store)
-        proxy.lose_answer(postgres_query("UPDATE public.kafka_transaction_state "))
-        taken = claim(store, expected_generation=held.generation)
-        assert (proxy.answers_lost, taken.generation) == (1, 2)
-        assert claims(database) == [1, 2]
-
-
-def test_a_command_s_claim_takes_the_next_generation(database: str, proxy: TcpProxy) -> None:
-    """C18: two commands have no run by which the row could tell them apart, and never share a claim."""
-    with sql_store(through(database, proxy)) as store:
-        proxy.lose_answer(CLAIM)
-        taken = claim(store, query_id=None, run_id=None)
-        assert (proxy.answers_lost, taken.generation) == (1, 2)
+        assert (taken.generation, taken.status, taken.rebuilt_from) == (6, "decided", 1)
+        assert claims(database) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_claim_that_still_waits_in_the_server_is_not_granted_beside_its_repetition(
@@ -202,18 +182,3 @@ def test_who_claims_while_a_claim_has_no_answer_keeps_the_row(
             claim(store, run_id="run-2")
         assert [row.generation for row in newer] == [3]
         assert direct.read(ID) == newer[0]
-
-
-def test_connections_that_are_cut_until_the_deadline_end_the_claim(database: str, proxy: TcpProxy) -> None:
-    """C18: in bounded time, as an error after which the same may be tried again."""
-    with sql_store(database) as direct, sql_store(through(database, proxy), claim_deadline_ms=1_000) as store:
-        claim(direct)
-        proxy.lose_requests(CLAIM)
-        begun_s = time.monotonic()
-        with pytest.raises(StateStoreError) as raised:
-            claim(store, run_id="run-2")
-        assert 1 <= time.monotonic() - begun_s < 10
-        assert (raised.value.retriable, is_cut(raised.value.sqlstate)) == (True, True)
-        row = direct.read(ID)
-        assert row is not None
-        assert (row.generation, row.run_id) == (1, "run-1")

@@ -12,7 +12,6 @@ from sqlalchemy import make_url
 from jdbc_state import SqlStateStore, StoreSettings, connections
 from jdbc_state.connections import Database, driver_connection, readable_by
 from jdbc_state.errors import ConfigurationError
-from spark_2pc_sink.cli import exits, main
 from tests.conftest import or_skip
 from tests.harness.pgbouncer import far_postgres, own_address
 from tests.integration.postgres import database_tables
@@ -89,13 +88,3 @@ def test_what_does_not_leave_the_machine_needs_none(database: str, caplog: pytes
         direct.open("look").close()
         direct.close()
     assert "has no TLS" not in caplog.text
-
-
-@pytest.mark.parametrize("words", [["state", "check"], ["status"], ["recover", "--transactional-id", "t"]])
-def test_commands_refuse(
-    words: list[str], far: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("SPARK_2PC_DATABASE", by(far, sslmode="disable"))
-    kafka = [] if words[0] == "state" else ["--bootstrap-server", "localhost:9", "--kafka", "max.block.ms=500"]
-    assert main([*words, *kafka, "--require-tls"]) == exits.EXIT_USAGE
-    assert "does not; nothing was written" in capsys.readouterr().err

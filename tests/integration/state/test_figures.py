@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -11,8 +10,7 @@ import pytest
 
 from jdbc_state import Decision, SqlStateStore, StateStore, ddl
 from tests.integration.state.conftest import Make
-from tests.integration.state.state_stores import ID, claim, decide, execute, reach, settings, sql_store
-from tests.integration.state.test_versions import role
+from tests.integration.state.state_stores import ID, claim, decide, execute, reach, role, settings, sql_store
 
 FIGURES: Final = {"record_bytes": 812, "step_seconds": {"produce": 0.8}}
 HISTORY: Final = "kafka_transaction_state_history"
@@ -51,28 +49,6 @@ def test_a_batch_that_the_database_decides_alone_has_them_with_its_decision(stor
     assert figures(store)[-2:] == [FIGURES, {"record_bytes": 0}]
 
 
-def test_what_happens_to_the_row_later_leaves_them(store: StateStore) -> None:
-    row = reach(store, "decided")
-    store.mark_done(ID, row.generation, "5:1", figures=FIGURES)
-    claim(store, run_id="run-2")
-    assert figures(store)[-1] == FIGURES
-
-
-def test_a_repetition_after_a_lost_answer_succeeds(store: StateStore) -> None:
-    row = reach(store, "decided")
-    done = store.mark_done(ID, row.generation, "5:1", figures=FIGURES)
-    assert store.mark_done(ID, row.generation, "5:1", figures={"record_bytes": 1}) == done
-    assert figures(store)[-1] == FIGURES
-
-
-@pytest.mark.postgres
-def test_a_store_without_a_history_has_no_place_for_them(database: str) -> None:
-    with sql_store(database, history_batches=0) as store:
-        row = reach(store, "decided")
-        assert store.mark_done(ID, row.generation, "5:1", figures=FIGURES).status == "done"
-        assert store.read_history(ID, last=10) == []
-
-
 @contextmanager
 def no_owner(database: str) -> Iterator[str]:
     """The URL of a role that may use the tables, and alter none."""
@@ -96,18 +72,6 @@ def test_a_history_that_lacks_the_column_is_read_and_written_without(database: s
 
 
 @pytest.mark.postgres
-def test_its_owner_adds_the_column(database: str) -> None:
-    with sql_store(database) as first:
-        reach(first, "done")
-    execute(database, LOSE)
-    with sql_store(database) as store:
-        row = claim(store, run_id="run-2")
-        decide(store, row, batch_id=1, prepared="5:1")
-        store.mark_done(ID, row.generation, "5:2", figures=FIGURES)
-        assert figures(store) == [{}, {}, FIGURES]
-
-
-@pytest.mark.postgres
 def test_a_check_names_the_command_that_adds_it(database: str) -> None:
     with sql_store(database):
         pass
@@ -123,12 +87,3 @@ def test_a_check_names_the_command_that_adds_it(database: str) -> None:
     assert not any("figures" in line for line in store.migrate())
     assert not any("lacks column" in line for line in store.check_schema().lines)
     store.close()
-
-
-def test_schemas_do_not_mix(database: str) -> None:
-    """The column is looked for in the history of the store's own names."""
-    with sql_store(database), sql_store(database, state_schema=f"other_{secrets.token_hex(4)}") as other:
-        execute(database, LOSE)
-        row = reach(other, "decided")
-        other.mark_done(ID, row.generation, "5:1", figures=FIGURES)
-        assert figures(other)[-1] == FIGURES

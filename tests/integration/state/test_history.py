@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import pytest
@@ -11,9 +10,9 @@ from jdbc_state import SqlStateStore, StateRow, StateStore
 from jdbc_state.errors import CommitsLostError
 from jdbc_state.history import EVENTS
 from jdbc_state.model import STATUSES
-from spark_2pc_sink.errors import ClaimRefusedError, SupersededError
+from spark_2pc_sink.errors import SupersededError
 from tests.integration.state.conftest import Make
-from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, reach, sql_store
+from tests.integration.state.state_stores import ID, claim, decide, reach, sql_store
 
 
 def lines(store: StateStore, transactional_id: str = ID) -> list[tuple[str, int, int | None, str, str]]:
@@ -80,16 +79,7 @@ def test_what_changes_no_row_writes_no_line(make: Make) -> None:
     assert lines(store) == before
 
 
-def test_a_repeat_of_an_empty_batch_takes_no_second_line(make: Make) -> None:
-    """C1, C13: the answer to the first was lost."""
-    store = make()
-    row = claim(store)
-    for _ in range(2):
-        store.take_empty_batch(ID, row.generation, 0, "")
-    assert lines(store) == [("claimed", 0, None, "none", ""), ("empty", 1, 0, "done", "")]
-
-
-@pytest.mark.parametrize(("keep", "kept"), [(1, [24]), (2, [23, 24]), (20, list(range(5, 25)))])
+@pytest.mark.parametrize(("keep", "kept"), [(1, [24]), (20, list(range(5, 25)))])
 def test_the_last_lines_are_kept(make: Make, keep: int, kept: list[int]) -> None:
     """A11: bounded, for each sink by itself, and the newest is always there."""
     store = make(keep)
@@ -172,12 +162,6 @@ def test_a_lost_row_is_made_again_from_its_newest_line(make: Make, status: str) 
     assert (store.read_lost(), claim(store).rebuilt_from) == ([], None)
 
 
-def test_a_row_that_is_new_is_not_made_again(make: Make) -> None:
-    store = make()
-    assert claim(store).rebuilt_from is None
-    assert claim(store, "other").rebuilt_from is None
-
-
 def test_the_claims_before_the_loss_stay_defeated(make: Make) -> None:
     """C2, C13: an older driver holds a generation that the row made again must not come to."""
     store = make()
@@ -195,55 +179,7 @@ def test_the_claims_before_the_loss_stay_defeated(make: Make) -> None:
     assert in_step(store, store.read(ID)) == replace(row, generation=rebuilt.generation, claimed_at=rebuilt.claimed_at)
 
 
-@pytest.mark.parametrize("change", [{"query_id": "query-2"}, {"cluster_id": "cluster-b"}])
-def test_a_lost_row_still_belongs_to_its_query_and_cluster(make: Make, change: dict[str, str]) -> None:
-    """A10, D6: losing the row is no way round the question whose it is."""
-    store = make()
-    row = reach(store, "done")
-    lose(store)
-    with pytest.raises(ClaimRefusedError):
-        claim(store, **change)
-    assert store.read(ID) is None
-    adopted = claim(store, adopt=True, **change)
-    assert (adopted.rebuilt_from, adopted.decision) == (row.decision, row.decision + 1)
-    assert (adopted.batch_id, adopted.status) == ((None, "done") if "query_id" in change else (0, "none"))
-
-
-def test_a_decided_row_that_is_lost_is_not_adopted_from_another_cluster(make: Make) -> None:
-    """D6: as where the row is there."""
-    store = make()
-    reach(store, "decided")
-    lose(store)
-    with pytest.raises(ClaimRefusedError, match="is not settled"):
-        claim(store, cluster_id="cluster-b", adopt=True)
-
-
-def test_lost_rows_are_listed_by_their_ids(make: Make) -> None:
-    store = make()
-    for name in ("b", "a", "c"):
-        reach(store, "done", name)
-    for name in ("a", "b"):
-        lose(store, name)
-    assert [row.transactional_id for row in store.read_lost()] == ["a", "b"]
-
-
 # --- on PostgreSQL ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.postgres
-def test_an_older_row_that_was_put_back_goes_on_behind_the_newest_line(database: str) -> None:
-    """C13: what came after it stays where it was, and is not the newest line any more."""
-    with sql_store(database) as store:
-        row = claim(store)
-        execute(database, "CREATE TABLE backup AS SELECT * FROM kafka_transaction_state")
-        decide(store, row)
-        store.mark_done(ID, row.generation, "5:1")
-        execute(database, "DELETE FROM kafka_transaction_state")
-        execute(database, "INSERT INTO kafka_transaction_state SELECT * FROM backup")
-        row = in_step(store, claim(store))
-        assert row.decision == 2
-        decide(store, row)
-        assert [event for event, *_ in lines(store)] == ["claimed", "decided", "claimed", "decided"]
 
 
 @pytest.mark.postgres
@@ -258,53 +194,3 @@ def test_lines_go_when_no_history_is_kept_any_more(database: str) -> None:
         lose(without)
         assert claim(without).status == "none"
     assert row.decision == 1
-
-
-@pytest.mark.postgres
-def test_a_row_that_was_lost_before_that_is_made_again_first(database: str) -> None:
-    """C13: the settings have changed while the row was lost."""
-    with sql_store(database) as store:
-        row = reach(store, "decided")
-        lose(store)
-    with sql_store(database, history_batches=0) as without:
-        rebuilt = claim(without)
-        assert (rebuilt.status, rebuilt.rebuilt_from, lines(without)) == ("decided", row.decision, [])
-
-
-@pytest.mark.postgres
-def test_claims_of_a_lost_row_come_one_after_the_other(database: str) -> None:
-    """C3: two drivers find it gone at the same moment."""
-    with sql_store(database) as store, sql_store(database) as second:
-        row = reach(store, "decided")
-        lose(store)
-        barrier = threading.Barrier(2)
-        found: list[StateRow] = []
-
-        def start(one: SqlStateStore) -> None:
-            barrier.wait(10)
-            found.append(claim(one))
-
-        threads = [threading.Thread(target=start, args=[one]) for one in (store, second)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        assert sorted(each.generation for each in found) == [row.generation + 1, row.generation + 2]
-        assert {each.status for each in found} == {"decided"}
-
-
-@pytest.mark.postgres
-def test_a_line_is_rolled_back_with_its_batch(database: str) -> None:
-    """C13: the decision and its line are one transaction."""
-
-    def fail(store: SqlStateStore, row: StateRow) -> None:
-        with store.deciding(ID, row.generation) as transaction:
-            transaction.decide(FIRST)
-            raise ZeroDivisionError
-
-    with sql_store(database) as store:
-        row = claim(store)
-        before = lines(store)
-        with pytest.raises(ZeroDivisionError):
-            fail(store, row)
-        assert lines(store) == before

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from jdbc_state import KeptRecords, SqlStateStore, StateRow
 from jdbc_state.errors import CommitsLostError, LocalProtocolError, StateStoreError, SupersededError
-from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, settings, sql_store
+from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, role, settings, sql_store
 
 SETTINGS_SHOWN = ("application_name", "synchronous_commit", "idle_in_transaction_session_timeout")
 KEPT = KeptRecords(0, ("orders-0", "orders-1"), b"\x00two batches")
@@ -138,23 +138,13 @@ def test_its_settings_hold_to_the_end_of_the_transaction(
 
 
 def test_a_role_that_may_not_make_the_table_is_told_how(store: SqlStateStore, database: str) -> None:
-    execute(database, "CREATE ROLE keeper_of_none LOGIN PASSWORD 'of-the-role'")
-    execute(database, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # which PostgreSQL 14 gives to all
-    try:
-        for table in ("kafka_transaction_state", "kafka_transaction_state_history", "kafka_transaction_state_actions"):
-            execute(database, f"CREATE TABLE IF NOT EXISTS {table} (none int)")
-            execute(database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO keeper_of_none")
-        execute(database, "DROP TABLE kafka_transaction_state_records")
-        url = make_url(database).set(username="keeper_of_none", password="of-the-role")
-        refused = SqlStateStore(
-            url.render_as_string(hide_password=False), settings(keep_records=True, history_batches=0)
-        )
+    execute(database, f"DROP TABLE {store._tables.records.name}")
+    with role(database) as (name, url):
+        execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
+        refused = SqlStateStore(url, settings(keep_records=True, history_batches=0))
         with closing(refused), pytest.raises(StateStoreError) as caught:
             refused.prepare_schema()
-        assert "CREATE TABLE public.kafka_transaction_state_records" in str(caught.value)
-    finally:
-        execute(database, "DROP OWNED BY keeper_of_none")
-        execute(database, "DROP ROLE keeper_of_none")
+    assert "CREATE TABLE public.kafka_transaction_state_records" in str(caught.value)
     assert store.read_kept(ID) is None
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 
 from jdbc_state.connections import Database
-from jdbc_state.errors import DatabaseUnreachableError
 from tests.harness.changing_role import ChangingRole, changing_role
 from tests.harness.later import later
 from tests.integration.state.state_stores import CLUSTER, ID, QUERY, RUN, settings, sql_store
@@ -51,47 +49,6 @@ def test_a_password_that_comes_late_is_waited_for(role: ChangingRole) -> None:
         role.cut()
         with later(0.5, setattr, role, "password", right):
             assert store.read(ID) is None
-
-
-def test_a_wrong_password_is_not_shown(role: ChangingRole) -> None:
-    role.password = "of yesterday"
-    refused = Database(text(role.url), settings(password=role.ask))
-    with pytest.raises(DatabaseUnreachableError, match="password authentication failed") as caught:
-        refused.open("read")
-    assert role.password not in str(caught.value)
-    assert "ask" not in repr(settings(password=role.ask))
-
-
-def test_libpq_s_own_places(role: ChangingRole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A password file, which is read anew for each connection, and a service file."""
-    where, passfile = role.url, tmp_path / "passwords"
-
-    def write() -> None:
-        passfile.write_text(f"{where.host}:{where.port}:{where.database}:{role.name}:{role.password}\n")
-        passfile.chmod(0o600)
-
-    write()
-    monkeypatch.setenv("PGPASSFILE", str(passfile))
-    with sql_store(text(role.url)) as store:
-        assert store.read(ID) is None
-        role.change()
-        write()
-        role.cut()
-        assert store.read(ID) is None
-    services = tmp_path / "services"
-    parts = {"host": where.host, "port": where.port, "user": role.name, "dbname": where.database}
-    services.write_text("[orders]\n" + "".join(f"{name}={value}\n" for name, value in parts.items()))
-    monkeypatch.setenv("PGSERVICEFILE", str(services))
-    with sql_store("postgresql+psycopg2:///?service=orders") as store:
-        assert store.read(ID) is None
-        assert store.database.label == "service orders"
-
-
-def test_a_service_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "none"))
-    missing = Database("postgresql+psycopg2:///shop?service=nowhere", settings())
-    with pytest.raises(DatabaseUnreachableError, match="connecting to service nowhere/shop"):
-        missing.open("read")
 
 
 def test_the_log_of_the_pool_has_no_secret_of_the_url(

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
-import psycopg2
 import pytest
 from sqlalchemy import make_url
 
-from jdbc_state import SqlStateStore, StateRow
+from jdbc_state import SqlStateStore, StateRow, ddl
 from jdbc_state.connections import Database
 from jdbc_state.pooler import behind_pooler, takes_transactions
-from jdbc_state.presence import CHECK_S, Presence
 from jdbc_state.sessions import Liveness
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.recovery.api import DRIVER_RETURN_MS
 from spark_2pc_sink.testing import PostgresServer, wait_until
 from tests.harness.postgres_standby import PostgresStandby
 from tests.harness.providers import Database as Server
-from tests.integration.state.state_stores import ID, SETTINGS, claim, decide, execute, sql_store
+from tests.integration.state.state_stores import ID, SETTINGS, claim, decide, execute, role, sql_store
 
 #: For a session to be there, or to be gone.
 SOON_S = 30
-#: How often a driver ends in one test: most ends are seen at once anyway.
-ENDS = 50
 
 
 @pytest.fixture
@@ -75,16 +69,6 @@ def test_a_driver_is_seen_from_its_claim_to_its_end(operator: SqlStateStore, dat
     assert "no database session of claim 1" in seen(operator).detail
 
 
-def test_a_driver_that_has_ended_is_not_seen_by_whoever_looks_next(operator: SqlStateStore, database: str) -> None:
-    """D10: a server shows a session for some moments behind its client's end; a restart would take it for alive."""
-    seen_alive = 0
-    for _ in range(ENDS):
-        with sql_store(database) as driver:
-            claim(driver)
-        seen_alive += seen(operator).alive is not False
-    assert seen_alive == 0
-
-
 def test_a_server_that_does_not_answer_holds_no_end_up(
     operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,25 +86,6 @@ def test_a_server_that_does_not_answer_holds_no_end_up(
             os.kill(pid, signal.SIGCONT)
     assert "could not clear application_name" in caplog.text
     wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
-
-
-def test_what_the_command_line_has_claimed_has_no_driver(operator: SqlStateStore, database: str) -> None:
-    """D10: it holds its claim for as long as it runs, and nobody waits for it."""
-    with sql_store(database) as other:
-        claim(other, query_id=None, run_id=None)
-        assert named(database) == []
-        liveness = seen(operator)
-    assert (liveness.alive, liveness.detail) == (False, "claim 1 was made by a command")
-
-
-def test_a_driver_that_claims_again_is_seen_by_its_new_claim(operator: SqlStateStore, database: str) -> None:
-    """D10: after a failed attempt, for instance; with one session."""
-    with sql_store(database) as driver:
-        for generation in ("1", "2", "3"):
-            claim(driver)
-            assert seen(operator).alive
-            assert generations(database)[-1] == generation
-        wait_until(lambda: generations(database) == ["3"], deadline_s=SOON_S, what="one session")
 
 
 def test_an_older_driver_is_not_taken_for_the_newest(operator: SqlStateStore, database: str) -> None:
@@ -147,32 +112,6 @@ def test_another_sink_is_not_taken_for_this_one(operator: SqlStateStore, databas
         assert operator.liveness(StateRow(**as_of_a_driver)).alive is False
 
 
-def test_a_claim_is_not_held_up_by_the_session_of_another_role(operator: SqlStateStore, database: str) -> None:
-    """D10: a session in a transaction of another role would stand in its way; a presence session does not."""
-    with monitor(database) as url:
-        grant_writing(database, str(make_url(url).username))
-        driver = SqlStateStore(url, operator._settings)
-        try:
-            claim(driver)
-            assert claim(operator, run_id=None).generation == 2
-            assert generations(database) == ["1"]
-        finally:
-            driver.close()
-
-
-def test_a_session_that_was_ended_comes_back(operator: SqlStateStore, database: str) -> None:
-    """D10: and is looked after often enough that nobody takes its driver for dead meanwhile."""
-    assert CHECK_S * 1000 <= DRIVER_RETURN_MS / 4
-    with sql_store(database) as driver:
-        claim(driver)
-        execute(
-            database,
-            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name LIKE '2pc@%'",
-        )
-        wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen again")
-        assert generations(database) == ["1"]
-
-
 def test_a_database_that_was_started_anew_sees_its_drivers_again(start_postgres: Callable[..., Server]) -> None:
     """D10: nobody has to claim again for it."""
     server = start_postgres()
@@ -181,24 +120,6 @@ def test_a_database_that_was_started_anew_sees_its_drivers_again(start_postgres:
         claim(driver)
         server.restart()
         wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen again")
-
-
-def test_a_session_is_replaced_before_it_is_old(
-    operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """D10: after a failover it is at the new primary, as other connections are; and never is there none."""
-    monkeypatch.setattr("jdbc_state.presence.KEPT_S_MAX", 0)
-    pids = set()
-    with sql_store(database) as driver:
-        claim(driver)
-
-        def replaced() -> bool:
-            liveness = seen(operator)
-            assert liveness.alive is True
-            pids.add(liveness.detail.partition(" from")[0])
-            return len(pids) > 2
-
-        wait_until(replaced, deadline_s=SOON_S, what="two other sessions")
 
 
 def test_a_session_outlives_the_idle_timeout_of_its_role(operator: SqlStateStore, database: str) -> None:
@@ -230,77 +151,24 @@ def test_a_driver_whose_query_has_ended_is_not_seen(operator: SqlStateStore, dat
         store.close()
 
 
-@contextmanager
-def monitor(database: str) -> Iterator[str]:
-    """The URL of a role that may read the state table, and nothing else; without the role at the end."""
-    name = f"monitor_{secrets.token_hex(4)}"
-    execute(database, f"CREATE ROLE {name} LOGIN PASSWORD 'pw'")
-    try:
-        execute(database, f"GRANT SELECT ON kafka_transaction_state TO {name}")
-        yield make_url(database).set(username=name, password="pw").render_as_string(hide_password=False)
-    finally:
-        execute(database, f"DROP OWNED BY {name}")
-        execute(database, f"DROP ROLE {name}")
-
-
-def grant_writing(database: str, role: str) -> None:
-    """Let a role that may read the state table claim rows, too."""
-    execute(database, f"GRANT INSERT, UPDATE ON kafka_transaction_state TO {role}")
-    execute(database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON kafka_transaction_state_history TO {role}")
-    execute(database, f"GRANT SELECT, INSERT, DELETE ON kafka_transaction_state_actions TO {role}")
-
-
-def test_a_role_that_may_see_little_sees_that_it_lives(operator: SqlStateStore, database: str) -> None:
-    """D10: and is told why it does not see where."""
-    with sql_store(database) as driver, monitor(database) as url:
-        claim(driver)
-        store = SqlStateStore(url, operator._settings)
-        liveness = seen(store)
-        store.close()
-    assert liveness.alive is True
-    assert "from an address visible only to its role and pg_read_all_stats, role postgres" in liveness.detail
-
-
 def test_a_claim_stands_where_no_session_is_left_for_it(
     operator: SqlStateStore, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C11, D10: it is said, and tried again."""
-    with monitor(database) as url:
-        name = str(make_url(url).username)
-        grant_writing(database, name)
+    with role(database) as (name, url):
+        execute(database, ddl(operator._settings, role=name))
         execute(database, f"ALTER ROLE {name} CONNECTION LIMIT 1")
         driver = SqlStateStore(url, operator._settings)
         try:
             row = claim(driver)
             assert "cannot open the heartbeat session" in caplog.text
-            assert "pw@" not in caplog.text
+            assert "of-the-role" not in caplog.text
             decide(driver, row)
             execute(database, f"ALTER ROLE {name} CONNECTION LIMIT 10")
             wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen")
         finally:
             driver.close()
         wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
-
-
-def test_a_session_that_breaks_before_it_has_its_name_is_made_again(
-    operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """D10: and is not left behind."""
-    asked = Presence._is_shared_by_pooler
-    broken: list[Any] = []
-
-    def breaks_twice(presence: Presence, session: Any) -> bool:
-        if len(broken) < 2:
-            broken.append(session)
-            raise psycopg2.OperationalError("server closed the connection unexpectedly")
-        return asked(presence, session)
-
-    monkeypatch.setattr(Presence, "_is_shared_by_pooler", breaks_twice)
-    with sql_store(database) as driver:
-        claim(driver)
-        wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen")
-        assert caplog.text.count("cannot open the heartbeat session") == 1
-        assert [session.closed != 0 for session in broken] == [True, True]
 
 
 def test_a_driver_in_its_deciding_transaction_is_seen_by_that_too(operator: SqlStateStore, database: str) -> None:

@@ -44,8 +44,6 @@ def test_every_sink_is_read_over_one_connection(database: str) -> None:
 UNREADABLE: tuple[tuple[str, object, str], ...] = (
     ("kafka_offsets", [1, 2], 'kafka_offsets [1, 2] must be an object of "topic-partition": [first, last]'),
     ("kafka_offsets", {"t-0": [1]}, "kafka_offsets {'t-0': [1]} must be an object of"),
-    ("kafka_offsets", {"t-0": [1, "2"]}, "must be an object of"),
-    ("kafka_offsets", {"t-0": 7}, "must be an object of"),
     ("kafka_offsets", {"t" * 100: 7}, f"kafka_offsets {{'{'t' * 78}… must be"),
     ("topic_ids", ["t"], 'topic_ids [\'t\'] must be an object of "topic": "id"'),
     ("topic_ids", {"t": 1}, "topic_ids {'t': 1} must be an object of"),

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import make_url
 
-from jdbc_state import SqlStateStore, ddl
-from jdbc_state.schema import ACTIONS_PRIVILEGES, HISTORY_PRIVILEGES, STATE_PRIVILEGES, VERSION
+from jdbc_state import SqlStateStore
+from jdbc_state.schema import HISTORY_PRIVILEGES, STATE_PRIVILEGES, VERSION
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import StateStoreError
 from tests.harness.json_contract import read_output
-from tests.integration.state.state_stores import ID, claim, decide, execute, settings, sql_store
+from tests.integration.state.state_stores import ID, claim, decide, execute, role, settings, sql_store
 
 #: As the manual of version 1 had it.
 VERSION_1 = """
@@ -34,13 +30,6 @@ INSERT INTO kafka_transaction_state VALUES
     ('{ID}', '5:3', 'decided', '', 7, 'query-1', 'run-1', 4, 'cluster-a', 2, 2, 'abc', '{{"orders-0": [5, 6]}}', now(),
      now(), NULL)
 """
-HISTORY_OF_1 = """
-CREATE TABLE public.kafka_transaction_history (
-    transactional_id varchar(255), prepared_transaction_state text, settled text NOT NULL, generation bigint NOT NULL,
-    query_id text, run_id text, batch_id bigint, cluster_id text, row_count bigint NOT NULL,
-    record_count bigint NOT NULL, digest text NOT NULL, kafka_offsets jsonb NOT NULL, decided_at timestamptz,
-    settled_at timestamptz NOT NULL, PRIMARY KEY (transactional_id, prepared_transaction_state))
-"""
 COLUMNS = "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('kafka_transaction_state') AND attnum > 0"
 
 
@@ -53,20 +42,6 @@ SINKS_OF_1_0_0 = {
     "done": ("5:1", 1, 2, 2),
     "owed": ("5:0", 0, 1, 0),
 }
-
-
-@contextmanager
-def role(url: str) -> Iterator[tuple[str, str]]:
-    """A role that may log in and create nothing: its name, and its URL."""
-    name = f"role_{secrets.token_hex(4)}"
-    execute(url, f"CREATE ROLE {name} LOGIN PASSWORD 'of-the-role'")
-    execute(url, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # which PostgreSQL 14 gives to all
-    try:
-        yield name, make_url(url).set(username=name, password="of-the-role").render_as_string(hide_password=False)
-    finally:
-        execute(url, f"REASSIGN OWNED BY {name} TO CURRENT_USER")
-        execute(url, f"DROP OWNED BY {name}")
-        execute(url, f"DROP ROLE {name}")
 
 
 def prepared(url: str, **changes: Any) -> SqlStateStore:
@@ -119,21 +94,6 @@ def test_a_sink_of_1_0_0_goes_on(database: str, status: str) -> None:
     store.close()
 
 
-def test_a_migrated_table_looks_like_a_new_one(database: str) -> None:
-    """So that a row that is put back with INSERT … SELECT * fits, and no program has to ask which it is."""
-    shown = (
-        "SELECT attname, format_type(atttypid, atttypmod), attnotnull, pg_get_expr(adbin, adrelid) "
-        "FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum "
-        "WHERE attrelid = to_regclass('kafka_transaction_state') AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
-    )
-    execute(database, VERSION_1)
-    prepared(database).close()
-    migrated = execute(database, shown)
-    execute(database, "DROP TABLE kafka_transaction_state")
-    prepared(database).close()
-    assert migrated == execute(database, shown)
-
-
 def test_version_1_works_with_a_migrated_table(database: str) -> None:
     """C15: its statements name the columns that it knows, and the others have defaults."""
     with sql_store(database) as store:
@@ -171,40 +131,6 @@ def test_a_job_alters_no_table_of_another_role(database: str) -> None:
             decide(own, claim(own))
 
 
-def test_migrating_says_what_it_does_and_can_be_run_twice(database: str) -> None:
-    """C15: and grants on the history what belongs to what is granted on the state table."""
-    execute(database, VERSION_1)
-    with role(database) as (writer, _), role(database) as (reader, _):
-        execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {writer}")
-        execute(database, f"GRANT SELECT ON kafka_transaction_state TO {reader}, PUBLIC")
-        store = SqlStateStore(database, settings())
-        granted = [
-            line
-            for table, wanted in (("history", HISTORY_PRIVILEGES), ("actions", ACTIONS_PRIVILEGES))
-            for line in [
-                f"granted SELECT on public.kafka_transaction_state_{table} to PUBLIC",
-                *sorted(
-                    [
-                        f"granted SELECT on public.kafka_transaction_state_{table} to {reader}",
-                        f"granted {', '.join(wanted)} on public.kafka_transaction_state_{table} to {writer}",
-                    ],
-                    key=lambda line: line.rpartition(" ")[2],
-                ),
-            ]
-        ]
-        assert store.migrate() == [
-            "added columns topic_ids, decision to public.kafka_transaction_state",
-            "created public.kafka_transaction_state_history",
-            "created public.kafka_transaction_state_actions",
-            *granted,
-        ]
-        assert store.migrate() == granted
-        without = SqlStateStore(database, settings(history_batches=0))
-        assert without.migrate() == []
-        for one in (store, without):
-            one.close()
-
-
 def test_migrating_waits_for_nobody_without_end(database: str) -> None:
     """C12: a driver of version 1 inside its COPY holds the table; who stands in the way is said."""
     execute(database, VERSION_1)
@@ -215,38 +141,6 @@ def test_migrating_waits_for_nobody_without_end(database: str) -> None:
             with pytest.raises(StateStoreError, match=r"stayed locked for 300 ms.*pid .*Wait for them, and try"):
                 SqlStateStore(database, settings(lock_timeout_ms=300)).migrate()
         assert SqlStateStore(database, settings()).migrate() != []
-
-
-def test_two_starts_migrate_at_the_same_moment(database: str) -> None:
-    """C15: the second finds it done."""
-    execute(database, VERSION_1)
-    stores = [SqlStateStore(database, settings()) for _ in range(4)]
-    barrier = threading.Barrier(len(stores))
-    generations: list[int] = []
-
-    def start(store: SqlStateStore) -> None:
-        barrier.wait(10)
-        store.prepare_schema()
-        generations.append(claim(store).generation)
-        store.close()
-
-    threads = [threading.Thread(target=start, args=[store]) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert sorted(generations) == [1, 2, 3, 4]
-
-
-def test_who_could_look_at_the_row_can_look_at_its_history(database: str) -> None:
-    """C15: also where a job makes it: an operator's `status` goes on."""
-    execute(database, VERSION_1)
-    with role(database) as (reader, url):
-        execute(database, f"GRANT SELECT ON kafka_transaction_state TO {reader}")
-        prepared(database).close()
-        looking = SqlStateStore(url, settings())
-        assert (looking.read_all(), looking.read_lost(), looking.read_history(ID, last=1)) == ([], [], [])
-        looking.close()
 
 
 def without_actions(url: str) -> None:
@@ -267,49 +161,23 @@ def test_a_job_makes_the_table_of_actions_where_it_may(database: str) -> None:
             assert [line.role for line in own.read_actions(last=5)] == [writer]
 
 
-def test_a_job_that_may_not_make_the_table_of_actions_names_the_command(database: str) -> None:
-    """C15: as for the history; and a job of before goes on meanwhile."""
-    without_actions(database)
-    with role(database) as (writer, url):
-        for table, wanted in (("", STATE_PRIVILEGES), ("_history", HISTORY_PRIVILEGES)):
-            execute(database, f"GRANT {', '.join(wanted)} ON kafka_transaction_state{table} TO {writer}")
-        said = refused(url)
-        assert "creation of table public.kafka_transaction_state_actions: it does not exist" in said
-        assert "spark-2pc state migrate --database postgresql://OWNER@" in said
-        with sql_store(database, history_batches=0) as before:
-            assert before.check_schema().ready
-        store = SqlStateStore(database, settings())
-        assert "public.kafka_transaction_state_actions does not exist" in store.check_schema().lines[-1]
-        assert store.migrate()[0] == "created public.kafka_transaction_state_actions"
-        store.close()
-        prepared(url).close()
-
-
-def test_the_owner_of_the_state_table_may_use_what_another_role_has_made(database: str) -> None:
-    """C15: the first job of this version may run as any role that may create tables."""
-    without_actions(database)
-    with role(database) as (owner, url), role(database) as (other, others_url):
-        for table, wanted in (("", STATE_PRIVILEGES), ("_history", HISTORY_PRIVILEGES)):
-            execute(database, f"ALTER TABLE kafka_transaction_state{table} OWNER TO {owner}")
-            execute(database, f"GRANT {', '.join(wanted)} ON kafka_transaction_state{table} TO {other}")
-        execute(database, f"GRANT CREATE ON SCHEMA public TO {other}")
-        for each in (others_url, url):
-            with sql_store(each) as store:
-                claim(store)
-        assert len(execute(database, "SELECT FROM kafka_transaction_state_actions")) == 2
-
-
-def test_a_table_of_that_name_that_is_not_ours_is_refused(database: str) -> None:
-    """D7: it is named, and left alone."""
-    without_actions(database)
-    execute(database, "CREATE TABLE kafka_transaction_state_actions (transactional_id text PRIMARY KEY)")
-    assert "it exists and lacks columns at, number, action" in refused(database)
-
-
-def test_nothing_is_migrated_where_there_is_no_table(database: str) -> None:
-    says = r"it does not exist\nWhat to do:\n  start the job: its first start creates it"
-    with pytest.raises(StateStoreError, match=says):
-        SqlStateStore(database, settings()).migrate()
+@pytest.mark.parametrize(
+    ("table", "key", "said"),
+    [
+        ("history", "transactional_id, prepared_transaction_state", "it is a history of version 1"),
+        ("actions", "transactional_id", "it exists and lacks columns at, number, action"),
+    ],
+)
+def test_a_table_that_is_not_of_this_version_is_named_and_left_alone(
+    database: str, table: str, key: str, said: str
+) -> None:
+    """C15, D7: jobs of version 1 may still write it, or it is somebody else's."""
+    with sql_store(database):
+        name = f"kafka_transaction_state_{table}"
+        execute(database, f"DROP TABLE {name}")
+        columns = "transactional_id text, prepared_transaction_state text"
+        execute(database, f"CREATE TABLE {name} ({columns}, PRIMARY KEY ({key}))")
+        assert said in refused(database)
 
 
 @pytest.mark.parametrize("suffix", ["", "_history", "_actions"])
@@ -324,19 +192,12 @@ def test_a_later_version_is_refused_by_name(database: str, suffix: str) -> None:
             store.migrate()
 
 
-@pytest.mark.parametrize("comment", ["NULL", "'our state'", "'spark_2pc_sink state, version 1'"])
+@pytest.mark.parametrize("comment", ["NULL", "'our state'"])
 def test_the_comment_is_not_needed(database: str, comment: str) -> None:
     """C15: pg_dump --no-comments leaves it out, and who makes a table by hand may as well."""
     with sql_store(database):
         execute(database, f"COMMENT ON TABLE kafka_transaction_state IS {comment}")
         prepared(database).close()
-
-
-def test_the_history_of_version_1_is_left_alone(database: str) -> None:
-    """C15: jobs of that version may still write it."""
-    execute(database, HISTORY_OF_1)
-    prepared(database).close()
-    assert "it is a history of version 1" in refused(database, history_table="kafka_transaction_history")
 
 
 def test_a_role_that_may_not_make_the_history_is_told_how(database: str) -> None:
@@ -349,38 +210,6 @@ def test_a_role_that_may_not_make_the_history_is_told_how(database: str) -> None
         assert "history_batches=0" in said
         prepared(url, history_batches=0).close()
         assert " --role ROLE  # changes nothing" in refused(url, state_table="elsewhere")
-
-
-def test_what_is_there_can_be_asked(database: str) -> None:
-    """D2: before the first start, before and after a migration, and for a role."""
-    store = SqlStateStore(database, settings())
-    nothing = store.check_schema()
-    assert (nothing.there, nothing.ready) == (False, False)
-    assert nothing.lines[0].startswith("public.kafka_transaction_state does not exist: the first start of a job")
-    execute(database, VERSION_1)
-    older = store.check_schema()
-    assert (older.there, older.ready) == (True, False)
-    assert "version 1, owned by" in older.lines[0]
-    assert "spark-2pc state migrate" in older.lines[0]
-    assert "does not exist" in older.lines[1]
-    store.migrate()
-    now = store.check_schema()
-    assert (now.there, now.ready, len(now.lines)) == (True, True, 3)
-    with role(database) as (name, _):
-        lacking = store.check_schema(name)
-        assert not lacking.ready
-        assert f"{name} lacks SELECT, INSERT, UPDATE on public.kafka_transaction_state" in lacking.lines[1]
-        execute(database, "".join(f"{line}\n" for line in ddl(settings(), role=name).splitlines()))
-        assert store.check_schema(name).ready
-        execute(database, "REVOKE USAGE ON SCHEMA public FROM PUBLIC")
-        execute(database, f"REVOKE USAGE ON SCHEMA public FROM {name}")
-        assert store.check_schema(name).lines == (
-            f"{name} lacks USAGE on schema public: GRANT USAGE ON SCHEMA public TO {name}",
-        )
-    execute(database, "CREATE TABLE other (id int)")
-    foreign = SqlStateStore(database, settings(state_table="other")).check_schema()
-    assert "other: not a table of this package" in foreign.lines[0]
-    store.close()
 
 
 def test_the_command_line_makes_migrates_and_checks(database: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -419,4 +248,7 @@ def test_the_command_line_makes_migrates_and_checks(database: str, capsys: pytes
         execute(database, text)
         with sql_store(url, state_schema="Own", state_table="mine", history_table="mine_history") as own:
             decide(own, claim(own))
+        execute(database, "REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+        code, text = state("check", *at, "--role", name)
+        assert (code, f"{name} lacks USAGE on schema public: GRANT USAGE" in text) == (exits.EXIT_IN_DOUBT, True)
     assert state("ddl", "--state-schema", "a.b")[0] == exits.EXIT_USAGE

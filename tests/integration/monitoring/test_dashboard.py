@@ -1,6 +1,6 @@
 """The dashboard in a real Chromium, as a person uses it, on real servers.
 
-    SPARK_2PC_WRITE_IMAGES=1 python -m pytest tests/integration/monitoring/test_dashboard.py -k picture
+    SPARK_2PC_WRITE_IMAGES=1 python -m pytest tests/integration/monitoring/test_dashboard.py -k person
 
 writes the picture of docs/dashboard.md anew.
 """
@@ -11,14 +11,14 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from jdbc_state import DONE
+from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
 from spark_2pc_sink.testing import read_topic
 from tests.conftest import or_skip
 from tests.harness import ROOT
@@ -26,6 +26,8 @@ from tests.harness.chromium import chromium_with, find_chromium
 from tests.harness.driver_job import Job
 from tests.harness.providers import Broker
 from tests.integration.monitoring.conftest import Serve
+from tests.unit.monitoring.samples import FIGURES, MARKUP, Shown, lines
+from tests.unit.monitoring.served import dashboard
 
 if TYPE_CHECKING:
     from tests.integration.faults.conftest import MakeJob
@@ -34,7 +36,7 @@ PICTURE = ROOT / "docs" / "images" / "dashboard.png"
 PICTURE_BYTES_MAX = 200_000
 #: Batches of the job whose page is in the picture; the last is in doubt.
 SIZES = (320, 410, 380, 0, 520, 460, 300, 610, 480, 350, 430, 390)
-PHONE = {"width": 400, "height": 800}
+PHONE: ViewportSize = {"width": 400, "height": 800}
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +69,11 @@ def job(kafka_without_2pc: Broker, make_job: MakeJob) -> Job:
     return job
 
 
-def test_a_person_recovers_a_sink_that_is_in_doubt(job: Job, serve: Serve, page: Page) -> None:
-    """From the list to the sink, to what recovery would do, to both sides with the batch; each step is clicked."""
+def test_a_person_recovers_a_sink_that_is_in_doubt(job: Job, serve: Serve, page: Page, tmp_path: Path) -> None:
+    """From the list to the sink, to what recovery would do, to both sides with the batch; each step is clicked.
+
+    The picture of the docs is made on the way, so that it shows the page as it is.
+    """
     batch = len(SIZES) - 1
     page.goto(f"http://{serve('dashboard', job)}/")
     row = page.get_by_role("row", name=job.transactional_id)
@@ -78,6 +83,9 @@ def test_a_person_recovers_a_sink_that_is_in_doubt(job: Job, serve: Serve, page:
     expect(page.get_by_role("heading", name=job.transactional_id)).to_be_visible()
     expect(page.get_by_role("img", name="rows of each batch")).to_be_visible()
     expect(page.get_by_role("img", name="seconds of each batch by steps")).to_be_visible()
+    picture = PICTURE if os.environ.get("SPARK_2PC_WRITE_IMAGES") else tmp_path / PICTURE.name
+    page.screenshot(path=picture)
+    assert max(picture.stat().st_size, PICTURE.stat().st_size) < PICTURE_BYTES_MAX
     page.get_by_role("link", name="What would recovery do?").click()
     expect(page.get_by_text("recovery will commit")).to_be_visible()
     assert job.state("status") == ("decided",), "looking changes nothing"
@@ -100,67 +108,53 @@ def test_a_person_recovers_a_sink_that_is_in_doubt(job: Job, serve: Serve, page:
     expect(done.first).to_be_visible()
 
 
-def test_a_form_of_another_page_is_refused(job: Job, serve: Serve, chromium: Browser) -> None:
+# --- what a browser does with the pages, on a dashboard of this process --------------------------------------------
+
+
+def test_a_form_of_another_page_is_refused(chromium: Browser) -> None:
     """A page of an attacker sends the very form, from a browser that is logged in: it has no token of these pages."""
-    address = serve("dashboard", job)
-    context = chromium.new_context()
-    page = context.new_page()
-    page.goto(f"http://{address}/recover?id={job.transactional_id}")
-    seen = page.locator("input[name=seen]").get_attribute("value")
-    fields = {"id": job.transactional_id, "typed": job.transactional_id, "choice": "settle", "seen": seen or ""}
-    inputs = "".join(f'<input name="{name}" value="{value}">' for name, value in fields.items())
-    attack = f'<form method="post" action="http://{address}/recover">{inputs}<button>send</button></form>'
-    page.route("http://evil.example/", lambda route: route.fulfill(body=attack, content_type="text/html"))
-    page.goto("http://evil.example/")
-    page.get_by_role("button", name="send").click()
-    expect(page.get_by_role("heading", name="Bad Request")).to_be_visible()
-    assert job.state("status") == ("decided",)
-    context.close()
+    watched = Shown()
+    with dashboard(DashboardAccess(), watched) as port, chromium.new_context() as context:
+        page = context.new_page()
+        page.goto(f"http://127.0.0.1:{port}/recover?id=orders")
+        seen = page.locator("input[name=seen]").get_attribute("value")
+        fields = {"id": "orders", "typed": "orders", "choice": "settle", "seen": seen or ""}
+        inputs = "".join(f'<input name="{name}" value="{value}">' for name, value in fields.items())
+        attack = f'<form method="post" action="http://127.0.0.1:{port}/recover">{inputs}<button>send</button></form>'
+        page.route("http://evil.example/", lambda route: route.fulfill(body=attack, content_type="text/html"))
+        page.goto("http://evil.example/")
+        page.get_by_role("button", name="send").click()
+        expect(page.get_by_role("heading", name="Bad Request")).to_be_visible()
+        assert watched.recovered == []
 
 
-def test_no_script_runs_and_nothing_is_loaded_from_elsewhere(job: Job, serve: Serve, chromium: Browser) -> None:
+def test_no_script_runs_and_nothing_is_loaded_from_elsewhere(chromium: Browser) -> None:
     """An id that is markup is text for a browser that would run it; and the pages break no rule of their own policy."""
-    odd = replace(job, transactional_id="<img src=x onerror=alert(1)>")
-    odd.sql(
-        "UPDATE kafka_transaction_state SET transactional_id = %s WHERE transactional_id = %s",
-        odd.transactional_id,
-        job.transactional_id,
-    )
-    address = serve("dashboard", job)
-    context = chromium.new_context()
-    page = context.new_page()
-    said: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    # Of whatever a script could open; nobody answers, so the test would end by its time-out, too.
-    page.on("dialog", lambda dialog: said.append(dialog.message))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(f"http://{address}/")
-    page.get_by_role("link", name=odd.transactional_id).click()
-    expect(page.get_by_role("heading", name=odd.transactional_id)).to_be_visible()
-    assert said == []
-    assert all(url.startswith(f"http://{address}/") for url in asked)
-    context.close()
+    with dashboard(DashboardAccess()) as port, chromium.new_context() as context:
+        page = context.new_page()
+        said: list[str] = []
+        asked: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        # Of whatever a script could open; nobody answers, so the test would end by its time-out, too.
+        page.on("dialog", lambda dialog: said.append(dialog.message))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.get_by_role("link", name=MARKUP).click()
+        expect(page.get_by_role("heading", name=MARKUP)).to_be_visible()
+        assert said == []
+        assert all(url.startswith(f"http://127.0.0.1:{port}/") for url in asked)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_has_no_need_to_scroll_sideways(job: Job, serve: Serve, chromium: Browser, scheme: str) -> None:
-    address = serve("dashboard", job)
-    context = chromium.new_context(viewport=PHONE, color_scheme=scheme)  # type: ignore[arg-type]
-    page = context.new_page()
-    for path in ("/", f"/sink?id={job.transactional_id}", f"/recover?id={job.transactional_id}"):
-        page.goto(f"http://{address}{path}")
-        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (sum(map(int, re.findall(r"\d+", paper))) < 3 * 128) is (scheme == "dark")
-    context.close()
-
-
-def test_the_picture_of_the_docs(job: Job, serve: Serve, page: Page, tmp_path: Path) -> None:
-    """A sink in doubt, as the docs show it: made by this test, so that it shows the page as it is."""
-    page.goto(f"http://{serve('dashboard', job)}/sink?id={job.transactional_id}")
-    write = bool(os.environ.get("SPARK_2PC_WRITE_IMAGES"))
-    picture = PICTURE if write else tmp_path / PICTURE.name
-    page.screenshot(path=picture)
-    assert picture.stat().st_size < PICTURE_BYTES_MAX
-    assert PICTURE.stat().st_size < PICTURE_BYTES_MAX
+def test_a_phone_has_no_need_to_scroll_sideways(chromium: Browser, scheme: Literal["light", "dark"]) -> None:
+    watched = Shown(history=tuple(lines(*[FIGURES] * 12)))
+    with (
+        dashboard(DashboardAccess(), watched) as port,
+        chromium.new_context(viewport=PHONE, color_scheme=scheme) as context,
+    ):
+        page = context.new_page()
+        for path in ("/", "/sink?id=orders", "/recover?id=orders"):
+            page.goto(f"http://127.0.0.1:{port}{path}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+            paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (sum(map(int, re.findall(r"\d+", paper))) < 3 * 128) is (scheme == "dark")

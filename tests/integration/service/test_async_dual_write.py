@@ -18,10 +18,8 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
-from sqlalchemy.orm import Session
 
 from spark_2pc_sink import AsyncDualWrite
-from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.integration.service.services import Order, engine_for, records_of, rows_of
@@ -83,31 +81,13 @@ async def test_rows_and_records_are_on_both_sides_or_on_none(
         async with engine.connect() as connection, dual.transaction(connection) as tx:
             await connection.execute(text("INSERT INTO orders VALUES ('by connection')"))
             tx.send(orders, None, "by connection")
-        async with AsyncSession(engine) as session, dual.transaction(session):
-            session.add(Order(id="row alone"))
-    assert rows_of(table) == Counter([*names, "by connection", "row alone"])
-    assert records_of(broker.bootstrap, orders) == Counter([*names, "by connection"])
-
-
-async def test_the_session_of_a_task_and_an_id_that_is_free(
-    broker: ReferenceCoordinator,
-    engine: AsyncEngine,
-    table: Engine,
-    topic: Callable[..., str],
-    options: dict[str, Any],
-) -> None:
-    """A scoped session is that of the task that asks, and the end of a block runs in another one."""
-    orders = topic(broker=broker)
-    scoped = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
-    async with AsyncDualWrite(**options, wait_for_id_ms=0) as dual:
-        async with dual.transaction(scoped) as tx:
-            scoped.add(Order(id="with a record"))
-            tx.send(orders, None, "with a record")
+        # A scoped session is that of the task that asks, and the end of a block runs in another one.
+        scoped = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
         async with dual.transaction(scoped):
             scoped.add(Order(id="row alone"))
         await scoped.remove()
-    assert rows_of(table) == Counter(["with a record", "row alone"])
-    assert records_of(broker.bootstrap, orders) == Counter(["with a record"])
+    assert rows_of(table) == Counter([*names, "by connection", "row alone"])
+    assert records_of(broker.bootstrap, orders) == Counter([*names, "by connection"])
 
 
 async def test_a_cancelled_block_is_on_both_sides_or_on_none(
@@ -142,38 +122,3 @@ async def test_a_cancelled_block_is_on_both_sides_or_on_none(
         await write(dual, engine, orders, "afterwards")
     expected = Counter(["whole", "cancelled at committed", "afterwards"])
     assert rows_of(table) == records_of(broker.bootstrap, orders) == expected
-
-
-async def test_uses_that_would_break_the_decision_are_refused(
-    broker: ReferenceCoordinator, engine: AsyncEngine, table: Engine, topic: Callable[..., str], options: dict[str, Any]
-) -> None:
-    orders = topic(broker=broker)
-
-    async def end_early(dual: AsyncDualWrite) -> None:
-        async with AsyncSession(engine) as session, dual.transaction(session) as tx:
-            session.add(Order(id="early"))
-            tx.send(orders, "early", "early")
-            await session.commit()
-
-    async def enter(dual: AsyncDualWrite, session: Any) -> None:
-        async with dual.transaction(session):
-            pass
-
-    async with AsyncDualWrite(**options) as dual:
-        with pytest.raises(LocalProtocolError, match="ends the transaction itself"):
-            await end_early(dual)
-        async with AsyncSession(engine) as session, dual.transaction(session) as tx, AsyncSession(engine) as other:
-            with pytest.raises(LocalProtocolError, match="cannot be nested"):
-                await enter(dual, other)
-            with pytest.raises(LocalProtocolError, match="another thread or task"):
-                await asyncio.create_task(_send(tx, orders))
-        with Session(table) as session_of_threads, pytest.raises(ConfigurationError, match="use DualWrite"):
-            await enter(dual, session_of_threads)
-    with pytest.raises(LocalProtocolError, match="close"):
-        async with AsyncSession(engine) as session:
-            await enter(dual, session)
-    assert (rows_of(table), records_of(broker.bootstrap, orders)) == (Counter(), Counter())
-
-
-async def _send(tx: Any, topic: str) -> None:
-    tx.send(topic, "k", "v")

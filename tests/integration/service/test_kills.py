@@ -11,7 +11,6 @@ from sqlalchemy.engine import Engine
 
 from spark_2pc_sink import recover, status
 from spark_2pc_sink.testing import ReferenceCoordinator, wait_until
-from tests.harness.providers import Broker
 from tests.integration.service.killed_service import STEPS, ServiceRun, run_to_its_end
 from tests.integration.service.services import engine_for, records_of, rows_of, statuses_of
 
@@ -31,8 +30,7 @@ def engine(database: str) -> Iterator[Engine]:
         yield made
 
 
-@pytest.mark.parametrize("kafka_commit", ["before_return", "in_background"])
-@pytest.mark.parametrize("kind", ["stock", "keeping"])
+@pytest.mark.parametrize(("kind", "kafka_commit"), [("stock", "in_background"), ("keeping", "before_return")])
 def test_after_each_step(
     kind: str,
     kafka_commit: str,
@@ -59,19 +57,15 @@ def test_after_each_step(
     assert statuses_of(engine) == Counter(done=1)
 
 
-@pytest.fixture(params=["reference", pytest.param("kafka", marks=pytest.mark.thorough)])
-def impatient(request: pytest.FixtureRequest) -> Iterator[Any]:
+@pytest.fixture
+def impatient() -> Iterator[ReferenceCoordinator]:
     """A stock broker that soon aborts what lasts too long."""
-    if request.param == "kafka":
-        start_kafka: Callable[..., Broker] = request.getfixturevalue("start_kafka")
-        yield start_kafka(properties=SOON)
-        return
     with ReferenceCoordinator(two_phase_commit=False, properties=SOON) as running:
         yield running
 
 
 def test_what_kafka_has_aborted_after_the_decision_is_sent_again(
-    impatient: Any, engine: Engine, database: str, transactional_id: str, topic: Callable[..., str]
+    impatient: ReferenceCoordinator, engine: Engine, database: str, transactional_id: str, topic: Callable[..., str]
 ) -> None:
     orders = topic(broker=impatient)
     kafka = {"bootstrap.servers": impatient.bootstrap, "transaction.timeout.ms": 1_000}

@@ -26,14 +26,7 @@ SEPARATOR: Final = "."
 
 
 class Sinks:
-    """Makes sinks on one broker and in one database.
-
-    Args:
-        broker: the Kafka cluster.
-        database: SQLAlchemy's URL.
-        topic: where their records would be; its name is before that of each sink.
-        stack: closes what is opened.
-    """
+    """Makes sinks on one broker and in one database; the topic's name is before that of each sink."""
 
     def __init__(self, broker: Broker, database: str, topic: str, stack: ExitStack) -> None:
         self.broker = broker
@@ -53,13 +46,7 @@ class Sinks:
     def claimed(
         self, name: str, *, cluster_id: str | None = None, lives: bool = False
     ) -> tuple[StateRow, TransactionClient]:
-        """A sink whose driver has claimed its row, and taken a pair.
-
-        Args:
-            name: its name in the test.
-            cluster_id: the cluster that its row names, where that is another one.
-            lives: its driver goes on until the end of the test.
-        """
+        """A sink whose driver has claimed its row, and taken a pair; one that ``lives`` goes on for the whole test."""
         store = self._opened() if lives else self._store
         name = self.id_of(name)
         row = claim(store, name, cluster_id=cluster_id or self._here)

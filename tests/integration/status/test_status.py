@@ -102,29 +102,11 @@ def test_every_condition_at_one_look(sinks: Sinks, capsys: pytest.CaptureFixture
     assert list(map(name_of, printed["in_doubt"])) == ["decided", "left-open", "lost", "owed"]
 
 
-def test_sinks_of_another_cluster_alone_are_nothing_to_worry_about(
-    sinks: Sinks, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """D6: as when the address is that of another cluster: none of them is known here."""
-    sinks.decided("away", cluster_id="another-cluster")
-    assert cli.main(words(sinks)) == exits.EXIT_NOT_KNOWN
-    assert capsys.readouterr().out.startswith("1 sink: 1 elsewhere\n")
-    assert cli.main(words(sinks, "--transactional-id", sinks.id_of("away"))) == exits.EXIT_NOT_KNOWN
-    assert "the state row belongs to Kafka cluster another-cluster" in capsys.readouterr().out
-    sinks.ended("fine", commit=True)
-    assert cli.main(words(sinks)) == exits.EXIT_SETTLED
-
-
 def test_a_row_that_cannot_be_understood_hides_no_other(sinks: Sinks, capsys: pytest.CaptureFixture[str]) -> None:
     """Made by hand, or by a later version. Exit code 1, unless something is in doubt."""
     changes = {
         "pair": ("prepared_transaction_state = '7'", "'7': must be '' or 'producerId:epoch'"),
-        "epoch": ("settled = '7:99999'", "'7:99999'"),
         "offsets": ("kafka_offsets = '[1, 2]'", "kafka_offsets [1, 2] must be an object of"),
-        "partition": (
-            "kafka_offsets = '{\"orders\": [1, 2]}'",
-            "kafka_offsets name 'orders', which must be topic-partition",
-        ),
         "status": ("status = 'paused'", "status 'paused' must be one of none, decided, done, owed"),
     }
     sinks.ended("good", commit=True)
@@ -146,25 +128,14 @@ def test_a_row_that_cannot_be_understood_hides_no_other(sinks: Sinks, capsys: py
 # --- one side out of reach --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", ["refused", "silent", "no name"])
-def test_kafka_out_of_reach(
-    sinks: Sinks,
-    silent_port: int,
-    fault: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_kafka_out_of_reach(sinks: Sinks, monkeypatch: pytest.MonkeyPatch) -> None:
     """B25: what the database knows is shown within the time-out, also where a resolver never answers."""
     sinks.ended("done", commit=True)
     sinks.ended("owed", commit=False)
     sinks.decided("decided")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        refused = server.getsockname()[1]
     hung = threading.Event()
-    if fault == "no name":
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: hung.wait(60))
-    place = {"refused": f"127.0.0.1:{refused}", "silent": f"127.0.0.1:{silent_port}", "no name": "kafka.invalid:9092"}
-    kafka = {"bootstrap.servers": place[fault]}
-    found = timed(lambda: look(sinks, kafka=kafka, timeout_s=5), 5)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: hung.wait(60))
+    found = timed(lambda: look(sinks, kafka={"bootstrap.servers": "kafka.invalid:9092"}, timeout_s=4), 4)
     hung.set()
     assert conditions(found) == {"done": "fine", "owed": "owed", "decided": "in_doubt"}
     assert found.kafka_problem
@@ -175,30 +146,28 @@ def test_the_command_shows_one_side_too(sinks: Sinks, silent_port: int, capsys: 
     """B25: exit code 1, and the reason behind all the rest."""
     sinks.decided("decided")
     sides = ["--bootstrap-server", f"127.0.0.1:{silent_port}", "--database", sinks.database]
-    assert cli.main(["status", *sides, "--timeout", "5"]) == exits.EXIT_FAILED
+    assert cli.main(["status", *sides, "--timeout", "4"]) == exits.EXIT_FAILED
     printed = capsys.readouterr()
     assert printed.out.startswith("1 sink: 1 in doubt (for 0:00:")
     assert "KAFKA COULD NOT BE READ" in printed.out
     assert "spark-2pc: Kafka could not be read: " in printed.err
 
 
-@pytest.mark.parametrize("fault", ["refused", "silent", "locked"])
+@pytest.mark.parametrize("fault", ["silent", "locked"])
 def test_the_database_out_of_reach(sinks: Sinks, silent_port: int, fault: str) -> None:
     """B25: what Kafka has open is shown, with the reason why the database could not be read."""
     sinks.decided("decided")
     sinks.open("left-open")
     sinks.ended("fine", commit=True)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        refused = server.getsockname()[1]
-    ports = {"refused": refused, "silent": silent_port, "locked": make_url(sinks.database).port}
-    url = make_url(sinks.database).set(port=ports[fault]).render_as_string(hide_password=False)
+    port = silent_port if fault == "silent" else make_url(sinks.database).port
+    url = make_url(sinks.database).set(port=port).render_as_string(hide_password=False)
     with admin(sinks.database) as engine, engine.connect() as connection:
         if fault == "locked":
             connection.execute(text("SET application_name = 'vacuum of somebody'"))
             connection.execute(text("BEGIN"))
             connection.execute(text("LOCK TABLE kafka_transaction_state IN ACCESS EXCLUSIVE MODE"))
-        found = timed(lambda: look(sinks, database=url, timeout_s=6, match=sinks.id_of("[dl]e*")), 6)
-        one = timed(lambda: look(sinks, database=url, timeout_s=6, transactional_id=sinks.id_of("fine")), 6)
+        found = timed(lambda: look(sinks, database=url, timeout_s=4, match=sinks.id_of("[dl]e*")), 4)
+        one = timed(lambda: look(sinks, database=url, timeout_s=4, transactional_id=sinks.id_of("fine")), 4)
         connection.rollback()
     assert conditions(found) == {"decided": "unclear", "left-open": "unclear"}
     assert found.database_problem
@@ -242,21 +211,6 @@ def test_a_row_that_is_gone_with_its_history(sinks: Sinks, capsys: pytest.Captur
     assert ", open for 0:00:" in printed
     assert cli.main(words(sinks, "--transactional-id", "mistyped")) == exits.EXIT_NOT_KNOWN
     assert "mistyped: UNKNOWN, the state table has no row for this id" in capsys.readouterr().out
-
-
-def test_where_no_table_is(kafka_without_2pc: Broker, database: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the ways in which it may be somewhere else."""
-    sides = ["--bootstrap-server", kafka_without_2pc.bootstrap, "--database", database]
-    assert cli.main(["status", *sides]) == exits.EXIT_NOT_KNOWN
-    assert "table public.kafka_transaction_state in 127.0.0.1:" in capsys.readouterr().out
-    assert cli.main(["status", *sides, "--match", "a*"]) == exits.EXIT_NOT_KNOWN
-
-
-def test_a_glob_chooses(sinks: Sinks) -> None:
-    sinks.ended("orders-1", commit=True)
-    sinks.decided("payments-1")
-    assert conditions(look(sinks, match=sinks.id_of("orders-*"))) == {"orders-1": "fine"}
-    assert "has an id that matches 'nothing-*'" in look(sinks, match="nothing-*").note
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------

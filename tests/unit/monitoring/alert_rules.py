@@ -44,7 +44,7 @@ class Recording:
 
 @cache
 def recorded() -> Recording:
-    """The incident of ``tests/integration/monitoring/incident.py``."""
+    """An incident of four sinks on real servers: what the exporter said to a scrape every 15 seconds."""
     said = json.loads(RECORDED.read_text())
     series = {}
     for text, values in said["series"].items():

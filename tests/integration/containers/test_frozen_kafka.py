@@ -32,15 +32,3 @@ def test_kafka_is_frozen(place: str, kafka_apart: ContainerBroker, make_job: Mak
     kafka_apart.resume()
     job.finished(driver)
     job.check()
-
-
-@pytest.mark.parametrize("place", ["step:BEGIN", "step:PREPARE", "end"])
-def test_kafka_is_killed_and_started(place: str, kafka_apart: ContainerBroker, make_job: MakeJob) -> None:
-    """B3, B4, B14: before the records, with the transaction prepared, and between the decision and EndTxn."""
-    job = make_job(kafka_apart)
-    driver = job.stop_at(place, batch=BATCH)
-    kafka_apart.kill()
-    driver.go_on()
-    kafka_apart.start()
-    job.finished(driver)
-    job.check()

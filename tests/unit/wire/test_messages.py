@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.protocol.admin import DescribeConfigsResponse, DescribeTransactionsResponse
-from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
-from kafka.protocol.producer import AddPartitionsToTxnResponse, InitProducerIdResponse, WriteTxnMarkersResponse
+from kafka.protocol.producer import InitProducerIdResponse
 
 from spark_2pc_sink.errors import KafkaError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire import api_versions, messages, responses
 from spark_2pc_sink.wire.api_versions import VERSIONS, Api, ApiVersionsReply, VersionRange
-from spark_2pc_sink.wire.framed_request import end_txn_request, pair_of, produce_request
+from spark_2pc_sink.wire.framed_request import end_txn_request, produce_request
 from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, OffsetSpec
 
 PRODUCER = ProducerIdAndEpoch(2**40, 32_766)
@@ -181,25 +180,12 @@ def test_write_txn_markers(commit: bool) -> None:
 
 
 BUILDERS: dict[Api, Any] = {
+    **{api: build for api, build, _ in REQUESTS},
     Api.PRODUCE: lambda version: produce_request("tid", {}, version=version, timeout_ms=1),
-    Api.FETCH: lambda version: messages.fetch_request(
-        {}, version=version, isolation=IsolationLevel.READ_COMMITTED, max_wait_ms=1, partition_bytes_max=1
-    ),
-    Api.LIST_OFFSETS: lambda version: messages.list_offsets_request(
-        {}, version=version, isolation=IsolationLevel.READ_COMMITTED
-    ),
-    Api.METADATA: lambda version: messages.metadata_request([], version=version),
-    Api.FIND_COORDINATOR: lambda version: messages.find_coordinators_request(["tid"], version=version),
     Api.API_VERSIONS: lambda version: messages.api_versions_request(version=version, client_name="", client_version=""),
-    Api.INIT_PRODUCER_ID: lambda version: messages.init_producer_id_request("tid", version=version, timeout_ms=1),
-    Api.ADD_PARTITIONS_TO_TXN: lambda version: messages.add_partitions_request("tid", PRODUCER, [], version=version),
     Api.END_TXN: lambda version: end_txn_request("tid", PRODUCER, commit=True, version=version),
-    Api.DESCRIBE_CONFIGS: lambda version: messages.describe_configs_request(
-        ConfigResource.TOPIC, "t", [], version=version
-    ),
     Api.DESCRIBE_PRODUCERS: lambda version: messages.describe_producers_request([], version=version),
     Api.DESCRIBE_TRANSACTIONS: lambda version: messages.describe_transactions_request([], version=version),
-    Api.LIST_TRANSACTIONS: lambda version: messages.list_transactions_request(version=version),
     Api.WRITE_TXN_MARKERS: lambda version: marker(version, commit=False),
 }
 
@@ -325,108 +311,37 @@ def test_success_without_a_pair_is_refused(producer_id: int, epoch: int) -> None
         responses.initialized_pair(init_response(5, producer_id=producer_id, producer_epoch=epoch))
 
 
-def test_read_add_partitions() -> None:
-    topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
-    part = topic.AddPartitionsToTxnPartitionResult
-    response = AddPartitionsToTxnResponse(
-        version=3,
-        throttle_time_ms=0,
-        results_by_topic_v3_and_below=[
-            topic(
-                version=3,
-                name="orders",
-                results_by_partition=[
-                    part(version=3, partition_index=0, partition_error_code=55),
-                    part(version=3, partition_index=3, partition_error_code=3),
-                ],
-            )
-        ],
-    )
-    assert responses.added_partitions(answered(response)) == {ORDERS_0: 55, ORDERS_3: 3}
+def topics(*each: tuple[str, Any], **names: str) -> list[Any]:
+    """Topics of an answer, by the names that this API has for a topic and its partitions."""
+    return [SimpleNamespace(**{names["topic"]: name, names["parts"]: parts}) for name, parts in each]
 
 
-def test_read_describe_transactions() -> None:
-    state = DescribeTransactionsResponse.TransactionState
-    ongoing = state(
-        version=0, error_code=0, transactional_id="a", transaction_state="Ongoing", transaction_timeout_ms=2**31 - 1,
-        transaction_start_time_ms=99, producer_id=5, producer_epoch=3,
-        topics=[
-            state.TopicData(version=0, topic="orders", partitions=[3, 0]),
-            state.TopicData(version=0, topic="audit", partitions=[1]),
-        ],
-    )  # fmt: skip
-    unknown = state(
-        version=0, error_code=105, transactional_id="b", transaction_state="", transaction_timeout_ms=0,
-        transaction_start_time_ms=0, producer_id=0, producer_epoch=0, topics=[],
-    )  # fmt: skip
-    being_created = state(
-        version=0, error_code=0, transactional_id="c", transaction_state="Empty", transaction_timeout_ms=1,
-        transaction_start_time_ms=-1, producer_id=6, producer_epoch=-1, topics=[],
-    )  # fmt: skip
-    response = DescribeTransactionsResponse(
-        version=0, throttle_time_ms=0, transaction_states=[ongoing, unknown, being_created]
-    )
-    answer = answered(response)
-    read = {name: responses.described(answer, name) for name in "abc"}
-    assert [read[name].error_code for name in "abc"] == [0, 105, 0]
+def test_answers_are_read_by_partition() -> None:
+    """Added partitions, fetched logs, written markers, and the partitions of a transaction."""
+    added = [SimpleNamespace(partition_index=0, partition_error_code=55)]
+    names = {"topic": "name", "parts": "results_by_partition"}
+    answer = SimpleNamespace(results_by_topic_v3_and_below=topics(("orders", added), **names))
+    assert responses.added_partitions(answer) == {ORDERS_0: 55}
+    part = SimpleNamespace(partition_index=3, error_code=47)
+    for topic in ("topic", "name"):
+        named = topics(("orders", [part]), topic=topic, parts="partitions")
+        assert responses.by_partition(named) == {ORDERS_3: part}
+    markers = [SimpleNamespace(producer_id=number, topics=named[: number - 7]) for number in (7, 8)]
+    assert responses.written_markers(SimpleNamespace(markers=markers)) == {7: {}, 8: {ORDERS_3: 47}}
+    open_at = topics(("orders", [3, 0]), ("audit", [1]), topic="topic", parts="partitions")
+    transaction = SimpleNamespace(transactional_id="a", topics=open_at)
+    described = SimpleNamespace(transaction_states=[transaction])
+    assert responses.transaction_partitions(responses.described(described, "a")) == (AUDIT_1, ORDERS_0, ORDERS_3)
     with pytest.raises(RemoteProtocolError, match="did not answer about 'd'"):
-        responses.described(answer, "d")
-    assert responses.transaction_partitions(read["a"]) == (AUDIT_1, ORDERS_0, ORDERS_3)
-    assert [pair_of(read[name].producer_id, read[name].producer_epoch) for name in "ac"] == [
-        ProducerIdAndEpoch(5, 3),
-        None,
-    ]
+        responses.described(described, "d")
 
 
-@pytest.mark.parametrize("version", versions(Api.DESCRIBE_CONFIGS))
-def test_read_describe_configs(version: int) -> None:
-    result = DescribeConfigsResponse.DescribeConfigsResult
-    configs = [
-        result.DescribeConfigsResourceResult(
-            version=version, name=name, value=value, read_only=False, config_source=5, is_sensitive=value is None,
-            synonyms=[], config_type=1, documentation=None,
-        )
-        for name, value in (("transaction.max.timeout.ms", "900000"), ("secret", None))
-    ]  # fmt: skip
-    response = DescribeConfigsResponse(
-        version=version,
-        throttle_time_ms=0,
-        results=[
-            result(
-                version=version, error_code=0, error_message=None, resource_type=4, resource_name="1", configs=configs
-            )
-        ],
-    )
-    read = answered(response)
-    assert responses.config_values(read, "1") == {"transaction.max.timeout.ms": "900000", "secret": None}
-    assert responses.config_values(read, "2") is None
-    read.results[0].error_code = 29
-    assert responses.config_values(read, "1") is None
-
-
-@pytest.mark.parametrize("version", versions(Api.FETCH))
-def test_read_fetch(version: int) -> None:
-    topic = FetchResponse.FetchableTopicResponse
-    part = topic.PartitionData(
-        version=version, error_code=0, log_start_offset=1, preferred_read_replica=-1, partition_index=3,
-        high_watermark=50, last_stable_offset=40, aborted_transactions=None, records=b"batches",
-    )  # fmt: skip
-    response = FetchResponse(
-        version=version, throttle_time_ms=0, error_code=0, session_id=0,
-        responses=[topic(version=version, topic="orders", partitions=[part])],
-    )  # fmt: skip
-    found = responses.by_partition(answered(response).responses)
-    assert {at: bytes(part.records) for at, part in found.items()} == {ORDERS_3: b"batches"}
-
-
-@pytest.mark.parametrize("version", versions(Api.WRITE_TXN_MARKERS))
-def test_read_write_txn_markers(version: int) -> None:
-    result = WriteTxnMarkersResponse.WritableTxnMarkerResult
-    topic = result.WritableTxnMarkerTopicResult
-    part = topic.WritableTxnMarkerPartitionResult(version=version, partition_index=3, error_code=47)
-    markers = [
-        result(version=version, producer_id=7, topics=[topic(version=version, name="orders", partitions=[part])]),
-        result(version=version, producer_id=8, topics=[]),
-    ]
-    read = answered(WriteTxnMarkersResponse(version=version, markers=markers))
-    assert responses.written_markers(read) == {7: {ORDERS_3: 47}, 8: {}}
+def test_configs_are_read_unless_they_may_not_be() -> None:
+    """A sensitive value is null."""
+    given = {"transaction.max.timeout.ms": "900000", "secret": None}
+    configs = [SimpleNamespace(name=name, value=value) for name, value in given.items()]
+    resource = SimpleNamespace(resource_name="1", error_code=0, configs=configs)
+    answer = SimpleNamespace(results=[resource])
+    assert (responses.config_values(answer, "1"), responses.config_values(answer, "2")) == (given, None)
+    resource.error_code = 29
+    assert responses.config_values(answer, "1") is None

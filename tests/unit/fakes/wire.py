@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka.protocol import admin, consumer, metadata, producer, sasl
+from kafka.protocol import admin, consumer, metadata, producer
 from kafka.protocol.admin import DescribeConfigsResponse
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
-from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
@@ -23,11 +22,9 @@ from spark_2pc_sink.wire.api_versions import Api
 if TYPE_CHECKING:
     from tests.unit.fakes.cluster import FakeLog
 
-SASL_HANDSHAKE: Final = sasl.SaslHandshakeRequest.API_KEY
-SASL_AUTHENTICATE: Final = sasl.SaslAuthenticateRequest.API_KEY
 _REQUESTS: Final = {
     kind.API_KEY: kind
-    for module in (admin, consumer, metadata, producer, sasl)
+    for module in (admin, consumer, metadata, producer)
     for name, kind in vars(module).items()
     if name.endswith("Request") and hasattr(kind, "API_KEY")
 }
@@ -133,19 +130,15 @@ class Listener:
         with connection, suppress(OSError, HangUpError):
             for frame in _frames(connection):
                 api, version, correlation_id = struct.unpack_from(">hhi", frame)
+                if api not in _REQUESTS:
+                    return  # a client that asks whether a listener wants a login
                 body = _REQUESTS[api].decode(frame, version=version, header=True)
                 response = self._respond(Received(self.node_id, api, version, body))
                 if response is None:
                     continue
-                refused_login = api == SASL_AUTHENTICATE and response.error_code != Code.NONE
-                if refused_login:
-                    # As Kafka does: the end of the connection comes together with the answer.
-                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
                 response.API_VERSION = version
                 response.with_header(correlation_id)
                 connection.sendall(response.encode(header=True, framed=True))
-                if refused_login:
-                    return
 
 
 def _frames(connection: socket.socket) -> Iterator[bytes]:
@@ -157,7 +150,6 @@ def _frames(connection: socket.socket) -> Iterator[bytes]:
 
 
 STATE_TOPIC: Final = "__transaction_state"
-_LOGIN_DEADLINE_S: Final = 30.0
 #: What a real 4.x broker offers of these, as far as it matters; the tests change single entries.
 _VERSIONS: Final[dict[int, tuple[int, int]]] = {
     Api.PRODUCE: (0, 13),
@@ -174,8 +166,6 @@ _VERSIONS: Final[dict[int, tuple[int, int]]] = {
     Api.DESCRIBE_TRANSACTIONS: (0, 0),
     Api.LIST_TRANSACTIONS: (0, 2),
     Api.WRITE_TXN_MARKERS: (1, 2),
-    SASL_HANDSHAKE: (0, 1),
-    SASL_AUTHENTICATE: (0, 2),
 }
 _TOPIC_RESOURCE: Final = 2
 
@@ -190,10 +180,6 @@ class Topology:
         coordinator: the broker that coordinates every id that is not in ``coordinators``.
         configs: of every topic; None where they may not be read. ``broker_configs`` likewise.
         state_partitions: leader and leader epoch of each partition of the transaction log; None where there is none.
-        topic_error: the code of every topic in Metadata.
-        shown_brokers: the brokers that Metadata shows; None for all.
-        session_lifetimes_ms: each login takes one, and with none left every password is wrong.
-        logins: how many were begun; they are answered while ``logins_served`` is set.
     """
 
     partitions: dict[TopicPartition, FakeLog]
@@ -208,19 +194,11 @@ class Topology:
         self.broker_configs: dict[str, str] | None = {"transaction.max.timeout.ms": "900000"}
         self.topic_ids: dict[str, uuid.UUID] = {}
         self.state_partitions: list[tuple[int, int]] | None = [(0, 0)]
-        self.topic_error = 0
-        self.shown_brokers: set[int] | None = None
-        self.session_lifetimes_ms: list[int] = []
-        self.logins = 0
-        self.logins_served = threading.Event()
-        self.logins_served.set()
         self.topology: dict[int, Callable[[Received, int], Any]] = {
             Api.API_VERSIONS: self._serve_api_versions,
             Api.METADATA: self._serve_metadata,
             Api.FIND_COORDINATOR: self._serve_find_coordinator,
             Api.DESCRIBE_CONFIGS: self._serve_describe_configs,
-            SASL_HANDSHAKE: self._serve_sasl_handshake,
-            SASL_AUTHENTICATE: self._serve_sasl_authenticate,
         }
         self.brokers = brokers
 
@@ -255,20 +233,6 @@ class Topology:
             else [feature(name="transaction.version", max_version_level=level, min_version_level=level)],
         )
 
-    def _serve_sasl_handshake(self, received: Received, code: int) -> Any:
-        self.logins += 1
-        return SaslHandshakeResponse(error_code=code, mechanisms=["PLAIN"])
-
-    def _serve_sasl_authenticate(self, received: Received, _code: int) -> Any:
-        self.logins_served.wait(_LOGIN_DEADLINE_S)
-        right = bool(self.session_lifetimes_ms)
-        return SaslAuthenticateResponse(
-            error_code=Code.NONE if right else Code.SASL_AUTHENTICATION_FAILED,
-            error_message=None if right else "wrong password",
-            auth_bytes=b"",
-            session_lifetime_ms=self.session_lifetimes_ms.pop(0) if right else 0,
-        )
-
     def _serve_metadata(self, received: Received, code: int) -> Any:
         topics = None if received.body.topics is None else {wanted.name for wanted in received.body.topics}
         everything = {key.topic for key in self.partitions} | ({STATE_TOPIC} if self.state_partitions else set())
@@ -278,7 +242,6 @@ class Topology:
                     node_id=broker.node_id, host="127.0.0.1", port=broker.port, rack=None
                 )
                 for broker in self.brokers
-                if self.shown_brokers is None or broker.node_id in self.shown_brokers
             ],
             cluster_id="fake-cluster",
             controller_id=0,
@@ -305,7 +268,7 @@ class Topology:
         ]
         missing = Code.NONE if parts else Code.UNKNOWN_TOPIC_OR_PARTITION
         return topic(
-            error_code=code or self.topic_error or missing,
+            error_code=code or missing,
             name=name,
             topic_id=self.topic_ids.get(name),
             partitions=parts,

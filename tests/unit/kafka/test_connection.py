@@ -15,10 +15,10 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.producer import EndTxnResponse
 
-from spark_2pc_sink.clock import QUIET_S, Deadline
+from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.kafka.broker_connections import BrokerConnections, LastFailure
+from spark_2pc_sink.kafka.broker_connections import BrokerConnections
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.options import KafkaOptions
@@ -246,16 +246,6 @@ def test_the_newest_reason_is_reported_unless_the_deadline_cut_the_attempt_short
         connections.until_answered("asking", attempt, Deadline(clock, limit_ms))
 
 
-def test_attempts_that_go_on_for_long_are_in_the_log_with_their_reason(caplog: pytest.LogCaptureFixture) -> None:
-    """At night a job that hangs says what it waits for, not only in the error at the end."""
-    clock = FakeClock()
-    deadline = Deadline(clock, 60_000)
-    for reason in ("refused", "loading", "loading"):
-        LastFailure(deadline).note(reason)
-        clock.sleep(QUIET_S)
-    assert caplog.messages == ["still waiting for Kafka, for up to 55 s more: loading"]
-
-
 def ends_of(cluster: Cluster, *partitions: TopicPartition) -> KafkaRequest:
     (leader,) = {cluster.leaders[partition] for partition in partitions}
     assert leader is not None
@@ -290,11 +280,3 @@ def test_several_brokers_are_asked_at_once(caplog: pytest.LogCaptureFixture) -> 
         fake.script(Api.LIST_OFFSETS, hang_up)
         assert cluster.request_at_once(asked, cluster.deadline()) is None
         assert "retrying" in caplog.text
-
-
-def test_who_is_not_connected_is_not_asked_at_once(fake: FakeCluster, cluster: Cluster) -> None:
-    cluster.partition_counts(["t"])
-    request = ends_of(cluster, T0)
-    with Cluster(options_for(fake)) as another:
-        assert another.request_at_once({0: request}, another.deadline()) is None
-    assert not fake.of(Api.LIST_OFFSETS)

@@ -35,14 +35,10 @@ pytestmark = pytest.mark.usefixtures("begun")
     ("code", "error"),
     [
         (Code.INVALID_PRODUCER_EPOCH, FencedError),
-        (Code.INVALID_PRODUCER_ID_MAPPING, FencedError),
-        (Code.PRODUCER_FENCED, FencedError),
         (Code.INVALID_TXN_STATE, AbortableError),
         (Code.TRANSACTION_ABORTABLE, AbortableError),
         (Code.TOPIC_AUTHORIZATION_FAILED, AuthorizationError),
-        (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AuthorizationError),
         (Code.INVALID_RECORD, KafkaError),
-        (Code.UNKNOWN_SERVER_ERROR, KafkaError),
         (4711, KafkaError),
     ],
 )

@@ -146,15 +146,6 @@ def test_keyless_rows_of_a_call_stay_together_and_calls_take_turns(partitioner: 
     assert set(places) == {"t-0", "t-1", "t-2", "t-3"}
 
 
-def test_a_null_partition_falls_back_to_the_key(partitioner: StickyPartitioner) -> None:
-    key = "order-1"
-    (by_key,) = partition_for_keys(pa.array([key]), 4)
-    table = pa.table(
-        {"key": [key, key], "partition": pa.array([None, (by_key + 1) % 4], pa.int32()), "value": ["a", "b"]}
-    )
-    assert split_up(partitioner, table) == dict(sorted({f"t-{by_key}": ["a"], f"t-{(by_key + 1) % 4}": ["b"]}.items()))
-
-
 def test_a_column_names_the_topic_row_by_row(partitioner: StickyPartitioner) -> None:
     table = pa.table({"topic": ["u", None, "u"], "partition": [1, 0, 1], "value": ["a", "b", "c"]})
     assert split_up(partitioner, table) == {"u-1": ["a", "c"], "t-0": ["b"]}
@@ -303,14 +294,6 @@ def test_what_was_not_acknowledged_is_sent_again(fake: FakeCluster, cluster: Clu
     assert sequences_of(fake) == {(0, 0, PAIR.producer_id), (1, 0, PAIR.producer_id)}
     assert len(fake.of(Api.PRODUCE)) == 2
     assert [len(fake.partitions[each].batches) for each in (T0, T1)] == [1, 1]
-
-
-def test_one_request_takes_it_where_everything_is_known(fake: FakeCluster, cluster: Cluster) -> None:
-    """And nothing is asked beside it."""
-    at_rest(cluster)
-    before = len(fake.received)
-    BatchListSender(cluster, "orders", options_for(fake)).send(PAIR, 2, [batch(T0, "a"), batch(T1, "b")])
-    assert [each.api for each in fake.received[before:]] == [Api.PRODUCE]
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["one request", "leaders are asked for"])

@@ -10,9 +10,8 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     KafkaError,
-    UnknownTopicError,
 )
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
@@ -65,19 +64,6 @@ def test_without_version_6_the_transaction_lasts_as_long_as_the_broker_allows(
     assert initialized.timeout_ms == 3_600_000
     (request,) = fake.of(Api.INIT_PRODUCER_ID)
     assert (request.version, request.body.transaction_timeout_ms, request.body.producer_id) == (5, 3_600_000, -1)
-
-
-@pytest.mark.parametrize(
-    ("configs", "option_ms", "expected"),
-    [({"transaction.max.timeout.ms": "3600000"}, 12_345, (12_345, True)), (None, None, (900_000, False))],
-    ids=["the option", "no permission to see the broker's maximum"],
-)
-def test_the_option_is_asked_for_and_else_kafkas_default(
-    fake: FakeCluster, cluster: Cluster, configs: dict[str, str] | None, option_ms: int | None, expected: object
-) -> None:
-    fake.broker_configs = configs
-    initialized = client_on(cluster, transaction_timeout_ms=option_ms).init_producer_id()
-    assert (initialized.timeout_ms, initialized.own_timeout) == expected
 
 
 def test_refused_two_phase_commit_is_remembered_until_refresh(fake: FakeCluster, client: TransactionClient) -> None:
@@ -246,13 +232,6 @@ def test_partitions_are_added_all_or_none(fake: FakeCluster, client: Transaction
     client.add_partitions(PAIR, [T0, T1, T0])
     assert fake.added == {T0, T1}
     assert {request.version for request in fake.of(Api.ADD_PARTITIONS_TO_TXN)} == {3}
-
-
-@pytest.mark.usefixtures("begun")
-def test_a_partition_that_is_not_there_is_named(fake: FakeCluster, client: TransactionClient) -> None:
-    with pytest.raises(UnknownTopicError, match="'t': partition 9 does not exist"):
-        client.add_partitions(PAIR, [T0, TopicPartition("t", 9)])
-    assert fake.added == set()
 
 
 def test_refresh_reads_the_feature_again(fake: FakeCluster, client: TransactionClient) -> None:

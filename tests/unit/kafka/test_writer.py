@@ -182,17 +182,6 @@ def test_prepare_without_two_phase_commit_is_refused(fake: FakeCluster) -> None:
         writer.commit_transaction()
 
 
-def test_two_phase_commit_is_asked_for_only_where_the_user_does(two_phase: FakeCluster) -> None:
-    """KIP-939, Client Configuration Changes: transaction.two.phase.commit.enable is false by default (B23)."""
-    with writer_on(two_phase) as writer:
-        in_transaction(writer)
-        assert not writer.two_phase_commit
-        with pytest.raises(LocalProtocolError, match="two_phase_commit=True"):
-            writer.prepare_transaction()
-        writer.abort_transaction()
-    assert [request.body.enable2_pc for request in two_phase.of(Api.INIT_PRODUCER_ID)] == [False]
-
-
 def test_two_phase_commit_that_is_not_granted_is_an_error(fake: FakeCluster) -> None:
     """KIP-939: clients 'would receive TRANSACTIONAL_ID_AUTHORIZATION_FAILED'; an older broker has no such version."""
     with writer_on(fake, two_phase_commit=True) as writer:

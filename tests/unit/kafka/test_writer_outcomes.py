@@ -46,11 +46,8 @@ def test_an_unknown_outcome_is_settled_by_the_same_call(
     ("code", "error", "state"),
     [
         (Code.INVALID_TXN_STATE, KafkaError, WriterState.FATAL),
-        (Code.INVALID_PRODUCER_EPOCH, FencedError, WriterState.FATAL),
-        (Code.INVALID_PRODUCER_ID_MAPPING, FencedError, WriterState.FATAL),
         (Code.PRODUCER_FENCED, FencedError, WriterState.FATAL),
         (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AuthorizationError, WriterState.FATAL),
-        (Code.UNKNOWN_SERVER_ERROR, KafkaError, WriterState.FATAL),
         (Code.TRANSACTION_ABORTABLE, AbortableError, WriterState.MUST_ABORT),
     ],
     ids=lambda part: getattr(part, "name", None),

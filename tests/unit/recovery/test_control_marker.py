@@ -13,7 +13,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.recovery.diagnosis import PARTITION_MS_MIN, SHOWN_PARTITIONS_MAX
+from spark_2pc_sink.recovery.diagnosis import PARTITION_MS_MIN
 from tests.harness.halts import halts
 from tests.unit.recovery.test_recovery import Sides
 
@@ -146,25 +146,6 @@ def test_the_time_is_bounded_whatever_the_number_of_partitions() -> None:
     assert limits[:2] == [2_500, 1_250]
     assert set(limits[2:]) == {PARTITION_MS_MIN}
     assert sides.clock.now - began_s <= 5 + PARTITION_MS_MIN / 1000
-
-
-def test_the_first_partition_of_each_topic_is_asked_before_the_second_of_any() -> None:
-    """A deleted topic takes a second for each of its partitions; of hundreds, all the time there is."""
-    names = [TopicPartition(topic, number) for topic in ("audit", "orders") for number in range(12)]
-    sides = forgotten(*names)
-    asked: list[TopicPartition] = []
-
-    def ask(partition: TopicPartition) -> Answer:
-        def read(_limit_ms: int) -> Marker:
-            asked.append(partition)
-            return Marker.MISSING
-
-        return read
-
-    sides.kafka.logs = {each: ask(each) for each in names}
-    with halts(HaltCause.OUTCOME_LOST, match=f"and {len(names) - SHOWN_PARTITIONS_MAX} more like these"):
-        sides.start()
-    assert asked == sorted(names, key=lambda each: (each.partition, each.topic))
 
 
 def test_a_row_that_names_no_partition_halts() -> None:

@@ -85,21 +85,6 @@ def test_records_that_no_reader_could_see_are_lost_only_before_the_commit() -> N
     assert sides.row().status == "done"
 
 
-def test_a_row_that_is_done_or_owed_is_not_compared() -> None:
-    """What a topic loses later is its own history; what is owed is sent to whatever topic is there."""
-    sides = decided()
-    sides.recovery().run(query_id="query-1", run_id="run")
-    sides.kafka.calls.clear()
-    make_anew(sides)
-    sides.recovery().run(query_id="query-1", run_id="run")
-    assert "view_logs" not in sides.kafka.calls
-    sides.decide(sides.kafka.pair or ProducerIdAndEpoch(0, 0), batch_id=1)
-    sides.kafka.time_out()
-    sides.kafka.gone.add("orders")
-    sides.recovery().run(query_id="query-1", run_id="run")
-    assert sides.row().status == "owed"
-
-
 def test_a_log_that_lost_the_outcome_with_its_topic_is_told_by_the_topic() -> None:
     """B7, B18: the coordinator has forgotten, and the topic is another one; or nobody can tell."""
     sides = decided()

@@ -164,16 +164,6 @@ def test_a_log_that_tells_of_the_row_shows_what_came_after_it(marker: Marker) ->
     assert sides.row().status == "done"
 
 
-def test_a_commit_that_is_none_of_a_batch_is_passed_by_saying_so() -> None:
-    """A10: another application has used the id. The row stays what it is."""
-    sides, row = restored()
-    sides.kafka.found = FoundCommits()
-    assert recover(sides, "none").settled
-    assert (sides.row().batch_id, sides.row().status, sides.row().digest) == (0, "done", row.digest)
-    assert sides.kafka.state == "Empty"
-    assert recover(sides, "none", query_id=None).settled
-
-
 def test_topics_that_are_not_known_or_cannot_be_read_are_said() -> None:
     sides, row = restored()
     sides.store.restore(replace(row, kafka_offsets={}, topic_ids={}))

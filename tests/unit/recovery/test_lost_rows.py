@@ -6,16 +6,13 @@ import logging
 
 import pytest
 
-from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd, RowStatus
 from spark_2pc_sink.recovery.api import recover
-from spark_2pc_sink.recovery.diagnosis import SHOWN_PARTITIONS_MAX, began_at
 from spark_2pc_sink.recovery.report import Action
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from tests.harness.halts import halts
-from tests.unit.fakes.clock import FakeClock
 from tests.unit.recovery.test_recovery import ID, QUERY, Sides
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
@@ -139,31 +136,6 @@ def test_a_person_says_abort() -> None:
     assert (sides.kafka.committed, sides.kafka.aborted) == ([], [pair])
     assert (sides.row().status, sides.row().batch_id) == (RowStatus.NONE, None)
     sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None)
-
-
-def test_a_transaction_that_ended_before_the_word_halts() -> None:
-    """C14: a time-out has aborted it, and the table has its rows."""
-    sides, _ = decided_and_lost(history=False)
-    sides.kafka.time_out()
-    with halts(HaltCause.OPEN_TRANSACTION, match="no transaction is open that could end with commit"):
-        sides.recovery(adopt=True, open_transaction=OpenTransactionEnd(4)).run(query_id=None, run_id=None)
-
-
-def test_where_it_is_open_is_asked_within_bounds() -> None:
-    """B26: partitions that do not answer cost their time once, and a message names no hundreds of them."""
-    sides, _ = decided_and_lost(history=False)
-    many = {TopicPartition("orders", number): number for number in range(SHOWN_PARTITIONS_MAX + 5)}
-    sides.kafka.began = {**many, PARTITIONS[1]: None}
-    clock = FakeClock()
-    sides.kafka.before = lambda name: clock.sleep(2.0 if name == "open_since" else 0.0)
-    found = began_at(sides.kafka, Deadline(clock, 5_000))
-    assert list(found.values())[:4] == [0, "no record yet", 2, "not read, out of time"]
-    sides.kafka.before = None
-    with halts(HaltCause.OPEN_TRANSACTION, match="and 5 more") as halted:
-        sides.recovery(adopt=True).run(query_id=None, run_id=None)
-    assert "orders-1 (no record yet)" in halted.value.reason
-    sides.kafka.forget()
-    assert began_at(sides.kafka, Deadline(clock, 5_000)) == {}
 
 
 @pytest.mark.parametrize(

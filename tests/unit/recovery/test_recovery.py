@@ -12,7 +12,6 @@ from spark_2pc_sink.errors import (
     ConfigurationError,
     HaltCause,
     InDoubtError,
-    KafkaTimeoutError,
     RemoteProtocolError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
@@ -220,18 +219,6 @@ def test_a_crash_loop_of_takeovers_commits_once() -> None:
     assert sides.kafka.committed == [pair]
 
 
-def test_keep_prepared_is_never_a_probe() -> None:
-    """With nothing ongoing it would replace the outcome that the coordinator still shows."""
-    sides = Sides(profile=Profile.KEEP_PREPARED)
-    pair = sides.start()
-    sides.decide(pair)
-    sides.kafka.end(pair, commit=True)
-    sides.kafka.calls.clear()
-    sides.start()
-    assert "keep" not in sides.kafka.calls
-    assert sides.row().status == "done"
-
-
 def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
     """B13: PrepareCommit is not interpreted; a coordinator that never finishes leaves the sink in doubt."""
     sides = Sides()
@@ -257,20 +244,6 @@ def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline(caplog: pyt
         stuck.recovery(settle_deadline_ms=60_000).run(query_id=QUERY, run_id="run")
     waiting = [line for line in caplog.messages if "recovery is still waiting, for up to 5" in line][:1]
     assert [f"{ID}: recovery" in line and "Kafka shows PrepareCommit 0:1" in line for line in waiting] == [True]
-
-
-@pytest.mark.parametrize("done_before", [False, True])
-def test_an_end_that_no_decision_waits_for_is_not_said_to_be_decided(done_before: bool) -> None:
-    """B13: a partition of an undecided transaction has no leader, so that Kafka cannot end it: nothing is in doubt."""
-    sides = Sides()
-    pair = sides.start()
-    if done_before:
-        sides.decide(pair)
-        pair = sides.start()
-    sides.kafka.broker.held = True
-    sides.kafka.end(pair, commit=False)
-    with pytest.raises(KafkaTimeoutError, match=r"an undecided transaction .* Kafka still shows PrepareAbort 0:\d"):
-        sides.start()
 
 
 @pytest.mark.parametrize("operation", ["look", "run"])

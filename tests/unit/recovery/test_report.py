@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -12,7 +10,6 @@ import pytest
 
 from jdbc_state import StateRow
 from jdbc_state.sessions import DriverSession, Liveness
-from spark_2pc_sink.errors import TakeOverRefusedError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
@@ -49,54 +46,6 @@ REPORT = RecoveryReport(
 SESSION = DriverSession(4711, "app", hidden=False, address="10.0.0.1")
 
 
-def test_json_has_fields_and_no_words_that_a_program_would_have_to_read() -> None:
-    """Numbers, names and nulls; what is empty in the database is null."""
-    printed = json.loads(json.dumps(REPORT.as_json()))
-    state = {
-        "prepared_transaction_state": "5:1",
-        "generation": 3,
-        "query_id": "query",
-        "run_id": None,
-        "batch_id": 7,
-        "cluster_id": "cluster",
-        "row_count": 10,
-        "record_count": 9,
-        "digest": "ab",
-        "kafka_offsets": {"orders-0": [5, 13]},
-        "topic_ids": {"orders": "id"},
-        "decision": 8,
-        "claimed_at": "2026-11-24T10:00:00+00:00",
-        "decided_at": "2026-11-24T10:01:00+00:00",
-        "settled_at": None,
-    }
-    assert printed == {
-        "transactional_id": "orders",
-        "condition": "fine",
-        "settled": True,
-        "known": True,
-        "elsewhere": False,
-        "dry_run": False,
-        "next_batch": 8,
-        "age_s": None,
-        "in_doubt_s": None,
-        "prepared_s": None,
-        "cause": None,
-        "actions": ["commit"],
-        "before": {**state, "status": "decided", "settled": "5:0"},
-        "row": {**state, "status": "done", "settled": "5:2"},
-        "kafka": {
-            "state": "Ongoing",
-            "producer_id": 5,
-            "producer_epoch": 1,
-            "transaction_version": 2,
-            "cluster_id": "cluster",
-        },
-        "driver": None,
-        "reason": "because",
-        "remedies": [],
-    }
-
-
 @pytest.mark.parametrize(
     ("driver", "expected"),
     [
@@ -124,14 +73,6 @@ def test_json_says_where_the_driver_is(driver: Liveness, expected: tuple[object,
 def test_the_next_batch(change: dict[str, Any], next_batch: int | None) -> None:
     """An owed batch is sent again; while one is decided only, its outcome is open."""
     assert replace(REPORT, row=replace(ROW, **change)).next_batch == next_batch
-
-
-def test_it_goes_with_an_error_through_a_pipe() -> None:
-    """The errors of a driver may come from another process."""
-    error = TakeOverRefusedError(transactional_id="orders", driver="it lives", remedies=("wait",), report=REPORT)
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
-    assert again.report == REPORT
-    assert "RecoveryReport" not in repr(again)
 
 
 def test_the_text_is_for_people() -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from spark_2pc_sink.errors import StateStoreError
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
-from tests.unit.recovery.test_recovery import ID, QUERY, Sides
+from tests.unit.recovery.test_recovery import ID, Sides
 
 
 def told(sides: Sides) -> list[tuple[str, int | None]]:
@@ -84,16 +83,3 @@ def test_the_word_about_an_open_transaction_is_told() -> None:
         word = OpenTransactionEnd(batch_id)
         sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None)
         assert [each for each in told(sides) if each[0] != "adopt"] == expected
-
-
-def test_the_layout_of_a_job_is_told_with_its_first_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D2: later claims of the run say nothing new."""
-    sides = Sides()
-    layout = SinkLayout(table="orders", topic="orders")
-    recovery = sides.recovery()
-    monkeypatch.setattr(type(recovery._options), "layout", layout)
-    row = recovery.run(query_id=QUERY, run_id="run").row
-    recovery.run(query_id=QUERY, run_id="run", expected_generation=row.generation)
-    lines = sides.store.read_actions(ID, last=9)[::-1]
-    assert [line.detail.get("layout") for line in lines] == [layout.as_json(), None]
-    assert SinkLayout.parse(sides.store.read_layout(ID) or {}) == layout

@@ -62,16 +62,6 @@ def test_list_asks_every_broker(fake: FakeCluster, tool: TransactionTool) -> Non
     assert {request.node_id for request in fake.of(Api.LIST_TRANSACTIONS)} == {0, 1, 2}
 
 
-def test_list_passes_every_filter_on(fake: FakeCluster, tool: TransactionTool) -> None:
-    """KIP-994 and KIP-1152; the broker filters."""
-    wanted = ListFilter(("Ongoing",), (7, 8), running_longer_than_ms=5, transactional_id_pattern="a.*")
-    for producer_id, name in enumerate(("a1", "b", "a2"), start=7):
-        fake.know(FakeTransaction(producer_id), name)
-    assert [row.transactional_id for row in tool.list_transactions(wanted)] == ["a1"]
-    body = fake.of(Api.LIST_TRANSACTIONS)[0].body
-    assert (body.duration_filter, body.transactional_id_pattern) == (5, "a.*")
-
-
 @pytest.mark.parametrize(
     "wanted", [ListFilter(running_longer_than_ms=0), ListFilter(transactional_id_pattern="a")], ids=str
 )
@@ -127,19 +117,6 @@ def test_describe_of_an_unknown_id_is_an_error(fake: FakeCluster, tool: Transact
 
 
 # --- describe-producers ------------------------------------------------------------------------------------------
-
-
-def test_describe_producers_asks_the_leader(fake: FakeCluster, tool: TransactionTool) -> None:
-    fake.partitions[T2].shown = [FakeProducer(9, 1, 40, 5, 77, 3), FakeProducer(4)]
-    first, second = tool.describe_producers("t", 2)
-    assert (first.producer_id, first.start_offset, first.coordinator_epoch) == (4, None, -1)
-    assert (second.producer_epoch, second.start_offset, second.last_timestamp_ms, second.last_sequence) == (
-        1,
-        40,
-        77,
-        3,
-    )
-    assert [request.node_id for request in fake.of(Api.DESCRIBE_PRODUCERS)] == [2]
 
 
 def test_describe_producers_follows_the_leader(fake: FakeCluster, tool: TransactionTool) -> None:

@@ -125,21 +125,6 @@ def test_a_header_without_a_key_is_refused_with_its_row(broken: Any, key: Any) -
     assert raised.value.row_key == ("number 1 of its Arrow batch" if key is None else "key=b'k1'")
 
 
-@given(rows(min_size=1))
-def test_ends_and_content_starts_lie_where_the_records_do(some: list[Row]) -> None:
-    section = section_of(*columns(some))
-    assert section.ends[-1] == section.buffer.size
-    assert (np.diff(section.ends) > 0).all()
-    data = section.buffer.to_pybytes()
-    for (key, _, _), start, end in zip(some, section.content_starts, section.ends, strict=True):
-        content = data[start:end]
-        if key is None:
-            assert content.startswith(b"\x01")
-        else:
-            prefix = 1 + (len(key) >= 2**6) + (len(key) >= 2**13)
-            assert content[prefix:].startswith(key)
-
-
 @given(st.lists(rows(), max_size=5))
 def test_several_sections_in_one_pass_are_those_of_each_alone(batches: list[list[Row]]) -> None:
     together = EncodedRows.of(*columns([row for some in batches for row in some]))

@@ -8,14 +8,13 @@ import pytest
 
 from jdbc_state import StateRow
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, KafkaTimeoutError, StateStoreError
+from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
 from tests.harness.halts import halts
-from tests.unit.fakes.memory_store import MemoryStateStore
 from tests.unit.recovery.test_recovery import ID, QUERY, Sides
 
 PARTITION = TopicPartition("orders", 0)
@@ -27,33 +26,14 @@ LOST = FoundCommits(
 )
 
 
-class BackedUpStore(MemoryStateStore):
-    """A database whose row may be set back, and which may fail to read."""
-
-    failing = False
-
-    def restore(self, row: StateRow) -> None:
-        """Put an older row in place of the newest."""
-        self._rows[row.transactional_id] = row
-
-    def read(self, transactional_id: str) -> StateRow | None:
-        """The row."""
-        if self.failing:
-            raise StateStoreError(operation="read", detail="gone")
-        return super().read(transactional_id)
+def restore(sides: Sides, row: StateRow) -> None:
+    """Put an older row in place of the newest."""
+    sides.store._rows[row.transactional_id] = row
 
 
-class RestoredSides(Sides):
-    """Both sides, one of which may be set back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.store: BackedUpStore = BackedUpStore()
-
-
-def restored() -> tuple[RestoredSides, StateRow]:
+def restored() -> tuple[Sides, StateRow]:
     """Batches 0 to 2 in Kafka, and a row that says batch 0."""
-    sides = RestoredSides()
+    sides = Sides()
     pair = sides.start()
     rows = []
     for batch_id in range(3):
@@ -62,7 +42,7 @@ def restored() -> tuple[RestoredSides, StateRow]:
         rows.append(sides.store.mark_done(ID, sides.row().generation, settled))
         assert sides.kafka.pair is not None
         pair = sides.kafka.pair
-    sides.store.restore(rows[0])
+    restore(sides, rows[0])
     sides.kafka.found = LOST
     return sides, sides.row()
 
@@ -121,7 +101,7 @@ def test_named_batches_are_passed_over(query_id: str | None) -> None:
 
 def test_a_batch_that_kafka_is_owed_is_not_given_up_as_lost_to_the_database() -> None:
     """C5, B28: the database has it, also where no log can be read: `drop` is the word for giving it up."""
-    sides = RestoredSides()
+    sides = Sides()
     pair = sides.start()
     sides.decide(pair)
     sides.kafka.end(pair, commit=False)
@@ -149,7 +129,7 @@ def test_a_loss_that_kafka_no_longer_shows_is_found_in_the_logs(ongoing: bool) -
 @pytest.mark.parametrize("marker", [Marker.COMMIT, Marker.ABORT])
 def test_a_log_that_tells_of_the_row_shows_what_came_after_it(marker: Marker) -> None:
     """C5: a decided row of a backup could be true, and its own end is in the log; the commits behind it are, too."""
-    sides = RestoredSides()
+    sides = Sides()
     pair = sides.start()
     sides.decide(pair)
     sides.kafka.end(pair, commit=True)
@@ -166,10 +146,10 @@ def test_a_log_that_tells_of_the_row_shows_what_came_after_it(marker: Marker) ->
 
 def test_topics_that_are_not_known_or_cannot_be_read_are_said() -> None:
     sides, row = restored()
-    sides.store.restore(replace(row, kafka_offsets={}, topic_ids={}))
+    restore(sides, replace(row, kafka_offsets={}, topic_ids={}))
     with halts(HaltCause.DATABASE_BEHIND, match="the state row names no topic"):
         recover(sides)
-    sides.store.restore(row)
+    restore(sides, row)
 
     def refuse(name: str) -> None:
         if name == "find_commits":
@@ -178,37 +158,3 @@ def test_topics_that_are_not_known_or_cannot_be_read_are_said() -> None:
     sides.kafka.before = refuse
     with halts(HaltCause.DATABASE_BEHIND, match=r"Not read.*orders .*Metadata answered TOPIC_AUTHORIZATION_FAILED"):
         recover(sides)
-
-
-def lost_claim() -> HaltError:
-    return HaltError(
-        transactional_id=ID,
-        cause=HaltCause.COMMITS_LOST,
-        database_side="batch 0",
-        kafka_side="not asked",
-        reason="the database has lost commits",
-        remedies=("compare",),
-    )
-
-
-def test_a_driver_whose_claim_is_lost_says_what_else_is() -> None:
-    """C5: a failover in mid-run. Where a side does not answer, the error stays as it was."""
-    sides, _ = restored()
-    losses = sides.recovery().losses
-    named = losses.name(lost_claim())
-    assert named.cause is HaltCause.COMMITS_LOST
-    assert "at least 2 batches" in named.reason
-    assert "--accept-loss 1..2" in named.remedies[-1]
-    other = replace(lost_claim(), cause=HaltCause.GAP)
-    assert losses.name(other) is other
-
-    def silent(_name: str) -> None:
-        raise KafkaTimeoutError(operation="describe", deadline_ms=1, last_error="none")
-
-    sides.kafka.before = silent
-    error = lost_claim()
-    assert losses.name(error) is error
-    sides.kafka.before = None
-    sides.store.failing = True
-    assert losses.name(error) is error
-    assert Sides().recovery().losses.name(error) is error

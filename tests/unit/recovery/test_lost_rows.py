@@ -46,38 +46,6 @@ def test_a_decided_row_that_is_lost_is_made_again_and_followed(
     assert f"{ID}: {made}" in caplog.messages
 
 
-def test_a_look_at_a_lost_row_says_what_would_be_done() -> None:
-    """D2: `status` and `--dry-run` change nothing, and a lost row is not one that never was."""
-    sides, pair = decided_and_lost()
-    report = sides.recovery().diagnosis.dry_run()
-    assert (report.known, report.settled) == (True, False)
-    assert (report.before, report.row) == (None, sides.store.read_standing(ID))
-    assert f"database: no state row; batch 4, decided {pair}\n" in str(report)
-    assert report.actions == (
-        Action("rebuild_row", f"would rebuild the lost state row from line 1 of its history (batch 4, decided {pair})"),
-        Action("commit", "recovery will commit Kafka transaction 0:0"),
-    )
-    assert sides.store.read(ID) is None
-    sides.kafka.end(pair, commit=True)
-    sides.start()
-    del sides.store._rows[ID]
-    settled = sides.recovery().diagnosis.dry_run()
-    assert not settled.settled
-    assert [action.kind for action in settled.actions] == ["rebuild_row"]
-
-
-def test_a_lost_row_of_no_batch_is_known_too() -> None:
-    """A8: what is open was not decided, as the history would have its line."""
-    sides = Sides()
-    pair = sides.start()
-    sides.kafka.produce(pair)
-    del sides.store._rows[ID]
-    assert sides.store.read_standing(ID) is not None
-    report = sides.recovery().run(query_id=QUERY, run_id="run-2").report
-    assert sides.kafka.aborted == [pair]
-    assert "(no batch, none, settled at 0:0)" in str(report.actions[0])
-
-
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_without_history_an_open_transaction_is_ended_by_nobody(version: int) -> None:
     """C14: neither `--adopt` nor adopt=True; and the message says how to find out."""

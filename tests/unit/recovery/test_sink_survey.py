@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,8 +21,8 @@ from spark_2pc_sink.recovery.sink_survey import by_kafka, by_the_database
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.wire import Received, keep_silent
-from tests.unit.kafka.support import T0, kafka_for
+from tests.unit.fakes.wire import Received
+from tests.unit.kafka.support import kafka_for
 from tests.unit.recovery.test_report import ROW as BATCH_7
 from tests.unit.recovery.test_status import LIVES
 
@@ -136,48 +135,6 @@ def test_a_transaction_in_an_unknown_state_hides_no_other(fake: FakeCluster, dat
     assert (unreadable.transactional_id, unreadable.side) == ("late", "kafka")
     assert "in state 'Sleeping', which this version does not know" in unreadable.problem
     assert found.summary == "2 sinks: 1 healthy, 1 in doubt, 1 unreadable"
-
-
-def test_a_database_that_hangs_is_left_behind(fake: FakeCluster, database: FakeDatabase) -> None:
-    """B25: a resolver that never answers is in no time-out of libpq. What Kafka has open is shown."""
-    hung = threading.Event()
-    database.survey_of = lambda _: Survey(table_exists=hung.wait(60))
-    fake.know(FakeTransaction(8, 1, partitions=(T0,)), "open")
-    fake.know(FakeTransaction(9, 1, partitions=(T0,)), "a\nb")
-    found = look(fake, timeout_s=2)
-    hung.set()
-    assert found.database_problem == "the database did not answer within 1.2 s"
-    assert not found.kafka_problem
-    assert conditions(found) == {"open": "unclear"}
-    # An id that no sink can have may be another application's.
-    assert [each.transactional_id for each in found.unreadable] == ["a\nb"]
-
-
-def test_kafka_that_hangs_in_the_middle_is_left_behind(fake: FakeCluster, database: FakeDatabase) -> None:
-    """B25: what the database knows is shown of all."""
-    database.has(ROW, *named("late", status="decided"))
-    fake.script(Api.DESCRIBE_TRANSACTIONS, *[keep_silent] * 100)
-    found = look(fake, timeout_s=2)
-    assert conditions(found) == {"late": "in_doubt", "orders": "fine"}
-    assert {each.transactional_id for each in found.unreadable} == {"late", "orders"}
-    assert not found.database_problem
-
-
-def test_where_there_is_no_sink(fake: FakeCluster, database: FakeDatabase) -> None:
-    """D2: what is there in its place; of Kafka the first few of what is open."""
-    for number in range(7):
-        fake.know(FakeTransaction(10 + number, 1, partitions=(T0,)), f"id-{number}")
-    note = look(fake).note
-    assert "table public.kafka_transaction_state in h:5432/d and its history are empty" in note
-    assert note.endswith(". Kafka has open transactions of id-0, id-1, id-2, id-3, id-4 and 2 more")
-    database.survey_of = lambda _: Survey(table_exists=False)
-    assert look(fake, match="id-6").note.endswith("database. Kafka has open transactions of id-6")
-    assert look(fake, match="none-*").note.startswith("table public.kafka_transaction_state in h:5432/d does not exist")
-    database.has(ROW)
-    assert look(fake, match="none-*").note == (
-        "no sink in table public.kafka_transaction_state in h:5432/d has an id that matches 'none-*'"
-    )
-    assert look(fake).note == ""
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,6 @@ from spark_2pc_sink.testing import free_port
 print(*(free_port() for _ in range(int(sys.argv[1]))), flush=True)
 sys.stdin.read()
 """
-FORKED_PROCESS = """\
-import os
-from spark_2pc_sink.testing import free_port
-free_port()
-child = os.fork()
-os.write(1, b"%d " % free_port())
-if child:
-    os.wait()
-"""
 
 
 def test_can_be_bound_and_is_not_of_the_range_of_outgoing_connections() -> None:
@@ -49,12 +40,6 @@ def test_a_port_is_given_once_in_all_processes() -> None:
     assert len({*theirs, *ours}) == 2 * count
 
 
-def test_a_forked_process_draws_others_than_its_parent() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED_PROCESS], capture_output=True, text=True, check=True)
-    parent, child = done.stdout.split()
-    assert parent != child
-
-
 @pytest.fixture
 def one_block(monkeypatch: pytest.MonkeyPatch) -> ports._Ports:
     """Draws from one block, of which nobody else draws."""
@@ -70,13 +55,3 @@ def test_a_port_on_which_somebody_listens_is_passed_over(
         taken = server.getsockname()[1]
         monkeypatch.setattr(ports, "PORT_MIN", taken)
         assert taken < one_block.draw() < taken + BLOCK_PORTS
-
-
-def test_those_drawn_longest_ago_come_again_when_all_are_taken(
-    one_block: ports._Ports, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ports, "_is_free", lambda _: True)
-    drawn = [one_block.draw() for _ in range(BLOCK_PORTS)]
-    assert [one_block.draw(), one_block.draw()] == drawn[:2]
-    with pytest.raises(OSError, match="no free port"):
-        ports._Ports().draw()

@@ -16,7 +16,6 @@ import pytest
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.testing.processes import (
     ServerProcess,
-    kill_all,
     pause_all,
     wait_for_group,
 )
@@ -57,17 +56,6 @@ def test_a_paused_process_stands_still(log: Path) -> None:
         process.end(signal.SIGKILL, deadline_s=DEADLINE_S)
     assert [process.log.stat().st_size for process in processes] == sizes
     pause_all([processes[0].pid])
-
-
-@pytest.mark.slow
-def test_a_killed_process_has_given_back_its_memory(log: Path) -> None:
-    """PostgreSQL does not start on shared memory that a backend of the one before still holds."""
-    large = f"memory = bytearray(1 << 29); memory[::4096] = b'x' * (1 << 17); {SLEEP[-1]}"
-    process = ServerProcess([sys.executable, "-c", large], log=log)
-    wait_until(lambda: "ready" in process.log_tail(), deadline_s=DEADLINE_S, what="the program")
-    kill_all([process.pid, 2**22 - 1])
-    assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
-    process.wait(deadline_s=DEADLINE_S)
 
 
 @pytest.mark.slow

@@ -23,8 +23,7 @@ from spark_2pc_sink.cli.status import (
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 from tests.harness.json_contract import read_output
-from tests.unit.recovery.test_report import ROW
-from tests.unit.recovery.test_status import DECIDED, FINE, LIVES, OPEN
+from tests.unit.recovery.test_report import DECIDED, FINE, LIVES, OPEN, ROW
 
 # --- the command --------------------------------------------------------------------------------------------------
 

@@ -1,16 +1,23 @@
-"""The table of moves, and the rule of who may claim a row."""
+"""The table of moves, the rule of who may claim a row, public names, and what a refusal of another version says."""
 
 from __future__ import annotations
 
 import pickle
+import re
+from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
+import jdbc_state
 from jdbc_state import DECIDED, DONE, NONE, OWED, TRANSITIONS, Decision, StateRow, StoreSettings, ddl
 from jdbc_state.errors import LocalProtocolError, SupersededError
 from jdbc_state.model import DECIDE, STATUSES, Move, claim_refusal
 from jdbc_state.schema import StateTables
+from jdbc_state.versions import FoundTable, making, migration, refusal
+from spark_2pc_sink.choices.choice import state_command
+from spark_2pc_sink.options import RecoveryOptions
 
 ROW = StateRow(transactional_id="orders", generation=3, claimed_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
 SETTINGS = StoreSettings(
@@ -92,3 +99,59 @@ def test_the_tables_statements_can_be_run_by_somebody_else() -> None:
     with_history = ddl(StoreSettings(**{**vars(SETTINGS), "history_batches": 1}))
     assert '"od""d"."History"' in with_history
     assert [column.name for column in StateTables.named(SETTINGS).state.primary_key] == ["transactional_id"]
+
+
+def test_every_name_that_is_listed_can_be_had() -> None:
+    assert all(getattr(jdbc_state, name) is not None for name in dir(jdbc_state))
+    assert dir(jdbc_state) == sorted(jdbc_state.__all__)
+
+
+def test_a_name_that_is_not_listed_is_refused_as_python_does() -> None:
+    with pytest.raises(AttributeError, match="module 'jdbc_state' has no attribute 'SqlStore'"):
+        _ = jdbc_state.SqlStore  # type: ignore[attr-defined]
+
+
+def test_a_store_without_settings_is_that_of_a_sink_without_options() -> None:
+    """The command line finds the rows of either."""
+    options = RecoveryOptions.parse(
+        transactional_id="orders", kafka={"bootstrap.servers": "localhost:9092"}, database="postgresql://job@db/shop"
+    )
+    given = options.store_settings()
+    assert vars(StoreSettings(schema_help=given["schema_help"])) == given | {"keep_records": False}
+
+
+def test_the_history_goes_by_the_name_of_the_state_table() -> None:
+    assert StoreSettings(state_table="orders").history_table == "orders_history"
+    assert StoreSettings(state_table="orders", history_table="lines").history_table == "lines"
+
+
+def test_the_command_can_be_pasted_whatever_the_names() -> None:
+    """C15: into a shell, and then read as the options read names."""
+    settings = replace(SETTINGS, schema_help=state_command)
+    remedy = making(settings, role="o'clock")
+    assert remedy.partition("  # ")[0].endswith(""" --history-table '"History"' --role 'o'"'"'clock'""")
+    remedy = migration(settings, role="owner", where="h:5432/shop")
+    assert remedy.partition("  # ")[0] == (
+        "spark-2pc state migrate --database postgresql://owner@h:5432/shop "
+        """--state-schema '"od""d"' --state-table state --history-table '"History"'"""
+    )
+
+
+def test_a_writer_without_commands_is_told_what_to_call() -> None:
+    """The package stands on its own."""
+    assert making(SETTINGS, role="job").startswith("run the statements of jdbc_state.ddl(settings, role='job')")
+    assert migration(SETTINGS, role="owner", where="h/d").startswith(
+        "as owner: call migrate() of a SqlStateStore for h/d"
+    )
+    sources = "".join(path.read_text() for path in Path(jdbc_state.__file__).parent.glob("*.py"))
+    assert "spark-2pc" not in sources
+    assert re.findall(r".*spark_2pc_sink.*", sources) == ['MARK = "spark_2pc_sink state, version "']
+
+
+def test_a_table_of_this_version_is_not_refused() -> None:
+    """C15: any other is, by its name."""
+    tables = StateTables.named(SETTINGS)
+    this = FoundTable(name="a.state", version=2, owner="owner", owned=False, lacks="")
+    assert refusal(this, tables, SETTINGS, where="h/d") is None
+    said = [refusal(replace(this, version=version), tables, SETTINGS, where="h/d") for version in (None, 1, 3)]
+    assert all(each is not None and "a.state" in each.operation for each in said)

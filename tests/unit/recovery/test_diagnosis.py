@@ -12,7 +12,7 @@ from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
 from spark_2pc_sink.recovery.diagnosis import with_choices
 from spark_2pc_sink.recovery.report import RecoveryReport
 from tests.unit.recovery.test_recovery import Sides
-from tests.unit.recovery.test_status import LIVES
+from tests.unit.recovery.test_report import LIVES
 
 
 def look(sides: Sides) -> RecoveryReport:

@@ -23,8 +23,8 @@ from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Received
 from tests.unit.kafka.support import kafka_for
+from tests.unit.recovery.test_report import LIVES
 from tests.unit.recovery.test_report import ROW as BATCH_7
-from tests.unit.recovery.test_status import LIVES
 
 #: For what begins and ends beside a time-out, on a busy machine.
 GRACE_S = 3.0

@@ -1,11 +1,13 @@
-"""Server processes: their signals, and that none is left when its parent dies."""
+"""Servers as processes: signals, ports, Java, waiting for them; and that none is left when its parent dies."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from pathlib import Path
@@ -13,7 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_2pc_sink.testing import wait_until
+from spark_2pc_sink.testing import DeadlineError, free_port, ports, wait_until
+from spark_2pc_sink.testing.java import find_java_home, java_version
+from spark_2pc_sink.testing.ports import BLOCK_PORTS, PORT_MAX, PORT_MIN
 from spark_2pc_sink.testing.processes import (
     ServerProcess,
     pause_all,
@@ -105,3 +109,85 @@ def test_a_group_has_ended_with_the_last_of_its_processes(log: Path) -> None:
         assert not wait_for([waiting], timeout=0.2).done
         os.killpg(parent.pid, signal.SIGKILL)
         waiting.result(DEADLINE_S)
+
+
+def test_returns_what_the_condition_returned() -> None:
+    answers = iter([0, "", "there"])
+    assert wait_until(lambda: next(answers), deadline_s=5, what="an answer", interval_s=0) == "there"
+
+
+def test_names_what_never_came() -> None:
+    with pytest.raises(DeadlineError, match=r"waited 0 s for rain, in vain; the last result was \[\]"):
+        wait_until(list, deadline_s=0, what="rain")
+
+
+#: Draws more than a block, says so, and lives until its input ends.
+OTHER_PROCESS = """\
+import sys
+from spark_2pc_sink.testing import free_port
+print(*(free_port() for _ in range(int(sys.argv[1]))), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_can_be_bound_and_is_not_of_the_range_of_outgoing_connections() -> None:
+    port = free_port()
+    assert PORT_MIN <= port < PORT_MAX
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+def test_a_port_is_given_once_in_all_processes() -> None:
+    """A server that is down between kill and start keeps its port, whoever else starts one meanwhile."""
+    count = BLOCK_PORTS + 1
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER_PROCESS, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        theirs = other.stdout.readline().split()
+        ours = [str(free_port()) for _ in range(count)]
+    assert len({*theirs, *ours}) == 2 * count
+
+
+@pytest.fixture
+def one_block(monkeypatch: pytest.MonkeyPatch) -> ports._Ports:
+    """Draws from one block, of which nobody else draws."""
+    monkeypatch.setattr(ports, "_BLOCKS", 1)
+    monkeypatch.setattr(ports, "_LEASE", f"\0spark-2pc-test-{os.getpid()}-{{}}")
+    return ports._Ports()
+
+
+def test_a_port_on_which_somebody_listens_is_passed_over(
+    one_block: ports._Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        monkeypatch.setattr(ports, "PORT_MIN", taken)
+        assert taken < one_block.draw() < taken + BLOCK_PORTS
+
+
+@pytest.fixture
+def unknown_java_home() -> Iterator[None]:
+    find_java_home.cache_clear()
+    yield
+    find_java_home.cache_clear()
+
+
+def fake_java(home: Path, version: str) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    java.chmod(0o755)
+    return home
+
+
+@pytest.mark.parametrize(("text", "major"), [("17.0.15", 17), ("25", 25), ("1.8.0_402", 1)])
+def test_reads_the_major_version(tmp_path: Path, text: str, major: int) -> None:
+    assert java_version(fake_java(tmp_path, text)) == major
+
+
+@pytest.mark.usefixtures("unknown_java_home")
+def test_java_home_is_asked_first_and_an_old_one_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
+    monkeypatch.setenv("PATH", str(fake_java(tmp_path / "new", "21.0.1") / "bin"))
+    assert find_java_home() == tmp_path / "new"

@@ -323,9 +323,8 @@ def test_answers_are_read_by_partition() -> None:
     answer = SimpleNamespace(results_by_topic_v3_and_below=topics(("orders", added), **names))
     assert responses.added_partitions(answer) == {ORDERS_0: 55}
     part = SimpleNamespace(partition_index=3, error_code=47)
-    for topic in ("topic", "name"):
-        named = topics(("orders", [part]), topic=topic, parts="partitions")
-        assert responses.by_partition(named) == {ORDERS_3: part}
+    fetched, named = (topics(("orders", [part]), topic=name, parts="partitions") for name in ("topic", "name"))
+    assert responses.by_partition(fetched) == responses.by_partition(named) == {ORDERS_3: part}
     markers = [SimpleNamespace(producer_id=number, topics=named[: number - 7]) for number in (7, 8)]
     assert responses.written_markers(SimpleNamespace(markers=markers)) == {7: {}, 8: {ORDERS_3: 47}}
     open_at = topics(("orders", [3, 0]), ("audit", [1]), topic="topic", parts="partitions")

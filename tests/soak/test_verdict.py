@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.soak.child import GO_ON, HOLD, STOP, Gate, serve
-from tests.soak.verdict import JUDGED_SAMPLES_MIN, Measure, Sample, judge, judged_batches, judged_half
+from tests.soak.verdict import JUDGED_SAMPLES_MIN, Measure, Sample, judge
 
 HANDLES = Measure("handles", growth_max=3)
 SAMPLES = 40
@@ -56,15 +56,6 @@ def test_a_level_holds_for_every_sample() -> None:
 @pytest.mark.parametrize("samples", [0, 1, JUDGED_SAMPLES_MIN, 2 * JUDGED_SAMPLES_MIN - 2])
 def test_few_samples_prove_nothing(samples: int) -> None:
     assert "are needed" in judge(HANDLES, series(lambda _: 1, samples=samples)).reason
-
-
-def test_the_judged_half_is_half_of_the_time() -> None:
-    """A machine that was busy has taken few samples in the first half."""
-    samples = [Sample(at_s, {"bare": int(at_s)}, {}) for at_s in (0.0, 90.0, *range(100, 201))]
-    assert judged_half(samples)[0].at_s == 100
-    assert judged_batches(samples, "bare") == 100
-    assert judged_half([]) == []
-    assert judged_batches([], "bare") == 0
 
 
 #: Long for a thread that does nothing but count.

@@ -14,7 +14,6 @@ from spark_2pc_sink.errors import (
     ConfigurationError,
     HaltCause,
     HaltError,
-    InDoubtError,
     TakeOverRefusedError,
 )
 from spark_2pc_sink.options import OperatorDecision
@@ -191,15 +190,6 @@ def test_a_difference_that_nobody_has_accepted_is_left_to_a_person(
     walk = Walk(sides, *answers)
     assert walk.ending is ending
     assert walk.noted("verified")[0]["verdict"] == "different"
-
-
-def test_a_side_that_fails_ends_it_and_is_written_down() -> None:
-    sides = FakeSides(in_doubt())
-    sides.raises = [InDoubtError(transactional_id="orders", prepared="5:1", detail="no answer")]
-    protocol = IncidentLog(who=ME)
-    with pytest.raises(InDoubtError):
-        Conversation(sides, Script(["settle", "yes"]), protocol).run("orders")
-    assert protocol.steps[-1].kind == "failed"
 
 
 # --- without a person --------------------------------------------------------------------------------------------

@@ -20,18 +20,6 @@ def test_a_protocol_is_saved_after_each_step() -> None:
     assert saved == [["saw"], ["saw", "did"]]
 
 
-def test_a_protocol_as_text() -> None:
-    protocol = IncidentLog(who=ME, now=lambda: AT)
-    protocol.note("saw", "orders: in doubt\n  database: batch 7", symptom="in_doubt")
-    protocol.note("ended", "")
-    assert str(protocol).splitlines() == [
-        "spark-2pc runbook, by me on here",
-        "2026-11-24T03:07:00Z saw      orders: in doubt",
-        f"{'':30}  database: batch 7",
-        "2026-11-24T03:07:00Z ended    ",
-    ]
-
-
 def test_a_protocol_as_json() -> None:
     protocol = IncidentLog(who=ME, now=lambda: AT)
     protocol.note("saw", "orders: in doubt", symptom="in_doubt", report=None)

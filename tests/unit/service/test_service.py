@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from spark_2pc_sink import DualWrite
 from spark_2pc_sink.errors import InDoubtError, KafkaTimeoutError, LocalProtocolError
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.service import service as module
@@ -69,16 +68,6 @@ def test_processes_that_are_forked_from_the_maker_are_runs_of_their_own(monkeypa
     for _ in range(2):
         made_before_the_fork._begin()
     assert len({*runs}) == 2
-
-
-def test_where_no_thread_can_be_started_any_more_the_block_completes_itself() -> None:
-    """Python starts none when its main thread has ended, and a service's own may go on."""
-    dual = DualWrite(transactional_id="shop", kafka={"bootstrap.servers": "unused:9092"}, database="postgresql://u/n")
-    dual._threads.shutdown()
-    completed: list[bool] = []
-    commitment = SimpleNamespace(begin_completion=lambda: False, complete_in_background=lambda: completed.append(True))
-    dual._complete_in_background(cast("Commitment", commitment))
-    assert completed == [True]
 
 
 @pytest.mark.parametrize("step", ["complete", "begin_completion"])

@@ -42,20 +42,6 @@ def test_links_go_to_the_address_of_the_project() -> None:
     assert all((ROOT / link.removeprefix(start).partition("#")[0]).exists() for link in made if link.startswith(start))
 
 
-def test_pictures_are_files_and_no_pages_about_them() -> None:
-    readme = "[![a\npicture](one.svg)](page.md) ![two](https://x.example/two.svg) ![three](three.svg) [four](four.md)"
-    made = index_page(readme, '[project.urls]\nSource = "https://host.example/sink"\n')
-    start = "https://host.example/sink"
-    assert links(made) == [
-        f"{start}/raw/main/one.svg",
-        f"{start}/blob/main/page.md",
-        "https://x.example/two.svg",
-        f"{start}/raw/main/three.svg",
-        f"{start}/blob/main/four.md",
-    ]
-    assert "![a\npicture](" in made
-
-
 def test_without_an_address_a_link_is_its_text() -> None:
     readme = (
         "[![a\npicture](one.svg)](page.md) ![two](https://x.example/two.svg) ![three](three.svg)\n"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-import pytest
-
 from tools import matrix
-from tools.matrix import CannotBeMadeError, Cell, Place, cells, result_of, tried, with_rows
+from tools.matrix import CannotBeMadeError, Cell, Place, cells, tried, with_rows
 
 NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)
 OLD = f"{matrix._HEAD}| Kafka | 4.0.0 | `t` | 1 passed | 2026-01-01 |\n"
@@ -31,19 +29,6 @@ def test_a_row_takes_the_place_of_the_one_of_its_version() -> None:
     ]
     assert page.startswith("before\n")
     assert page.endswith("\nafter\n")
-
-
-@pytest.mark.parametrize(
-    ("output", "code", "result"),
-    [
-        (".\n3 passed, 1 skipped in 2.1s\n", 0, "3 passed, 1 skipped"),
-        ("F\n1 failed, 2 passed, 1 error in 2.1s\n", 1, "1 failed, 2 passed, 1 error"),
-        ("ERROR: no such option\n", 4, "ended with exit code 4: ERROR: no such option"),
-        ("", -9, "ended with exit code -9: "),
-    ],
-)
-def test_the_result_is_that_of_pytest(output: str, code: int, result: str) -> None:
-    assert result_of(output, code) == result
 
 
 def test_a_cell_that_cannot_be_made_says_why() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import tomli
 
 import spark_2pc_sink
-from tools.release import main, problems, version_in
+from tools.release import problems, version_in
 
 ROOT = Path(__file__).resolve().parents[3]
 CHANGELOG = "# Changelog\n\n## Unreleased\n\n## 1.2.0\n\n- New.\n\n## 1.1.0\n\n- Old.\n"
@@ -47,12 +46,3 @@ def test_the_wheel_has_no_bytecode_of_whoever_builds_it() -> None:
     bytecode = {str(folder / "__pycache__" / "a.pyc") for folder in made}
     assert [pattern for pattern in data["spark_2pc_sink"] if fnmatch.filter(bytecode, pattern)] == []
     assert all(list((ROOT / "spark_2pc_sink").glob(pattern)) for pattern in data["spark_2pc_sink"])
-
-
-def test_the_command_says_what_this_commit_lacks(capsys: pytest.CaptureFixture[str]) -> None:
-    changelog, project = ((ROOT / name).read_text() for name in ("CHANGELOG.md", "pyproject.toml"))
-    lacking = list(problems(spark_2pc_sink.__version__, changelog, project, os.environ))
-    assert main(["check"]) == int(bool(lacking))
-    assert capsys.readouterr().err == "".join(f"no release: {each}\n" for each in lacking)
-    assert main(["notes"]) == 0
-    assert main([]) == 2

@@ -16,7 +16,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.record_batch import Compression, compress
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import Received, keep_silent, serve_no_records
-from tests.unit.kafka.support import T0, T1, options_for
+from tests.unit.kafka.support import T0, options_for
 
 BYTES_MAX = 100_000
 TOGETHER_BYTES = 1_000
@@ -113,15 +113,6 @@ def test_what_librdkafka_may_read_ahead_is_looked_at_and_no_more(fake: FakeClust
     checker(fake).check({T0: (2, 3)})
 
 
-def test_what_a_log_has_deleted_is_asked_for_once(fake: FakeCluster) -> None:
-    put(fake, *[batch(10)] * 4)
-    fake.partitions[T0].log.delete_before(2)
-    check = checker(fake)
-    check.check({T0: (0, 4)})
-    assert fetched(fake) == [2, 3]
-    assert all(check.has_seen(T0, offset) for offset in range(4))
-
-
 def test_batches_that_become_too_much_together_are_told(fake: FakeCluster) -> None:
     """D13: each alone is in order."""
     half = batch(BYTES_MAX // 2 + 1)
@@ -133,16 +124,6 @@ def test_batches_that_become_too_much_together_are_told(fake: FakeCluster) -> No
     put(fake, half)
     check.check({T0: (3, 4)})
     assert check.dense
-
-
-def test_partitions_of_several_leaders_are_read_by_one_request_to_each(fake: FakeCluster) -> None:
-    for at in (T0, T1):
-        fake.partitions[at].put(batch(10))
-    check = checker(fake)
-    check.check({T0: (0, 1), T1: (0, 1)})
-    assert sorted(request.node_id for request in fake.of(Api.FETCH)) == [0, 1]
-    assert check.has_seen(T0, 0)
-    assert check.has_seen(T1, 0)
 
 
 @pytest.mark.parametrize(

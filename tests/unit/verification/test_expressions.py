@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.verification.columns import Column, TableShape
-from spark_2pc_sink.verification.expressions import RecordKey, RecordSources, record_key, value_fields
+from spark_2pc_sink.verification.expressions import RecordKey, record_key, value_fields
 
 
 @pytest.mark.parametrize(
@@ -42,19 +40,6 @@ def test_a_field_has_the_value_of_the_same_expression(
 )
 def test_other_values_do_not_show_what_they_are_made_of(value: str) -> None:
     assert value_fields(value) is None
-
-
-def test_of_a_record_that_is_no_object_key_and_value_tell_columns() -> None:
-    columns = {"id": "id", "raw": "raw", "name": "name", "at": "at", "more": "more"}
-    kinds = {"id": "int8", "raw": "bytea", "name": "text", "at": "timestamptz", "more": "text", "unwritten": "text"}
-    shape = TableShape(TableName("t"), tuple(Column(name, kind, kind) for name, kind in kinds.items()))
-
-    def told(key: str, value: str) -> dict[str, str]:
-        sources = RecordSources(SinkLayout(key=key, value=value, columns=columns))
-        return {column.name: column.expression for column in sources.alone(shape)}
-
-    assert told("cast(id AS string)", "name") == {"id": "key", "name": "value_text"}
-    assert told("at", "raw") == {"raw": "value_bytes"}
 
 
 # --- the key of a record that is made of a row ---------------------------------------------------------------------

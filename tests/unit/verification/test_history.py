@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdbc_state import DECIDED, DONE, OWED, HistoryLine, StateRow
-from jdbc_state.history import ACCEPTED, ADOPTED, CLAIMED, EMPTY, PASSED, RESENT
+from jdbc_state.history import ACCEPTED, ADOPTED, CLAIMED, PASSED, RESENT
 from jdbc_state.history import DECIDED as DECIDED_LINE
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.history import (
@@ -109,11 +109,6 @@ def test_a_batch_that_the_history_skips_is_named_and_one_that_was_given_up_is_no
 def test_batches_of_another_query_count_from_the_start_again() -> None:
     found = read(line(1, 8), line(2, None, event=ADOPTED, status="none"), line(3, 0), line(4, 1))
     assert (found.newest_query, found.batch_ids, found.skipped) == (1, [0, 1], ())
-
-
-def test_a_batch_without_records_claims_nothing() -> None:
-    found = read(line(1, 0), line(2, 1, event=EMPTY, record_count=0, digest="", kafka_offsets={}), line(3, 2))
-    assert [(claim.records, claim.unknown) for claim in found.claims] == [(1, ""), (0, ""), (1, "")]
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,6 @@ def made(sent: Any, *expressions: str, **how: Any) -> Any:
     return json.loads(RecordTexts(expressions, **how).make(TopicPartition("t", 3), sent))
 
 
-def test_the_value_is_the_text_where_its_fields_are_the_columns() -> None:
-    assert (made(Sent(b'{"a": 1}')), made(Sent(None))) == ({"a": 1}, None)
-
-
 def test_a_record_without_a_value_is_a_tombstone_where_the_last_of_a_key_counts() -> None:
     gone = Sent(None, b"7")
     assert made(gone, tombstones=Tombstones(("id",), "id")) == {"id": "7", MARK: True}

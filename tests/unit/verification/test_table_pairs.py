@@ -18,7 +18,6 @@ from spark_2pc_sink.verification.table_pairs import (
     expected_refusals,
     table_pairs,
 )
-from spark_2pc_sink.verification.target import GivenTarget
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -40,29 +39,6 @@ def test_the_topic_that_tells_most_of_a_table_is_its_own() -> None:
     assert pair_of(Records("one"), Records("two", key="a"), table).all_topics == {"one"}
     # Other rows are of no use, whatever they tell.
     assert pair_of(Records("one", where="a > 1"), Records("two", value="a"), table).all_topics == {"two"}
-
-
-@pytest.mark.parametrize(
-    ("before", "told"),
-    [
-        ((Rows("t"),), frozenset({"o"})),
-        ((Rows("u"),), frozenset()),
-        ((Rows("s"),), None),
-        ((Rows("s"), Rows("u")), None),
-    ],
-    ids=["the same", "it came later", "replaced or renamed", "one of two was"],
-)
-def test_a_table_that_may_have_had_another_name_is_not_told_by_batches_of_before(
-    before: tuple[Rows, ...], told: frozenset[str] | None
-) -> None:
-    """What it has of their rows nobody can tell, and none of them is called lost."""
-    starts = [noted(Records("o"), *before), noted(Records("o"), Rows("t"), Rows("u"), hour=2)]
-    claims = tuple(
-        HistoryBatch(batch=number, decision=number + 1, decided_at=START + timedelta(hours=2 * number + 1))
-        for number in (0, 1)
-    )
-    pair = table_pairs(starts, Claims(claims=claims))[0]
-    assert pair.topics == (told, frozenset({"o"}))
 
 
 def test_no_topic_tells_a_table() -> None:
@@ -112,25 +88,6 @@ def test_a_batch_is_told_by_the_outputs_of_its_time() -> None:
     assert pair.all_topics == {"old", "new"}
     asked = [(2, "old"), (3, "old"), (-1, "old"), (1, "new")]
     assert [pair.describes(*each) for each in asked] == [True, False, False, False]
-
-
-def test_records_in_no_order_are_ordered_by_the_column_of_the_table() -> None:
-    """Of a topic that shares its rows with an earlier table."""
-    tables = [
-        Rows("t", mode="upsert", keys=["id"], order_by="at"),
-        Rows("u", mode="upsert", keys=["id"], order_by="`at`"),
-        Rows("v", mode="upsert", keys=["id"], order_by="at + 1"),
-        Rows("w", mode="insert_ignore", keys=["id"], order_by="at"),
-    ]
-    pairs = table_pairs([noted(Records("o"), *tables)], Claims())
-    targets = [GivenTarget().completed(pair.layout, unordered=pair.unordered) for pair in pairs]
-    assert [pair.unordered for pair in pairs] == [False, True, True, True]
-    assert [(target.order_by, target.refusal and target.refusal.why[:6]) for target in targets] == [
-        (None, None),
-        ('"at"', None),
-        (None, "at + 1"),
-        (None, "at dec"),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -234,22 +234,6 @@ def test_list_names_what_ends_the_open_transactions_of_sinks(
     assert err == f"What to do:\n  {RECOVER}ends it as the sink's database has decided\n"
 
 
-def test_find_hanging_names_recover_first_for_the_producer_of_a_sink(
-    tool: FakeTool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No coordinator knows whose it is any more; the pair in the state row does."""
-    know_sinks(monkeypatch, ROW)
-    tool.answers["find_hanging"] = (HangingTransaction("t", 1, 7, 2, -1, 5, 1_000, 60_000, "nobody knows it"),)
-    assert run("find-hanging", *WITH_DATABASE, "--json") == 3
-    out, err = capsys.readouterr()
-    (found,) = read_output(out)["hanging"]
-    look, recover, abort = found["remedies"]
-    assert (found["sink"], recover.startswith(RECOVER)) == ("a", True)
-    assert look.startswith(f"{RECOVER.replace('recover', 'status')}changes nothing")
-    assert "transactions abort --bootstrap-server h:1 --database postgresql://h/d --topic t --partition 1" in abort
-    assert err.splitlines() == ["What to do:", f"  {look}", f"  {recover}", f"  {abort}"]
-
-
 # --- errors and connections --------------------------------------------------------------------------------------
 
 

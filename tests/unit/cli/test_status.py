@@ -151,18 +151,6 @@ def test_it_waits_until_nothing_is_in_doubt() -> None:
     ]
 
 
-def test_waiting_on_the_command_line(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is waited for stands on standard error, so that it is not in the JSON."""
-    asked = give(WAITED, SETTLED)
-    assert cli.main(["status", *SIDES, "--wait", "--json"]) == 0
-    printed = capsys.readouterr()
-    assert read_output(printed.out)["in_doubt"] == []
-    assert printed.err == "spark-2pc: waiting for orders (in doubt, batch 7)\n"
-    assert len(asked) == 2
-    give(WAITED)
-    assert cli.main(["status", *SIDES, "--wait", "0"]) == 3
-
-
 # --- the text -----------------------------------------------------------------------------------------------------
 
 COMMITS = replace(DECIDED, actions=(Action("commit", "would commit"),), remedies=("start the job",))

@@ -213,15 +213,6 @@ def test_without_a_person_nothing_is_decided(seen: Picture) -> None:
     assert "call spark-2pc runbook without --yes" in walk.said
 
 
-def test_without_a_person_no_driver_is_taken_over() -> None:
-    """One that made its session anew since the look."""
-    sides = FakeSides(in_doubt())
-    sides.raises = [REFUSED]
-    walk = Walk(sides, automatic=True)
-    assert (walk.sides.calls, walk.ending) == ([{}], RunbookEnd.LEFT)
-    assert "its driver lives" in walk.said
-
-
 # --- many sinks --------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from spark_2pc_sink.choices import FORCE_TERMINATE, Symptom
-from spark_2pc_sink.errors import ConfigurationError, KafkaError, KafkaTimeoutError
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.recovery.status import StatusReport
@@ -71,21 +71,6 @@ def test_open_transactions_of_others_are_shown_that_reach_into_the_topics() -> N
     assert asked.describe.call_count == 2
     (wanted,) = asked.list_transactions.call_args.args
     assert (wanted.states, wanted.running_longer_than_ms) == (("Ongoing",), OPEN_MS_MIN)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        KafkaError(api="DescribeProducers", code=29, name="TOPIC_AUTHORIZATION_FAILED", detail="READ"),
-        KafkaTimeoutError(operation="ListTransactions", deadline_ms=1, last_error="none"),
-    ],
-)
-def test_what_kafka_does_not_tell_of_others_is_said(error: Exception) -> None:
-    asked = tool(find_hanging=(HANGING,))
-    asked.list_transactions.side_effect = error
-    found = find_blocking_transactions(asked, {"orders"}, transactional_id="orders")
-    assert found.hanging == (HANGING,)
-    assert str(error) in found.problem
 
 
 def test_readers_are_looked_at_for_one_sink_that_is_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from spark_2pc_sink import AsyncDualWrite, DualWrite
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options import ServiceOptions
 from tools.reference_pages.options import service_reference
 
 NEEDED: dict[str, Any] = {
@@ -28,10 +27,6 @@ def test_the_signature_has_every_option_with_its_default(public: type[Any]) -> N
     assert written == {row.names[0]: row.default for row in service_reference()}
 
 
-def test_making_one_connects_to_nobody() -> None:
-    DualWrite(**NEEDED).close()
-
-
 @pytest.mark.parametrize(
     ("given", "refused"),
     [
@@ -48,9 +43,3 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, Any], refused: str) 
     with pytest.raises(ConfigurationError) as caught:
         DualWrite(**{**NEEDED, **given})
     assert caught.value.option == refused
-
-
-def test_the_state_store_keeps_the_records() -> None:
-    options = ServiceOptions.parse(**NEEDED)
-    assert options.store_settings()["keep_records"] is True
-    assert (options.id_of(7), options.owner) == ("shop-7", "service shop")

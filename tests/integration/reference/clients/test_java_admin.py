@@ -176,18 +176,14 @@ def test_aborts_a_transaction_on_one_partition(
     assert not found.currentTransactionStartOffset().isPresent()
 
 
-@pytest.mark.parametrize("how", ["fenceProducers", "forceTerminateTransaction"])
 def test_ends_a_transaction_of_another(
-    how: str, java: JavaClients, admin: Any, client_broker: Broker, topic: MakeTopic, transactional_id: str
+    java: JavaClients, admin: Any, client_broker: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
     name = topic(partitions=1, broker=client_broker)
     producer = begin(java, transactional_id, name, "to be aborted")
-    if how == "fenceProducers":
-        fenced = admin.fenceProducers([transactional_id])
-        java.result(fenced.all())
-        assert java.result(fenced.epochId(transactional_id)) == java.transaction(transactional_id).producerEpoch() == 2
-    else:
-        java.result(admin.forceTerminateTransaction(transactional_id).result())
+    fenced = admin.fenceProducers([transactional_id])
+    java.result(fenced.all())
+    assert java.result(fenced.epochId(transactional_id)) == java.transaction(transactional_id).producerEpoch() == 2
     assert str(java.transaction(transactional_id).state()) == "Empty"
     with raises_java("ProducerFencedException"):
         producer.commitTransaction()

@@ -112,17 +112,16 @@ def test_protobuf_becomes_json(memory: SchemaRegistryClient) -> None:
     }
 
 
-@pytest.mark.parametrize("value", [None, b"", b"{}", b'{"id": 1}', b"\x00\x00\x00\x00"])
 @pytest.mark.parametrize("value_format", ["avro", "protobuf"])
 def test_what_is_not_of_the_format_stays(
-    memory: SchemaRegistryClient, value: bytes | None, value_format: Literal["avro", "protobuf"]
+    memory: SchemaRegistryClient, value_format: Literal["avro", "protobuf"]
 ) -> None:
     """A record that someone else has written is named as one that is no row."""
     text = json.dumps(AVRO) if value_format == "avro" else "syntax = 'proto3'; message V { string id = 1; }"
     memory.register_schema("orders-value", Schema(text, value_format.upper()))
-    assert reader(value_format)("orders", value) == value
-    assert reader(value_format)("another", value) == value
-    assert reader(value_format)("orders", b"\x00\x00\x00\x00\x01\x00\xff\xff") == b"\x00\x00\x00\x00\x01\x00\xff\xff"
+    read = reader(value_format)
+    for value in (None, b"", b'{"id": 1}', b"\x00\x00\x00\x00", b"\x00\x00\x00\x00\x01\x00\xff\xff"):
+        assert (read("orders", value), read("another", value)) == (value, value)
 
 
 @pytest.mark.usefixtures("memory")

@@ -84,19 +84,6 @@ def rows(options: type[Any]) -> dict[str, pages.OptionRow]:
     return {row.names[0]: row for row in pages.reference(options)}
 
 
-def test_the_page_has_one_entry_for_each_option_with_an_anchor_and_no_table() -> None:
-    """A reader of a narrow screen sees its meaning; links to the entry keep to it."""
-    page = pages.options_page()
-    entries = [match[1] for match in re.finditer(r"^###+ `([^`]+)`", page, re.MULTILINE)]
-    assert len(set(entries)) == len(entries)
-    assert {*rows(SinkOptions), *rows(KafkaOptions), "Records.where", "Rows.keys", "recover.dry_run"} <= set(entries)
-    headings = re.findall(r"^###+ (.*)$", page, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\]\(#([^)]+)\)", page)) <= anchors
-    assert [line for line in page.splitlines() if line.startswith("|")] == []
-    assert not re.search(r"[^\\]<|{\w+}", page), "HTML, or a placeholder"
-
-
 @pytest.mark.parametrize("kind", [KafkaOptions, CommonOptions, SinkOptions])
 def test_a_number_of_time_or_size_has_one_unit_which_its_name_says(kind: type[Any]) -> None:
     """So a variable, a flag and a line of a file mean what the keyword means; each has a reason and bounds."""

@@ -34,14 +34,13 @@ BOUNDED = str(ARROW_BATCH_BYTES)
 class Session:
     """A session's settings, and what was set."""
 
-    def __init__(self, value: str | None = None, rows_max: int | None = ROWS_MAX, *, counts: bool = True) -> None:
+    def __init__(self, value: str | None = None) -> None:
         self.conf: Any = self
-        self._counts = counts
-        self.values = {SETTING: value, ROWS_SETTING: None if rows_max is None else str(rows_max)}
+        self.values = {SETTING: value, ROWS_SETTING: str(ROWS_MAX)}
         self.sets: list[tuple[str, str]] = []
 
     def isModifiable(self, name: str) -> bool:  # noqa: N802 - Spark's name
-        return name == ROWS_SETTING or self._counts
+        return name in self.values
 
     @property
     def value(self) -> str | None:

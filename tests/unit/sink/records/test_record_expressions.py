@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pyspark.sql import types as t
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.job.lane_columns import record_names, upsert_order_columns
 from spark_2pc_sink.sink.records.record_expressions import (
-    MadeColumn,
     RecordExpressions,
     check_taken,
     choose_expressions,
-    made_columns,
     with_json,
 )
 from spark_2pc_sink.sink.records.record_json import (
@@ -25,10 +22,8 @@ from spark_2pc_sink.sink.records.record_json import (
     TIME_PARSER,
     TIME_ZONE,
     WHOLE_ROW,
-    json_fields,
 )
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
-from spark_2pc_sink.sink.rows.text_guards import json_sql
 
 SETTINGS = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
 
@@ -105,33 +100,3 @@ def test_columns_of_the_table_that_would_silently_stay_empty_are_named_together(
 )
 def test_what_nobody_expects_in_the_table_may_stay_out(options: dict[str, Any], target: TargetTable) -> None:
     check_taken(chosen(**options), target)
-
-
-UTC = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
-STRUCT = t.StructType([t.StructField("a", t.IntegerType())])
-NUMBERS = t.ArrayType(t.LongType())
-
-
-def made(kind: t.DataType, **settings: str) -> MadeColumn:
-    """What Spark makes for a column ``c`` of a type."""
-    schema = t.StructType([t.StructField("c", kind)])
-    fields = json_fields(schema, {**UTC, **({IGNORE_NULLS: "false"} if settings else {})})
-    assert fields is not None
-    (column,) = made_columns(fields, schema)
-    return column
-
-
-@pytest.mark.parametrize(
-    ("kind", "shared"),
-    [
-        (NUMBERS, None),
-        (STRUCT, f"CASE WHEN contains({json_sql('`c`', STRUCT)}, 'null') THEN to_json(`c`) END AS _2pc_json_0"),
-        (t.DoubleType(), "CAST(`c` AS STRING) AS _2pc_json_0"),
-    ],
-    ids=str,
-)
-def test_the_json_of_the_table_is_not_made_twice(kind: t.DataType, shared: str | None) -> None:
-    column = made(kind)
-    assert column.select({"c"}) == shared
-    assert column.select({"other"}) == f"{column.sql} AS _2pc_json_0"
-    assert not column.guarded

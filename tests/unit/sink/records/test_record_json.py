@@ -24,8 +24,6 @@ from spark_2pc_sink.sink.records.record_json import (
     JsonField,
     json_fields,
     json_values,
-    local_time_sql,
-    made_sql,
 )
 
 UTC = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
@@ -157,9 +155,6 @@ def one(kind: t.DataType, **more: Any) -> t.StructType:
 
 
 MADE = "_2pc_json_0"
-ZONE = {TIME_ZONE: "Europe/London"}
-LEGACY = {TIME_PARSER: "legacy"}
-STRUCT = t.StructType([t.StructField("a", t.IntegerType())])
 
 
 @pytest.mark.parametrize(
@@ -172,37 +167,6 @@ STRUCT = t.StructType([t.StructField("a", t.IntegerType())])
 )
 def test_what_is_left_to_spark(schema: t.StructType) -> None:
     assert fields(schema) is None
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "field", "sources", "sql"),
-    [
-        (t.DoubleType(), {}, "DoubleType", ("c", MADE), "CAST(`c` AS STRING)"),
-        (t.FloatType(), {}, "FloatType", ("c", MADE), "CAST(`c` AS STRING)"),
-        (t.TimestampType(), ZONE, ZONED, ("c", MADE), local_time_sql("`c`")),
-        (STRUCT, {}, NESTED, (MADE,), "to_json(`c`)"),
-        (t.ArrayType(t.IntegerType()), {}, NESTED, (MADE,), "to_json(`c`)"),
-        (t.MapType(t.StringType(), STRUCT), {}, NESTED, (MADE,), "to_json(`c`)"),
-        *(
-            (kind, settings, WRAPPED, (MADE,), "CASE WHEN `c` IS NOT NULL THEN to_json(named_struct('v', `c`)) END")
-            for kind, settings in (
-                (t.TimestampType(), LEGACY),
-                (t.TimestampType(), {**ZONE, OFFSET_SECONDS: "false"}),
-                (t.TimestampNTZType(), LEGACY),
-                (t.DateType(), LEGACY),
-                (t.DayTimeIntervalType(), {}),
-                (t.DecimalType(10, -2), {}),
-            )
-        ),
-    ],
-    ids=str,
-)
-def test_what_spark_makes_for_a_column(
-    kind: t.DataType, settings: dict[str, str], field: str, sources: tuple[str, ...], sql: str
-) -> None:
-    (found,) = fields(one(kind), {**UTC, **settings})
-    assert (found.kind, found.sources, made_sql(found)) == (field, sources, sql)
-    assert found.reads_column == ("c" in sources)
 
 
 def text_of(kind: str, *columns: pa.Array, keeps_null: bool = False) -> list[bytes]:

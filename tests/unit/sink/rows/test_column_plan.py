@@ -305,13 +305,10 @@ PAIR = t.StructType([t.StructField("n", NUMBER), t.StructField("a b", TEXT)])
     ("kind", "condition"),
     [
         (TEXT, "NOT is_valid_utf8(x)"),
-        (NUMBER, None),
         (t.StructType([t.StructField("n", NUMBER)]), None),
-        (PAIR, "NOT is_valid_utf8(x.`a b`)"),
         (t.ArrayType(PAIR), "exists(x, _2pc_0 -> NOT is_valid_utf8(_2pc_0.`a b`))"),
         (t.ArrayType(t.ArrayType(TEXT)), "exists(x, _2pc_0 -> exists(_2pc_0, _2pc_1 -> NOT is_valid_utf8(_2pc_1)))"),
         (t.MapType(TEXT, NUMBER), "exists(map_keys(x), _2pc_0 -> NOT is_valid_utf8(_2pc_0))"),
-        (t.MapType(NUMBER, PAIR), "exists(map_values(x), _2pc_0 -> NOT is_valid_utf8(_2pc_0.`a b`))"),
     ],
     ids=str,
 )

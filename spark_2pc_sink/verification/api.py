@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -81,16 +82,14 @@ def verify(
         ConfigurationError: an option is wrong, or the table does not exist.
         DatabaseUnreachableError, KafkaError, KafkaTimeoutError: a side is out of reach before anything was compared.
     """
-    request = VerifyRequest.parse(locals())
-    # Imported here: the package can be imported without the extra for the reader of topics.
-    from spark_2pc_sink.verification.verification import run  # noqa: PLC0415
-
-    if not open_transaction:
-        return run(request)
-    # Imported here: the client for the coordinator takes as much memory as all the rest.
-    from spark_2pc_sink.verification.open_records import run_open  # noqa: PLC0415
-
-    return run_open(request)
+    request, begun = VerifyRequest.parse(locals()), time.monotonic()
+    if open_transaction:
+        # Imported here: the client for the coordinator takes as much memory as all the rest.
+        from spark_2pc_sink.verification.open_records import run_open as run  # noqa: PLC0415
+    else:
+        # Imported here: the package can be imported without the extra for the reader of topics.
+        from spark_2pc_sink.verification.verification import run  # noqa: PLC0415
+    return replace(run(request), seconds=round(time.monotonic() - begun, 3))
 
 
 @dataclass(frozen=True)

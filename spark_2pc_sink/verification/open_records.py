@@ -6,7 +6,6 @@ batch that is invisible to read_committed consumers.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from dataclasses import replace
 
@@ -25,7 +24,6 @@ from spark_2pc_sink.verification.verification import compare_tables
 
 
 def run_open(request: VerifyRequest) -> VerifyReport:
-    begun = time.monotonic()
     differences = Differences(request.differences_max)
     with gathered(request) as evidence:
         bounds = _find(request, evidence, differences)
@@ -39,7 +37,6 @@ def run_open(request: VerifyRequest) -> VerifyReport:
         scope="the open transaction",
         records=0 if found is None else found.records,
         open_transaction=found,
-        seconds=round(time.monotonic() - begun, 3),
         **differences.fields(),
     )
 

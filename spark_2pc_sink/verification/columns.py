@@ -238,15 +238,10 @@ class ComparedColumns:
         return tuple(found[name] for name in names)
 
 
-class RecordColumn(NamedTuple):
-    name: str
-    expression: str
-
-
 def compared_columns(
     shape: TableShape,
     facts: RecordFacts,
-    given: Sequence[RecordColumn] = (),
+    given: Mapping[str, str] | None = None,
     *,
     lacking: str = "record_columns has no expression for it",
     paths: Paths | None = None,
@@ -258,7 +253,7 @@ def compared_columns(
     has none. Without ``paths`` the fields have the columns' names. ``keys`` identify a row in the table.
     """
     if given:
-        return _given_columns(shape, dict(given), lacking, keys)
+        return _given_columns(shape, given, lacking, keys)
     compared: list[ComparedColumn] = []
     unseen: list[str] = []
     left: list[NotChecked] = []

@@ -16,7 +16,7 @@ from typing import Final
 
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.sql_text import unquoted
-from spark_2pc_sink.verification.columns import Paths, RecordColumn, TableShape
+from spark_2pc_sink.verification.columns import Paths, TableShape
 
 _NAME: Final = r"(?:`[^`]+`|[A-Za-z_]\w*)"
 _PATH: Final = re.compile(rf"{_NAME}(?:\s*\.\s*{_NAME})*")
@@ -177,16 +177,16 @@ class RecordSources:
         ready = self.layout.value is None and not path and _VALUE_COLUMN.search(expression)
         return (column,) if ready else path
 
-    def alone(self, shape: TableShape) -> tuple[RecordColumn, ...]:
+    def alone(self, shape: TableShape) -> dict[str, str]:
         """The columns of a table that are a record's key or its unchanged value, if their text is the same there."""
-        found = []
+        found = {}
         for column in shape.columns:
             part = self._part_of(column.name)
             if part is not None and column.base == "bytea":
-                found.append(RecordColumn(column.name, f"{part}_bytes"))
+                found[column.name] = f"{part}_bytes"
             elif part is not None and column.base in _SAME_TEXT:
-                found.append(RecordColumn(column.name, "value_text" if part == "value" else part))
-        return tuple(found)
+                found[column.name] = "value_text" if part == "value" else part
+        return found
 
     def _expression(self, column: str) -> str | None:
         return f"`{column}`" if self.layout.columns is None else self.layout.columns.get(column)

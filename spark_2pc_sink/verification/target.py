@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
@@ -15,7 +15,6 @@ from spark_2pc_sink.options.names import check_topic, parse_identifier, quote_id
 from spark_2pc_sink.verification.columns import (
     ComparedColumns,
     FieldFacts,
-    RecordColumn,
     RecordFacts,
     TableShape,
     as_object,
@@ -32,23 +31,23 @@ RECORD_COLUMNS_REMEDY: Final = "pass --record-columns (record_columns): SQL expr
 _TOKEN: Final = re.compile(r"""'[^']*'|"[^"]*"|(?P<character>.)""", re.DOTALL)
 
 
-def parse_record_columns(text: str | None) -> tuple[RecordColumn, ...]:
+def parse_record_columns(text: str | None) -> dict[str, str]:
     """Split ``column = expression, …`` at the commas outside of parentheses and quotes."""
     if text is None:
-        return ()
+        return {}
     outside = [(found.start(), found["character"]) for found in _TOKEN.finditer(text) if found["character"]]
     parts = None if any(character in "'\"" for _, character in outside) else split_list(text, outside)
     if parts is None:
         raise _refused(text, "every quote and parenthesis must be closed")
-    columns = []
+    columns: dict[str, str] = {}
     for part in parts:
         name, equals, expression = part.partition("=")
         if not equals or not expression.strip() or expression.lstrip().startswith("="):
             raise _refused(text, "must be parts of the form column = SQL expression, separated by commas")
-        columns.append(RecordColumn(parse_identifier(name.strip(), option="record_columns"), expression.strip()))
-    if len({column.name for column in columns}) < len(columns):
+        columns[parse_identifier(name.strip(), option="record_columns")] = expression.strip()
+    if len(columns) < len(parts):
         raise _refused(text, "each column must occur once")
-    return tuple(columns)
+    return columns
 
 
 def _refused(text: str, rule: str) -> ConfigurationError:
@@ -101,7 +100,7 @@ class Target:
     Attributes:
         keys: the columns that identify a row; () if none were given.
         order_by: SQL over columns whose greatest value wins; None for none.
-        record_columns: expressions, if the value of a record is not the row.
+        record_columns: expressions by column, if the value of a record is not the row.
         tombstones: None if records without a value are treated like any others.
         update_columns: columns of a row that later records change; None for all.
         unchanged: columns that the last record of a row may omit (``unchanged_when``).
@@ -115,7 +114,7 @@ class Target:
     keys: tuple[str, ...] = ()
     order_by: str | None = None
     late_rows: LateRows = "replace"
-    record_columns: tuple[RecordColumn, ...] = ()
+    record_columns: Mapping[str, str] = field(default_factory=dict)
     tombstones: Tombstones | None = None
     update_columns: tuple[str, ...] | None = None
     unchanged: tuple[str, ...] = ()
@@ -266,7 +265,7 @@ def planned(
         raise NotComparableError(why, "leave out --since, --last and --batch")
     given, sources = target.record_columns, target.sources
     if not given and facts.others and not facts.records:
-        given = () if sources is None else sources.alone(shape)
+        given = {} if sources is None else sources.alone(shape)
         if not given:
             raise NotComparableError("the values of the records are not JSON objects", RECORD_COLUMNS_REMEDY)
     if not facts.records and not facts.others:

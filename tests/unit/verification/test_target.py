@@ -73,7 +73,7 @@ def test_upserts_need_keys_and_an_order_needs_upserts(given: dict[str, Any], tol
     ],
 )
 def test_expressions_are_separated_by_commas(text: str | None, columns: list[tuple[str, str]]) -> None:
-    assert list(parse_record_columns(text)) == columns
+    assert list(parse_record_columns(text).items()) == columns
 
 
 @pytest.mark.parametrize(

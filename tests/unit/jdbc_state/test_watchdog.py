@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 
 from jdbc_state import watchdog
-from jdbc_state.watchdog import Watchdog
+from jdbc_state.watchdog import Watchdog, cut
 from spark_2pc_sink.testing import wait_until
 
 DEADLINE_S = 10
@@ -35,6 +35,12 @@ def test_an_answer_in_time_leaves_the_connection_as_it_is() -> None:
             assert near.recv(1) == b"x"
         far.send(b"y")
         assert near.recv(1) == b"y"
+
+
+def test_a_connection_that_ended_meanwhile_is_no_error() -> None:
+    with socket.socket() as unconnected:
+        cut(unconnected)
+        assert unconnected.fileno() >= 0
 
 
 def test_each_block_has_its_own_bound() -> None:

@@ -132,20 +132,11 @@ def test_end_markers_that_grow_are_refused(broker: ReferenceCoordinator) -> None
     assert growth_mib < GROWTH_MIB_MAX
 
 
-@pytest.mark.parametrize(
-    ("name", "codec"),
-    [
-        ("900 MB of gzip", "GZIP"),
-        pytest.param("4 GB of zstd", "ZSTD", marks=pytest.mark.thorough),
-        pytest.param("240 MB of lz4", "LZ4", marks=pytest.mark.thorough),
-        pytest.param("4 GB announced by snappy", "SNAPPY", marks=pytest.mark.thorough),
-    ],
-)
-def test_verify_refuses_what_grows_before_it_has(broker: ReferenceCoordinator, name: str, codec: str) -> None:
+def test_verify_refuses_what_grows_before_it_has(broker: ReferenceCoordinator) -> None:
     """D13: librdkafka, which decompresses, does not meet it; it has no bound for gzip."""
-    batch = bomb(name)
+    batch = bomb("900 MB of gzip")
     outcome, growth_mib = read("verify", broker, [batch])
-    assert outcome.startswith(f"{CORRUPT}{len(batch)} bytes: its {codec} {TOO_LARGE}")
+    assert outcome.startswith(f"{CORRUPT}{len(batch)} bytes: its GZIP {TOO_LARGE}")
     assert growth_mib < REFUSAL_MIB_MAX
 
 

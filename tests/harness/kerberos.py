@@ -113,11 +113,6 @@ class KerberosRealm(Lifetime):
         if done.returncode != 0:
             raise ServerError(f"{program} {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
 
-    @property
-    def has_ticket(self) -> bool:
-        """True while the cache has a ticket that has not expired."""
-        return self._run("klist", "-s").returncode == 0
-
     def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(self._programs[program]), *arguments],

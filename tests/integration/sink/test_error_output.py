@@ -48,7 +48,7 @@ def run(options: dict[str, Any], folder: Path) -> list[str]:
         env={**os.environ, **spark_environment(folder), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 1, done.stderr[-3000:]

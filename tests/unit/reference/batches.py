@@ -95,9 +95,9 @@ def append(
 
 
 def append_in_transaction(
-    log: PartitionLog, values: Sequence[bytes], *, producer: tuple[int, int], sequence: int, bumps: bool = True
+    log: PartitionLog, values: Sequence[bytes], *, producer: tuple[int, int], sequence: int
 ) -> Appended:
     """Append a transactional batch whose partition the coordinator has added, if it has to be."""
     batch = client_batch(values, producer=producer, sequence=sequence, transactional=True)
-    started = log.start_verification(inspect(batch), supports_epoch_bump=bumps, now_ms=NOW_MS)
+    started = log.start_verification(inspect(batch), supports_epoch_bump=True, now_ms=NOW_MS)
     return append(log, batch, guard=started if isinstance(started, VerificationGuard) else None)

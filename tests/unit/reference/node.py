@@ -13,8 +13,6 @@ from unittest import mock
 
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.producer import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
@@ -54,7 +52,6 @@ class Disk:
 
     Args:
         stop_at: the disk stops for good in the sync of this number, counted from 1; 0 for never.
-        stop_in: part of the name of the partitions whose syncs wait until ``released``; '' for none.
         append_error: part of the name of the partitions whose appends fail; '' for none.
         sync_error: the same for syncs.
     """
@@ -65,7 +62,6 @@ class Disk:
     next_producer_id: int = 0
     stop_at: int = 0
     syncs: int = 0
-    stop_in: str = ""
     append_error: str = ""
     sync_error: str = ""
     failed_appends: int = 0
@@ -112,9 +108,6 @@ class FileInMemory(MemoryFile):
             raise OSError("input/output error")
         size_bytes = self.size_bytes
         time.sleep(_SLOW_S)
-        if self.disk.stop_in and self.disk.stop_in in self.path:
-            self.disk.stopped.set()
-            assert self.disk.released.wait(DEADLINE_S)
         if self.disk.sync():
             self.synced_bytes = size_bytes
 
@@ -196,14 +189,6 @@ class FakeCluster:
     async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None:
         raise NotImplementedError
 
-    def delete(self, name: str) -> None:
-        topic = self.disk.topics.pop(name)
-        for partition in range(topic.partitions):
-            log = self.opened.pop((name, partition), None)
-            if log is not None:
-                log.close()
-            self.disk.stores.pop((name, partition), None)
-
 
 class Node:
     """A started node."""
@@ -242,34 +227,15 @@ class Node:
         )
         return await exchange(self.transactions.init_producer_id, request, InitProducerIdResponse, version)
 
-    async def end(self, pair: tuple[int, int], *, commit: bool = True, version: int = 5, tid: str = TID) -> Any:
-        request = EndTxnRequest(transactional_id=tid, producer_id=pair[0], producer_epoch=pair[1], committed=commit)
-        return await exchange(self.transactions.end_txn, request, EndTxnResponse, version)
-
-    async def add(self, pair: tuple[int, int], *partitions: tuple[str, int], version: int = 3) -> list[int]:
-        """AddPartitionsToTxn of a client; the codes."""
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=TID,
-            v3_and_below_producer_id=pair[0],
-            v3_and_below_producer_epoch=pair[1],
-            v3_and_below_topics=[
-                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[index])
-                for topic, index in partitions
-            ],
-        )
-        response = await exchange(self.transactions.add_partitions, request, AddPartitionsToTxnResponse, version)
-        return [
-            each.partition_error_code
-            for topic in response.results_by_topic_v3_and_below
-            for each in topic.results_by_partition
-        ]
+    async def end(self, pair: tuple[int, int], *, commit: bool = True) -> Any:
+        request = EndTxnRequest(transactional_id=TID, producer_id=pair[0], producer_epoch=pair[1], committed=commit)
+        return await exchange(self.transactions.end_txn, request, EndTxnResponse, 5)
 
     async def produce(
         self,
         batches: dict[tuple[str, int], bytes],
         *,
         tid: str | None = TID,
-        acks: int = -1,
         version: int = 12,
         access: Access = FULL_ACCESS,
         client_id: str = "test",
@@ -277,7 +243,7 @@ class Node:
         """The answer of each partition."""
         request = ProduceRequest(
             transactional_id=tid,
-            acks=acks,
+            acks=-1,
             timeout_ms=1000,
             topic_data=[
                 ProduceRequest.TopicProduceData(
@@ -294,8 +260,6 @@ class Node:
         )
         context = RequestContext(version=version, client_id=client_id, access=access, appended=self._count_append)
         response = await exchange(self.producing.produce, request, ProduceResponse, version, context=context)
-        if response is None:
-            return {}
         names = {topic_id: name for name, topic_id in TOPIC_IDS.items()}
         return {
             (topic.name or names.get(topic.topic_id, "unknown"), each.index): each
@@ -323,9 +287,7 @@ class Node:
         usual = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 0}
         topic = FetchRequest.FetchTopic
         request = FetchRequest(
-            **{"session_id": 0, "session_epoch": -1, **usual, **fields},
-            forgotten_topics_data=[],
-            rack_id="",
+            **{"session_epoch": -1, **usual, **fields},
             topics=[
                 topic(
                     topic=name,
@@ -335,8 +297,6 @@ class Node:
                             partition=index,
                             current_leader_epoch=current_leader_epoch,
                             fetch_offset=offset,
-                            last_fetched_epoch=-1,
-                            log_start_offset=-1,
                             partition_max_bytes=partition_max_bytes,
                         )
                         for (other, index), offset in offsets.items()

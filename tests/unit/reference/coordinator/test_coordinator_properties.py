@@ -83,8 +83,6 @@ class Coordinator(RuleBasedStateMachine):
         #: What was put in place with each record of the log.
         self.applied: list[tuple[str, TransactionMetadata | None]] = [(NAMES[0], known)]
         self.flying: list[tuple[Event, Plan]] = []
-        #: The last EndTxn v5 of each id that decided something, while nothing has come after it.
-        self.ended: dict[str, tuple[EndTxn, EndTxnReply]] = {}
 
     # --- clients ---------------------------------------------------------------------------------------------------
 
@@ -210,8 +208,6 @@ class Coordinator(RuleBasedStateMachine):
         for _, plan in self.flying:
             if data.draw(st.booleans(), label="durable"):
                 self.settle(plan, 0)
-                # An end before it is not what a retry would meet any more, as in `finish`.
-                self.ended.pop(str(plan.transactional_id), None)
         self.flying.clear()
         self.check_prefix(data.draw(st.integers(0, len(self.driver.log)), label="prefix"))
         self.driver = self.driver.crashed()
@@ -252,10 +248,6 @@ class Coordinator(RuleBasedStateMachine):
             return
         self.check_change(event, before, after)
         self.hand_out(event, reply, before)
-        if isinstance(event, EndTxn) and isinstance(reply, EndTxnReply) and event.version >= 5:
-            self.ended[name] = event, reply
-        elif after is None or after.state not in COMPLETION.values():
-            self.ended.pop(name, None)
 
     def learn(self, event: Event, reply: Reply | None) -> None:
         """The retry of an EndTxn may tell a pair that nobody had yet: after a fence, the one past its own."""
@@ -355,15 +347,6 @@ class Coordinator(RuleBasedStateMachine):
         reply = step(self.driver.state, event, START_MS).reply
         assert isinstance(reply, EndTxnReply)
         return reply.code
-
-    @invariant()
-    def the_retry_of_an_end_gets_the_same_answer(self) -> None:
-        for name, (event, reply) in self.ended.items():
-            known = self.driver.state.get(name)
-            # As Kafka (retryOnOverflow): of the epoch that old brokers left behind, 32767, no retry is known.
-            answered = known is not None and known.pending is None and known.state in COMPLETION.values()
-            if answered and event.producer_epoch < EPOCH_LIMIT:
-                assert step(self.driver.state, event, START_MS).reply == reply
 
     @invariant()
     def a_loaded_coordinator_gives_the_same_answers(self) -> None:

@@ -22,14 +22,9 @@ EXPIRY = ExpireTransactionalId(transactional_id=TID)
         (metadata(StateId.ONGOING), TIMEOUT, 60_000, False),
         (metadata(StateId.ONGOING), TIMEOUT, 60_001, True),
         (metadata(StateId.ONGOING, pending=StateId.PREPARE_COMMIT), TIMEOUT, WEEK_MS, False),
-        (metadata(StateId.ONGOING, (43, 0)), TIMEOUT, WEEK_MS, False),
         (metadata(StateId.EMPTY), EXPIRY, WEEK_MS - 1, False),
         (metadata(StateId.EMPTY), EXPIRY, WEEK_MS, True),
-        (metadata(StateId.COMPLETE_COMMIT), EXPIRY, WEEK_MS, True),
-        (metadata(StateId.COMPLETE_ABORT), EXPIRY, WEEK_MS - 1, False),
-        (metadata(StateId.COMPLETE_ABORT), EXPIRY, WEEK_MS, True),
         (metadata(StateId.ONGOING), EXPIRY, 2 * WEEK_MS, False),
-        (metadata(StateId.PREPARE_ABORT), EXPIRY, 2 * WEEK_MS, False),
         (metadata(StateId.EMPTY, pending=StateId.ONGOING), EXPIRY, 2 * WEEK_MS, False),
     ],
 )
@@ -55,8 +50,3 @@ def test_a_participant_in_two_phase_commit_never_times_out() -> None:
     driver.now_ms += 100 * WEEK_MS
     assert due_timeouts(driver.state, driver.now_ms) == ()
     driver.refused(TIMEOUT)
-
-
-@pytest.mark.parametrize("event", [TIMEOUT, EXPIRY])
-def test_an_id_that_is_gone_is_left_alone(event: Event) -> None:
-    Driver.of().refused(event)

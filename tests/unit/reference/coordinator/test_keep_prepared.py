@@ -13,17 +13,11 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.coordinator.end_txn import due_timeouts
-from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, InitProducerId
-from spark_2pc_sink.reference.coordinator.plans import (
-    AddPartitionsReply,
-    EndTxnReply,
-    InitProducerIdReply,
-    SendMarkers,
-)
+from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn
+from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply, SendMarkers
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
 from spark_2pc_sink.reference.coordinator.states import Pair, StateId, TransactionMetadata
 
@@ -41,63 +35,20 @@ def keep(driver: Driver, **fields: Any) -> InitProducerIdReply:
     return driver.init(keep_prepared=True, **fields)
 
 
-class TestWhoMayAsk:
-    """Supplied (p,e): validated against the client's pair, mismatch -> 90."""
-
-    @pytest.mark.parametrize("given", [(42, 100), (42, 102), (41, 101), (73, 101)])
-    @pytest.mark.parametrize("keep_prepared", [True, False])
-    def test_only_the_latest_pair_may_be_supplied(self, given: tuple[int, int], keep_prepared: bool) -> None:
-        """An earlier recoverer must neither take over nor abort what the database may have decided to commit."""
-        driver = ongoing((42, 100), (42, 101))
-        event = InitProducerId(
-            transactional_id=TID, producer_id=given[0], producer_epoch=given[1], keep_prepared=keep_prepared
-        )
-        assert driver.refused(event) == InitProducerIdReply(Code.PRODUCER_FENCED)
-
-    def test_the_latest_pair_may_keep_again_or_abort(self) -> None:
-        driver = ongoing((42, 32766), (73, 4))
-        reply = keep(driver, producer_id=73, producer_epoch=4)
-        assert (reply.pair, reply.ongoing) == ((73, 5), (42, 32766))
-        assert driver.init(producer_id=73, producer_epoch=5).code == Code.CONCURRENT_TRANSACTIONS
-        assert driver.get().pair == (73, 6)
-
-
-class TestWhoseTimeout:
-    """Two-phase commit is what the client that now holds the id asked for and may do (KIP-939, Scope: a privilege)."""
-
-    @pytest.mark.parametrize("commit", [True, False])
-    @pytest.mark.parametrize("crash", [True, False])
-    def test_a_client_without_it_gets_transactions_that_expire(self, commit: bool, crash: bool) -> None:
-        driver = ongoing((42, 100))
-        assert keep(driver, timeout_ms=30_000).pair == (42, 101)
-        driver = driver.crashed() if crash else driver
-        assert driver.get().timeout_ms == TIMEOUT_NEVER_MS  # what another has prepared
-        driver.do(end((42, 101), commit=commit))
-        driver = driver.crashed() if crash else driver
-        driver.drain()
-        assert driver.get().timeout_ms == 30_000
-        driver.add((42, 102))
-        driver.now_ms += 30_001
-        assert len(due_timeouts(driver.state, driver.now_ms)) == 1
-
-    def test_a_client_with_it_never_sees_one_expire(self) -> None:
-        driver = ongoing((42, 100), timeout_ms=60_000)
-        keep(driver, enable_2pc=True)
-        driver.now_ms += 10**9
-        assert due_timeouts(driver.state, driver.now_ms) == ()
-        driver.end((42, 101))
-        driver.add((42, 102))
-        driver.now_ms += 10**9
-        assert due_timeouts(driver.state, driver.now_ms) == ()
-
-    def test_the_last_that_kept_counts(self) -> None:
-        driver = ongoing((42, 100))
-        keep(driver, timeout_ms=30_000)
-        keep(driver, enable_2pc=True)
-        assert driver.crashed().get().timeout_after_keep_ms == -1
-        keep(driver, timeout_ms=20_000)
-        driver.end((42, 103))
-        assert driver.get().timeout_ms == 20_000
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("crash", [True, False])
+def test_a_client_without_two_phase_commit_gets_transactions_that_expire(commit: bool, crash: bool) -> None:
+    driver = ongoing((42, 100))
+    assert keep(driver, timeout_ms=30_000).pair == (42, 101)
+    driver = driver.crashed() if crash else driver
+    assert driver.get().timeout_ms == TIMEOUT_NEVER_MS  # what another has prepared
+    driver.do(end((42, 101), commit=commit))
+    driver = driver.crashed() if crash else driver
+    driver.drain()
+    assert driver.get().timeout_ms == 30_000
+    driver.add((42, 102))
+    driver.now_ms += 30_001
+    assert len(due_timeouts(driver.state, driver.now_ms)) == 1
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -115,36 +66,22 @@ def test_leaders_take_no_more_of_it_until_its_markers_are_written(commit: bool, 
         assert not each.state.keeps(Pair(*pair))
 
 
-class TestOnlyTheEndMayFollow:
-    """KIP-939: 'the application is only allowed to call .commitTransaction, .abortTransaction, or
-    .completeTransaction'.
-    """  # noqa: D205
+@pytest.mark.parametrize(("pair", "codes"), [((42, 101), (48, 120)), ((42, 100), (90, 90)), ((73, 101), (49, 49))])
+def test_no_partition_joins_by_verification(pair: tuple[int, int], codes: tuple[int, int]) -> None:
+    """verifyOnly with NP set: same pid and epoch rule, then 48 for what is in it, 120 for the rest."""
+    driver = ongoing((42, 100), (42, 101))
+    event = AddPartitionsToTxn(
+        transactional_id=TID, producer_id=pair[0], producer_epoch=pair[1], partitions=(T0, T1), verify_only=True
+    )
+    assert driver.refused(event) == AddPartitionsReply(TID, ((T0, codes[0]), (T1, codes[1])))
 
-    @pytest.mark.parametrize(("pair", "code"), [((42, 101), 48), ((42, 100), 90), ((42, 102), 90), ((73, 101), 49)])
-    def test_no_partition_joins(self, pair: tuple[int, int], code: int) -> None:
-        """p≠cp -> 49, e≠ce -> 90, exact C -> 48: data at ce would make the marker (P,E+1) stale."""
-        driver = ongoing((42, 100), (42, 101))
-        for partition in (T0, T1):
-            event = AddPartitionsToTxn(
-                transactional_id=TID, producer_id=pair[0], producer_epoch=pair[1], partitions=(partition,)
-            )
-            assert driver.refused(event) == AddPartitionsReply(TID, ((partition, code),))
 
-    @pytest.mark.parametrize(("pair", "codes"), [((42, 101), (48, 120)), ((42, 100), (90, 90)), ((73, 101), (49, 49))])
-    def test_verification_says_so_too(self, pair: tuple[int, int], codes: tuple[int, int]) -> None:
-        """verifyOnly with NP set: same pid and epoch rule, then 48 for what is in it, 120 for the rest."""
-        driver = ongoing((42, 100), (42, 101))
-        event = AddPartitionsToTxn(
-            transactional_id=TID, producer_id=pair[0], producer_epoch=pair[1], partitions=(T0, T1), verify_only=True
-        )
-        assert driver.refused(event) == AddPartitionsReply(TID, ((T0, codes[0]), (T1, codes[1])))
-
-    @pytest.mark.parametrize(("pair", "code"), [((42, 101), 48), ((42, 100), 90), ((73, 101), 49)])
-    @pytest.mark.parametrize("commit", [True, False])
-    def test_an_end_without_the_bump_is_refused(self, pair: tuple[int, int], code: int, commit: bool) -> None:
-        """EndTxn v<=4 with NP set: after the pid and epoch checks against C answer 48."""
-        driver = ongoing((42, 100), (42, 101))
-        assert driver.refused(end(pair, commit=commit, version=4)) == EndTxnReply(code)
+@pytest.mark.parametrize(("pair", "code"), [((42, 101), 48), ((42, 100), 90), ((73, 101), 49)])
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_without_the_bump_is_refused(pair: tuple[int, int], code: int, commit: bool) -> None:
+    """EndTxn v<=4 with NP set: after the pid and epoch checks against C answer 48."""
+    driver = ongoing((42, 100), (42, 101))
+    assert driver.refused(end(pair, commit=commit, version=4)) == EndTxnReply(code)
 
 
 def test_a_kept_transaction_survives_a_switch_of_the_profile() -> None:

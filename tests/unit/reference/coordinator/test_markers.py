@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.plans import EndTxnReply, SendMarkers, StepNext
+from spark_2pc_sink.reference.coordinator.plans import EndTxnReply, SendMarkers
 from spark_2pc_sink.reference.coordinator.states import Marking, StateId
 
 from .driver import T0, T1, T2, Driver, answered, end, metadata
@@ -91,14 +91,6 @@ def test_a_partition_that_is_gone_is_dropped() -> None:
     assert driver.get().state is StateId.COMPLETE_COMMIT
 
 
-@pytest.mark.parametrize(
-    "changes", [{"producer_id": 41}, {"producer_epoch": 5}, {"producer_epoch": 7}, {"transactional_id": "unknown"}]
-)
-def test_answers_to_other_markers_are_ignored(changes: dict[str, object]) -> None:
-    driver, effect = decided()
-    driver.refused(replace(answered(effect, dict.fromkeys(ALL, 0)), **changes))  # type: ignore[arg-type]
-
-
 def test_the_last_answer_twice_closes_the_transaction_once() -> None:
     """B5: a late second completion must not undo what the next transaction did."""
     driver, effect = decided()
@@ -109,19 +101,6 @@ def test_the_last_answer_twice_closes_the_transaction_once() -> None:
     assert driver.add((42, 6)) == {0}
     driver.refused(event)
     assert driver.get().state is StateId.ONGOING
-
-
-def test_the_closing_record_is_tried_again_while_the_log_is_away() -> None:
-    """1.1: append failure; TransactionMarkerChannelManager appends the completion again on 15."""
-    driver, effect = decided()
-    driver.append_code = Code.NOT_ENOUGH_REPLICAS
-    driver.do(answered(effect, dict.fromkeys(ALL, 0)))
-    (again,) = driver.effects
-    assert isinstance(again, StepNext)
-    assert driver.get().pending is StateId.COMPLETE_COMMIT
-    driver.append_code = 0
-    driver.drain()
-    assert driver.get().state is StateId.COMPLETE_COMMIT
 
 
 @pytest.mark.parametrize(("commit", "code"), [(True, 51), (False, 48)])

@@ -7,20 +7,13 @@ from dataclasses import replace
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock
-from spark_2pc_sink.reference.coordinator.events import (
-    AbortTimedOut,
-    AddPartitionsToTxn,
-    Event,
-    InitProducerId,
-    ListTransactions,
-)
+from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock, ProducerIds, partition_for
+from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, AddPartitionsToTxn, Event, InitProducerId
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     AllocateProducerIdBlock,
     EndTxnReply,
     InitProducerIdReply,
-    ListTransactionsReply,
     Reply,
 )
 from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
@@ -80,7 +73,27 @@ def test_an_id_that_never_got_an_epoch_takes_nothing() -> None:
     assert driver.refused(event) == AddPartitionsReply(TID, ((T0, Code.UNKNOWN_SERVER_ERROR),))
 
 
-def test_a_malicious_pattern_takes_linear_time() -> None:
-    """Python's re needs 2**N steps here; the timeout of the test suite would end it."""
-    driver = Driver.of(replace(metadata(StateId.EMPTY), transactional_id="a" * 5000 + "b"))
-    assert driver.refused(ListTransactions(pattern="(a+)+$")) == ListTransactionsReply(0)
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    # String.hashCode of Java 17: orders -1008770331, '' 0, "polygenelubricants" Integer.MIN_VALUE, a😀 1866116.
+    [("orders", 31), ("", 0), ("polygenelubricants", 0), ("a\U0001f600", 16)],
+)
+def test_an_id_lives_where_kafka_puts_it(name: str, expected: int) -> None:
+    """abs(java String.hashCode(tid)) mod N, abs(MIN_INT) = 0."""
+    assert partition_for(name, 50) == expected
+
+
+def test_a_block_is_wanted_when_nine_tenths_are_used() -> None:
+    ids = ProducerIds(ProducerIdBlock(0, 10), taken=8)
+    assert not ids.wants_block
+    assert replace(ids, taken=9).wants_block
+    assert not replace(ids, taken=9).with_block(ProducerIdBlock(10, 10)).wants_block
+    assert ProducerIds(NO_BLOCK).wants_block
+
+
+@pytest.mark.parametrize("again", [ProducerIdBlock(0, 10), ProducerIdBlock(10, 10), ProducerIdBlock(20, 10)])
+def test_a_block_that_is_here_or_not_needed_changes_nothing(again: ProducerIdBlock) -> None:
+    """No id is handed out twice because an allocation was reported twice."""
+    ids = ProducerIds(ProducerIdBlock(0, 10)).with_block(ProducerIdBlock(10, 10))
+    assert ids.with_block(again) == ids
+    assert ProducerIds(ProducerIdBlock(0, 10)).with_block(ProducerIdBlock(0, 10)).following is None

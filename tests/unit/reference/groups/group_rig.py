@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -81,11 +80,10 @@ class FakeVerification:
 
 
 class GroupRig:
-    """A broker's worth of groups. Time stands still unless the test moves ``now_ms``; ``set_ms`` sets the clock."""
+    """A broker's worth of groups. Time stands still unless the test moves ``now_ms``."""
 
     def __init__(self, settings: BrokerProperties | None = None, cluster: FakeCluster | None = None) -> None:
         self.now_ms = START_MS
-        self.set_ms = 0
         self.settings = settings or BrokerProperties(
             group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1_000
         )
@@ -97,7 +95,7 @@ class GroupRig:
         self.service = GroupService(
             store,
             self.settings,
-            now_ms=lambda: self.now_ms + self.set_ms,
+            now_ms=lambda: self.now_ms,
             steady_ms=lambda: self.now_ms,
             new_member_id=lambda prefix: f"{prefix}-{next(self._ids)}",
         )
@@ -141,10 +139,6 @@ class GroupRig:
         """TxnOffsetCommit, as `messages.commit_in_transaction` makes it; the codes."""
         made = messages.commit_in_transaction(*arguments, **fields)
         return codes_of(await self.ask("TxnOffsetCommit", version, **made))
-
-    async def answered(self, *tasks: asyncio.Task[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What the requests are answered, when nothing but the present deadlines has to pass."""
-        return list(await asyncio.wait_for(asyncio.gather(*tasks), timeout=5))
 
     async def marker(self, group_id: str, pair: Pair, *, commit: bool) -> None:
         """An end marker in the group's partition, as the transaction coordinator writes it."""

@@ -9,7 +9,6 @@ from kafka.protocol.consumer import (
     JoinGroupRequest,
     LeaveGroupRequest,
     OffsetCommitRequest,
-    OffsetDeleteRequest,
     OffsetFetchRequest,
     SyncGroupRequest,
 )
@@ -67,7 +66,6 @@ def commit(
     *,
     topic: str | UUID = "orders",
     instance_id: str | None = None,
-    retention_ms: int = -1,
     metadata: str | None = "",
 ) -> dict[str, Any]:
     return {
@@ -75,7 +73,7 @@ def commit(
         "generation_id_or_member_epoch": generation,
         "member_id": member_id,
         "group_instance_id": instance_id,
-        "retention_time_ms": retention_ms,
+        "retention_time_ms": -1,
         "topics": [_topic(OffsetCommitRequest.OffsetCommitRequestTopic, topic, offsets, metadata)],
     }
 
@@ -144,9 +142,3 @@ def fetch_one(group: str, topics: dict[str, list[int]] | None, *, stable: bool =
     kind = OffsetFetchRequest.OffsetFetchRequestTopic
     asked = None if topics is None else [kind(name=name, partition_indexes=each) for name, each in topics.items()]
     return {"group_id": group, "topics": asked, "require_stable": stable}
-
-
-def delete_offsets(group: str, topic: str, *partitions: int) -> dict[str, Any]:
-    kind = OffsetDeleteRequest.OffsetDeleteRequestTopic
-    asked = [kind.OffsetDeleteRequestPartition(partition_index=index) for index in partitions]
-    return {"group_id": group, "topics": [kind(name=topic, partitions=asked)]}

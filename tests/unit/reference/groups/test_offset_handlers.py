@@ -39,21 +39,14 @@ async def committed(rig: GroupRig, group: str = "g", *, stable: bool = False) ->
     ("version", "fields", "codes"),
     [
         (9, messages.commit("g", 1, "c-1", {0: 5}), [0]),
-        (2, messages.commit("g", 1, "c-1", {0: 5}), [0]),
         (9, messages.commit("g", 1, "c-1", {0: 5, 7: 5}), [3, 0]),
-        (9, messages.commit("g", 1, "c-1", {0: 5}, topic="nope"), [3]),
         (9, messages.commit("g", 1, "c-1", {0: 5}, metadata="x" * 4097), [12]),
-        (9, messages.commit("g", 1, "c-1", {0: 5}, metadata="é" * 4096), [0]),
-        (9, messages.commit("g", 1, "c-1", {0: 5}, metadata=None), [0]),
         (9, messages.commit("g", 1, "x", {0: 5}), [25]),
         (9, messages.commit("g", 1, "c-1", {0: 5}, instance_id="i"), [25]),
-        (9, messages.commit("g", 0, "c-1", {0: 5}), [22]),
         (9, messages.commit("g", 2, "c-1", {0: 5}), [22]),
-        (9, messages.commit("g", -1, "c-1", {0: 5}), [22]),
         (9, messages.commit("g", -1, "", {0: 5}), [25]),
         (9, messages.commit("none", 0, "x", {0: 5}), [69]),
         (8, messages.commit("none", 0, "x", {0: 5}), [22]),
-        (9, messages.commit("none", -1, "x", {0: 5}, instance_id="i"), [0]),
         (9, messages.commit("", -1, "", {0: 5}), [0]),
         (10, messages.commit("none", -1, "", {0: 5, 9: 9}, topic=TOPIC.id), [3, 0]),
         (10, messages.commit("none", -1, "", {0: 5}, topic=UNKNOWN_ID), [100]),
@@ -68,44 +61,15 @@ async def test_commit(version: int, fields: dict[str, Any], codes: list[int]) ->
         assert await committed(rig.restarted(), fields["group_id"]) == kept
 
 
-async def test_a_commit_while_the_group_rebalances() -> None:
-    """Offsets are taken while members join, and refused between the join phase and the assignment."""
-    async with running_groups() as rig:
-        await rig.stable()
-        two = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
-        joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", two)))
-        await asyncio.sleep(0)
-        assert await rig.commit("g", 1, "c-1", {0: 5}) == [0]
-        again = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", "c-1")))
-        await rig.answered(joining, again)
-        assert await rig.commit("g", 2, "c-1", {0: 6}) == [27]
-        assert await committed(rig) == {0: 5}
-
-
-async def test_a_commit_is_a_sign_of_life() -> None:
-    async with running_groups() as rig:
-        await rig.stable()
-        rig.now_ms += 9_000
-        await rig.commit("g", 1, "c-1", {0: 5})
-        rig.now_ms += 9_000
-        rig.service.expire("g")
-        assert rig.service.heartbeat("g", "c-1", None, 1) == 0
-
-
 @pytest.mark.parametrize(
     ("version", "fields", "expected"),
     [
         (9, messages.fetch(("g", {"orders": [0, 1]})), {0: 5, 1: -1}),
-        (8, messages.fetch(("g", None)), {0: 5}),
         (7, messages.fetch_one("g", None), {0: 5}),
         (7, messages.fetch_one("g", {"orders": [2, 0]}, stable=True), {2: -1, 0: 5}),
         (1, messages.fetch_one("g", {"orders": [0]}), {0: 5}),
-        (3, messages.fetch_one("g", {}), {}),
-        (1, messages.fetch_one("none", {"orders": [0]}), {0: -1}),
-        (7, messages.fetch_one("none", None), {}),
         (9, messages.fetch(("none", {"nope": [0]})), {0: -1}),
         (10, messages.fetch(("g", {TOPIC.id: [0, 1]})), {0: 5, 1: -1}),
-        (10, messages.fetch(("g", None)), {0: 5}),
     ],
 )
 async def test_fetch(version: int, fields: dict[str, Any], expected: dict[int, int]) -> None:
@@ -120,19 +84,6 @@ async def test_fetch(version: int, fields: dict[str, Any], expected: dict[int, i
         for each in found.values():
             assert each["metadata"] == ("m" if each["committed_offset"] == 5 else "")
             assert each["error_code"] == 0
-
-
-async def test_fetching_by_the_id_of_a_topic_that_is_gone() -> None:
-    """The offset was committed for a topic of the same name with another id, or the id is nobody's."""
-    async with running_groups() as rig:
-        await rig.commit("g", -1, "", {0: 5}, topic=TOPIC.id, version=10)
-        answer = await rig.ask("OffsetFetch", 10, **messages.fetch(("g", {UNKNOWN_ID: [0], TOPIC.id: [0]})))
-        codes = [topic["partitions"][0]["error_code"] for topic in answer["groups"][0]["topics"]]
-        assert codes == [100, 0]
-        renamed = replace(TOPIC, id=UNKNOWN_ID)
-        rig.cluster.topic_by_id = lambda _topic_id: renamed  # type: ignore[method-assign, assignment]
-        answer = await rig.ask("OffsetFetch", 10, **messages.fetch(("g", {UNKNOWN_ID: [0]})))
-        assert answer["groups"][0]["topics"][0]["partitions"] == [{"partition_index": 0, **NONE}]
 
 
 async def test_a_kept_transaction_takes_no_more_offsets() -> None:
@@ -163,36 +114,13 @@ async def test_offsets_of_a_transaction() -> None:
         assert await committed(rig.restarted(), stable=True) == {0: 5, 1: 6}
 
 
-async def test_an_aborted_transaction_leaves_no_offsets() -> None:
-    async with running_groups() as rig:
-        await rig.commit("g", -1, "", {0: 1})
-        await rig.commit_in_transaction("g", (44, 0), {0: 5, 1: 5})
-        assert await committed(rig, stable=True) == {0: -88}
-        assert await committed(rig) == {0: 1}
-        pending = rig.restarted()
-        assert await committed(pending, stable=True) == {0: -88}
-        await rig.marker("g", PAIR, commit=False)
-        assert await committed(rig, stable=True) == {0: 1}
-        assert await committed(rig.restarted(), stable=True) == {0: 1}
-
-
-async def test_a_commit_outside_wins_over_a_transaction_that_wrote_before() -> None:
-    async with running_groups() as rig:
-        await rig.commit_in_transaction("g", (44, 0), {0: 5})
-        await rig.commit("g", -1, "", {0: 99})
-        await rig.marker("g", PAIR, commit=True)
-        assert await committed(rig) == await committed(rig.restarted()) == {0: 99}
-
-
 @pytest.mark.parametrize(
     ("version", "fields", "answered", "codes"),
     [
         (5, messages.commit_in_transaction("", (44, 0), {0: 5, 7: 7}), 0, [3, 24]),
         (2, messages.commit_in_transaction("g", (44, 0), {0: 5}), 14, [14]),
         (1, messages.commit_in_transaction("g", (44, 0), {0: 5}), 14, [15]),
-        (5, messages.commit_in_transaction("g", (44, 0), {0: 5, 8: 8}), 0, [3, 0]),
         (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, generation=1, member_id="x"), 0, [25]),
-        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, generation=0, member_id="c-1"), 0, [22]),
         (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, generation=1, member_id="c-1"), 0, [0]),
         # Clients before KIP-447 name no generation, and no member.
         (2, messages.commit_in_transaction("g", (44, 0), {0: 5}), 0, [0]),
@@ -229,37 +157,10 @@ async def test_a_marker_while_the_coordinator_is_asked_takes_the_guard_away() ->
 
 
 @pytest.mark.parametrize(
-    ("fields", "code", "codes"),
-    [
-        (messages.delete_offsets("", "orders", 0), 24, []),
-        (messages.delete_offsets("none", "orders", 0), 69, []),
-        (messages.delete_offsets("simple", "orders", 0, 2, 9), 0, [3, 0, 0]),
-        (messages.delete_offsets("simple", "nope", 0), 0, [3]),
-        (messages.delete_offsets("g", "orders", 0), 0, [86]),
-    ],
-)
-async def test_delete(fields: dict[str, Any], code: int, codes: list[int]) -> None:
-    async with running_groups() as rig:
-        await rig.stable()
-        await rig.commit("simple", -1, "", {0: 5, 1: 6})
-        answer = await rig.ask("OffsetDelete", 0, **fields)
-        assert (answer["error_code"], codes_of(answer)) == (code, codes)
-        kept = {1: 6} if 0 in codes else {0: 5, 1: 6}
-        assert await committed(rig, "simple") == await committed(rig.restarted(), "simple") == kept
-
-
-async def test_offsets_of_a_group_with_members_of_another_protocol_stay() -> None:
-    async with running_groups() as rig:
-        await rig.ask("JoinGroup", 3, **messages.join(protocol_type="connect"))
-        assert (await rig.ask("OffsetDelete", 0, **messages.delete_offsets("g", "orders", 0)))["error_code"] == 68
-
-
-@pytest.mark.parametrize(
     ("resources", "commit", "transaction", "fetch"),
     [
         ((), 30, 53, (30, [])),
         ((Resource.GROUP,), 29, 53, (0, [29])),
-        ((Resource.TRANSACTIONAL_ID,), 30, 30, (30, [])),
         ((Resource.GROUP, Resource.TRANSACTIONAL_ID), 29, 29, (0, [29])),
         ((Resource.GROUP, Resource.TRANSACTIONAL_ID, Resource.TOPIC), 0, 0, (0, [0])),
     ],

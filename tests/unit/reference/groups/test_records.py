@@ -78,55 +78,6 @@ def test_records_of_kafka_are_read_and_written_the_same(
     assert (named.encode().hex(), said.encode().hex()) == (key, value)
 
 
-@given(
-    offset=st.integers(-1, 2**63 - 1),
-    epoch=st.integers(-1, 2**31 - 1),
-    metadata=st.text(max_size=200),
-    commit_ms=st.integers(0, 2**62),
-    topic_id=st.none() | st.uuids(),
-)
-def test_any_offset_survives(offset: int, epoch: int, metadata: str, commit_ms: int, topic_id: UUID | None) -> None:
-    value = OffsetValue(offset=offset, leader_epoch=epoch, metadata=metadata, commit_ms=commit_ms, topic_id=topic_id)
-    assert OffsetValue.decode(value.encode()) == value
-
-
-@pytest.mark.parametrize(
-    ("version", "tail", "epoch", "expire_ms"),
-    [
-        (0, struct.pack(">q", 9), -1, -1),
-        (1, struct.pack(">qq", 9, 10), -1, 10),
-        (2, struct.pack(">q", 9), -1, -1),
-        (3, struct.pack(">q", 9), 4, -1),
-    ],
-)
-def test_older_versions_of_offsets_are_read(version: int, tail: bytes, epoch: int, expire_ms: int) -> None:
-    leader_epoch = struct.pack(">i", 4) if version == 3 else b""
-    data = struct.pack(">hq", version, 7) + leader_epoch + struct.pack(">h", 1) + b"m" + tail
-    expected = OffsetValue(offset=7, leader_epoch=epoch, metadata="m", commit_ms=9, expire_ms=expire_ms)
-    assert OffsetValue.decode(data) == expected
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_older_versions_of_groups_are_read(version: int) -> None:
-    since = struct.pack(">q", 9) if version == 2 else b""
-    timeouts = struct.pack(">ii", 20, 10) if version else struct.pack(">i", 10)
-    head = struct.pack(">h", version) + b"\0\x01t" + struct.pack(">i", 3) + b"\0\x01p" + b"\xff\xff" + since
-    member = b"\0\x01m\0\x01c\0\x01h" + timeouts + struct.pack(">i", 1) + b"s" + struct.pack(">i", 1) + b"a"
-    value = GroupValue.decode(head + struct.pack(">i", 1) + member)
-    assert (value.generation, value.protocol, value.leader) == (3, "p", None)
-    assert value.state_since_ms == (9 if version == 2 else -1)
-    assert (value.members[0].session_timeout_ms, value.members[0].rebalance_timeout_ms) == (10, 20 if version else 10)
-    assert value.members[0].instance_id is None
-
-
-def test_the_flexible_version_of_groups_is_read() -> None:
-    """GroupMetadataValue v4: nobody writes it yet, a later Kafka may."""
-    member = b"\x02m\x00\x02c\x02h" + struct.pack(">ii", 20, 10) + b"\x02s\x02a" + b"\x00"
-    head = struct.pack(">h", 4) + b"\x02t" + struct.pack(">i", 3) + b"\x02p\x02m" + struct.pack(">q", 9)
-    value = GroupValue.decode(head + b"\x02" + member + b"\x00")
-    assert (value.leader, value.members[0].member_id, value.members[0].instance_id) == ("m", "m", None)
-
-
 def test_records_of_the_newer_protocol_are_none_of_ours() -> None:
     """ConsumerGroupMetadataKey is version 3 (KIP-848)."""
     assert decode_key(struct.pack(">h", 3) + b"\0\x01g") is None

@@ -11,7 +11,7 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from tests.unit.reference.coordinator.access import denied
-from tests.unit.reference.node import TOPIC_IDS, Node, batch, committed, node
+from tests.unit.reference.node import Node, batch, committed, node
 from tests.unit.reference.seeds import known
 from tests.unit.reference.waiting import present, until
 
@@ -31,20 +31,6 @@ def _reads(running: Node, topic: str = "t") -> Any:
 
 def _rows(response: Any) -> dict[tuple[str, int], Any]:
     return {(topic.topic, each.partition_index): each for topic in response.responses for each in topic.partitions}
-
-
-async def test_there_are_no_sessions() -> None:
-    async with node(known()) as running:
-        await _plain(running, b"a")
-        for session_epoch in (0, -1):
-            response = await running.fetch({("t", 0): 0}, session_epoch=session_epoch)
-            assert (response.error_code, response.session_id) == (0, 0)
-            assert len(_rows(response)) == 1
-        # A client that closes a session is served like one without.
-        response = await running.fetch({("t", 0): 0}, session_id=7, session_epoch=-1)
-        assert (response.error_code, len(_rows(response))) == (0, 1)
-        unknown = await running.fetch({("t", 0): 0}, session_id=7, session_epoch=3)
-        assert (unknown.error_code, unknown.responses) == (Code.FETCH_SESSION_ID_NOT_FOUND, [])
 
 
 async def test_errors_are_answered_per_partition_and_at_once() -> None:
@@ -73,22 +59,6 @@ async def test_errors_are_answered_per_partition_and_at_once() -> None:
             ("u", 0): [],
         }
         assert {each.records for each in failed} == {b""}
-
-
-async def test_a_disk_that_cannot_be_read() -> None:
-    async with node(known()) as running:
-        log = running.cluster.log("t", 0)
-        with mock.patch.object(log, "read", side_effect=OSError("input/output error")):
-            got = await running.read(max_wait_ms=60_000)
-        assert (got.error_code, got.high_watermark, got.records) == (Code.KAFKA_STORAGE_ERROR, -1, b"")
-
-
-async def test_an_unknown_topic_id() -> None:
-    async with node(known()) as running:
-        running.disk.topics.pop("u")
-        response = await running.fetch({("u", 0): 0}, version=13)
-        assert response.responses[0].topic_id == TOPIC_IDS["u"]
-        assert response.responses[0].partitions[0].error_code == Code.UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.parametrize(("epoch", "code"), [(-1, 0), (1, 0), (0, 74), (2, 75)])
@@ -133,19 +103,6 @@ async def test_a_reader_waits_for_data_and_no_longer() -> None:
         assert committed(await asyncio.wait_for(task, 5)) == [b"a"]
 
 
-async def test_a_reader_waits_for_as_much_as_it_asks() -> None:
-    async with node(known()) as running:
-        size_bytes = len(batch(b"a"))
-        with _reads(running) as reads:
-            task = asyncio.ensure_future(running.read(max_wait_ms=60_000, min_bytes=2 * size_bytes, isolation=0))
-            await until(lambda: reads.call_count == 1)
-            await _plain(running, b"a")
-            await until(lambda: reads.call_count == 2)
-            assert not task.done()
-        await _plain(running, b"b")
-        assert committed(await asyncio.wait_for(task, 5)) == [b"a", b"b"]
-
-
 async def test_a_reader_gets_what_there_is_when_its_time_is_over() -> None:
     async with node(known()) as running:
         await _plain(running, b"a")
@@ -169,42 +126,3 @@ async def test_a_reader_of_committed_data_is_woken_by_the_end_of_the_transaction
             assert not task.done()
         assert (await running.end(PAIR)).error_code == 0
         assert committed(await asyncio.wait_for(task, 5)) == [b"v"]
-
-
-async def test_a_topic_that_is_deleted_wakes_its_readers() -> None:
-    async with node(known()) as running:
-        with _reads(running, "u") as reads:
-            task = asyncio.ensure_future(running.fetch({("u", 0): 0, ("t", 0): 0}, max_wait_ms=60_000))
-            await until(lambda: reads.call_count == 1)
-            assert not task.done()
-        running.cluster.delete("u")
-        rows = _rows(await asyncio.wait_for(task, 5))
-        assert [each.error_code for each in rows.values()] == [Code.UNKNOWN_TOPIC_OR_PARTITION, 0]
-        assert rows["u", 0].high_watermark == -1
-
-
-async def test_a_reader_that_goes_away_disturbs_no_other() -> None:
-    async with node(known()) as running:
-        with _reads(running) as reads:
-            tasks = [asyncio.ensure_future(running.read(max_wait_ms=60_000, isolation=0)) for _ in range(2)]
-            await until(lambda: reads.call_count == 2)
-            assert not any(task.done() for task in tasks)
-        tasks[0].cancel()
-        await asyncio.wait(tasks[:1])
-        await _plain(running, b"a")
-        assert committed(await asyncio.wait_for(tasks[1], 5)) == [b"a"]
-
-
-# --- what is shown ----------------------------------------------------------------------------------------------------
-
-
-async def test_nobody_sees_what_is_not_durable() -> None:
-    async with node(known()) as running:
-        running.disk.stop_at = running.disk.syncs + 1
-        task = asyncio.ensure_future(_plain(running, b"a"))
-        await until(running.disk.stopped.is_set)
-        got = await running.read(isolation=0)
-        assert (got.error_code, got.high_watermark, got.records) == (0, 0, b"")
-        running.disk.released.set()
-        await task
-        assert (await running.read(isolation=0)).high_watermark == 1

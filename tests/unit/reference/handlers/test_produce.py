@@ -13,50 +13,18 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AclOperation, Resource
-from spark_2pc_sink.reference.coordinator.states import StateId
 from spark_2pc_sink.reference.log.log_values import LogSettings
-from spark_2pc_sink.reference.storage.batches import COMPRESSED_RECORDS_MAX, build_batch
+from spark_2pc_sink.reference.storage.batches import build_batch
 from spark_2pc_sink.wire.batch_reader import DECOMPRESSED_BYTES_MAX, decompress
 from spark_2pc_sink.wire.record_batch import Compression, compress
-from tests.unit.reference.batches import client_batch
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.coordinator.driver import KEEPING
 from tests.unit.reference.node import START_MS, TID, batch, node
 from tests.unit.reference.seeds import known
-from tests.unit.reference.waiting import present, until
+from tests.unit.reference.waiting import until
 
 T0 = ("t", 0)
 PAIR = (42, 5)
-
-
-async def test_the_broker_stamps_the_time_where_the_topic_says_so() -> None:
-    async with node() as running:
-        running.cluster.settings = LogSettings(log_append_time=True)
-        running.now_ms += 77
-        answer = (await running.produce({T0: batch(b"a")}, tid=None))[T0]
-        assert (answer.error_code, answer.log_append_time_ms) == (0, START_MS + 77)
-
-
-@pytest.mark.parametrize("version", [7, 8])
-async def test_faulty_records_are_named_where_the_version_has_room(version: int) -> None:
-    """KIP-467, from v8 on: each is listed, and the text shows three. What cannot be decompressed is not listed."""
-    async with node() as running:
-        late = client_batch(
-            [b"v"] * 4, timestamps_ms=[START_MS + each for each in (0, 3_600_001, 3_600_000, 9_000_000)]
-        )
-        answer = (await running.produce({T0: late}, tid=None, version=version))[T0]
-        assert (answer.error_code, answer.log_start_offset) == (Code.INVALID_TIMESTAMP, 0)
-        assert [each.batch_index for each in answer.record_errors] == ([1, 3] if version >= 8 else [])
-        unreadable = batch(b"v", timestamp_ms=START_MS + 9_000_000, codec=4)
-        answer = (await running.produce({T0: unreadable}, tid=None, version=version))[T0]
-        assert (answer.error_code, answer.record_errors) == (Code.INVALID_TIMESTAMP, [])
-        running.cluster.settings = LogSettings(cleanup_policy=frozenset({"compact", "delete"}))
-        keyless = {("t", 1): client_batch([b"v"] * 4)}
-        answer = (await running.produce(keyless, tid=None, version=version))["t", 1]
-        assert (answer.error_code, len(answer.record_errors)) == (Code.INVALID_RECORD, 4 if version >= 8 else 0)
-        assert ("4 record errors in total, and only" in (answer.error_message or "")) is (version >= 8)
-        answer = (await running.produce({("t", 1): batch(b"v", codec=4)}, tid=None, version=version))["t", 1]
-        assert (answer.error_code, answer.record_errors, answer.error_message) == (Code.INVALID_RECORD, [], None)
 
 
 def bomb(plain_bytes: int, *, codec: Compression, records: int = 1) -> bytes:
@@ -84,14 +52,6 @@ async def test_a_batch_that_fills_the_memory_is_refused_away_from_the_event_loop
         assert all(name.startswith("decode") for name in threads)
 
 
-async def test_more_records_than_anyone_sends_are_not_looked_into() -> None:
-    async with node() as running:
-        running.cluster.settings = LogSettings(cleanup_policy=frozenset({"compact"}))
-        many = bomb(7, codec=Compression.ZSTD, records=COMPRESSED_RECORDS_MAX + 1)
-        with mock.patch("spark_2pc_sink.wire.batch_reader.decompress", side_effect=AssertionError):
-            assert (await running.produce({T0: many}, tid=None))[T0].error_code == Code.INVALID_RECORD
-
-
 async def test_a_topic_without_a_grant_is_refused_before_anything_else_is_said_of_it() -> None:
     async with node() as running:
         access = denied((AclOperation.WRITE, Resource.TOPIC, "t"), (AclOperation.WRITE, Resource.TOPIC, "missing"))
@@ -103,13 +63,6 @@ async def test_a_topic_without_a_grant_is_refused_before_anything_else_is_said_o
         refused = Code.TOPIC_AUTHORIZATION_FAILED
         assert [each.error_code for each in answers.values()] == [refused, refused, refused, 0]
         assert running.batches() == []
-
-
-@pytest.mark.parametrize(("version", "code"), [(6, Code.UNSUPPORTED_COMPRESSION_TYPE), (7, Code.NONE)])
-async def test_old_clients_do_not_send_zstd(version: int, code: Code) -> None:
-    async with node() as running:
-        answers = await running.produce({T0: batch(b"a", codec=4)}, tid=None, version=version)
-        assert answers[T0].error_code == code
 
 
 async def test_internal_topics_are_for_privileged_principals_whatever_a_client_calls_itself() -> None:
@@ -145,32 +98,12 @@ async def test_nothing_is_answered_before_it_is_durable_and_all_partitions_are_w
         assert [each.error_code for each in (await task).values()] == [0, 0, 0]
 
 
-async def test_a_request_that_is_cancelled_takes_no_other_with_it() -> None:
+async def test_what_could_not_be_written_or_made_durable_is_not_acknowledged() -> None:
     async with node() as running:
-        running.disk.stop_at = running.disk.syncs + 1
-        # The first sync runs, and the second is due for both of the others.
-        tasks = [asyncio.ensure_future(running.produce({T0: batch(b"a")}, tid=None)) for _ in range(3)]
-        await until(running.disk.stopped.is_set)
-        for task in tasks[:2]:
-            task.cancel()
-        await asyncio.wait(tasks[:2])
-        running.disk.released.set()
-        assert (await asyncio.wait_for(tasks[2], 5))[T0].error_code == 0
-        assert (await running.read(isolation=0)).high_watermark == 3
-
-
-async def test_a_full_disk_is_said_for_its_partition_only() -> None:
-    async with node() as running:
-        running.disk.append_error = "t-1"
-        answers = await running.produce({T0: batch(b"a"), ("t", 1): batch(b"a")}, tid=None)
-        assert [each.error_code for each in answers.values()] == [0, Code.KAFKA_STORAGE_ERROR]
-
-
-async def test_what_could_not_be_made_durable_is_not_acknowledged() -> None:
-    async with node() as running:
-        running.disk.sync_error = "t-1"
-        answers = await running.produce({T0: batch(b"a"), ("t", 1): batch(b"a")}, tid=None)
-        assert [each.error_code for each in answers.values()] == [0, Code.KAFKA_STORAGE_ERROR]
+        running.disk.append_error, running.disk.sync_error = "t-2", "t-1"
+        records = dict.fromkeys([T0, ("t", 1), ("t", 2)], batch(b"a"))
+        answers = await running.produce(records, tid=None)
+        assert [each.error_code for each in answers.values()] == [0, *[Code.KAFKA_STORAGE_ERROR] * 2]
         assert (answers["t", 1].base_offset, answers["t", 1].log_start_offset) == (-1, -1)
 
 
@@ -198,29 +131,6 @@ async def test_a_kept_transaction_takes_no_more_data(version: int) -> None:
         assert await restarted.settled() == "CompleteCommit"
         assert len([each for each in restarted.batches() if not each.control and each.transactional]) == 1
         assert await restarted.write((42, 7)) == 0
-
-
-async def test_a_producer_is_answered_when_its_records_are_durable() -> None:
-    """What adds their partition is written by then, and may follow to the disk later."""
-    async with node(known()) as running:
-        running.disk.stop_in = "t-0"
-        task = asyncio.ensure_future(running.write(PAIR))
-        await until(running.disk.stopped.is_set)
-        assert (len(running.batches()), running.appended, running.state()) == (1, 1, "Ongoing")
-        assert not task.done()
-        running.disk.released.set()
-        assert (await task, running.disk.syncs) == (0, 1)
-
-
-async def test_an_old_client_is_believed_where_verification_is_off() -> None:
-    async with node(known(), verification=BrokerProperties(transaction_partition_verification_enable=False)) as running:
-        running.cluster.settings = LogSettings(verification=False)
-        assert await running.write(PAIR, version=11) == 0
-        found = present(running.service.state.get(TID))
-        assert found.state is StateId.COMPLETE_COMMIT
-        # A new client relies on the implicit add, whatever the property says.
-        assert await running.write(PAIR, version=12, partition=1) == 0
-        assert running.service.state.get(TID) is not found
 
 
 async def test_the_next_transaction_waits_for_the_one_before_to_be_completed() -> None:
@@ -256,33 +166,3 @@ async def test_the_leader_gives_up_when_it_takes_too_long(version: int, code: in
             assert await running.write((42, 6), partition=1, version=version) == code
         assert min(2, asked_max) <= asked.call_count <= asked_max
         running.disk.append_error = ""
-
-
-async def test_a_topic_deleted_while_the_coordinator_is_asked() -> None:
-    async with node(
-        known(),
-        verification=BrokerProperties(
-            add_partitions_to_txn_retry_backoff_ms=5_000, add_partitions_to_txn_retry_backoff_max_ms=10_000
-        ),
-    ) as running:
-        assert await running.write(PAIR) == 0
-        running.disk.stop_in = "t-0"
-        assert (await running.end(PAIR)).error_code == 0
-        await until(running.disk.stopped.is_set)
-        task = asyncio.ensure_future(running.produce({("u", 0): batch(b"a", pair=(42, 6), sequence=0)}))
-        await until(lambda: running.service._waiting_for_change)
-        running.cluster.delete("u")
-        running.disk.released.set()
-        assert (await task)["u", 0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
-
-
-async def test_pipelined_requests_of_an_idempotent_producer_keep_their_order() -> None:
-    async with node() as running:
-        tasks = [
-            asyncio.ensure_future(
-                running.produce({T0: batch(b"a", pair=(7, 0), sequence=sequence, transactional=False)}, tid=None)
-            )
-            for sequence in range(5)
-        ]
-        answers = [(await task)[T0] for task in tasks]
-        assert [(each.error_code, each.base_offset) for each in answers] == [(0, offset) for offset in range(5)]

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.log.log_values import (
-    NOT_FOUND,
-    EpochEnd,
-    FoundOffset,
-    Isolation,
-    LeaderEpochs,
-    LogSettings,
-)
+from spark_2pc_sink.reference.log.log_values import NOT_FOUND, EpochEnd, FoundOffset, Isolation, LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import EndMarker, VerificationGuard, Writer
+from spark_2pc_sink.reference.log.producer_state import EndMarker, ProducerStates
 from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.storage.files import MemoryStore, SegmentStore
+from spark_2pc_sink.wire.batch_format import read_header
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, seen
 
 UNCOMMITTED, COMMITTED = Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED
@@ -63,69 +54,7 @@ async def test_readers_see_what_is_durable(log: PartitionLog) -> None:
     assert not log.changed().done()
 
 
-async def test_a_client_that_waits_for_nothing_is_flushed_all_the_same(tmp_path: Path) -> None:
-    """acks=0 and acks=1: nobody awaits, and readers see the records soon."""
-    log = opened(tmp_path)
-    append(log, client_batch())
-    moved = log.changed()
-    log.flush()
-    await asyncio.wait([moved], timeout=20)
-    assert log.high_watermark == 1
-    log.close()
-
-
-@pytest.mark.parametrize(
-    ("settings", "batch", "expected"),
-    [
-        ({"message_max_bytes": 100}, client_batch([bytes(100)]), Code.MESSAGE_TOO_LARGE),
-        ({"segment_bytes": 100}, client_batch([bytes(100)]), Code.RECORD_LIST_TOO_LARGE),
-        ({}, client_batch(timestamps_ms=[NOW_MS + 3_600_001]), Code.INVALID_TIMESTAMP),
-        ({}, client_batch(producer=(7, 0), sequence=0, transactional=True), Code.INVALID_TXN_STATE),
-        ({}, client_batch(timestamps_ms=[NOW_MS + 3_600_000]), Code.NONE),
-        ({"log_append_time": True}, client_batch(timestamps_ms=[NOW_MS + 3_600_001]), Code.NONE),
-    ],
-)
-def test_what_a_partition_refuses(settings: dict[str, Any], batch: bytes, expected: Code) -> None:
-    log = opened(**settings)
-    outcome = append(log, batch)
-    assert outcome.code == expected
-    assert (outcome.base_offset, outcome.log_start_offset) == ((-1, -1) if expected else (0, 0))
-    assert log.end_offset == (0 if expected else 1)
-
-
 # --- transactions -----------------------------------------------------------------------------------------------------
-
-
-def test_where_the_broker_gives_the_time_its_own_batches_say_so_as_well() -> None:
-    """LogValidator stamps what every origin appends: the bit 0x08 in end markers and in records of the coordinators."""
-    log = opened(log_append_time=True)
-    append_in_transaction(log, [b"x"], producer=(7, 0), sequence=0)
-    assert log.append_marker(end(7, 1), now_ms=NOW_MS) == 0
-    assert log.append_records([(b"k", b"v")], now_ms=NOW_MS).log_append_time_ms == -1
-    assert [each.batch.attributes for each in log.records()] == [0x18, 0x38, 0x08]
-    assert {each.timestamp_ms for each in log.records()} == {NOW_MS}
-
-
-async def test_offsets_of_groups_are_records_of_the_broker_inside_a_transaction(log: PartitionLog) -> None:
-    """``__consumer_offsets``: no sequences, the same guard."""
-    writer = Writer(7, 2)
-    records = [(b"k", b"v"), (b"l", None)]
-    assert log.append_records(records, now_ms=NOW_MS, producer=writer).code == Code.INVALID_TXN_STATE
-    guard = log.start_verification(writer, supports_epoch_bump=True, now_ms=NOW_MS)
-    assert isinstance(guard, VerificationGuard)
-    outcome = log.append_records(records, now_ms=NOW_MS, producer=writer, guard=guard)
-    assert (outcome.code, outcome.base_offset) == (0, 0)
-    assert log.append_records(records, now_ms=NOW_MS, producer=writer).base_offset == 2
-    assert log.append_records(records, now_ms=NOW_MS).base_offset == 4
-    fenced = log.append_records(records, now_ms=NOW_MS, producer=Writer(7, 1))
-    assert fenced.code == Code.INVALID_PRODUCER_EPOCH
-    assert log.append_marker(end(7, 3), now_ms=NOW_MS) == 0
-    assert [(record.offset, record.key, record.value, record.batch.control) for record in log.records(3)] == [
-        (3, b"l", None, False),
-        (4, b"k", b"v", False),
-        (5, b"l", None, False),
-        (6, b"\0\0\0\1", b"\0\0\0\0\0\0", True),
-    ]
 
 
 # --- finding offsets --------------------------------------------------------------------------------------------------
@@ -148,26 +77,6 @@ async def test_offsets_are_found_by_time_as_far_as_the_reader_may_see(log: Parti
     assert await log.offset_for_timestamp(31, UNCOMMITTED) == FoundOffset(3, NOW_MS, 0)
     assert await log.offset_for_timestamp(31, COMMITTED) == NOT_FOUND
     assert (log.latest(UNCOMMITTED).offset, log.latest(COMMITTED).offset, log.earliest().offset) == (4, 3, 0)
-
-
-async def test_the_largest_timestamp_is_that_of_a_record_that_is_left(log: PartitionLog) -> None:
-    """KIP-734, after DeleteRecords (KIP-107): a deleted record's offset is no place to read from."""
-    for timestamps_ms in ([50], [10], [30, 20, 25], [5]):
-        append(log, client_batch([b"v"] * len(timestamps_ms), timestamps_ms=timestamps_ms))
-    await log.sync()
-    found = []
-    for start in range(7):
-        log.delete_before(start)
-        largest = await log.offset_of_max_timestamp(UNCOMMITTED)
-        found.append((largest.offset, largest.timestamp_ms))
-    assert found == [(0, 50), (2, 30), (2, 30), (4, 25), (4, 25), (5, 5), (-1, -1)]
-
-
-async def test_an_empty_log_has_no_times_and_no_batches() -> None:
-    log = opened(leader_epoch=4)
-    assert await log.offset_of_max_timestamp(UNCOMMITTED) == NOT_FOUND
-    assert (log.earliest(), log.latest(COMMITTED)) == (FoundOffset(0, -1, 4), FoundOffset(0, -1, 4))
-    assert log.offset_for_epoch(4) == EpochEnd(4, 0)
 
 
 def test_leader_epochs_are_read_back_from_the_batches() -> None:
@@ -193,29 +102,6 @@ def test_leader_epochs_are_read_back_from_the_batches() -> None:
 
 
 # --- opened again, and failing ----------------------------------------------------------------------------------------
-
-
-async def test_a_log_on_disk_is_opened_as_it_was(tmp_path: Path) -> None:
-    log = opened(tmp_path, segment_bytes=1000)
-    for number in range(20):
-        append_in_transaction(log, [b"%d" % number], producer=(number, 0), sequence=0)
-        if number % 3:
-            log.append_marker(end(number, 1, commit=number % 2 == 0), now_ms=NOW_MS)
-    await log.sync()
-    log.close()
-    again = opened(tmp_path, segment_bytes=1000, leader_epoch=1)
-    assert len(again._log._segments) > 2
-    assert again.recovered_cut_bytes == 0
-    assert (again.high_watermark, again.last_stable_offset) == (log.high_watermark, log.last_stable_offset)
-    assert again.last_stable_offset == 0
-    assert list(again.producers()) == list(log.producers())
-    assert again._state.aborted.entries == log._state.aborted.entries
-    assert len(again._state.aborted.entries) == 7
-    again.close()
-    settings = LogSettings(segment_bytes=1000)
-    log = PartitionLog.open(tmp_path, topic="t", partition=3, leader_epoch=2, settings=settings, log_start_offset=5)
-    assert (log.log_start_offset, log.last_stable_offset) == (5, 5)
-    log.close()
 
 
 async def test_a_full_disk_refuses_and_takes_again_later(
@@ -266,53 +152,10 @@ async def test_after_a_failed_fdatasync_readers_see_no_more_and_writers_are_refu
     log.close()
 
 
-async def test_a_waiting_client_that_goes_away_takes_nobody_along(tmp_path: Path) -> None:
-    log = opened(tmp_path)
-    append(log, client_batch())
-    impatient, patient = asyncio.ensure_future(log.sync()), asyncio.ensure_future(log.sync())
-    await asyncio.sleep(0)
-    impatient.cancel()
-    await patient
-    assert log.high_watermark == 1
-    log.close()
-
-
-async def test_closing_wakes_readers_and_refuses_writers(log: PartitionLog) -> None:
-    moved = log.changed()
-    log.close()
-    log.close()
-    assert moved.done()
-    assert append(log, client_batch()).code == Code.KAFKA_STORAGE_ERROR
-
-
-#: Steps from one record's epoch to the next one's.
-STEPS = st.lists(st.integers(0, 3), max_size=30)
-
-
-@given(STEPS, st.integers(-2, 30))
-def test_the_end_of_an_epoch_is_where_a_later_one_begins(steps: list[int], asked: int) -> None:
-    epochs = LeaderEpochs()
-    written: list[int] = []
-    for step in steps:
-        written.append((written[-1] if written else 0) + step)
-        epochs.begin(written[-1], len(written) - 1)
-    answer = epochs.end_of(asked, len(written))
-    known = [epoch for epoch in written if epoch <= asked]
-    if asked < 0 or not written or asked > written[-1]:
-        assert answer == EpochEnd(-1, -1)
-    elif known:
-        assert answer == EpochEnd(known[-1], len(known))
-    else:
-        assert answer == EpochEnd(asked, 0)
-    assert [epochs.at(offset) for offset in range(len(written))] == written
-    assert epochs.latest == (written[-1] if written else -1)
-    assert epochs._epochs == sorted(set(written))  # however many batches an epoch has
-
-
-def test_an_epoch_without_records_is_forgotten_when_the_next_begins() -> None:
-    epochs = LeaderEpochs()
-    for epoch, start in ((0, 0), (1, 5), (2, 5)):
-        epochs.begin(epoch, start)
-    assert epochs.end_of(1, 9) == EpochEnd(0, 5)
-    epochs.begin(1, 9)
-    assert epochs.latest == 2
+def test_producers_expire_but_never_with_an_open_transaction() -> None:
+    states = ProducerStates()
+    for pid, written_ms, transactional in ((1, 100, False), (2, 101, False), (3, 5, True)):
+        batch = client_batch(producer=(pid, 0), sequence=0, transactional=transactional, timestamps_ms=written_ms)
+        states.batch_written(read_header(batch)._replace(base_offset=pid))
+    states.expire(1100, 1000)
+    assert [entry.producer_id for entry in states.entries()] == [2, 3]

@@ -63,10 +63,6 @@ class Model:
         committed = [value for each in self.transactions if each.committed for value in each.values]
         return sorted(each for each in [*self.plain, *committed] if each[0] < offset)
 
-    def aborted(self) -> list[Transaction]:
-        ended = [each for each in self.transactions if each.marker_offset is not None and not each.committed]
-        return sorted(ended, key=lambda each: each.marker_offset or 0)
-
 
 async def play(log: PartitionLog, commands: list[tuple[str, int, int, int]]) -> Model:
     """Do to a log what the commands say, and remember it."""
@@ -141,22 +137,6 @@ async def test_a_read_committed_consumer_gets_exactly_what_was_committed(
     start = data.draw(st.integers(0, log.last_stable_offset))
     expected = [each for each in model.committed_below(log.last_stable_offset) if each[0] >= start]
     assert consume(log, start, max_bytes) == expected
-
-
-@given(COMMANDS, st.data())
-async def test_the_aborted_transactions_are_those_that_overlap(
-    commands: list[tuple[str, int, int, int]], data: st.DataObject
-) -> None:
-    """The search ends early where no later entry can overlap; here every entry is looked at."""
-    log = opened(MemoryStore())
-    model = await play(log, commands)
-    low = data.draw(st.integers(0, log.end_offset))
-    high = data.draw(st.integers(low, log.end_offset))
-    assert log._state.aborted.between(low, high) == tuple(
-        (each.pid, each.first_offset)
-        for each in model.aborted()
-        if (each.marker_offset or 0) >= low and each.first_offset < high
-    )
 
 
 @given(COMMANDS)

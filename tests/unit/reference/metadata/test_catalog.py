@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.metadata.catalog import Catalog
@@ -75,19 +73,6 @@ def catalog_topic_with(topic: Topic | None, max_message_bytes: str) -> Topic:
     return Topic(topic.name, topic.id, topic.partitions, {"max.message.bytes": max_message_bytes})
 
 
-async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
-    seen: list[Any] = []
-
-    async with opened(tmp_path) as catalog:
-        await catalog.create_topic("orders", 2, {"retention.ms": "5"})
-        await catalog.set_acls([{"principal": "User:a", "operation": 4}])
-        seen.extend([catalog.cluster_id, catalog.node_epoch, catalog.topics()])
-    async with opened(tmp_path) as catalog:
-        assert [catalog.cluster_id, catalog.node_epoch - 1, catalog.topics()] == seen
-        assert catalog.acls() == ({"principal": "User:a", "operation": 4},)
-        assert catalog.node_epoch == 1
-
-
 async def test_producer_ids_are_never_handed_out_twice(place: Path | None) -> None:
     """KIP-730: blocks of 1000; what is left of a block at a restart is lost."""
 
@@ -104,20 +89,20 @@ async def test_producer_ids_are_never_handed_out_twice(place: Path | None) -> No
             await use(catalog)
 
 
-async def test_a_change_is_durable_before_it_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = DataDirectory.write_catalog
-    catalogs: list[Catalog] = []
-
-    def watched(directory: DataDirectory, state: CatalogState) -> None:
-        if catalogs:
-            assert catalogs[0].topic("orders") is None
-        write(directory, state)
-
-    monkeypatch.setattr(DataDirectory, "write_catalog", watched)
+async def test_deleted_records_do_not_come_back_with_a_restart(tmp_path: Path) -> None:
+    records = batch(b"a")
     async with opened(tmp_path) as catalog:
-        catalogs.append(catalog)
         await catalog.create_topic("orders", 1)
-        assert catalog.topic("orders") is not None
+        log = present(catalog.log("orders", 0))
+        for _ in range(5):
+            log.append(records, read_header(records), now_ms=START_MS)
+        await log.sync()
+        await catalog.delete_records("orders", {0: 3})
+        await catalog.delete_records("orders", {0: 2})
+        assert log.log_start_offset == 3
+    async with opened(tmp_path) as catalog:
+        log = present(catalog.log("orders", 0))
+        assert (log.log_start_offset, log.end_offset) == (3, 5)
 
 
 async def test_a_change_that_cannot_be_written_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,16 +119,6 @@ async def test_a_change_that_cannot_be_written_is_not_seen(tmp_path: Path, monke
         assert catalog.topic("orders") is None
         assert await catalog.create_topic("orders", 1) is not None
         assert await catalog.allocate_producer_ids() == ProducerIdBlock(0, 1000)
-
-
-async def test_a_cancelled_caller_does_not_stop_its_change(tmp_path: Path) -> None:
-    async with opened(tmp_path) as catalog:
-        caller = asyncio.ensure_future(catalog.create_topic("orders", 1))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        caller.cancel()
-        await catalog.create_topic("other", 1)  # has its turn after it
-        assert {topic.name for topic in catalog.topics()} == {"orders", "other"}
 
 
 @pytest.mark.parametrize("crash", ["after the file", "while renaming"])
@@ -169,148 +144,6 @@ async def test_a_crash_while_a_topic_is_deleted_leaves_nothing_of_it(
     async with opened(tmp_path) as catalog:
         assert [topic.name for topic in catalog.topics()] == ["kept", "orders"]
         assert (tmp_path / "orders-0").is_dir()
-
-
-async def test_a_topic_deleted_and_made_again_survives_the_next_start(tmp_path: Path) -> None:
-    records = batch(b"new")
-
-    async with opened(tmp_path) as catalog:
-        await catalog.create_topic("orders", 1)
-        await catalog.delete_topic("orders")
-        await catalog.create_topic("orders", 1)
-        log = present(catalog.log("orders", 0))
-        log.append(records, read_header(records), now_ms=START_MS)
-    async with opened(tmp_path) as catalog:
-        assert [log.end_offset for log in catalog.logs()] == [1]
-
-
-async def test_files_that_the_disk_does_not_let_go_are_left_to_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    records = batch(b"new")
-
-    def busy(_path: Path) -> None:
-        raise OSError("device or resource busy")
-
-    async def look(catalog: Catalog) -> None:
-        assert [log.end_offset for log in catalog.logs()] == [1]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(shutil, "rmtree", busy)
-        async with opened(tmp_path) as catalog:
-            await catalog.create_topic("orders", 1)
-            assert await catalog.delete_topic("orders") is not None
-            (left,) = (name for name in names_in(tmp_path) if name.endswith("-delete"))
-            assert caplog.messages == [f"could not remove {tmp_path / left}, will retry: device or resource busy"]
-            await catalog.create_topic("orders", 1)
-            log = present(catalog.log("orders", 0))
-            log.append(records, read_header(records), now_ms=START_MS)
-        async with opened(tmp_path) as catalog:
-            await look(catalog)
-    async with opened(tmp_path) as catalog:
-        await look(catalog)
-    assert names_in(tmp_path) == sorted([*NODE_FILES, "orders-0"])
-
-
-async def test_what_could_not_be_renamed_goes_with_the_next_topic_and_takes_no_other_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> None:
-        raise OSError("too many open files")
-
-    async with opened(tmp_path) as catalog:
-        for name, partitions in (("orders", 2), ("other", 1)):
-            await catalog.create_topic(name, partitions)
-        with monkeypatch.context() as patched:
-            patched.setattr(Path, "rename", refused)
-            with pytest.raises(OSError, match="too many"):
-                await catalog.delete_topic("orders")
-        await catalog.delete_topic("other")
-        assert names_in(tmp_path) == NODE_FILES
-
-
-async def test_a_crash_between_file_and_directories_is_made_good_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*_: object, **__: object) -> None:
-        raise RuntimeError("killed")
-
-    async with opened(tmp_path) as catalog:
-        with monkeypatch.context() as patched:
-            patched.setattr(DataDirectory, "make_partitions", killed)
-            with pytest.raises(RuntimeError, match="killed"):
-                await catalog.create_topic("orders", 2)
-    async with opened(tmp_path) as catalog:
-        assert catalog.topic("orders") is not None
-        assert (tmp_path / "orders-1" / "partition.metadata").exists()
-        assert catalog.log("orders", 1) is not None
-
-
-@pytest.mark.parametrize("restart", [False, True])
-async def test_a_topic_that_was_created_half_way_is_not_there_and_can_be_created_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restart: bool
-) -> None:
-    """A disk without inodes: the second partition's directory has no room."""
-    mkdir = Path.mkdir
-
-    def full(path: Path, *args: Any, **options: Any) -> None:
-        if path.name == "orders-1":
-            raise OSError("no space left on device")
-        mkdir(path, *args, **options)
-
-    async def create(catalog: Catalog) -> None:
-        assert catalog.topic("orders") is None
-        assert await catalog.create_topic("orders", 2) is not None
-        assert [catalog.log("orders", index) is not None for index in range(2)] == [True, True]
-
-    async with opened(tmp_path) as catalog:
-        with monkeypatch.context() as patched:
-            patched.setattr(Path, "mkdir", full)
-            with pytest.raises(OSError, match="no space"):
-                await catalog.create_topic("orders", 2)
-        assert catalog.topic("orders") is None
-        assert names_in(tmp_path) == NODE_FILES
-        if not restart:
-            await create(catalog)
-    if restart:
-        async with opened(tmp_path) as catalog:
-            await create(catalog)
-
-
-async def test_who_deletes_is_told_when_no_reader_finds_the_topic_any_more(place: Path | None) -> None:
-    told: list[tuple[str, bool, int]] = []
-
-    async with opened(place) as catalog:
-        catalog.on_deleted.append(
-            lambda topic: told.append((topic.name, catalog.topic(topic.name) is None, len(catalog.logs())))
-        )
-        await catalog.create_topic("orders", 1)
-        log = present(catalog.log("orders", 0))
-        changed = log.changed()
-        await catalog.delete_topic("orders")
-        assert told == [("orders", True, 1)]
-        await asyncio.wait_for(changed, 10)  # its waiting readers have been woken
-
-
-async def test_another_property_than_at_the_last_start_changes_the_level(tmp_path: Path) -> None:
-    for level in (2, 0, 1, 2):
-        async with opened(tmp_path, BrokerProperties(transaction_version=level)) as catalog:
-            assert catalog.transaction_version == level
-
-
-async def test_a_level_that_was_changed_stays_over_a_start(tmp_path: Path) -> None:
-    """As after kafka-features.sh: the same property as before says nothing new; the epoch only grows."""
-    epochs: list[int] = []
-    told: list[int] = []
-    for level, change in ((2, 0), (0, 1), (1, 1)):
-        async with opened(tmp_path, BrokerProperties(transaction_version=2)) as catalog:
-            assert catalog.transaction_version == level
-            epochs.append(catalog.features_epoch)
-            catalog.on_transaction_version.append(told.append)
-            await catalog.set_transaction_version(change)
-            assert catalog.transaction_version == change
-            epochs.append(catalog.features_epoch)
-    assert (epochs, told) == ([0, 1, 2, 3, 4, 4], [0, 1])
 
 
 async def test_keeping_needs_the_finalized_level_and_nothing_is_changed_without(tmp_path: Path) -> None:
@@ -342,34 +175,6 @@ async def test_a_directory_belongs_to_one_node_and_one_process(tmp_path: Path) -
             await use(catalog)
     async with opened(tmp_path) as catalog:
         await use(catalog)
-
-
-async def test_the_coordinators_topics_are_there_from_the_start_and_cost_nothing(tmp_path: Path) -> None:
-    async def use(catalog: Catalog) -> None:
-        await catalog.ensure_internal_topics()
-        topics = {topic.name: topic for topic in catalog.topics()}
-        assert {name: topic.partitions for name, topic in topics.items()} == {
-            "__transaction_state": 3,
-            "__consumer_offsets": 2,
-        }
-        assert all(topic.internal and topic.configs["cleanup.policy"] == "compact" for topic in topics.values())
-        assert catalog.logs() == ()
-
-    async with opened(tmp_path) as catalog:
-        await use(catalog)
-    async with opened(
-        tmp_path, BrokerProperties(transaction_state_log_num_partitions=7, offsets_topic_num_partitions=9)
-    ) as catalog:
-        await use(catalog)
-
-
-async def test_nothing_can_be_changed_after_the_end(place: Path | None) -> None:
-    async with opened(place) as catalog:
-        await catalog.create_topic("orders", 1)
-        await catalog.close()
-        with pytest.raises(LocalProtocolError, match="closed"):
-            await catalog.create_topic("late", 1)
-        assert (catalog.topic("late"), catalog.log("orders", 0)) == (None, None)
 
 
 async def test_a_log_that_is_shorter_than_at_the_last_stop_or_start_is_refused_by_name(

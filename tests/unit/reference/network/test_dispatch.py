@@ -6,7 +6,6 @@ import struct
 from typing import Any
 
 import pytest
-from kafka.protocol.metadata import MetadataResponse
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
@@ -50,30 +49,6 @@ def test_versions_that_kafka_has_not_released_need_a_property(unstable: bool, ve
     assert lower.version_max == 3
 
 
-def test_two_families_must_not_have_the_same_api() -> None:
-    with pytest.raises(AssertionError, match="METADATA"):
-        join([metadata(empty_metadata), metadata(empty_metadata)], unstable_versions=False)
-
-
-def test_a_version_that_cannot_be_decoded_must_not_be_offered() -> None:
-    with pytest.raises(AssertionError, match="INIT_PRODUCER_ID v99"):
-        join([init_producer_id(99)], unstable_versions=True)
-
-
-@pytest.mark.parametrize(
-    ("frame", "text"),
-    [
-        (struct.pack(">hhih", 1, 4, 1, -1), "API key 1"),
-        (struct.pack(">hhih", 3, 13, 1, -1), "METADATA v13; 0 to 12 are offered"),
-        (struct.pack(">hhih", 3, -1, 1, -1), "METADATA v-1"),
-        (b"\x00\x03", "shorter than its head"),
-    ],
-)
-def test_what_is_not_offered_has_no_answer(frame: bytes, text: str) -> None:
-    with pytest.raises(RemoteProtocolError, match=text):
-        dispatcher(metadata(empty_metadata)).read(frame)
-
-
 def test_only_produce_may_be_long() -> None:
     found = dispatcher(metadata(empty_metadata), produce(empty_metadata))
     fits = frame_of(metadata_request(), 0)
@@ -84,13 +59,7 @@ def test_only_produce_may_be_long() -> None:
     assert found.read(frame_of(produce_request(filling + filling), PRODUCE_VERSION)).api is Api.PRODUCE
 
 
-async def test_the_handler_gets_the_request_and_its_answer_the_correlation_id() -> None:
-    reply = await answer(dispatcher(metadata(empty_metadata)), frame_of(metadata_request(), 9))
-    response = MetadataResponse.decode(reply, version=9, header=True)
-    assert (response.header.correlation_id, response.cluster_id) == (7, "c")
-
-
-@pytest.mark.parametrize("version", [6, 99, -1, 32767])
+@pytest.mark.parametrize("version", [6, -1])
 async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
     """KIP-511: the broker answers with version 0, UNSUPPORTED_VERSION and the versions of ApiVersions."""
     frame = struct.pack(">hhih", 18, version, 3, -1) + b"whatever"
@@ -99,36 +68,22 @@ async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(versi
     assert [(each.api_key, each.min_version, each.max_version) for each in response.api_keys] == [(18, 0, 5)]
 
 
-async def api_versions_bytes(
-    version: int,
-    *,
-    level: int = 2,
-    name: str = "me",
-    software_version: str = "1",
-    whom: tuple[str | None, int] = (None, -1),
-) -> bytes:
+async def api_versions(version: int, *, level: int = 2) -> Any:
     others = join([metadata(empty_metadata)], unstable_versions=False)
     versions = ApiVersionsHandlers(others, catalog_at(level, 6))
-    request = ApiVersionsRequest(
-        client_software_name=name, client_software_version=software_version, cluster_id=whom[0], node_id=whom[1]
-    )
-    frame = frame_of(request, version)
-    return await answer(Dispatcher({**others, **handlers_of(versions)}), frame)
+    request = ApiVersionsRequest(client_software_name="me", client_software_version="1", cluster_id=None, node_id=-1)
+    reply = await answer(Dispatcher({**others, **handlers_of(versions)}), frame_of(request, version))
+    return ApiVersionsResponse.decode(reply, version=version, header=True)
 
 
-async def api_versions(version: int, *, level: int = 2) -> Any:
-    return ApiVersionsResponse.decode(await api_versions_bytes(version, level=level), version=version, header=True)
-
-
-@pytest.mark.parametrize("version", range(6))
-async def test_api_versions_names_every_api(version: int) -> None:
-    response = await api_versions(version)
+async def test_api_versions_names_every_api() -> None:
+    response = await api_versions(5)
     assert response.error_code == 0
     assert [(each.api_key, each.max_version) for each in response.api_keys] == [(3, 12), (18, 5)]
 
 
-@pytest.mark.parametrize("level", [0, 1, 2])
-@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("level", [0, 2])
+@pytest.mark.parametrize("version", [3, 4])
 async def test_features_are_those_of_kafka(version: int, level: int) -> None:
     """Apache Kafka 4.4.0 names a feature that begins at level 0 from version 4 on (KIP-1022), and no level 0."""
     response = await api_versions(version, level=level)
@@ -139,15 +94,3 @@ async def test_features_are_those_of_kafka(version: int, level: int) -> None:
     assert finalized.pop("metadata.version") == (33, 33)
     assert finalized == ({"transaction.version": (level, level)} if level else {})
     assert response.finalized_features_epoch == 6
-
-
-@pytest.mark.parametrize(("name", "software_version"), [("", "1"), ("me", ""), ("a@", "1"), ("-a", "1"), ("a", "1 2")])
-async def test_a_client_without_a_proper_name_is_refused(name: str, software_version: str) -> None:
-    """The bytes are those of Apache Kafka 4.4.0; kafka-python reads an answer with an error as version 0."""
-    reply = await api_versions_bytes(4, name=name, software_version=software_version)
-    assert reply == struct.pack(">ih", 7, 42) + b"\x01" + bytes(4) + b"\x00"
-
-
-async def test_a_proper_name_may_have_dots_and_dashes() -> None:
-    reply = await api_versions_bytes(3, name="apache-kafka.java", software_version="4.4.0-rc1")
-    assert struct.unpack_from(">ih", reply) == (7, 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from spark_2pc_sink.reference.network.request_channel import PRODUCES_AHEAD_MAX
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.reference.net import (
     METADATA_VERSION,
@@ -57,27 +56,6 @@ def send(client: Client, *names: str, acks: int = -1) -> None:
         client.send(produce_request(name.encode(), acks), PRODUCE_VERSION, ord(name[0]))
 
 
-async def test_the_next_produce_begins_when_the_one_before_has_appended() -> None:
-    disk = Disk()
-    async with serving(produce(disk.produce)) as server:
-        client = await Client.connect(server)
-        send(client, "a", "b")
-        await until(lambda: len(disk.log) == 4)
-        assert disk.log == ["begin a", "append a", "begin b", "append b"]
-        disk.sync("a", "b")
-        assert await client.correlation_ids(2) == [ord("a"), ord("b")]
-
-
-async def test_a_produce_that_appends_nothing_lets_the_next_one_begin_when_it_ends() -> None:
-    async def refuse(_context: RequestContext, _request: Any) -> Any:
-        return produce_response()
-
-    async with serving(produce(refuse)) as server:
-        client = await Client.connect(server)
-        send(client, "a", "b", "c")
-        assert await client.correlation_ids(3) == [ord("a"), ord("b"), ord("c")]
-
-
 async def test_a_produce_that_asks_the_coordinator_first_is_not_overtaken() -> None:
     disk = Disk()
     disk.coordinator.clear()
@@ -106,22 +84,6 @@ async def test_replies_keep_the_order_of_the_requests_whatever_is_durable_first(
         assert await client.correlation_ids(3) == [ord("a"), ord("b"), ord("c")]
 
 
-async def test_the_number_of_produces_under_way_is_bounded() -> None:
-    disk = Disk()
-    names = "abcdefgh"
-    async with serving(produce(disk.produce)) as server:
-        client, bystander = await Client.connect(server), await Client.connect(server)
-        send(client, *names)
-        await until(lambda: f"append {names[PRODUCES_AHEAD_MAX - 1]}" in disk.log)
-        for _ in range(5):
-            assert await bystander.works()
-        assert f"begin {names[PRODUCES_AHEAD_MAX]}" not in disk.log
-        disk.sync("a")
-        await until(lambda: f"append {names[PRODUCES_AHEAD_MAX]}" in disk.log)
-        disk.sync(*names)
-        assert await client.correlation_ids(len(names)) == [ord(name) for name in names]
-
-
 async def test_any_other_request_waits_for_every_produce_before_it() -> None:
     disk = Disk()
     async with serving(produce(disk.produce), metadata(disk.metadata)) as server:
@@ -137,16 +99,6 @@ async def test_any_other_request_waits_for_every_produce_before_it() -> None:
         disk.sync("a")
         assert await client.correlation_ids(4) == [ord("a"), ord("b"), 1, ord("c")]
         assert disk.log.index("metadata") < disk.log.index("begin c")
-
-
-async def test_a_produce_without_acks_has_no_reply() -> None:
-    disk = Disk()
-    disk.sync("a", "b")
-    async with serving(produce(disk.produce)) as server:
-        client = await Client.connect(server)
-        send(client, "a", acks=0)
-        send(client, "b")
-        assert await client.correlation_ids(1) == [ord("b")]
 
 
 async def test_a_produce_that_fails_ends_the_connection_after_the_replies_before_it() -> None:
@@ -166,31 +118,6 @@ async def test_a_produce_that_fails_ends_the_connection_after_the_replies_before
         assert "metadata" not in disk.log
 
 
-async def test_produces_of_a_lost_client_are_finished() -> None:
-    disk = Disk()
-    async with serving(produce(disk.produce)) as server:
-        client = await Client.connect(server)
-        send(client, "a", "b")
-        await until(lambda: "append b" in disk.log)
-        client.reset()
-        await until(lambda: not server.connections)
-        disk.sync("a", "b")
-        await until(lambda: not server._serving)
-        assert disk.log[-2:] == ["durable a", "durable b"]
-
-
-async def test_a_produce_holds_its_request_until_it_is_durable() -> None:
-    disk = Disk()
-    async with serving(produce(disk.produce)) as server:
-        client = await Client.connect(server)
-        send(client, "a")
-        await until(lambda: "append a" in disk.log)
-        (connection,) = server.connections
-        assert connection.request_bytes > connection.buffered_bytes == 0
-        disk.sync("a")
-        await until(lambda: connection.request_bytes == 0)
-
-
 async def test_a_stop_finishes_what_is_under_way_and_drops_what_waits() -> None:
     disk = Disk()
     async with serving(produce(disk.produce), metadata(disk.metadata)) as server:
@@ -207,14 +134,3 @@ async def test_a_stop_finishes_what_is_under_way_and_drops_what_waits() -> None:
         await within(stopping)
         assert await client.correlation_ids(2) == [ord("a"), 1]
         assert await client.ends() == b""
-
-
-async def test_a_stop_does_not_wait_for_ever() -> None:
-    disk = Disk()
-    async with serving(produce(disk.produce)) as server:
-        client = await Client.connect(server)
-        send(client, "a")
-        await until(lambda: "append a" in disk.log)
-        await within(server.stop(deadline_s=0.01))
-        assert await client.ends() == b""
-        assert disk.log == ["begin a", "append a"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest
-from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorRequest
-from kafka.protocol.producer import EndTxnResponse, ProduceRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
+from kafka.protocol.producer import ProduceRequest
 
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.protocol.codec import ENTRIES_MAX, REQUESTS, read_head, read_request, write_response
-from tests.unit.reference.net import metadata_request, metadata_response, produce_request
+from spark_2pc_sink.reference.protocol.codec import ENTRIES_MAX, REQUESTS, read_head, read_request
+from tests.unit.reference.net import metadata_request
 
 
 def frame_of(request: Any, version: int, *, client_id: str | None = "me") -> bytes:
@@ -24,8 +23,8 @@ def frame_of(request: Any, version: int, *, client_id: str | None = "me") -> byt
     return bytes(request.encode(version=version, header=True))
 
 
-@pytest.mark.parametrize("version", range(13))
-@pytest.mark.parametrize("client_id", ["me", "", None, "\u00fcber"])
+@pytest.mark.parametrize("version", [0, 1, 8, 9, 12])
+@pytest.mark.parametrize("client_id", [None, "\u00fcber"])
 def test_a_request_is_read_in_every_version_of_its_header(version: int, client_id: str | None) -> None:
     frame = frame_of(metadata_request(), version, client_id=client_id)
     head = read_head(frame)
@@ -34,46 +33,11 @@ def test_a_request_is_read_in_every_version_of_its_header(version: int, client_i
     assert (request.client_id, list(request.body.topics)) == (client_id, [])
 
 
-def test_tags_in_the_header_are_skipped() -> None:
-    plain = frame_of(metadata_request(), 9)
-    fixed = 8 + 2 + len("me")
-    tagged = plain[:fixed] + b"\x02\x05\x03abc\x80\x01\x00" + plain[fixed + 1 :]
-    assert read_request(tagged, read_head(tagged)).client_id == "me"
-
-
-@pytest.mark.parametrize("tags", [b"\x11", b"\xff\xff\xff\xff\xff\x01", b""], ids=["too many", "long varint", "none"])
-def test_a_header_with_other_tags_is_refused(tags: bytes) -> None:
-    frame = frame_of(metadata_request(), 9)[: 8 + 2 + len("me")] + tags
-    with pytest.raises(RemoteProtocolError, match="request 3 v9 cannot be read"):
-        read_request(frame, read_head(frame))
-
-
-@pytest.mark.parametrize("length", [-2, 100, 32767])
-def test_a_client_id_that_does_not_fit_is_refused(length: int) -> None:
-    frame = struct.pack(">hhih", 3, 1, 1, length) + b"abc"
-    with pytest.raises(RemoteProtocolError, match="client id"):
-        read_request(frame, read_head(frame))
-
-
 @given(st.sampled_from(sorted(REQUESTS)), st.integers(0, 13), st.binary(max_size=300))
 def test_whatever_comes_nothing_but_a_protocol_error_comes_out(api_key: int, version: int, garbage: bytes) -> None:
     frame = struct.pack(">hhi", api_key, min(version, REQUESTS[api_key].max_version), 1) + garbage
     with suppress(RemoteProtocolError):
         assert read_request(frame, read_head(frame)).head.api_key == api_key
-
-
-def test_the_records_of_a_produce_request_are_copied_once() -> None:
-    size = 8 * 1024 * 1024
-    frame = bytearray(frame_of(produce_request(bytes(size)), 9))
-    read_request(frame, read_head(frame))  # the decoder is compiled at its first use
-    tracemalloc.start()
-    try:
-        request = read_request(frame, read_head(frame))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(request.body.topic_data[0].partition_data[0].records) == size
-    assert peak < 1.5 * size
 
 
 def keys_frame(count: int, key: str = "x" * 50) -> bytes:
@@ -129,29 +93,3 @@ def test_one_entry_too_many_is_refused(frame: bytes) -> None:
     """One event loop serves everybody: a million entries, decoded and answered, would hold it for half a minute."""
     with pytest.raises(RemoteProtocolError, match=f"cannot be read: ValueError.'more than {ENTRIES_MAX} entries'"):
         read_request(frame, read_head(frame))
-
-
-@pytest.mark.parametrize(
-    ("api_key", "version"),
-    [(api_key, version) for api_key, found in sorted(REQUESTS.items()) for version in range(found.max_version + 1)],
-)
-def test_a_long_request_is_read_as_a_short_one(api_key: int, version: int) -> None:
-    frame = struct.pack(">hhih", api_key, version, 1, 0) + bytes(200)
-    short = read_request(frame, read_head(frame))
-    assert read_request(frame + bytes(ENTRIES_MAX), read_head(frame)).body == short.body
-
-
-@pytest.mark.parametrize(
-    ("response", "version"),
-    [
-        (metadata_response(), 5),
-        (metadata_response(), 9),
-        (EndTxnResponse(throttle_time_ms=0, error_code=48, producer_id=-1, producer_epoch=-1), 5),
-        (ApiVersionsResponse(error_code=0, api_keys=[], throttle_time_ms=0), 0),
-        (ApiVersionsResponse(error_code=0, api_keys=[], throttle_time_ms=0), 4),
-    ],
-)
-def test_a_response_has_the_bytes_that_the_library_would_write(response: Any, version: int) -> None:
-    head, body = write_response(response, 77, version=version)
-    response.with_header(77)
-    assert head + body == response.encode(header=True, framed=True)

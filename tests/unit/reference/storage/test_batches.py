@@ -10,14 +10,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.storage.batches import (
     build_batch,
     build_marker,
-    checksum,
     decode_records,
     encode_records,
     inspect,
@@ -86,13 +84,9 @@ def test_a_clients_batch_is_taken_whatever_its_compression(compression: int) -> 
     [
         ({"base_offset": 1}, Code.INVALID_RECORD),
         ({"length": 48}, Code.CORRUPT_MESSAGE),
-        ({"length": -1}, Code.CORRUPT_MESSAGE),
         ({"length": 1 << 20}, Code.INVALID_RECORD),
-        ({"magic": 1}, Code.INVALID_RECORD),
         ({"attributes": TRANSACTIONAL_BIT | CONTROL_BIT}, Code.INVALID_RECORD),
-        ({"attributes": 5}, Code.INVALID_RECORD),
         ({"base_sequence": -1}, Code.INVALID_RECORD),
-        ({"record_count": 2}, Code.INVALID_RECORD),
         ({"record_count": 0, "last_offset_delta": -1}, Code.INVALID_RECORD),
         ({"record_count": 2**31 - 1, "last_offset_delta": 2**31 - 2}, Code.INVALID_RECORD),
     ],
@@ -101,14 +95,6 @@ def test_a_clients_batch_is_taken_whatever_its_compression(compression: int) -> 
 def test_what_no_client_may_send(values: dict[str, int], expected: Code) -> None:
     """``ProduceRequest.validateRecords`` and ``LogValidator.validateBatch``."""
     assert refusal(changed(client_batch(producer=(5, 0), sequence=0), **values)) == expected
-
-
-def test_one_batch_and_nothing_else() -> None:
-    batch = client_batch()
-    assert refusal(batch + batch) == Code.INVALID_RECORD
-    assert refusal(batch[:-1]) == Code.INVALID_RECORD
-    assert refusal(batch[: HEADER_BYTES - 1]) == Code.INVALID_RECORD
-    assert refusal(b"") == Code.INVALID_RECORD
 
 
 def test_every_wrong_bit_behind_the_crc_is_found() -> None:
@@ -133,17 +119,6 @@ def test_a_stamp_changes_the_first_bytes_only_and_copies_no_record() -> None:
     assert [record.offset for record in seen(data)] == [1000, 1001]
 
 
-def test_the_broker_may_stamp_its_time() -> None:
-    """message.timestamp.type=LogAppendTime: attributes, largest timestamp and CRC change, and every record's time."""
-    batch = client_batch([b"a", b"b"], timestamps_ms=[1, 2])
-    stamped = stamp_batch(batch, inspect(batch), base_offset=3, leader_epoch=0, append_time_ms=NOW_MS)
-    data = b"".join(stamped.parts)
-    assert stamped.header == read_header(data)
-    assert is_whole(data, stamped.header)
-    assert [(record.offset, record.timestamp_ms) for record in seen(data)] == [(3, NOW_MS), (4, NOW_MS)]
-    assert [record.timestamp_ms for record in decode_records(data, stamped.header)] == [NOW_MS, NOW_MS]
-
-
 @given(st.lists(st.tuples(BYTES, BYTES), min_size=1, max_size=20))
 def test_records_of_the_broker_are_read_by_others(records: list[tuple[bytes | None, bytes | None]]) -> None:
     batch = build_batch(encode_records(records), record_count=len(records), timestamp_ms=NOW_MS)
@@ -152,35 +127,6 @@ def test_records_of_the_broker_are_read_by_others(records: list[tuple[bytes | No
     assert [(each.offset, each.timestamp_ms, each.key, each.value) for each in decode_records(batch, header)] == [
         (offset, NOW_MS, key, value) for offset, (key, value) in enumerate(records)
     ]
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 2**40), BYTES, st.lists(st.tuples(st.text(max_size=5), BYTES))), min_size=1),
-    st.sampled_from([0, 1, 3]),  # gzip and lz4: what kafka-python compresses without further packages
-)
-def test_records_of_others_are_read(
-    records: list[tuple[int, bytes | None, list[tuple[str, bytes | None]]]], compression: int
-) -> None:
-    builder = DefaultRecordBatchBuilder(2, compression, False, -1, -1, -1, 1 << 24)
-    for offset, (timestamp_ms, value, headers) in enumerate(records):
-        builder.append(offset, timestamp_ms, None, value, headers)
-    batch = bytes(builder.build())
-    found = [(record.timestamp_ms, record.value) for record in decode_records(batch, inspect(batch))]
-    assert found == [(timestamp_ms, value) for timestamp_ms, value, _ in records]
-
-
-def test_records_that_nobody_can_read_are_an_error() -> None:
-    batch = bytearray(client_batch([b"abc"]))
-    batch[HEADER_BYTES] = 0x7F  # the record's length
-    broken = changed(bytes(batch))
-    with pytest.raises(BatchError, match="offset 0: the record at byte 0"):
-        list(decode_records(broken, inspect(broken)))
-
-
-def test_compressed_records_that_nobody_can_read_are_an_error() -> None:
-    broken = changed(client_batch([b"abc"]), attributes=4)
-    with pytest.raises(BatchError, match="ZSTD data cannot be read"):
-        list(decode_records(broken, inspect(broken)))
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -193,24 +139,6 @@ def test_an_end_marker_is_what_consumers_take_for_one(commit: bool) -> None:
     (read,) = read_back(batch)
     assert read.is_control_batch
     assert read_marker(batch, read_header(batch)) == StoredMarker(commit, 2)
-
-
-def test_other_control_records_end_nothing() -> None:
-    payload = encode_records([(struct.pack(">hh", 0, 2), b"")])  # LEADER_CHANGE
-    batch = build_batch(payload, record_count=1, timestamp_ms=0, attributes=CONTROL_BIT)
-    assert read_marker(batch, read_header(batch)) is None
-
-
-@pytest.mark.parametrize("record", [(None, b""), (b"\0", b""), (struct.pack(">hh", 0, 1), b"\0")])
-def test_a_control_record_that_cannot_be_read_is_an_error(record: tuple[bytes | None, bytes]) -> None:
-    batch = build_batch(encode_records([record]), record_count=1, timestamp_ms=0, attributes=CONTROL_BIT)
-    with pytest.raises(BatchError, match="batch at offset 0"):
-        read_marker(batch, read_header(batch))
-
-
-@given(st.binary(max_size=300_000))
-def test_a_checksum_in_pieces_is_the_checksum(data: bytes) -> None:
-    assert checksum(memoryview(data)) == google_crc32c.value(data)
 
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])

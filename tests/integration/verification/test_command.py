@@ -80,7 +80,7 @@ def test_ctrl_c_ends_it_whatever_the_database_does(appended: WrittenPair) -> Non
             _, error = program.communicate(timeout=DEADLINE_S)
         finally:
             program.kill()
-    assert program.returncode == 130
+    assert program.returncode == 130, error
     assert error.endswith("spark-2pc: interrupted\n")
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.coordinator.end_txn import due_timeouts
-from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn
+from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, InitProducerId
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply, SendMarkers
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
 from spark_2pc_sink.reference.coordinator.states import Pair, StateId, TransactionMetadata
@@ -33,6 +34,17 @@ def ongoing(pair: tuple[int, int], client: tuple[int, int] | None = None, **chan
 
 def keep(driver: Driver, **fields: Any) -> InitProducerIdReply:
     return driver.init(keep_prepared=True, **fields)
+
+
+@pytest.mark.parametrize("given", [(42, 100), (42, 102), (73, 101)])
+@pytest.mark.parametrize("keep_prepared", [True, False])
+def test_only_the_latest_pair_may_be_supplied(given: tuple[int, int], keep_prepared: bool) -> None:
+    """An earlier recoverer must neither take over nor abort what the database may have decided to commit."""
+    driver = ongoing((42, 100), (42, 101))
+    event = InitProducerId(
+        transactional_id=TID, producer_id=given[0], producer_epoch=given[1], keep_prepared=keep_prepared
+    )
+    assert driver.refused(event) == InitProducerIdReply(Code.PRODUCER_FENCED)
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -1,15 +1,16 @@
-"""docs/reading.md: each reader sees committed batches only, with the setting that the page names."""
+"""docs/reading.md: each reader sees committed batches only, with the setting that the page names and not without it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka import KafkaConsumer
 
 from jdbc_state import SqlStateStore
 from spark_2pc_sink.producer import TransactionalWriter
@@ -19,6 +20,8 @@ from tests.harness.page_blocks import ROOT, Block, blocks, run_block
 from tests.harness.postgres_standby import PostgresStandby
 from tests.harness.sql import run_sql
 from tests.harness.streams import FileStream, start_query
+from tests.integration.reference.clients.copying_apps import find_streams
+from tests.integration.reference.clients.java_client import JavaClients, JavaProcess
 from tests.integration.sink.targets import SCHEMA, Target, rows_of
 from tests.integration.writer.writers import table_of
 
@@ -70,13 +73,48 @@ def taken(poll: Callable[[], list[str]], count: int) -> list[str]:
     return sorted(found)
 
 
-def test_a_consumer(kafka: Broker, written: str) -> None:
+@pytest.mark.parametrize("with_setting", [True, False])
+def test_a_consumer(kafka: Broker, written: str, with_setting: bool) -> None:
     """The setting is librdkafka's default."""
+    page = block('"group.id": "billing"')
+    line = '        "isolation.level": "read_committed",\n'
+    assert line in page.text
+    text = page.text if with_setting else page.text.replace(line, "")
     names: dict[str, Any] = {}
     places = {ADDRESS: kafka.bootstrap, "billing": f"billing-{written}", '"orders"': f'"{written}"'}
-    run_block(block('"group.id": "billing"'), names, places)
+    run_block(Block(page.page, page.line, page.language, text), names, places)
     with closing(names["consumer"]) as consumer:
         assert taken(lambda: [each.value().decode() for each in consumer.consume(100, 0.5)], 10) == sorted(COMMITTED)
+
+
+@pytest.fixture
+def java(request: pytest.FixtureRequest, kafka: Broker, tmp_path: Path) -> Iterator[JavaClients]:
+    process = or_skip(request.config, lambda: JavaProcess(tmp_path))
+    clients = JavaClients(process, kafka.bootstrap)
+    yield clients
+    clients.close()
+    process.close()
+
+
+@pytest.mark.parametrize(("isolation", "seen"), [("read_committed", COMMITTED), (None, COMMITTED + ABORTED)])
+def test_a_consumer_of_the_java_client(java: JavaClients, written: str, isolation: str | None, seen: list[str]) -> None:
+    consumer = java.consumer(isolation_level=isolation)
+    consumer.assign([java.partition(written, 0)])
+    found = taken(lambda: [each.value or "" for each in java.poll(consumer)], len(seen))
+    assert found == sorted(seen)
+
+
+@pytest.mark.parametrize(
+    ("settings", "seen"), [({"isolation_level": "read_committed"}, COMMITTED), ({}, COMMITTED + ABORTED)]
+)
+def test_a_consumer_of_kafka_python(kafka: Broker, written: str, settings: dict[str, str], seen: list[str]) -> None:
+    consumer = KafkaConsumer(written, bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest", **settings)
+    with closing(consumer):
+
+        def poll() -> list[str]:
+            return [each.value.decode() for found in consumer.poll(500).values() for each in found]
+
+        assert taken(poll, len(seen)) == sorted(seen)
 
 
 @pytest.mark.parametrize("set_on_group", [True, False])
@@ -99,16 +137,61 @@ def test_a_share_group(kafka: Broker, written: str, set_on_group: bool) -> None:
         assert taken(lambda: [each.value().decode() for each in worker.poll(0.5)], len(seen)) == sorted(seen)
 
 
-def test_spark(spark: SparkSession, kafka: Broker, written: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "setting", ["processing.guarantee=exactly_once_v2", "consumer.isolation.level=read_committed", ""]
+)
+@pytest.mark.thorough
+@pytest.mark.java
+def test_kafka_streams(pytestconfig: pytest.Config, kafka: Broker, written: str, setting: str, tmp_path: Path) -> None:
+    assert f"`{setting}`" in (ROOT / PAGE).read_text() or not setting
+    out = kafka.create_topic(f"{written}-out")
+    with closing(or_skip(pytestconfig, lambda: JavaProcess(tmp_path, libs=find_streams()))) as process:
+        java, streams = process.root, process.kafka.streams
+        string = process.kafka.common.serialization.Serdes.String()
+        consumed: Any = getattr(streams.kstream.Consumed, "with")
+        produced: Any = getattr(streams.kstream.Produced, "with")
+        builder = streams.StreamsBuilder()
+        builder.stream(written, consumed(string, string)).to(out, produced(string, string))
+        settings = java.java.util.Properties()
+        own = {
+            "bootstrap.servers": kafka.bootstrap,
+            "application.id": out,
+            "state.dir": str(tmp_path / "state"),
+            "replication.factor": "1",
+            "auto.offset.reset": "earliest",
+        }
+        for name, value in {**own, **dict([setting.split("=")] if setting else [])}.items():
+            settings.put(name, value)
+        application = streams.KafkaStreams(builder.build(), settings)
+        application.start()
+        seen = COMMITTED if setting else COMMITTED + ABORTED
+
+        def copied() -> list[str]:
+            return [(each.value or b"").decode() for each in read_topic(kafka.bootstrap, out)]
+
+        wait_until(lambda: len(copied()) >= len(seen), deadline_s=DEADLINE_S, what="the copy", interval_s=0.5)
+        assert sorted(copied()) == sorted(seen)
+
+
+@pytest.mark.parametrize("with_setting", [True, False])
+def test_spark(spark: SparkSession, kafka: Broker, written: str, with_setting: bool, tmp_path: Path) -> None:
+    page = block("spark.readStream")
+    line = '    .option("kafka.isolation.level", "read_committed")\n'
+    assert line in page.text
+    text = page.text if with_setting else page.text.replace(line, "")
     names: dict[str, Any] = {"spark": spark}
-    run_block(block("spark.readStream"), names, {ADDRESS: kafka.bootstrap, '"orders"': f'"{written}"'})
+    run_block(
+        Block(page.page, page.line, page.language, text),
+        names,
+        {ADDRESS: kafka.bootstrap, '"orders"': f'"{written}"'},
+    )
     found: list[str] = []
 
     def collect(batch: DataFrame, _: int) -> None:
         found.extend(row.value for row in batch.selectExpr("CAST(value AS STRING) AS value").collect())
 
     assert start_query(names["stream"], collect, tmp_path / "checkpoint").awaitTermination(int(DEADLINE_S))
-    assert sorted(found) == sorted(COMMITTED)
+    assert sorted(found) == sorted(COMMITTED if with_setting else COMMITTED + ABORTED)
 
 
 def test_both_sides_under_a_running_job(

@@ -1,19 +1,26 @@
-"""docs/scheduling.md: the job ends with the exit codes of the page, which cron and Airflow go by."""
+"""docs/scheduling.md: the job ends with the exit codes of the page, which cron and Airflow go by; Spark's own pod."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+import threading
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from spark_2pc_sink.testing import run_job
 from spark_2pc_sink.testing.errors import JobError
+from spark_2pc_sink.testing.spark import spark_environment
 from tests.harness.page_blocks import ROOT, blocks, run_block
 from tests.harness.sql import run_sql
 
@@ -61,7 +68,9 @@ def status_of(folder: Path) -> int:
     return int(str(failed.value).partition("ended with status ")[2].partition(".")[0])
 
 
-@pytest.mark.parametrize(("code", "ends"), [(0, None), (2, "Fail"), (143, "RuntimeError")])
+@pytest.mark.parametrize(
+    ("code", "ends"), [(0, None), (1, "RuntimeError"), (2, "Fail"), (3, "Fail"), (143, "RuntimeError")]
+)
 def test_airflow_tries_again_where_that_helps(
     code: int, ends: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,3 +100,62 @@ def test_cron_starts_no_second_run(tmp_path: Path) -> None:
     (tmp_path / "orders.py").write_text(job)
     assert subprocess.run(words, check=False).returncode == 41
     assert runs.read_text() == "."
+
+
+@contextmanager
+def api_server() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """An API server of Kubernetes that takes each object as it is; its address, and the objects."""
+    made: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            taken = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+            if taken:
+                made.append(taken)
+            taken.setdefault("metadata", {})["uid"] = "1"
+            body = json.dumps(taken).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *values: object) -> None:  # noqa: A002 - its name there
+            """Say nothing."""
+
+    for verb in ("POST", "PUT", "PATCH"):
+        setattr(Handler, f"do_{verb}", Handler.do_GET)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", made
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.slow
+@pytest.mark.java
+def test_spark_submit_makes_the_pod_of_the_page(tmp_path: Path) -> None:
+    """submit.sh with a real spark-submit: the driver's pod has what driver-pod.yaml adds, and a headless service."""
+    (tmp_path / "spark-defaults.conf").write_text("spark.kubernetes.submission.waitAppCompletion false\n")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, **spark_environment(tmp_path), "PATH": path, "SPARK_CONF_DIR": str(tmp_path)}
+    with api_server() as (address, made):
+        command = ["sh", str(ROOT / "examples" / "kubernetes" / "submit.sh"), address]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    pod = next(each["spec"] for each in made if each["kind"] == "Pod")
+    [container] = pod["containers"]
+    assert (container["name"], container["image"]) == ("spark-kubernetes-driver", "registry.example/orders:1")
+    assert container["args"][-1] == "local:///opt/job/orders.py"
+    assert {"name": "sink", "containerPort": 7100}.items() <= container["ports"][0].items()
+    assert "pkill -TERM -x python3" in " ".join(container["lifecycle"]["preStop"]["exec"]["command"])
+    assert container["envFrom"] == [{"secretRef": {"name": "orders"}}]
+    assert "/data" in {each["mountPath"] for each in container["volumeMounts"]}
+    assert (pod["terminationGracePeriodSeconds"], pod["serviceAccountName"]) == (60, "spark")
+    assert [each["spec"]["clusterIP"] for each in made if each["kind"] == "Service"] == ["None"]

@@ -34,7 +34,7 @@ def temporary() -> Iterator[Path]:
 @pytest.mark.postgres
 @pytest.mark.spark
 @pytest.mark.java
-@pytest.mark.thorough  # continuous integration kills this job by `make chaos`
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_demo_kills_the_job_and_both_sides_are_equal_in_the_end(
     pytestconfig: pytest.Config, temporary: Path

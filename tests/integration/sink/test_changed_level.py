@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LEVELS = (0, 2, 0, 0)
 
 
-@pytest.fixture(params=["reference", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.thorough])])
+@pytest.fixture(params=["reference", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.slow])])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A broker whose level nobody else minds."""
     if request.param == "kafka":

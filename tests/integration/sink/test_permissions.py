@@ -108,7 +108,7 @@ def problems(users: str, role: str) -> set[str]:
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("kind", ["reference", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.thorough])])
+@pytest.mark.parametrize("kind", ["reference", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.slow])])
 def test_the_rights_that_readme_lists_are_enough(
     kind: str, spark: SparkSession, tmp_path: Path, database: str, role: str
 ) -> None:

@@ -45,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export SPARK_2PC_KAFKA_LIBS := $(CURDIR)/$(KAFKA_HOME)/libs
 export SPARK_2PC_KAFKA_TOOLS := $(CURDIR)/$(KAFKA_TOOLS)/libs
 export SPARK_2PC_KAFKA_STREAMS := $(CURDIR)/$(KAFKA_STREAMS)/libs
-export SPARK_2PC_LOOK_ALIKES := $(CURDIR)/$(LOOK_ALIKES)/libs
+export LOOK_ALIKES_LIBS := $(CURDIR)/$(LOOK_ALIKES)/libs
 export SPARK_2PC_FLINK := $(CURDIR)/$(FLINK)/libs
 export SPARK_2PC_SPARK_JARS := $(CURDIR)/$(SPARK_JARS)
 export SPARK_2PC_REGISTRY_HOME := $(CURDIR)/$(SCHEMA_REGISTRY)
@@ -77,7 +77,7 @@ setup: ## Make .venv/ with the package and its command, and fetch the servers un
 demo: .venv/testing.stamp $(if $(filter real,$(KAFKA)),$(KAFKA_HOME)/stamp) ## Run the orders job, kill it, and compare both sides (KAFKA=real: on Apache Kafka)
 	@$(BIN)/python examples/orders_demo.py --kafka-kind $(KAFKA) $(ARGS)
 
-test-fast: .venv/stamp ## Run the tests that need no server, in about a minute and a half
+test-fast: .venv/stamp ## Run the tests that need no server, in less than a minute
 	@HYPOTHESIS_PROFILE=fast $(BIN)/python -m $(PYTEST) -q -m 'not slow' $(or $(TESTS),$(FAST_TESTS)) $(ARGS)
 
 # `make test TESTS=…` runs what it is told, slow or not.

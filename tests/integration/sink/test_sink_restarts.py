@@ -38,7 +38,9 @@ def test_a_restart_goes_on_where_the_query_was(
     target.check(rows_of(0) + rows_of(1))
     ours = [record for record in caplog.records if record.name.startswith(("spark_2pc_sink", "jdbc_state"))]
     assert sum("next producer id and epoch" in record.getMessage() for record in ours) == 2
-    assert [record.getMessage() for record in ours if record.levelno > logging.INFO] == []
+    warnings = [record.getMessage() for record in ours if record.levelno > logging.INFO]
+    # Sinks of other tests may still be running in this process.
+    assert [each for each in warnings if not each.startswith("tx_") or each.startswith(target.transactional_id)] == []
 
 
 def test_a_checkpoint_that_was_set_back_by_a_batch_is_refused(stream: FileStream, target: Target) -> None:

@@ -119,7 +119,7 @@ def test_a_real_look_alike_is_refused_by_name(
 ) -> None:
     """C20: whatever else it answers to a connection."""
     place = {"jar": name.lower(), "target": "look-alikes"}
-    libs = or_skip(pytestconfig, lambda: find_jars("SPARK_2PC_LOOK_ALIKES", ".cache/look-alikes-1/libs", **place))
+    libs = or_skip(pytestconfig, lambda: find_jars("LOOK_ALIKES_LIBS", ".cache/look-alikes-1/libs", **place))
     with running(name, tmp_path, libs) as url, store_of(url) as store:
         with pytest.raises(ConfigurationError) as refused:
             store.prepare_schema()

@@ -97,6 +97,17 @@ def stopped_in_commit(job: Job, pair: Pair, **sink: int) -> DriverProcess:
     return driver
 
 
+def test_the_standby_goes_on(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
+    """C1: COMMIT takes long, and is answered in the end: it was decided once, and nobody had to look again."""
+    job = make(make_job, kafka_without_2pc, pair)
+    driver = stopped_in_commit(job, pair)
+    assert job.describe().state == "Ongoing"
+    pair.standby.resume()
+    job.finished(driver)
+    assert (driver.attempts(BATCH), len(driver.recoveries)) == (1, 1)
+    job.check()
+
+
 def test_the_driver_dies_while_commit_hangs(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
     """C1, C2: the claim ends the session that waits, which has committed by then, and waits for the standby itself.
 
@@ -202,6 +213,23 @@ def test_commits_that_kafka_has_are_lost(kafka_without_2pc: Broker, make_job: Ma
     behind.check(table=[*rows[0], *rows[4]])
 
 
+def test_a_commit_is_lost_that_kafka_is_about_to_follow(
+    kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair
+) -> None:
+    """C5: the driver lives on, and commits in Kafka what the failover has taken out of the database."""
+    job = make(make_job, kafka_without_2pc, pair)
+    driver = stopped_behind_the_standby(job, pair, Fault(at="step:DECIDE", batch=BATCH, do=STOP))
+    wait_until(lambda: decided(driver) and driver.stopped, deadline_s=DEADLINE_S, what="the driver to decide")
+    pair.fail_over()
+    driver.go_on()
+    outcome = driver.outcome()
+    assert outcome.cause == HaltCause.DATABASE_BEHIND, driver.log_tail()
+    assert "batch 1: 20 records of" in outcome.text
+    new = promoted(job, pair)
+    assert new.run(adopt=True, accept_loss="1").placements[0] == (BATCH, "SKIP")
+    new.check(table=new.rows(but=[BATCH]))
+
+
 def test_a_commit_is_lost_that_kafka_has_not_followed(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
     """C5: the driver died between the two commits, and the failover takes the first back: the batch runs again."""
     job = make(make_job, kafka_without_2pc, pair)
@@ -211,6 +239,27 @@ def test_a_commit_is_lost_that_kafka_has_not_followed(kafka_without_2pc: Broker,
     new = promoted(job, pair)
     assert "aborted the open transaction" in new.run().actions
     new.check()
+
+
+def test_a_failover_to_a_decision_that_kafka_has_gone_beyond(
+    kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair
+) -> None:
+    """C5: the standby has a decided batch, and Kafka the batch after it as well, which Spark is about to replay."""
+    job = make(make_job, kafka_without_2pc, pair)
+    faults = (Fault(at="step:DECIDE", batch=0, do=STOP), Fault(at="step:NOTE", batch=BATCH, do=KILL))
+    driver = job.start(*faults, database=pair.url)
+    wait_until(lambda: driver.stopped, deadline_s=DEADLINE_S, what="the driver to decide")
+    pair.standby.wait_until_caught_up()
+    pair.standby.stop()
+    driver.go_on()
+    wait_until(lambda: not driver.running, deadline_s=DEADLINE_S, what="the driver to finish the next batch and die")
+    pair.fail_over()
+    new = promoted(job, pair)
+    outcome = new.fail()
+    assert outcome.cause == HaltCause.DATABASE_BEHIND
+    assert "batch 1: 20 records of" in outcome.text
+    assert new.run(adopt=True, accept_loss="1").placements[0] == (BATCH, "SKIP")
+    new.check(table=new.rows(but=[BATCH]))
 
 
 # --- which of both is the primary --------------------------------------------------------------------------------

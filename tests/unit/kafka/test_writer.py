@@ -381,15 +381,15 @@ def test_a_refusal_of_the_last_epoch_is_told_too() -> None:
     assert (type(error), "time-out of 1000 ms" in str(error)) == (KafkaError, True)
 
 
+def interrupt(*_arguments: object, **_keywords: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_an_interrupted_commit_may_have_happened(
     two_phase: FakeCluster, writer: TransactionalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A14: stopped inside EndTxn, the outcome is unknown, as after a time-out."""
     in_transaction(writer)
-
-    def interrupt(*_arguments: object, **_keywords: object) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(writer._client, "end", interrupt)
     with pytest.raises(KeyboardInterrupt):
         writer.commit_transaction()
@@ -402,10 +402,6 @@ def test_an_interrupted_append_loses_the_transaction(
     two_phase: FakeCluster, writer: TransactionalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_transaction(writer)
-
-    def interrupt(*_arguments: object, **_keywords: object) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(writer._partitioner, "split_call", interrupt)
     with pytest.raises(KeyboardInterrupt):
         writer.append(ROWS)

@@ -142,13 +142,3 @@ def test_a_refusal_is_printed_for_machines_too(
     assert (found["cause"], found["settled"]) == (cause, False)
     assert (found["row"] and found["row"]["status"]) == row
     assert str(error) in printed.err
-
-
-@pytest.mark.parametrize("said", [[], ["--kafka", "client.id=night"]])
-def test_where_kafka_is_must_be_said_in_words_of_the_command_line(
-    capsys: pytest.CaptureFixture[str], said: list[str]
-) -> None:
-    assert cli.main(["status", *said, "--database", "postgresql://h/d"]) == 2
-    printed = capsys.readouterr().err
-    assert "pass --bootstrap-server HOST:PORT" in printed
-    assert "kafka={" not in printed

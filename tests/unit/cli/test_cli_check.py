@@ -40,22 +40,6 @@ def test_every_option_is_a_flag(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        (["--batch-attempts-max", "many"], "--batch-attempts-max='many': it must be a whole number"),
-        (["--table", "other"], "--config='table': it was given before with another value"),
-        (["--mode", "upsrt"], "mode='upsrt': it must be 'append', 'upsert' or"),
-        (["--schema", "none.json"], "--schema='none.json': must be a file with a Spark schema"),
-    ],
-)
-def test_a_wrong_option_is_exit_code_2(
-    file: Path, words: list[str], shown: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["check", str(file), *words]) == 2
-    assert shown in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("level", "strict", "code"),
     [("ok", True, 0), ("not_checked", True, 0), ("warning", False, 0), ("warning", True, 3), ("problem", False, 3)],
 )

@@ -39,15 +39,6 @@ def test_the_exporter_watches_what_the_command_line_names(served: list[tuple[Any
     assert (watched.kafka["bootstrap.servers"], watched.tables["state_schema"]) == ("broker:9092", "sinks")
 
 
-@pytest.mark.parametrize("wrong", [("--listen", "9939"), ("--timeout", "0"), ("--state-schema", "a.b")])
-def test_a_wrong_option_is_refused_before_anything_is_served(
-    served: list[tuple[Any, ...]], wrong: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["dashboard", *SIDES, *wrong]) == exits.EXIT_USAGE
-    assert wrong[0].lstrip("-").replace("-", "_") in capsys.readouterr().err.replace("-", "_")
-    assert served == []
-
-
 def test_elsewhere_a_token_is_made_and_printed_once(
     served: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -144,22 +144,6 @@ def test_abort_by_start_offset(tool: FakeTool, capsys: pytest.CaptureFixture[str
     assert columns(capsys.readouterr().out)[1] == ["t", "1", "7", "2", "-1", "5", "nobody knows it"]
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([], "--producer-id=None"),
-        (["--start-offset", "5", "--producer-epoch", "1"], "--producer-epoch=1"),
-        (["--producer-id", "-7", "--producer-epoch", "1", "--coordinator-epoch", "0"], "producer id and epoch='-7:1'"),
-    ],
-)
-def test_abort_names_one_transaction(
-    tool: FakeTool, capsys: pytest.CaptureFixture[str], words: list[str], text: str
-) -> None:
-    assert run("abort", *SERVER, "--topic", "t", "--partition", "1", *words) == 2
-    assert text in capsys.readouterr().err
-    assert tool.calls == []
-
-
 def test_a_refused_abort_is_exit_code_3(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
     tool.answers["abort"] = AbortRefusedError(
         partition="t-1", start_offset=5, reason="it is known", remedies=("Do that",)
@@ -251,20 +235,3 @@ def test_the_connection_may_come_before_and_behind_the_command(tool: FakeTool, t
         "sasl.password": "a=b",
         "client.id": "x",
     }
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--kafka", "bootstrap.servers=i:2"], "--bootstrap-server='bootstrap.servers'"),
-        (["--kafka", "sasl.password=a", "--kafka", "sasl.password=b"], "--kafka='sasl.password'"),
-        (["--kafka", "client.id"], "--kafka='client.id': must have the form KEY=VALUE"),
-        (["--command-config", "/nowhere/at.all"], "it cannot be read"),
-    ],
-)
-def test_a_connection_that_contradicts_itself_is_exit_code_2(
-    tool: FakeTool, capsys: pytest.CaptureFixture[str], words: list[str], text: str
-) -> None:
-    assert run("list", *SERVER, *words) == 2
-    assert text in capsys.readouterr().err
-    assert tool.calls == []

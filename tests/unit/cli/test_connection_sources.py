@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks, status
 from spark_2pc_sink.cli.options import ENVIRONMENT, connection_as_given, given_options, read_connection
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.recovery.report import RecoveryReport
@@ -78,21 +76,6 @@ def test_the_environment_says_what_the_command_line_leaves_out(
     assert said("--bootstrap-server", "flag:1")["kafka"] == {"bootstrap.servers": "flag:1", "sasl.password": "hidden"}
 
 
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        (["--database", "postgresql://elsewhere/d"], "--config='database'"),
-        (["--bootstrap-server", "elsewhere:1"], "--config='bootstrap.servers'"),
-    ],
-)
-def test_what_the_command_line_says_twice_must_be_the_same(file: Path, words: list[str], shown: str) -> None:
-    """Flags and the file of ``--config``; the values, which may be secret, are not shown."""
-    with pytest.raises(ConfigurationError, match="given before with another") as raised:
-        said("--config", str(file), *words)
-    assert shown in str(raised.value)
-    assert "elsewhere" not in str(raised.value)
-
-
 def test_the_password_comes_from_a_command(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the file of the sink, the environment or a flag."""
     file.write_text('password_command = "cat file"\n' + file.read_text())
@@ -102,31 +85,6 @@ def test_the_password_comes_from_a_command(file: Path, monkeypatch: pytest.Monke
     assert said("--database", "postgresql://h/d")["password_command"] == "cat environment"
     words = ["--database", "postgresql://h/d", "--password-command", "cat flag"]
     assert said(*words)["password_command"] == "cat flag"
-
-
-@pytest.mark.parametrize(
-    ("before", "line", "shown"),
-    [
-        ("state_schema", "state_shema", "did you mean 'state_schema'?"),
-        ("history_batches = 5", 'history_batches = "many"', "history_batches='many': it must be a whole number"),
-        ('database = "postgresql:', 'database = "mysql:', "database='mysql://***'"),
-        ("[kafka]", "[kafka", "it is not valid TOML"),
-    ],
-)
-def test_a_file_that_is_none_is_refused(
-    file: Path, capsys: pytest.CaptureFixture[str], before: str, line: str, shown: str
-) -> None:
-    """With the name of the file, the option and the value, unless that may be a secret."""
-    file.write_text(
-        file.read_text()
-        .replace('security.protocol = "SASL_SSL"\nsasl.password = "hidden"\n', "client.id = 'night'\n")
-        .replace(before, line)
-    )
-    assert cli.main(["status", "--config", str(file)]) == 2
-    err = capsys.readouterr().err
-    assert shown in err
-    assert str(file) in err
-    assert not {"secret", "hidden"} & set(re.split(r"\W", err))
 
 
 def test_a_secret_on_the_command_line_is_warned_of(

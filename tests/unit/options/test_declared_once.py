@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from spark_2pc_sink.cli.command_parser import CommandParser
 from spark_2pc_sink.cli.options import add_sink_options
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options import CommonOptions, KafkaOptions, SinkOptions, sources
+from spark_2pc_sink.options import CommonOptions, KafkaOptions, SinkOptions, checks_keywords, sources
 from spark_2pc_sink.options.settings import TUNE, options_of, options_text, setting, setting_of
 from tests.unit.options.test_sink_options import REQUIRED
 from tools.reference_pages import options as pages
@@ -75,6 +76,20 @@ def test_errors_about_a_new_option_name_it(given: dict[str, Any], said: str) -> 
     with pytest.raises(ConfigurationError) as raised:
         WithMadeUp.parse(**REQUIRED, **given)
     assert str(raised.value) == said
+
+
+@checks_keywords
+def copy(source: str, *, table: str, batch_attempts_max: int = 3) -> tuple[str, str, int]:
+    """Copy a source."""
+    return source, table, batch_attempts_max
+
+
+def test_a_function_whose_keywords_are_checked_is_what_it_was() -> None:
+    assert copy("s", table="t") == ("s", "t", 3)
+    assert str(inspect.signature(copy)) == (
+        "(source: 'str', *, table: 'str', batch_attempts_max: 'int' = 3) -> 'tuple[str, str, int]'"
+    )
+    assert copy.__doc__ == "Copy a source."
 
 
 # --- what is there now ---------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import KafkaOptions
 
 PLACE = {"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
@@ -34,13 +33,6 @@ def parsed(properties: dict[str, Any]) -> dict[str, object]:
     """The fields about tokens, without the method, which only one family names."""
     options = KafkaOptions.parse(PLACE | properties)
     return {name: value for name, value in vars(options).items() if name.startswith("oauth") and name != "oauth_method"}
-
-
-def refusal(properties: dict[str, Any]) -> str:
-    with pytest.raises(ConfigurationError) as caught:
-        KafkaOptions.parse({name: value for name, value in (PLACE | properties).items() if value is not None})
-    assert "s3cr;t" not in str(caught.value)
-    return str(caught.value)
 
 
 def token(config: str) -> tuple[str, float]:
@@ -84,33 +76,3 @@ def test_a_function_is_named_in_files() -> None:
     assert options.oauth_cb.function("here") == ("here", 0.0)
     assert KafkaOptions.parse(options).oauth_cb == options.oauth_cb
     assert parse(oauth_cb=options.oauth_cb).oauth_cb == options.oauth_cb
-
-
-@pytest.mark.parametrize(
-    ("properties", "said"),
-    [
-        ({}, "it requires oauth_cb, or sasl.oauthbearer.token.endpoint.url, sasl.oauthbearer.client.id"),
-        ({"sasl.oauthbearer.method": "saml"}, "'default' or 'oidc'"),
-        ({"sasl.oauthbearer.config": "x"}, "it is the argument of oauth_cb, which is not given"),
-        (LIBRDKAFKA | {"sasl.oauthbearer.client.secret": None}, "add sasl.oauthbearer.client.secret"),
-        (LIBRDKAFKA | {"oauth_cb": token}, "tokens come from oauth_cb or from a token endpoint"),
-        (LIBRDKAFKA | {"sasl.oauthbearer.token.endpoint.url": "login"}, "it must be an https or http URL"),
-        (
-            LIBRDKAFKA | {"sasl.oauthbearer.token.endpoint.url": "https://me:s3cr;t@login/"},
-            "it must be an https or http",
-        ),
-        (LIBRDKAFKA | {"sasl.oauthbearer.extensions": "auth=x"}, "a SASL extension must be a name of letters"),
-        (LIBRDKAFKA | {"sasl.mechanism": "PLAIN"}, "ignored with sasl.mechanism=PLAIN"),
-        (LIBRDKAFKA | {"sasl.username": "me"}, "ignored with sasl.mechanism=OAUTHBEARER"),
-        ({"oauth_cb": "no name"}, "the name of a function must be 'module:function'"),
-        ({"oauth_cb": "json:__name__"}, "it must be a function, or the name of one"),
-        (LIBRDKAFKA | {"sasl.jaas.config": JAAS}, "is given as well"),
-        ({"sasl.jaas.config": JAAS.replace("scope", "audience")}, "has no audience"),
-        ({"sasl.jaas.config": JAAS, "sasl.mechanism": "PLAIN"}, "OAuthBearerLoginModule serves OAUTHBEARER"),
-        (LIBRDKAFKA | {"sasl.login.callback.handler.class": "org.example.Mine"}, "no JVM that could run it"),
-        ({"sasl.oauthbearer.assertion.file": "/a"}, "give oauth_cb"),
-        ({"sasl.login.refresh.window.factor": "0.7"}, "tokens are renewed when 80 % of their life has passed"),
-    ],
-)
-def test_what_cannot_work_is_refused_by_name(properties: dict[str, Any], said: str) -> None:
-    assert said in refusal(properties)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sqlalchemy import make_url
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import KafkaOptions, Records, RecoveryOptions, Rows, SinkOptions
@@ -124,34 +122,3 @@ def test_a_quoted_name_is_the_name(text: str) -> None:
     except ConfigurationError:
         return
     assert parse_identifier(sql, option="state_schema") == text
-
-
-@pytest.mark.parametrize(
-    "value", ["a\x00b", "a\ud800b", ["a\x00b"], {"a": "a\x00b"}, {"a\udfffb": "a"}, Path("a\x00b")]
-)
-def test_what_no_text_has_is_refused_by_its_place(value: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"character 2 is U\+(0000|D800|DFFF), which PostgreSQL"):
-        SinkOptions.parse(**{**REQUIRED, "columns": value})
-    with pytest.raises(ConfigurationError, match="character 2 is"):
-        KafkaOptions.parse({"bootstrap.servers": "h:9092", "client.id": value})
-
-
-#: SQLAlchemy decodes the name of a database from 2.1 on, which Python 3.10 has not. Before, %00 is three characters.
-NUL_IN_NAME = [URL + "%00"] if "\x00" in str(make_url(URL + "%00").database) else []
-
-
-@pytest.mark.parametrize(
-    "url", [*NUL_IN_NAME, "postgresql://u%00:p@h/d", "postgresql://u:%00@h/d", URL + "?options=%00"]
-)
-def test_a_url_says_nothing_that_libpq_cannot_be_told(url: str) -> None:
-    """libpq ends a text at its NUL: another database, or a shorter password, would be meant."""
-    with pytest.raises(ConfigurationError, match=r"^database.*='\*\*\*'.* is U\+0000") as raised:
-        SinkOptions.parse(**{**REQUIRED, "database": url})
-    assert "pass-word" not in str(raised.value)
-
-
-@pytest.mark.parametrize("host", ["h ", "h\n", "\th", "h\x85"])
-def test_a_host_is_seen_as_it_is(host: str) -> None:
-    """A line break comes with a host that was read from a file; libpq would look for another one."""
-    with pytest.raises(ConfigurationError, match="a host must not have a space"):
-        SinkOptions.parse(**{**REQUIRED, "database": f"postgresql://u:p@{host}:5432/d"})

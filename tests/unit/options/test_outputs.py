@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink import Records, Rows
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RowSource, SinkOptions
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.sql_text import Explosion, parse_rows, with_columns_for_star, with_fields_for_star
@@ -71,28 +70,6 @@ def test_one_topic_and_one_table_are_one_lane() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: Rows("orders", kyes=["id"]), "kyes=.*did you mean 'keys'"),  # type: ignore[call-arg]
-        (lambda: Rows("order lines"), "it must be 'table' or 'schema.table'"),
-        (lambda: Rows("orders", mode="upsert"), r"Rows\('orders'\): mode=.*it requires keys; pass keys="),
-        (lambda: Rows("orders", keys=["id"]), r"Rows\('orders'\): keys=.*no effect with mode='append'"),
-        (lambda: Records("no topic"), "1 to 249 of the characters"),
-        (lambda: Records("a", superseded="leave"), "did you mean 'leave_out'"),  # type: ignore[arg-type]
-        (sink, "table=None: it is required; pass table=, or writes="),
-        (lambda: sink("orders"), r"a list of Records\(\.\.\.\) and Rows"),  # type: ignore[arg-type]
-        (lambda: sink(Rows("a"), table="a"), "table='a': with writes, each output has its own"),
-        (lambda: sink(Rows("a"), mode="upsert"), "mode='upsert': with writes, each output has its own"),
-        (lambda: sink(Records("a"), Records("a")), r"Records\('a'\) is listed twice"),
-        (lambda: sink(Records("a", superseded="leave_out"), Rows("a")), "it requires a table with order_by"),
-    ],
-)
-def test_what_contradicts_is_refused(make: Any, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        make()
-
-
-@pytest.mark.parametrize(
     ("text", "array", "name"),
     [
         ("explode(lines) AS line", "lines", "line"),
@@ -102,22 +79,6 @@ def test_what_contradicts_is_refused(make: Any, said: str) -> None:
 )
 def test_an_explosion_is_read(text: str, array: str, name: str) -> None:
     assert parse_rows(text) == Explosion(array, name)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("explode_outer(lines) AS line", "it must use explode, not explode_outer"),
-        ("POSEXPLODE(lines) AS (n, line)", "use explode, as in 'explode\\(transform"),
-        ("explode(lines)", "it must be 'explode\\(expression\\) AS name'"),
-        ("explode(lines AS line", "it must be 'explode\\(expression\\) AS name'"),
-        ("explode(a) + explode(b) AS c", "it must be 'explode\\(expression\\) AS name'"),
-        ("lines", "it must be 'explode\\(expression\\) AS name'"),
-    ],
-)
-def test_any_other_generator_is_refused_by_name(text: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        Rows("order_lines", rows=text)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from jdbc_state import StoreSettings
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, SinkOptions, TableName
+from spark_2pc_sink.options import RecoveryOptions, SinkOptions, TableName
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import check_topic
 
@@ -22,15 +22,6 @@ REQUIRED: dict[str, Any] = {
     "database": URL,
     "table": "public.orders",
 }
-
-
-def kafka(**properties: object) -> KafkaOptions:
-    """KafkaOptions of properties with '_' for '.'."""
-    return kafka_of({name.replace("_", "."): value for name, value in properties.items()})
-
-
-def kafka_of(properties: dict[str, object]) -> KafkaOptions:
-    return KafkaOptions.parse({"bootstrap.servers": "h:9092", **properties})
 
 
 def sink(**options: object) -> SinkOptions:
@@ -68,20 +59,10 @@ def test_no_secret_is_shown() -> None:
     assert options.database == URL
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"upsertKeys": ["id"]}, "did you mean 'upsert_keys'?"),
-        ({"dbtable": "orders"}, "the name here is 'table'"),
-        ({"frobnicate": "pass-word"}, "valid are transactional_id, kafka, database"),
-    ],
-)
-def test_an_unknown_option_names_the_nearest(options: dict[str, object], said: str) -> None:
-    """Users bring the names of other sinks. The value is not shown: it may be a secret."""
-    with pytest.raises(ConfigurationError, match="there is no such option") as raised:
-        SinkOptions.parse(**options, kafka="wrong too, but that is not the first thing to say")
-    assert said in str(raised.value)
-    assert "pass-word" not in str(raised.value)
+def test_without_a_name_near_it_all_options_are_named() -> None:
+    said = r"frobnicate='\*\*\*': there is no such option; valid are transactional_id, kafka, database"
+    with pytest.raises(ConfigurationError, match=said):
+        sink(frobnicate="pass-word")
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -90,41 +71,6 @@ def test_what_is_required_is_named(name: str) -> None:
     for options in ({**REQUIRED, name: None}, {key: value for key, value in REQUIRED.items() if key != name}):
         with pytest.raises(ConfigurationError, match=f"{name}=None: it is required; pass {name}="):
             SinkOptions.parse(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"mode": "upsert"}, "it requires upsert_keys"),
-        ({"upsert_keys": ["id"]}, "no effect with mode='append'"),
-        ({"upsert_superseded": "leave_out"}, "it requires an order of the rows with one key"),
-        ({"mode": "upsert", "upsert_keys": ["id"], "upsert_late_rows": "keep_newer"}, "pass upsert_order_by="),
-        ({"mode": "upsert", "upsert_keys": ["id"], "columns": {"total": "1"}}, "add 'id' to columns"),
-        ({"mode": "upsert", "upsert_keys": ["id", "id"]}, "distinct column names; pass upsert_keys=['id']"),
-        ({"mode": "upsrt"}, "did you mean 'upsert'?"),
-        ({"bad_rows": True}, "it must be 'fail' or 'dead_letter'"),
-        ({"columns": {"id": ""}}, "a mapping of table columns"),
-        ({"create_table": "yes"}, "True or False"),
-        ({"batch_attempts_max": 0}, "at least 1"),
-        ({"batch_attempts_max": True}, "a whole number"),
-        ({"lock_timeout_ms": "5s"}, "pass a number ms"),
-        ({"claim_lock_timeout_ms": 31_000}, "not exceed claim_deadline_ms=30000"),
-        ({"state_table": "a", "history_table": "a"}, "it must differ from state_table"),
-        ({"history_table": "kafka_transaction_state_actions"}, "and from kafka_transaction_state_actions"),
-        ({"state_table": 56 * "a"}, "with the suffix _history it must have at most 63 bytes"),
-        ({"reason": "the disk is gone"}, "it must be combined with adopt, accept_loss or accept_replay"),
-        ({"kafka": {"bootstrap.servers": "h", "transaction.timeout.ms": 5_000}}, "below transaction.timeout.ms=5000"),
-        ({"require_tls": True}, "security.protocol=PLAINTEXT has no TLS, and h:9092 is on another machine"),
-        ({"topic": "a b"}, "1 to 249 of the characters"),
-        ({"table": "a.b.c"}, "'table' or 'schema.table'"),
-        ({"driver_port": 65_530}, "the last port would be 65545, above 65535"),
-        ({"on_batch": "print"}, "a function of one argument"),
-    ],
-)
-def test_contradictions_and_bad_values_are_refused(options: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        sink(**options)
-    assert said in str(raised.value)
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "complete", "truncate"])
@@ -168,32 +114,21 @@ def test_the_layout_is_what_a_reader_of_both_sides_needs() -> None:
     assert RecoveryOptions.parse(**recovery, reason="looking").layout is None
 
 
-def test_what_is_named_as_lost_is_a_part_of_adopting() -> None:
-    """C5: alone it would say nothing."""
-    assert str(sink(adopt=True, accept_loss="41..43").accept_loss) == "41..43"
-    assert sink(adopt=True).accept_loss is None
-    with pytest.raises(ConfigurationError, match=r"accept_loss='41\.\.43': it must be combined with adopt"):
-        sink(accept_loss="41..43")
-    with pytest.raises(ConfigurationError, match="accept_loss='all'"):
-        sink(adopt=True, accept_loss="all")
-
-
-def test_recovery_takes_its_own_options_only() -> None:
-    recovery = {name: value for name, value in REQUIRED.items() if name != "table"}
-    assert RecoveryOptions.parse(**recovery, adopt=True).adopt
-    with pytest.raises(ConfigurationError, match="there is no such option"):
-        RecoveryOptions.parse(**REQUIRED)
-    with pytest.raises(ConfigurationError, match="the name here is 'decision'"):
-        RecoveryOptions.parse(**recovery, accept_replay=5)
-    with pytest.raises(ConfigurationError, match="did you mean 'accept_replay'"):
-        sink(acceptReplay=5)
-
-
-def test_a_replay_is_accepted_by_the_name_of_its_batch() -> None:
-    """A7: a flag that is left on would accept the next one too. True would else be taken for batch 1."""
-    assert sink(accept_replay=0).accept_replay == 0
-    with pytest.raises(ConfigurationError, match="it must be a whole number"):
-        sink(accept_replay=True)
+def test_options_of_keys_go_together() -> None:
+    options = sink(
+        topic="orders",
+        mode="upsert",
+        upsert_keys=["id"],
+        delete_when="op = 'd'",
+        tombstones=True,
+        update_columns=["a"],
+        upsert_where="true",
+    )
+    [lane] = options.lanes
+    assert lane.rows is not None
+    assert lane.records is not None
+    assert (lane.rows.delete_when, lane.records.tombstone_when) == ("op = 'd'", "op = 'd'")
+    assert (lane.rows.update_columns, lane.rows.upsert_where) == (("a",), "true")
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

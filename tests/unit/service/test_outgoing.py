@@ -58,26 +58,6 @@ def test_a_batch_is_cut_where_it_would_become_too_large() -> None:
     assert records.digest == encoded(*sent).digest
 
 
-@pytest.mark.parametrize(
-    ("given", "refused"),
-    [
-        ({"topic": "no topic"}, "topic"),
-        ({"key": 7}, "key"),
-        ({"value": {"a": 1}}, "value"),
-        ({"headers": [(b"name", b"")]}, "headers"),
-        ({"headers": {"id": "a name of two letters, which is no name and value"}}, "headers"),
-        ({"headers": None}, "headers"),
-        ({"headers": [("name", "value", "more")]}, "headers"),
-        ({"partition": -1}, "partition"),
-    ],
-)
-def test_what_is_no_record_is_refused_by_name(given: dict[str, Any], refused: str) -> None:
-    values: dict[str, Any] = {"topic": "x", "key": "k", "value": "v", **given}
-    with pytest.raises(ConfigurationError) as caught:
-        OutgoingRecord.of(values.pop("topic"), values.pop("key"), values.pop("value"), **values)
-    assert caught.value.option == refused
-
-
 def test_a_partition_that_the_topic_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="has 3 partitions"):
         encoded(OutgoingRecord.of("abc", None, None, partition=3))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from spark_2pc_sink import AsyncDualWrite, DualWrite
 from spark_2pc_sink.errors import InDoubtError, KafkaTimeoutError, LocalProtocolError
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.service import service as module
@@ -16,6 +18,16 @@ from spark_2pc_sink.service.id_pool import IdPool
 from spark_2pc_sink.service.service import Service, TopicSizes
 from tests.unit.kafka.support import PAIR
 from tests.unit.service.worlds import OPTIONS
+from tools.reference_pages.options import service_reference
+
+
+@pytest.mark.parametrize("public", [DualWrite, AsyncDualWrite])
+def test_the_signature_has_every_option_with_its_default(public: type[Any]) -> None:
+    written = {
+        name: None if item.default is item.empty else repr(item.default)
+        for name, item in signature(public).parameters.items()
+    }
+    assert written == {row.names[0]: row.default for row in service_reference()}
 
 
 class Pool:

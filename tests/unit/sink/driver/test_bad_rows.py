@@ -10,7 +10,6 @@ from spark_2pc_sink.errors import (
     InDoubtError,
     RecordTooLargeError,
 )
-from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from tests.unit.sink.driver.batch_jobs import Job, started
 
@@ -50,50 +49,12 @@ def test_batches_with_bad_rows_are_no_claims(job: Job, found_by: str, transactio
     assert (job.row().generation, job.store.read_actions("orders", last=9)) == (generation, actions)
 
 
-def test_an_error_of_no_single_row_fails_the_batch(job: Job) -> None:
-    """As without dead letters."""
-    work = job.work(fail_copy=[REFUSED], searches=[0])
-    with pytest.raises(ConstraintError):
-        job.driver.write(0, work)
-    assert job.store.committed == []
-    assert job.row().status == "none"
-
-
 def test_bad_rows_are_not_looked_for_without_end(job: Job) -> None:
     """Where each attempt meets another one."""
     work = job.work(fail_copy=[REFUSED] * 20, searches=[1] * 20)
     with pytest.raises(ConstraintError):
         job.driver.write(0, work)
     assert work.log.count("search") == 8
-
-
-def test_a_skip_is_compared_without_the_rows_that_were_left_out(job: Job) -> None:
-    """They are in the dead letters: it does not look for bad rows again."""
-    job.driver.write(0, job.work())
-    work = job.work(dead_letters=1)
-    assert job.driver.write(0, work).placement is Placement.SKIP
-    assert work.log == ["recall", "reread"]
-
-
-def test_a_resend_leaves_out_what_was_left_out(job: Job) -> None:
-    """Whatever it fails with, it never searches: the database has decided which rows are left out."""
-    timed_out: list[Step] = []
-
-    def time_out(step: Step) -> None:
-        if step is Step.DECIDE and not timed_out:
-            timed_out.append(step)
-            job.kafka.time_out()
-
-    job.on_step = time_out
-    work = job.work(fail_copy=[REFUSED], searches=[1], dead_letters=1)
-    job.driver.write(0, work)
-    assert job.row().status == "done"
-    assert work.log == [
-        *("produce", "copy", "close", "search"),
-        *("produce", "copy", "close"),
-        *("recall", "produce", "close"),
-    ]
-    assert work.tickets[-1].kafka_only
 
 
 def test_a_resend_that_meets_a_bad_row_fails(job: Job) -> None:

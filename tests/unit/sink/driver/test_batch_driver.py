@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ from spark_2pc_sink.errors import (
     DatabaseUnreachableError,
     HaltCause,
     InDoubtError,
-    StateStoreError,
-    SupersededError,
     TransactionExpiredError,
     UnstorableValueError,
 )
@@ -74,16 +71,6 @@ def test_nothing_is_open_in_the_database_until_rows_need_it(job: Job) -> None:
     assert begun == [Step.PREPARE, Step.BEGIN]
 
 
-def test_the_next_transaction_uses_the_pair_that_end_txn_answered(job: Job) -> None:
-    """KIP-890: no InitProducerId between transactions."""
-    job.driver.write(0, job.work())
-    job.kafka.calls.clear()
-    work = job.work()
-    job.driver.write(1, work)
-    assert "init" not in job.kafka.calls
-    assert work.tickets[0].producer == ProducerIdAndEpoch(0, 1)
-
-
 def test_a_decided_batch_cannot_be_aborted() -> None:
     """A2: after the decision there is no way back, by type: of all steps only the completing one takes such a batch."""
     taken_by = {
@@ -108,37 +95,6 @@ def test_an_error_after_the_decision_undoes_nothing(job: Job) -> None:
     assert work.log == ["produce", "copy", "close"]
     assert (len(job.kafka.committed), job.kafka.aborted) == (1, [])
     assert job.row().status == "done"
-
-
-def fail_over(job: Job, behind: StateRow) -> None:
-    """The database fails over to a standby whose state row is ``behind``; claims were not lost."""
-    job.store._rows[ID] = replace(behind, generation=job.row().generation)
-
-
-@pytest.mark.parametrize(
-    ("records", "first", "again"),
-    [(3, HaltCause.COMMITS_LOST, HaltCause.GAP), (0, HaltCause.DATABASE_BEHIND, HaltCause.DATABASE_BEHIND)],
-)
-def test_a_decision_that_the_database_lost_lets_no_batch_follow_it(
-    job: Job, records: int, first: HaltCause, again: HaltCause
-) -> None:
-    """C5: neither a decision nor an empty batch; and the next start halts again."""
-    job.driver.write(0, job.work())
-    behind = job.row()
-    job.driver.write(1, job.work())
-    job.on_step = lambda step: fail_over(job, behind) if step is Step.PRODUCE else None
-    with halts(first):
-        job.driver.write(2, job.work(rows=records, records=records))
-    assert job.kafka.committed == [ProducerIdAndEpoch(0, 0), ProducerIdAndEpoch(0, 1)]
-    assert job.row().batch_id == 0
-    restarted = Job(sides=job, run_id="again")
-
-    def start_again() -> None:
-        restarted.driver.recover()
-        restarted.driver.write(2, restarted.work())
-
-    with halts(again):
-        start_again()
 
 
 @pytest.mark.parametrize("error", [BatchRetryError(reason="a task ran again"), RuntimeError("an executor was lost")])
@@ -178,22 +134,6 @@ def test_counts_that_differ_abort_the_attempt(job: Job, rows: int, records: int,
         job.driver.write(0, work)
     assert job.kafka.committed == []
     assert job.store.committed == []
-
-
-def test_a_driver_superseded_while_its_tasks_ran_decides_nothing(job: Job) -> None:
-    """C2: the conditional update of the state row is the last word."""
-    newer = Job(sides=job, run_id="newer")
-
-    def take_over(step: Step) -> None:
-        if step is Step.PREPARE:
-            newer.driver.recover()
-
-    job.on_step = take_over
-    with pytest.raises(SupersededError):
-        job.driver.write(0, job.work())
-    assert job.store.committed == []
-    assert newer.driver.write(0, newer.work()).placement is Placement.RUN
-    assert len(job.kafka.committed) == 1
 
 
 def test_an_empty_batch_has_no_transaction(job: Job) -> None:
@@ -287,21 +227,6 @@ def test_a_database_that_restarts_is_waited_for(job: Job) -> None:
 
     job.store.claim = unreachable  # type: ignore[method-assign]
     assert job.driver.write(0, job.work(fail=[RuntimeError("lost")])).attempts == 2
-
-
-def test_a_database_that_restarts_between_batches_is_waited_for(job: Job) -> None:
-    """C11: a query does not end because nothing was under way when its connection broke."""
-    job.driver.write(0, job.work())
-    generation, check = job.row().generation, job.store.check_generation
-
-    def broken(transactional_id: str, generation: int) -> StateRow:
-        job.store.check_generation = check  # type: ignore[method-assign]
-        raise StateStoreError(operation="read", detail="server closed the connection unexpectedly")
-
-    job.store.check_generation = broken  # type: ignore[method-assign]
-    assert job.driver.write(1, job.work()).attempts == 1
-    assert (job.row().batch_id, job.row().generation) == (1, generation + 1)
-    assert len(job.kafka.committed) == 2
 
 
 @pytest.mark.parametrize("decided", [False, True])

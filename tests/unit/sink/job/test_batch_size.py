@@ -19,7 +19,6 @@ from spark_2pc_sink.sink.job.batch_size import (
     ArrowBatchSize,
     SmallBatches,
 )
-from spark_2pc_sink.sink.job.classic_query import is_plain_plan
 from spark_2pc_sink.sink.job.task_plan import TaskReceipt, TaskResults
 
 SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -146,45 +145,3 @@ def test_a_slow_batch_in_one_task_is_not_soon_repeated() -> None:
         assert not batches.expected
         note_small(batches)
     assert batches.expected
-
-
-class Plan:
-    """A plan of Spark, as py4j shows it."""
-
-    def __init__(self, name: str, *below: Plan) -> None:
-        self._name = name
-        self._below = below
-
-    def getClass(self) -> Plan:  # noqa: N802 - Java's name
-        return self
-
-    def getSimpleName(self) -> str:  # noqa: N802 - Java's name
-        return self._name
-
-    def children(self) -> Plan:
-        return self
-
-    def size(self) -> int:
-        return len(self._below)
-
-    def apply(self, index: int) -> Plan:
-        return self._below[index]
-
-
-def plan(*names: str) -> Any:
-    found = Plan(names[-1])
-    for name in reversed(names[:-1]):
-        found = Plan(name, found)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("names", "straight"),
-    [
-        (("Project", "SubqueryAlias", "LogicalRDD"), True),
-        (("Project", "Filter", "LogicalRDD"), False),
-        (("Project", "LocalRelation"), False),
-    ],
-)
-def test_rows_come_straight_through_selects_alone(names: tuple[str, ...], straight: bool) -> None:
-    assert is_plain_plan(plan(*names)) is straight

@@ -125,24 +125,12 @@ def execution(
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("kafka.bootstrap.servers", r"pass kafka=\{'bootstrap\.servers': …\} to DualWriteSink"),
-        ("includeHeaders", "pass headers= to DualWriteSink"),
-    ],
-)
-def test_options_of_spark_s_kafka_sink_are_refused_and_those_that_are_meant_named(name: str, meant: str) -> None:
-    with pytest.raises(ConfigurationError, match=meant):
-        check_query(execution(options=("checkpointLocation", name)))
-    check_options(["checkpointLocation", "maxFilesPerTrigger"])
-
-
-@pytest.mark.parametrize(
     ("running", "option"),
     [(execution(ASYNC), "asyncProgressTrackingEnabled"), (execution(trigger=REAL_TIME), "trigger")],
 )
 def test_triggers_without_ends_of_batches_are_refused(running: Any, option: str) -> None:
     """A13: several batches would come back as one."""
+    check_options(["checkpointLocation", "maxFilesPerTrigger"])
     with pytest.raises(ConfigurationError) as refused:
         check_query(running)
     assert refused.value.option == option

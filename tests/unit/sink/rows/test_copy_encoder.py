@@ -7,7 +7,6 @@ import re
 import struct
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -96,15 +95,6 @@ def test_all_rows_of_all_batches_arrive_in_order() -> None:
     assert [row[0] for row in rows] == [struct.pack(">q", number) for number in range(60 * 700)]
 
 
-def test_batches_may_be_slices() -> None:
-    whole = batch_of(["a", None, "", "d"])
-    assert encoded(TEXT, whole.slice(1, 2), whole.slice(3)) == [
-        (struct.pack(">q", 101), None),
-        (struct.pack(">q", 102), b""),
-        (struct.pack(">q", 103), b"d"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("spark_type", "base_type", "values"),
     [
@@ -135,51 +125,6 @@ def test_reader_puts_rows_together_in_pieces_of_bounded_size() -> None:
 
 NUMERIC_10_2: dict[str, Any] = {"type_name": "numeric(10,2)", "type_modifier": (10 << 16 | 2) + 4}
 INVALID = pa.array([b"fine", b"\xff"], pa.binary()).view(pa.string())
-
-
-@pytest.mark.parametrize(
-    ("plan", "values", "shown", "rule"),
-    [
-        (TEXT, ["fine", "a\x00b"], r"'a\x00b'", "no NUL character"),
-        (TEXT, INVALID, r"b'\xff'", "not valid UTF-8"),
-        (plan_for(t.StringType(), "uuid"), [None, "123"], "'123'", "not a uuid"),
-        (
-            plan_for(t.LongType(), "numeric", **NUMERIC_10_2),
-            [99_999_999, -100_000_000],
-            "-100000000",
-            "out of the range of numeric(10,2)",
-        ),
-        (
-            plan_for(t.DecimalType(12, 3), "numeric", **NUMERIC_10_2),
-            pa.array([Decimal("1.250"), Decimal("1.255")], pa.decimal128(12, 3)),
-            "1.255",
-            "fit numeric(10,2) without losing digits",
-        ),
-        (
-            plan_for(t.TimestampNTZType(), "timestamp", type_name="timestamp(3)", type_modifier=3),
-            pa.array([dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, 0, 0, 0, 1)], pa.timestamp("us")),  # noqa: DTZ001
-            "2020-01-01 00:00:00.000001",
-            "timestamp(3) would round",
-        ),
-        (
-            plan_for(t.ArrayType(t.StringType()), "text", is_array=True, element_oid=25),
-            pa.array([["fine", None], [None, "fine", "\x00"]]),
-            r"'\x00'",
-            "no NUL character",
-        ),
-    ],
-)
-def test_value_that_cannot_be_stored_is_refused_with_its_row(
-    plan: ColumnPlan, values: Any, shown: str, rule: str
-) -> None:
-    encoder = CopyEncoder(replace(plan.copy_plan, row_key="id"))
-    with pytest.raises(UnstorableValueError) as caught:
-        encoder.encode(batch_of(values))
-    error = caught.value
-    assert (error.column, error.row_key, error.value) == ("x", "id=101", shown)
-    assert rule in error.rule
-    assert encoder.rows == 0
-    assert encoder.finish() == b"", "something of the batch was encoded"
 
 
 def test_row_is_told_by_its_upsert_key_or_its_number() -> None:

@@ -73,8 +73,3 @@ def test_a_text_of_another_collation_is_refused() -> None:
     collated.collation = "UNICODE_CI"
     with pytest.raises(ConfigurationError, match=r"UNICODE_CI.*COLLATE UTF8_BINARY"):
         order_column(collated)
-
-
-def test_a_type_without_one_order_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"upsert_order_by.*whose order is the same everywhere"):
-        order_column(t.ArrayType(t.LongType()))

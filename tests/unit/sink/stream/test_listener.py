@@ -358,35 +358,6 @@ def test_a_task_that_is_lost_before_its_end_may_run_again(vanished: bool) -> Non
         assert attempt.failure is None
 
 
-def test_a_task_that_is_lost_after_its_frames_were_released_fails_the_attempt(attempt: StreamAttempt) -> None:
-    task = RawTask(attempt.address)
-    for number in (1, 2):
-        task.send(FrameKind.ROWS, bytes(MIB), number=number)
-    assert isinstance(attempt.take(FrameKind.ROWS, 20), Released)
-    task.socket.close()
-    with pytest.raises(BatchRetryError, match="lost the connection to attempt 0 of task 0"):
-        wait_until(lambda: attempt.take(FrameKind.ROWS, 0.1) is None and False, deadline_s=20, what="the loss")
-
-
-def test_of_two_attempts_of_a_task_the_newer_one_is_taken_whole(attempt: StreamAttempt) -> None:
-    with TaskStream(attempt.address, 0, 1) as old, TaskStream(attempt.address, 0, 2) as new:
-        for stream, row in ((old, b"old"), (new, b"new")):
-            stream.rows(0, row, 1)
-        with pytest.raises(
-            BatchRetryError, match=r"a newer attempt of task 0 has started|attempt 1 of task 0 was replaced"
-        ):
-            old.finish()
-        new.finish()
-    said = "attempt 1 of task 0 was replaced by attempt 2"
-    with pytest.raises(BatchRetryError, match=said), TaskStream(attempt.address, 0, 1) as late:
-        late.finish()
-    found = attempt.take(FrameKind.ROWS, 20)
-    assert isinstance(found, Released)
-    assert (bytes(found.frame.payload), found.sender.task_attempt) == (b"new", 2)
-    assert attempt.take(FrameKind.ROWS, 0) is None
-    assert attempt.failure is None
-
-
 # --- ports and leftovers -----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,249 @@
+"""What refusals say: calls and their messages are in messages.txt, ``python -m tests.unit.test_messages --write``.
+
+A person reads a refusal once and has to find the value, the rule and a remedy in it. Other tests go by the class of an
+error and the option that it names. The same commit that changes a sentence changes the file, whose diff shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import textwrap
+import traceback
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+
+from spark_2pc_sink import DualWrite, DualWriteSink, PreparedTxnState, Records, Rows, cli
+from spark_2pc_sink.cli.options import ENVIRONMENT
+from spark_2pc_sink.cli.serving import host_and_port
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import BatchRange, check_transactional_id
+from spark_2pc_sink.logins.msk import msk_iam
+from spark_2pc_sink.logins.tokens import token_source
+from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, SinkOptions, TableName
+from spark_2pc_sink.options.database import PasswordCommand, parse_database_url
+from spark_2pc_sink.options.names import check_topic
+from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
+from spark_2pc_sink.options.sink import BadRowLimit
+from spark_2pc_sink.options.sources import read_environment, read_properties_file, read_toml_file
+from spark_2pc_sink.producer import TransactionalWriter
+from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema
+from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, protobuf_encoder
+from spark_2pc_sink.service.outgoing import OutgoingRecord
+from spark_2pc_sink.sink.check.check import TableFacts, guarantee
+from spark_2pc_sink.sink.check.findings import Finding
+from spark_2pc_sink.sink.check.kafka_rules import TopicRight
+from spark_2pc_sink.sink.check.kafka_side import CheckedTopic, Trial
+from spark_2pc_sink.sink.job.classic_query import check_query
+from spark_2pc_sink.sink.records.record_columns import KEY, PARTITION, VALUE
+from spark_2pc_sink.sink.records.record_columns import TOPIC as TOPIC_COLUMN
+from spark_2pc_sink.sink.rows.catalog import TargetTable
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, order_column, plan_columns
+from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.rows.create_table import create_table_ddl
+from tests.unit.options.test_sink_options import REQUIRED
+from tests.unit.serialisation.test_schemas import given_order, record, struct
+from tests.unit.sink.check.test_check_rules import DATABASE, KAFKA, TOPIC, of_database, of_kafka, options
+from tests.unit.sink.job.test_queries import execution
+from tests.unit.sink.job.test_tasks import partitions_of
+from tests.unit.sink.rows.test_column_plan import KEYED, column, numeric, planned, table
+from tests.unit.sink.rows.test_copy_encoder import batch_of, plan_for
+
+FILE: Final = Path(__file__).with_name("messages.txt")
+#: In no form of an error.
+SECRET: Final = "pass-word"
+#: What calls name, beside what is below.
+NAMES: Final[dict[str, Any]] = {
+    each.__name__.replace("pyarrow", "pa"): each
+    for each in (
+        *(BadRowLimit, BatchRange, PasswordCommand, PreparedTxnState, Records, Rows, SchemaRegistryOptions, TableName),
+        *(TransactionalWriter, check_topic, check_transactional_id, column, compiled_message, create_table_ddl),
+        *(derived_schema, derived_text, given_order, host_and_port, msk_iam, numeric, order_column, parse_database_url),
+        *(CheckedTopic, TableFacts, TopicRight, Trial, check_query, execution, pa, plan_for, planned, protobuf_encoder),
+        *(read_environment, record, table),
+    )
+}
+SERVERS: Final = {"bootstrap.servers": "h:9092"}
+UPSERT: Final[dict[str, Any]] = {"mode": "upsert", "upsert_keys": ["id"]}
+IGNORE: Final[dict[str, Any]] = {"mode": "insert_ignore", "upsert_keys": ["id"]}
+SCRAM: Final = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "shop",
+    "sasl.password": SECRET,
+}
+#: Without a user.
+OTHER_SCRAM: Final = SCRAM | {"sasl.username": None, "sasl.password": None}
+OAUTH: Final = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+OIDC: Final = OAUTH | {
+    "sasl.oauthbearer.method": "OIDC",
+    "sasl.oauthbearer.token.endpoint.url": "https://login.example.org/token",
+    "sasl.oauthbearer.client.id": "orders",
+    "sasl.oauthbearer.client.secret": SECRET,
+}
+JAAS: Final = "org.apache.kafka.common.security.{} required {};"
+
+
+class SaidError(Exception):
+    """What a command or a check has said."""
+
+
+def sink(**given: Any) -> None:
+    SinkOptions.parse(**{**REQUIRED, **given})
+
+
+def recovery(**given: Any) -> None:
+    RecoveryOptions.parse(**{name: value for name, value in REQUIRED.items() if name != "table"}, **given)
+
+
+def service(**given: Any) -> None:
+    DualWrite(**{"transactional_id": "shop", "kafka": SERVERS, "database": "postgresql://h/d", **given})
+
+
+def kafka(properties: dict[str, Any]) -> KafkaOptions:
+    return KafkaOptions.parse(SERVERS | {name: value for name, value in properties.items() if value is not None})
+
+
+def toml(text: str, **variables: str) -> None:
+    Path("sink.toml").write_text(text)
+    read_toml_file(Path("sink.toml"), variables)
+
+
+def from_toml(line: str) -> None:
+    head = 'transactional_id = "orders"\ndatabase = "postgresql://job@h/shop"\ntable = "orders"\n'
+    Path("sink.toml").write_text(f'{head}{line}\n[kafka]\nbootstrap.servers = "h:9092"\n')
+    with mock.patch.dict(os.environ, {"PASSWORD": SECRET, "NUMBER": "-70915"}):
+        DualWriteSink.from_toml("sink.toml")
+
+
+def from_env(**variables: str) -> None:
+    given = {"DATABASE": "postgresql://job@h/shop", "KAFKA_BOOTSTRAP_SERVERS": "h:9092", "TABLE": "t", **variables}
+    with mock.patch.dict(os.environ, {f"SHOP_{name}": text for name, text in given.items()}):
+        DualWriteSink.from_env(prefix="SHOP_")
+
+
+def properties(content: str) -> None:
+    Path("client.properties").write_text(content)
+    read_properties_file(Path("client.properties"), option="--config")
+
+
+def outgoing(**given: Any) -> None:
+    named = {"topic": "x", "key": "k", "value": "v", **given}
+    OutgoingRecord.of(named.pop("topic"), named.pop("key"), named.pop("value"), **named)
+
+
+def token(options: dict[str, Any]) -> None:
+    source = token_source(kafka(OAUTH | options))
+    assert source is not None
+    source.token()
+
+
+def columns(*names: str, target: TargetTable) -> None:
+    plan_columns([(name, t.LongType()) for name in names], target)
+
+
+def upsert(*keys: str) -> None:
+    plan_columns([(name, t.LongType()) for name in "abc"], KEYED, upsert_keys=keys)
+
+
+def avro(kind: Any, schema: Any) -> None:
+    avro_encoder(struct("f", kind), schema)
+
+
+def copied(plan: ColumnPlan, values: Any) -> None:
+    """Rows, of which none is encoded."""
+    encoder = CopyEncoder(replace(plan.copy_plan, row_key="id"))
+    try:
+        encoder.encode(batch_of(values))
+    finally:
+        assert (encoder.rows, encoder.finish()) == (0, b"")
+
+
+def placed(**columns: Any) -> None:
+    names = {"key": KEY, "partition": PARTITION, "topic": TOPIC_COLUMN}
+    partitions_of("orders", {VALUE: [b"v"] * 3, **{names[name]: values for name, values in columns.items()}})
+
+
+def password(code: str) -> None:
+    PasswordCommand(shlex.join([sys.executable, "-c", code]), 30)()
+
+
+def checked(findings: list[Finding]) -> None:
+    raise SaidError("\n".join(f"{each.level}: {each.subject}: {each.text}; {each.remedy}" for each in findings))
+
+
+def cluster(**changed: Any) -> None:
+    checked(of_kafka(replace(KAFKA, **changed)))
+
+
+def topic(**changed: Any) -> None:
+    cluster(topics=(replace(TOPIC, **changed),))
+
+
+def letters(**configs: str) -> None:
+    own = {"max.message.bytes": configs["bytes"], "cleanup.policy": configs.get("cleanup", "delete")}
+    bad = replace(TOPIC, name="bad", configs={**(TOPIC.configs or {}), **own})
+    checked(of_kafka(replace(KAFKA, topics=(TOPIC, bad)), bad_rows="dead_letter", dead_letter_topic="bad"))
+
+
+def database(**changed: Any) -> None:
+    checked(of_database(replace(DATABASE, **changed)))
+
+
+def promise(**changed: Any) -> None:
+    raise SaidError(guarantee(options(), replace(KAFKA, **changed), DATABASE))
+
+
+def spark_2pc(words: str) -> None:
+    """A command, beside the file orders.toml."""
+    Path("orders.toml").write_text(
+        'transactional_id = "orders"\ndatabase = "postgresql://h/d"\ntable = "orders"\n'
+        '[kafka]\nbootstrap.servers = "h:1"\n'
+    )
+    printed = StringIO()
+    with redirect_stderr(printed):
+        code = cli.main(shlex.split(words))
+    raise SaidError(f"exit code {code}: {printed.getvalue().splitlines()[-1]}")
+
+
+def said(call: str) -> str:
+    """What is said of a call; with the class of the error where it is no `ConfigurationError`."""
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - which class it has is a part of what is compared
+        eval(call, NAMES | globals())  # noqa: S307 - a line of our own file
+    error = refused.value
+    assert SECRET not in "".join([*traceback.format_exception(error), repr(error)]), call
+    text = getattr(error, "sentence", str(error))
+    return text if isinstance(error, ConfigurationError | SaidError) else f"{type(error).__name__}: {text}"
+
+
+def lines() -> Iterator[str]:
+    """The file as it would be written now."""
+    for line in FILE.read_text().splitlines():
+        if not line.startswith("    "):
+            yield line
+            if line and not line.startswith("#"):
+                yield from textwrap.indent(said(line), "    ").splitlines()
+
+
+def test_each_refusal_says_what_the_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    assert list(lines()) == FILE.read_text().splitlines()
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["--write"]:
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)
+        FILE.write_text("\n".join(lines()) + "\n")

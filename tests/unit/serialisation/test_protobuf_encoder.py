@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-from google.protobuf.message import Message as LibraryMessage
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +32,7 @@ from spark_2pc_sink.serialisation.columns import NotEncodableError
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, protobuf_encoder
 from tests.unit.serialisation.types import column, values_of
 
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 IMPLICIT = """syntax = "proto3";
 message Value {
   int64 f0 = 1;
@@ -97,58 +97,20 @@ def rows_of(kind: StructType) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(parts)
 
 
-def fill(message: LibraryMessage, kind: StructType, row: dict[str, Any]) -> LibraryMessage:
-    """The same row by Google's runtime."""
-    message.SetInParent()
-    for field in kind.fields:
-        value, of = row[field.name], field.dataType
-        if isinstance(of, ArrayType):
-            for each in value:
-                _add(getattr(message, field.name), of.elementType, each)
-        elif isinstance(of, MapType):
-            for key, each in value:
-                _put(getattr(message, field.name), key, of.valueType, each)
-        elif value is not None:
-            _set(message, field.name, of, value)
-    return message
-
-
-def _set(message: Any, name: str, kind: DataType, value: Any) -> None:
+def as_given(kind: DataType, value: Any) -> Any:
+    """As Google's runtime takes it."""
     if isinstance(kind, StructType):
-        fill(getattr(message, name), kind, value)
-    elif isinstance(kind, (TimestampType, DateType)):
-        _moment(getattr(message, name), value)
-    else:
-        setattr(message, name, _plain(kind, value))
-
-
-def _add(repeated: Any, kind: DataType, value: Any) -> None:
-    if isinstance(kind, StructType):
-        fill(repeated.add(), kind, value)
-    elif isinstance(kind, (TimestampType, DateType)):
-        _moment(repeated.add(), value)
-    else:
-        repeated.append(_plain(kind, value))
-
-
-def _put(entries: Any, key: Any, kind: DataType, value: Any) -> None:
-    if isinstance(kind, StructType):
-        fill(entries[key], kind, value)
-    elif isinstance(kind, (TimestampType, DateType)):
-        _moment(entries[key], value)
-    else:
-        entries[key] = _plain(kind, value)
-
-
-def _moment(message: Any, value: Any) -> None:
-    message.SetInParent()
-    if isinstance(value, dt.datetime):
-        message.FromDatetime(value)
-    else:
-        message.year, message.month, message.day = value.year, value.month, value.day
-
-
-def _plain(kind: DataType, value: Any) -> Any:
+        parts = {field.name: (field.dataType, value[field.name]) for field in kind.fields}
+        return {name: as_given(of, part) for name, (of, part) in parts.items() if part is not None}
+    if isinstance(kind, ArrayType):
+        return [as_given(kind.elementType, each) for each in value]
+    if isinstance(kind, MapType):
+        return {key: as_given(kind.valueType, each) for key, each in value}
+    if isinstance(kind, TimestampType):
+        seconds, microseconds = divmod((value - EPOCH) // dt.timedelta(microseconds=1), 1_000_000)
+        return {"seconds": seconds, "nanos": microseconds * 1_000}
+    if isinstance(kind, DateType):
+        return {"year": value.year, "month": value.month, "day": value.day}
     return format(value, "f") if isinstance(kind, DecimalType) else value
 
 
@@ -160,7 +122,7 @@ def test_bytes_are_those_of_the_runtime(kind: StructType, data: st.DataObject) -
     message = compiled(derived_text(kind, "shop.Order"))
     found = protobuf_encoder(kind, message).body(column(kind, rows)).to_pylist()
     of = GetMessageClass(message)
-    made = [fill(of(), kind, row) for row in rows]
+    made = [of(**as_given(kind, row)) for row in rows]
     assert list(map(of.FromString, found)) == made
     assert list(map(len, found)) == [len(each.SerializeToString()) for each in made]
     if kind is not MAPS:

@@ -18,37 +18,25 @@ from spark_2pc_sink.sink.records.record_json import (
     OFFSET_SECONDS,
     TIME_PARSER,
     TIME_ZONE,
+    JsonField,
     json_fields,
     json_values,
 )
 
 UTC = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
-SCHEMA = t.StructType(
-    [
-        t.StructField("id", t.LongType()),
-        t.StructField('na"me', t.StringType()),
-        t.StructField("amount", t.DecimalType(12, 2)),
-        t.StructField("at", t.TimestampType()),
-        t.StructField("local", t.TimestampNTZType()),
-        t.StructField("day", t.DateType()),
-        t.StructField("express", t.BooleanType()),
-    ]
-)
-ARROW = pa.schema(
-    [
-        ("id", pa.int64()),
-        ('na"me', pa.string()),
-        ("amount", pa.decimal128(12, 2)),
-        ("at", pa.timestamp("us", tz="UTC")),
-        ("local", pa.timestamp("us")),
-        ("day", pa.date32()),
-        ("express", pa.bool_()),
-    ]
-)
-
-
-def fields(schema: t.StructType = SCHEMA, settings: dict[str, str] = UTC) -> Any:
-    return json_fields(schema, settings)
+#: Columns, by their types of Spark and of Arrow.
+COLUMNS: dict[str, tuple[t.DataType, Any]] = {
+    "id": (t.LongType(), pa.int64()),
+    'na"me': (t.StringType(), pa.string()),
+    "amount": (t.DecimalType(12, 2), pa.decimal128(12, 2)),
+    "at": (t.TimestampType(), pa.timestamp("us", tz="UTC")),
+    "local": (t.TimestampNTZType(), pa.timestamp("us")),
+    "day": (t.DateType(), pa.date32()),
+    "express": (t.BooleanType(), pa.bool_()),
+}
+SCHEMA = t.StructType([t.StructField(name, kind) for name, (kind, _) in COLUMNS.items()])
+FIELDS: Any = json_fields(SCHEMA, UTC)
+ARROW = pa.schema([(name, kind) for name, (_, kind) in COLUMNS.items()])
 
 
 def batch(rows: list[tuple[Any, ...]], schema: pa.Schema = ARROW) -> pa.RecordBatch:
@@ -56,7 +44,7 @@ def batch(rows: list[tuple[Any, ...]], schema: pa.Schema = ARROW) -> pa.RecordBa
 
 
 def values(rows: list[tuple[Any, ...]]) -> list[bytes]:
-    made: list[bytes] = json_values(batch(rows), fields()).to_pylist()
+    made: list[bytes] = json_values(batch(rows), FIELDS).to_pylist()
     return made
 
 
@@ -108,24 +96,23 @@ def test_a_slice_and_large_types_make_the_same(rows: list[tuple[Any, ...]], data
         ]
     )
     start = data.draw(st.integers(0, len(rows) - 1))
-    cut = json_values(batch(rows, large).slice(start), fields())
+    cut = json_values(batch(rows, large).slice(start), FIELDS)
     assert cut.to_pylist() == values(rows)[start:]
 
 
-def one(kind: t.DataType, **more: Any) -> t.StructType:
-    return t.StructType([t.StructField("c", kind, **more)])
-
-
-MADE = "_2pc_json_0"
-
-
 @pytest.mark.parametrize(
-    "schema",
+    "field",
     [
-        one(t.IntegerType(), metadata={"EXISTS_DEFAULT": "1"}),
-        t.StructType([t.StructField("c", t.IntegerType()), t.StructField("c", t.IntegerType())]),
+        [t.StructField("c", t.IntegerType(), metadata={"EXISTS_DEFAULT": "1"})],
+        [t.StructField("c", t.IntegerType())] * 2,
     ],
     ids=["a column's default", "two of a name"],
 )
-def test_what_is_left_to_spark(schema: t.StructType) -> None:
-    assert fields(schema) is None
+def test_what_is_left_to_spark(field: list[t.StructField]) -> None:
+    assert json_fields(t.StructType(field), UTC) is None
+
+
+def test_bytes_are_base64_without_line_breaks() -> None:
+    rows = pa.record_batch({"c": pa.array([b"x" * 60], pa.binary())})
+    made = json_values(rows, (JsonField("c", "BinaryType", None, False),)).to_pylist()
+    assert made == [b'{"c":"' + b"eHh4" * 20 + b'"}']

@@ -142,7 +142,7 @@ ROWS = st.integers(0, 300).flatmap(
 
 @given(ROWS, st.none() | st.integers(0, 5))
 def test_exactly_the_bad_rows_are_found(case: tuple[int, set[int]], most: int | None) -> None:
-    """Each with its own refusal; the others are kept, once, in their order. Of too many, one beyond the limit is found."""
+    """Each with its own refusal, up to one beyond the limit; the others are kept, once, in their order."""
     count, bad = case
     bad &= set(range(count))
     table = Table(list(range(count)), bad)

@@ -14,7 +14,7 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.logins.msk import msk_iam
-from spark_2pc_sink.logins.tokens import token_source
+from spark_2pc_sink.logins.tokens import Token, token_source
 from spark_2pc_sink.options import KafkaOptions
 
 
@@ -22,6 +22,19 @@ def signed(token: str) -> tuple[str, dict[str, list[str]]]:
     """The host of the signed URL that a token is, and what the URL says."""
     url = urlsplit(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode())
     return str(url.hostname), parse_qs(url.query)
+
+
+def token_of(function: Any, config: str) -> Token:
+    options = {
+        "bootstrap.servers": "h:9098",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": function,
+        "sasl.oauthbearer.config": config,
+    }
+    source = token_source(KafkaOptions.parse(options))
+    assert source is not None
+    return source.token()
 
 
 @pytest.fixture
@@ -40,18 +53,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 )
 def test_a_token_is_a_signed_url(config: str, key: str) -> None:
     """Named as in a file, so that a command finds the function too."""
-    options = KafkaOptions.parse(
-        {
-            "bootstrap.servers": "h:9098",
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": "OAUTHBEARER",
-            "oauth_cb": "spark_2pc_sink.logins.msk:msk_iam",
-            "sasl.oauthbearer.config": config,
-        }
-    )
-    source = token_source(options)
-    assert source is not None
-    token = source.token()
+    token = token_of("spark_2pc_sink.logins.msk:msk_iam", config)
     host, said = signed(token.value)
     assert host == "kafka.eu-west-1.amazonaws.com"
     assert said["Action"] == ["kafka-cluster:Connect"]
@@ -66,16 +68,8 @@ def test_a_token_is_a_signed_url(config: str, key: str) -> None:
 )
 def test_another_configuration_is_refused(config: str) -> None:
     """At once: no other attempt could help."""
-    options: dict[str, Any] = {
-        "bootstrap.servers": "h:9098",
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "OAUTHBEARER",
-        "oauth_cb": msk_iam,
-    }
-    source = token_source(KafkaOptions.parse(options | ({"sasl.oauthbearer.config": config} if config else {})))
-    assert source is not None
-    with pytest.raises(ConfigurationError, match="for msk_iam must be region=NAME"):
-        source.token()
+    with pytest.raises(ConfigurationError):
+        token_of(msk_iam, config)
 
 
 @pytest.mark.usefixtures("credentials")

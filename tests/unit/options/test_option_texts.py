@@ -27,11 +27,6 @@ def is_text(item: Any) -> bool:
     return "str" in kind and not kind.startswith("Callable") and item.name != "kafka"
 
 
-SINK_TEXTS = [item.name for item in options_of(SinkOptions) if is_text(item)]
-RECOVERY_TEXTS = [item.name for item in fields(RecoveryOptions) if is_text(item)]
-PROPERTIES = [name for name in property_names() if name != "oauth_cb"]
-
-
 def shapes(text: str) -> list[Any]:
     """A text as an option may be given it."""
     return [text, [text], {text: "id"}, {"id": text}]
@@ -77,7 +72,23 @@ def kafka_property(name: str, text: str) -> None:
     refused_or_held(lambda: KafkaOptions.parse({"bootstrap.servers": "h:9092", name: text}))
 
 
-OPTIONS = {sink_option: SINK_TEXTS, recovery_option: RECOVERY_TEXTS, kafka_property: PROPERTIES}
+def records_option(name: str, text: str) -> None:
+    for value in shapes(text):
+        refused_or_held(lambda value=value: Records(**{"topic": "orders", name: value}))
+
+
+def rows_option(name: str, text: str) -> None:
+    for value in shapes(text):
+        refused_or_held(lambda value=value: Rows(**{"table": "orders", name: value}))
+
+
+OPTIONS = {
+    sink_option: [item.name for item in options_of(SinkOptions) if is_text(item)],
+    recovery_option: [item.name for item in fields(RecoveryOptions) if is_text(item)],
+    kafka_property: [name for name in property_names() if name != "oauth_cb"],
+    records_option: [item.name for item in fields(Records) if is_text(item)],
+    rows_option: [item.name for item in fields(Rows) if is_text(item)],
+}
 
 
 @pytest.mark.parametrize("give", OPTIONS, ids=lambda give: give.__name__)
@@ -91,15 +102,6 @@ def test_any_option_refuses_a_text_or_holds_it(give: Any, data: st.DataObject, t
 def test_each_option_refuses_a_text_or_holds_it(give: Any, text: str) -> None:
     for name in OPTIONS[give]:
         give(name, text)
-
-
-@pytest.mark.parametrize("kind", [Records, Rows])
-@given(text=TEXTS, place=st.integers(0, 40))
-def test_an_output(kind: Any, text: str, place: int) -> None:
-    names = [item.name for item in fields(kind) if is_text(item)]
-    required = {"topic": "orders"} if kind is Records else {"table": "orders"}
-    for value in shapes(text):
-        refused_or_held(lambda value=value: kind(**{**required, names[place % len(names)]: value}))
 
 
 @given(text=TEXTS)

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from jdbc_state import StateRow
 from jdbc_state.sessions import Liveness
-from jdbc_state.survey import Survey, UnreadableRow
+from jdbc_state.survey import Survey
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import (
     ConfigurationError,
@@ -45,19 +46,16 @@ HALT = HaltError(
 
 @dataclass
 class FakeWriter:
-    """An id that does what it is told to.
-
-    Attributes:
-        fails: what the next recoveries raise.
-        unfollowed: whether Kafka is found not to have followed.
-    """
+    """An id that does what it is told to."""
 
     transactional_id: str
+    #: What the next recoveries raise.
     fails: list[Exception] = field(default_factory=list)
     unsettled: bool = True
     unnoted_s: float | None = None
     claims: list[StateRow | None] = field(default_factory=list)
     notes: int = 0
+    #: Whether Kafka is found not to have followed.
     unfollowed: bool = False
 
     def recover(self, *, expected: StateRow | None = None) -> None:
@@ -78,32 +76,21 @@ class Lines:
     def __init__(self, *rows: StateRow, alive: dict[str, bool | None] | None = None) -> None:
         self.rows = rows
         self.alive = alive or {}
-        self.unreadable: tuple[UnreadableRow, ...] = ()
-        self.fails: dict[str, list[Exception]] = {}
         self.writers: dict[str, FakeWriter] = {}
         self.closed: list[str] = []
         self.released: list[str] = []
 
     def survey(self) -> Survey:
         drivers = {name: Liveness(alive=alive, detail="a test") for name, alive in self.alive.items()}
-        return Survey(table_exists=True, rows=self.rows, drivers=drivers, unreadable=self.unreadable)
+        return Survey(table_exists=True, rows=self.rows, drivers=drivers, unreadable=())
 
     def make(self, transactional_id: str) -> Any:
-        writer = FakeWriter(transactional_id, self.fails.pop(transactional_id, []))
-        self.writers[transactional_id] = writer
-        lines = self
-
-        class IdHandle:
-            def __init__(self) -> None:
-                self.writer = cast("IdWriter", writer)
-
-            def release(self) -> None:
-                lines.released.append(transactional_id)
-
-            def close(self) -> None:
-                lines.closed.append(transactional_id)
-
-        return IdHandle()
+        writer = self.writers[transactional_id] = FakeWriter(transactional_id)
+        return SimpleNamespace(
+            writer=writer,
+            release=lambda: self.released.append(transactional_id),
+            close=lambda: self.closed.append(transactional_id),
+        )
 
 
 def row(number: int, *, run_id: str | None = "run", age_s: float = 0.0) -> StateRow:
@@ -126,6 +113,13 @@ def pool(lines: Lines, **options: Any) -> Iterator[IdPool]:
         yield made
     finally:
         made.close(limit_s=5)
+
+
+@pytest.fixture
+def busy_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks again at once."""
+    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(module, "SURVEY_INTERVAL_S", 0.01)
 
 
 def names(pool: IdPool) -> list[str]:
@@ -168,12 +162,9 @@ def test_where_sessions_do_not_tell_the_age_of_the_row_does(age_s: float, taken:
         assert names(ids) == [taken]
 
 
-def test_where_sessions_do_not_tell_idle_ids_are_claimed_anew_before_others_take_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("busy_keeper")
+def test_where_sessions_do_not_tell_idle_ids_are_claimed_anew_before_others_take_them() -> None:
     """Else two processes that have little to do would take each other's for dead, again and again."""
-    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 0.01)
-    monkeypatch.setattr(module, "SURVEY_INTERVAL_S", 0.01)
     lines = Lines()
     with pool(lines, ids=3) as ids:
         lent = ids.acquire()
@@ -187,10 +178,9 @@ def test_where_sessions_do_not_tell_idle_ids_are_claimed_anew_before_others_take
         wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1", "shop-2"], deadline_s=10, what="all are there")
 
 
+@pytest.mark.usefixtures("busy_keeper")
 def test_a_defect_does_not_end_the_keeper(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Nobody else settles ids: without it all would soon be unusable, and every block fail."""
-    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 0.01)
-    monkeypatch.setattr(module, "SURVEY_INTERVAL_S", 0.01)
     lines, defect = Lines(), AttributeError("a defect")
     with pool(lines) as ids:
         failing = lines.writers["shop-0"]
@@ -215,8 +205,8 @@ def test_a_service_without_any_id_does_not_start() -> None:
         pass
 
 
-def test_what_has_failed_is_settled_before_it_is_lent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 0.01)
+@pytest.mark.usefixtures("busy_keeper")
+def test_what_has_failed_is_settled_before_it_is_lent_again() -> None:
     lines = Lines()
     with pool(lines, wait_for_id_ms=10_000) as ids:
         writer = cast("FakeWriter", ids.acquire())
@@ -238,17 +228,16 @@ def test_an_id_that_is_lost_or_halts_is_dropped(error: Exception) -> None:
         assert lines.closed == ["shop-0"]
 
 
-def test_what_no_decision_notes_is_noted_by_the_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 0.01)
+@pytest.mark.usefixtures("busy_keeper")
+def test_what_no_decision_notes_is_noted_by_the_keeper() -> None:
     lines = Lines()
     with pool(lines):
         lines.writers["shop-1"].unnoted_s = 1.0
         wait_until(lambda: lines.writers["shop-1"].notes > 0, deadline_s=10, what="it is noted")
 
 
-def test_ids_of_processes_that_die_later_are_taken_or_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NOTE_INTERVAL_S", 0.01)
-    monkeypatch.setattr(module, "SURVEY_INTERVAL_S", 0.01)
+@pytest.mark.usefixtures("busy_keeper")
+def test_ids_of_processes_that_die_later_are_taken_or_settled() -> None:
     lines = Lines(row(0), row(1), alive={"shop-0": True, "shop-1": True})
     with pool(lines, ids=3) as ids:
         assert ids.size == 2

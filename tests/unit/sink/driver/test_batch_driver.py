@@ -261,7 +261,6 @@ def test_records_that_are_gone_after_end_txn_are_not_noted_as_done(lose: str) ->
     def change(step: Step) -> None:
         if step is Step.COMPLETE:
             job.kafka.topic_ids = {PARTITION.topic: "new" if lose == "anew" else "old"}
-            job.kafka.gone = {PARTITION.topic} if lose == "gone" else set()
             job.kafka.ends = {PARTITION: 2} if lose == "truncated" else {}
 
     job.on_step = change

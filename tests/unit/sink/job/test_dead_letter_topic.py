@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -21,33 +20,6 @@ from tests.unit.kafka.support import kafka_for, options_for
 PAIR = ProducerIdAndEpoch(7, 1)
 
 
-class Sides:
-    """A sink's topic, and the broker."""
-
-    def __init__(self, fake: FakeCluster, **options: Any) -> None:
-        self.fake = fake
-        self.options = SinkOptions.parse(
-            transactional_id="orders",
-            kafka=kafka_for(fake, **options.pop("kafka", {})),
-            database="postgresql://none/none",
-            topic="orders",
-            table="orders",
-            bad_rows="dead_letter",
-            **{"dead_letter_topic": "bad", **options},
-        )
-        self.connections = ForwarderConnections(self.options.kafka)
-        self.cluster = Cluster(self.options.kafka)
-        topics = TopicMetadata(self.cluster, FakeClock())
-        self.topic = DeadLetterTopic(self.options, "query", topics, self.connections)
-
-    def __enter__(self) -> Sides:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.connections.drop()
-        self.cluster.close()
-
-
 @pytest.fixture
 def fake() -> Iterator[FakeCluster]:
     running = FakeCluster(topics={"bad": 2, "orders": 1}, begun=PAIR)
@@ -55,16 +27,32 @@ def fake() -> Iterator[FakeCluster]:
     running.close()
 
 
+def check(fake: FakeCluster, topic: str = "bad") -> None:
+    """As a sink's start does."""
+    options = SinkOptions.parse(
+        transactional_id="orders",
+        kafka=kafka_for(fake),
+        database="postgresql://none/none",
+        topic="orders",
+        table="orders",
+        bad_rows="dead_letter",
+        dead_letter_topic=topic,
+    )
+    connections = ForwarderConnections(options.kafka)
+    with Cluster(options.kafka) as cluster:
+        DeadLetterTopic(options, "query", TopicMetadata(cluster, FakeClock()), connections).check()
+    connections.drop()
+
+
 def test_a_topic_that_cannot_take_letters_is_refused_at_the_start(fake: FakeCluster) -> None:
-    with Sides(fake) as sides:
-        sides.topic.check()
-        fake.configs = {"max.message.bytes": "32767"}
-    with Sides(fake) as sides, pytest.raises(ConfigurationError, match=r"max\.message\.bytes of the topic is 32767"):
-        sides.topic.check()
-    with Sides(fake, dead_letter_topic="missing") as sides, pytest.raises(UnknownTopicError):
-        sides.topic.check()
-    with Sides(fake, dead_letter_topic="__consumer_offsets") as sides, pytest.raises(ConfigurationError):
-        sides.topic.check()
+    check(fake)
+    with pytest.raises(UnknownTopicError):
+        check(fake, "missing")
+    with pytest.raises(ConfigurationError):
+        check(fake, "__consumer_offsets")
+    fake.configs = {"max.message.bytes": "32767"}
+    with pytest.raises(ConfigurationError, match=r"max\.message\.bytes of the topic is 32767"):
+        check(fake)
 
 
 def test_limits_are_asked_again_when_they_are_old_and_partitions_always() -> None:

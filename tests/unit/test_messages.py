@@ -1,4 +1,4 @@
-"""What refusals say: calls and their messages are in messages.txt, ``python -m tests.unit.test_messages --write``.
+"""What people read: calls and what they say are in messages.txt, ``python -m tests.unit.test_messages --write``.
 
 A person reads a refusal once and has to find the value, the rule and a remedy in it. Other tests go by the class of an
 error and the option that it names. The same commit that changes a sentence changes the file, whose diff shows it.
@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import textwrap
 import traceback
 from collections.abc import Iterator
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -24,13 +23,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from spark_2pc_sink import DualWrite, DualWriteSink, PreparedTxnState, Records, Rows, cli
+from spark_2pc_sink import DualWrite, DualWriteSink, PreparedTxnState, Records, Rows, __version__, cli
+from spark_2pc_sink.cli import verify as verify_command
 from spark_2pc_sink.cli.options import ENVIRONMENT
 from spark_2pc_sink.cli.serving import host_and_port
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.cli.status import Shown, status_text
+from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.ids import BatchRange, check_transactional_id
 from spark_2pc_sink.logins.msk import msk_iam
 from spark_2pc_sink.logins.tokens import token_source
+from spark_2pc_sink.monitoring.dashboard import sink_views
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, SinkOptions, TableName
 from spark_2pc_sink.options.database import PasswordCommand, parse_database_url
 from spark_2pc_sink.options.names import check_topic
@@ -38,6 +40,8 @@ from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.sink import BadRowLimit
 from spark_2pc_sink.options.sources import read_environment, read_properties_file, read_toml_file
 from spark_2pc_sink.producer import TransactionalWriter
+from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, protobuf_encoder
 from spark_2pc_sink.service.outgoing import OutgoingRecord
@@ -46,15 +50,22 @@ from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.check.kafka_rules import TopicRight
 from spark_2pc_sink.sink.check.kafka_side import CheckedTopic, Trial
 from spark_2pc_sink.sink.job.classic_query import check_query
+from spark_2pc_sink.sink.job.executors import ExecutorAnswer
 from spark_2pc_sink.sink.records.record_columns import KEY, PARTITION, VALUE
 from spark_2pc_sink.sink.records.record_columns import TOPIC as TOPIC_COLUMN
 from spark_2pc_sink.sink.rows.catalog import TargetTable
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, order_column, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
+from tests.unit.cli.test_cli_verify import DIFFERENT
+from tests.unit.cli.test_cli_verify import SIDES as VERIFIED
+from tests.unit.cli.test_status import DECIDED, FINE, forty
+from tests.unit.monitoring.samples import halted, in_doubt, owed, row
+from tests.unit.monitoring.samples import sink as a_sink
 from tests.unit.options.test_sink_options import REQUIRED
 from tests.unit.serialisation.test_schemas import given_order, record, struct
 from tests.unit.sink.check.test_check_rules import DATABASE, KAFKA, TOPIC, of_database, of_kafka, options
+from tests.unit.sink.job.test_executors import answer, faults
 from tests.unit.sink.job.test_queries import execution
 from tests.unit.sink.job.test_tasks import partitions_of
 from tests.unit.sink.rows.test_column_plan import KEYED, column, numeric, planned, table
@@ -71,7 +82,7 @@ NAMES: Final[dict[str, Any]] = {
         *(TransactionalWriter, check_topic, check_transactional_id, column, compiled_message, create_table_ddl),
         *(derived_schema, derived_text, given_order, host_and_port, msk_iam, numeric, order_column, parse_database_url),
         *(CheckedTopic, TableFacts, TopicRight, Trial, check_query, execution, pa, plan_for, planned, protobuf_encoder),
-        *(read_environment, record, table),
+        *(HaltCause, StatusReport, answer, forty, halted, in_doubt, owed, read_environment, record, row, table),
     )
 }
 SERVERS: Final = {"bootstrap.servers": "h:9092"}
@@ -93,10 +104,6 @@ OIDC: Final = OAUTH | {
     "sasl.oauthbearer.client.secret": SECRET,
 }
 JAAS: Final = "org.apache.kafka.common.security.{} required {};"
-
-
-class SaidError(Exception):
-    """What a command or a check has said."""
 
 
 def sink(**given: Any) -> None:
@@ -179,33 +186,66 @@ def password(code: str) -> None:
     PasswordCommand(shlex.join([sys.executable, "-c", code]), 30)()
 
 
-def checked(findings: list[Finding]) -> None:
-    raise SaidError("\n".join(f"{each.level}: {each.subject}: {each.text}; {each.remedy}" for each in findings))
+def checked(findings: list[Finding]) -> str:
+    return "\n".join(f"{each.level}: {each.subject}: {each.text}; {each.remedy}" for each in findings)
 
 
-def cluster(**changed: Any) -> None:
-    checked(of_kafka(replace(KAFKA, **changed)))
+def cluster(**changed: Any) -> str:
+    return checked(of_kafka(replace(KAFKA, **changed)))
 
 
-def topic(**changed: Any) -> None:
-    cluster(topics=(replace(TOPIC, **changed),))
+def topic(**changed: Any) -> str:
+    return cluster(topics=(replace(TOPIC, **changed),))
 
 
-def letters(**configs: str) -> None:
+def letters(**configs: str) -> str:
     own = {"max.message.bytes": configs["bytes"], "cleanup.policy": configs.get("cleanup", "delete")}
     bad = replace(TOPIC, name="bad", configs={**(TOPIC.configs or {}), **own})
-    checked(of_kafka(replace(KAFKA, topics=(TOPIC, bad)), bad_rows="dead_letter", dead_letter_topic="bad"))
+    return checked(of_kafka(replace(KAFKA, topics=(TOPIC, bad)), bad_rows="dead_letter", dead_letter_topic="bad"))
 
 
-def database(**changed: Any) -> None:
-    checked(of_database(replace(DATABASE, **changed)))
+def database(**changed: Any) -> str:
+    return checked(of_database(replace(DATABASE, **changed)))
 
 
-def promise(**changed: Any) -> None:
-    raise SaidError(guarantee(options(), replace(KAFKA, **changed), DATABASE))
+def promise(**changed: Any) -> str:
+    return guarantee(options(), replace(KAFKA, **changed), DATABASE)
 
 
-def spark_2pc(words: str) -> None:
+def hosts(*answers: ExecutorAnswer) -> str:
+    return "\n".join(faults(*answers)).replace(__version__, "VERSION") or "(no fault)"
+
+
+def shown(report: RecoveryReport) -> str:
+    badge = sink_views.badge(report)
+    return f"{badge.tone}: {badge.text}; {sink_views.pending(report) or 'nothing is pending'}"
+
+
+def dashboard(**changes: Any) -> str:
+    return shown(a_sink(**changes))
+
+
+def status(found: StatusReport) -> str:
+    return status_text(found, Shown())
+
+
+def unreadable(**problems: str) -> str:
+    broken = UnreadableSink("bad", "database", "status 'gone' is none of …")
+    return status(StatusReport(sinks=(FINE,), unreadable=(broken,), **problems))
+
+
+def unread(**problems: str) -> str:
+    return status(StatusReport(sinks=(replace(DECIDED, known=None, row=None, before=None),), **problems))
+
+
+def verified() -> str:
+    printed = StringIO()
+    with mock.patch.object(verify_command, "verify", lambda **_: DIFFERENT), redirect_stdout(printed):
+        cli.main(["verify", *VERIFIED])
+    return printed.getvalue()
+
+
+def spark_2pc(words: str) -> str:
     """A command, beside the file orders.toml."""
     Path("orders.toml").write_text(
         'transactional_id = "orders"\ndatabase = "postgresql://h/d"\ntable = "orders"\n'
@@ -214,17 +254,21 @@ def spark_2pc(words: str) -> None:
     printed = StringIO()
     with redirect_stderr(printed):
         code = cli.main(shlex.split(words))
-    raise SaidError(f"exit code {code}: {printed.getvalue().splitlines()[-1]}")
+    return f"exit code {code}: {printed.getvalue().splitlines()[-1]}"
 
 
 def said(call: str) -> str:
-    """What is said of a call; with the class of the error where it is no `ConfigurationError`."""
-    with pytest.raises(Exception) as refused:  # noqa: PT011 - which class it has is a part of what is compared
-        eval(call, NAMES | globals())  # noqa: S307 - a line of our own file
-    error = refused.value
-    assert SECRET not in "".join([*traceback.format_exception(error), repr(error)]), call
-    text = getattr(error, "sentence", str(error))
-    return text if isinstance(error, ConfigurationError | SaidError) else f"{type(error).__name__}: {text}"
+    """What a call says; with the class of its error where that is no `ConfigurationError`."""
+    whole: list[str] = []
+    try:
+        text = eval(call, NAMES | globals())  # noqa: S307 - a line of our own file
+    except Exception as error:  # noqa: BLE001 - which class it has is a part of what is compared
+        text = getattr(error, "sentence", str(error))
+        text = text if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {text}"
+        whole += [*traceback.format_exception(error), repr(error)]
+    assert isinstance(text, str), f"it was taken: {call}"
+    assert SECRET not in "".join([text, *whole]), call
+    return text
 
 
 def lines() -> Iterator[str]:
@@ -233,10 +277,10 @@ def lines() -> Iterator[str]:
         if not line.startswith("    "):
             yield line
             if line and not line.startswith("#"):
-                yield from textwrap.indent(said(line), "    ").splitlines()
+                yield from (f"    {part}" for part in said(line).splitlines() if part)
 
 
-def test_each_refusal_says_what_the_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_call_says_what_the_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)

@@ -130,25 +130,6 @@ def test_exit_codes(run: Run, answer: VerifyReport, code: int, capsys: pytest.Ca
     assert (found["exit_code"], found["verdict"], found["same"]) == (code, answer.verdict, code == 0)
 
 
-def test_the_verdict_comes_first_then_each_kind_then_the_gaps_then_what_to_do(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run.answer = DIFFERENT
-    cli.main(["verify", *SIDES])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:7] == [
-        "orders: both sides are DIFFERENT (compared 40 records with 40 rows, 1 batch (all up to batch 1))",
-        "  missing_in_table (3): records without a row in the table",
-        "    - id=7, batch 1, t-2 at offset 9: no row",
-        "    … and 2 more",
-        "  stranger (1): foreign records inside a batch's offset range",
-        "    - t-0 at offset 4 to 5: of another producer",
-        "  not checked: the headers: the table has none",
-    ]
-    assert [line.startswith("  next: ") for line in lines[7:]] == [True, True]
-    assert "--write-missing DIR" in lines[-1]
-
-
 def test_what_the_share_of_an_open_transaction_speaks_for() -> None:
     """A table with some of the rows speaks against an abort, also where another table of the topic has none."""
     one = OpenTransactionRows(state="Ongoing", records=20, in_table=0)

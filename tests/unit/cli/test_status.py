@@ -166,21 +166,6 @@ def forty(in_doubt: int = 2) -> StatusReport:
     return StatusReport(sinks=(*bad, *(named(FINE, f"orders-{number:02}") for number in range(in_doubt, 40))))
 
 
-def test_forty_sinks_fit_on_one_screen() -> None:
-    """A summary, those in doubt with their details, and how the rest is seen."""
-    text = status_text(forty(), Shown())
-    lines = text.splitlines()
-    assert lines[:5] == [
-        "40 sinks: 38 healthy, 2 in doubt (for 0:01:00)",
-        "",
-        "orders-00: IN DOUBT for 1 min, the database has batch 7, and Kafka has not confirmed it",
-        "orders-01: IN DOUBT for 1 min, the database has batch 7, and Kafka has not confirmed it",
-        "and 38 more (see --all)",
-    ]
-    assert text.count("  to do:    start the job\n") == 2
-    assert len(lines) <= 30
-
-
 def test_where_many_are_in_doubt_only_some_have_details() -> None:
     """And not more rows than a screen has; what is left out is counted."""
     text = status_text(forty(in_doubt=30), Shown())
@@ -191,21 +176,6 @@ def test_where_many_are_in_doubt_only_some_have_details() -> None:
     text = status_text(forty(in_doubt=3), Shown(details=True))
     assert text.count("  reason:   because") == 3
     assert "more in doubt" not in text
-
-
-def test_what_could_not_be_read_comes_first() -> None:
-    broken = UnreadableSink("bad", "database", "status 'gone' is none of …")
-    found = StatusReport(sinks=(FINE,), unreadable=(broken,), kafka_problem="no broker answered")
-    assert status_text(found, Shown()).splitlines()[:3] == [
-        "2 sinks: 1 healthy, 1 unreadable",
-        "KAFKA COULD NOT BE READ (see the error below). This is the state in the database only",
-        "bad: UNREADABLE in the database: status 'gone' is none of …",
-    ]
-    alone = StatusReport(sinks=(replace(DECIDED, known=None, row=None, before=None),), database_problem="down")
-    text = status_text(alone, Shown())
-    assert "\nTHE DATABASE COULD NOT BE READ (see the error below). This is the state in Kafka only\n" in text
-    assert "\norders: unclear, the database was not read" in text
-    assert status_text(StatusReport(note="there is no table"), Shown()) == "0 sinks\nthere is no table\n"
 
 
 def test_the_order() -> None:

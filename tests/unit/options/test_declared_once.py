@@ -12,10 +12,8 @@ import pytest
 
 from spark_2pc_sink.cli.command_parser import CommandParser
 from spark_2pc_sink.cli.options import add_sink_options
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import CommonOptions, KafkaOptions, SinkOptions, checks_keywords, sources
 from spark_2pc_sink.options.settings import TUNE, options_of, options_text, setting, setting_of
-from tests.unit.options.test_sink_options import REQUIRED
 from tools.reference_pages import options as pages
 
 
@@ -62,20 +60,6 @@ def test_a_new_option_is_read_from_files_variables_and_flags(tmp_path: Path) -> 
     add_sink_options(parser, WithMadeUp)
     assert parser.parse_args(["--rows-per-moon-max", "5"]).rows_per_moon_max == "5"
     assert "as many as a moon carries" in " ".join(parser.format_help().split())
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"rows_per_moon_max": 10}, "rows_per_moon_max=10: it must be at most 9; lower it"),
-        ({"rows_per_mon_max": 7}, "rows_per_mon_max=7: there is no such option; did you mean 'rows_per_moon_max'?"),
-    ],
-)
-def test_errors_about_a_new_option_name_it(given: dict[str, Any], said: str) -> None:
-    assert WithMadeUp.parse(**REQUIRED, rows_per_moon_max=9).rows_per_moon_max == 9
-    with pytest.raises(ConfigurationError) as raised:
-        WithMadeUp.parse(**REQUIRED, **given)
-    assert str(raised.value) == said
 
 
 @checks_keywords

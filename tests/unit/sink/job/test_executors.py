@@ -51,30 +51,6 @@ def faults(*answers: ExecutorAnswer) -> list[str]:
     return list(judge(answers, OURS).faults.values())
 
 
-def test_each_host_has_one_sentence() -> None:
-    """Two executors of one host say the same; hosts come by name."""
-    assert faults(
-        answer("c", unreached="c to the driver at driver:7100: cannot connect"),
-        answer("b", missing="No module named 'pgpq'"),
-        answer("a", version="0.0.9"),
-        answer("b", missing="No module named 'pgpq'"),
-        answer("d"),
-    ) == [
-        f"a: /usr/bin/python3 has spark_2pc_sink 0.0.9, and the driver {__version__}",
-        "b: /usr/bin/python3 cannot import spark_2pc_sink: No module named 'pgpq'",
-        "c: c to the driver at driver:7100: cannot connect",
-    ]
-
-
-def test_another_minor_version_of_pyspark_is_refused() -> None:
-    """A patch release speaks the same protocol; a release that is not known is not compared."""
-    assert faults(answer("a", versions=OURS | {"pyspark": "4.2.1"})) == [
-        "a: /usr/bin/python3 has pyspark 4.2.1, and the driver 4.3.0"
-    ]
-    assert faults(answer("a", versions=OURS | {"pyspark": "4.3.2"})) == []
-    assert faults(answer("a", versions={})) == []
-
-
 CLUSTER: Final[Any] = SimpleNamespace(conf={"spark.master": "spark://host:7077"})
 LOST: Final = (
     "Job aborted due to stage failure: Task 1 in stage 2.0 failed 4 times, most recent failure: Lost task 1.3 in stage "

@@ -240,7 +240,7 @@ def unread(**problems: str) -> str:
 
 def verified() -> str:
     printed = StringIO()
-    with mock.patch.object(verify_command, "verify", lambda **_: DIFFERENT), redirect_stdout(printed):
+    with mock.patch.object(verify_command, "verify", return_value=DIFFERENT), redirect_stdout(printed):
         cli.main(["verify", *VERIFIED])
     return printed.getvalue()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from argparse import Namespace
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -11,11 +13,8 @@ import pytest
 from jdbc_state import StateRow
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
-from spark_2pc_sink.errors import (
-    HaltCause,
-    HaltError,
-    TakeOverRefusedError,
-)
+from spark_2pc_sink.cli.options import reason_for
+from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, TakeOverRefusedError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recipe.resolve import KafkaView
@@ -142,3 +141,28 @@ def test_a_refusal_is_printed_for_machines_too(
     assert (found["cause"], found["settled"]) == (cause, False)
     assert (found["row"] and found["row"]["status"]) == row
     assert str(error) in printed.err
+
+
+# --- the reason of a decision -------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_person_on_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard error: standard output may be JSON."""
+    monkeypatch.setattr("sys.stdin", Terminal(" the disk is gone \n"))
+    assert reason_for(Namespace(), "--drop") == "the disk is gone"
+    out, err = capsys.readouterr()
+    assert (out, err.startswith("Why --drop?")) == ("", True)
+
+
+@pytest.mark.parametrize("terminal", [Terminal("\n"), Terminal(""), io.StringIO("typed before\n")])
+def test_without_one_nothing_is_done(monkeypatch: pytest.MonkeyPatch, terminal: io.StringIO) -> None:
+    """Nobody says one, or nobody can be asked."""
+    monkeypatch.setattr("sys.stdin", terminal)
+    with pytest.raises(ConfigurationError, match="--reason") as refused:
+        reason_for(Namespace(), "--drop")
+    assert refused.value.remedy == "pass --reason 'why' with --drop"

@@ -9,13 +9,13 @@ import pytest
 from spark_2pc_sink.errors import ConfigurationError, UnknownTopicError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, TopicMetadata
 from spark_2pc_sink.sink.records.record_side import DeadLetterTopic
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.kafka.support import kafka_for, options_for
+from tests.unit.options.test_sink_options import sink as sink_options
 
 PAIR = ProducerIdAndEpoch(7, 1)
 
@@ -29,15 +29,7 @@ def fake() -> Iterator[FakeCluster]:
 
 def check(fake: FakeCluster, topic: str = "bad") -> None:
     """As a sink's start does."""
-    options = SinkOptions.parse(
-        transactional_id="orders",
-        kafka=kafka_for(fake),
-        database="postgresql://none/none",
-        topic="orders",
-        table="orders",
-        bad_rows="dead_letter",
-        dead_letter_topic=topic,
-    )
+    options = sink_options(kafka=kafka_for(fake), topic="orders", bad_rows="dead_letter", dead_letter_topic=topic)
     connections = ForwarderConnections(options.kafka)
     with Cluster(options.kafka) as cluster:
         DeadLetterTopic(options, "query", TopicMetadata(cluster, FakeClock()), connections).check()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -13,13 +12,13 @@ from unittest import mock
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
-from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.job import calling_query
 from spark_2pc_sink.sink.job.calling_query import ConnectQuery, RunIds, lag_of
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery, check_options, check_query
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, stream_endpoint
 from spark_2pc_sink.sink.job.sinks_of_runs import SinksOfRuns
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint
+from tests.unit.options.test_sink_options import sink as sink_options
 
 RUN = RunIds("query", "run")
 KAFKA = {"endOffset": {"a": {"0": 10, "1": 7}}, "latestOffset": {"a": {"0": 15, "1": 7}}}
@@ -46,15 +45,6 @@ def test_the_delay_ends_when_the_query_has_finished_the_batch() -> None:
         "sources": [],
     }
     assert lag_of(json.dumps(shown)) == {"event_delay_s": 61.25}
-
-
-OPTIONS = SinkOptions.parse(
-    transactional_id="orders",
-    kafka={"bootstrap.servers": "127.0.0.1:9092"},
-    database="postgresql+psycopg2://me@127.0.0.1/shop",
-    topic="orders",
-    table="orders",
-)
 
 
 def session(*queries: str) -> Any:
@@ -96,7 +86,7 @@ def test_executors_reach_the_driver_as_they_reach_it_for_spark(
     """By Spark's own settings; encrypted where Spark's traffic is."""
     conf = {"spark.master": "spark://host:7077", "spark.driver.host": "driver", **settings}
     spark: Any = type("SparkSession", (), {"__module__": "pyspark.sql.session", "conf": conf})()
-    assert stream_endpoint(spark, replace(OPTIONS, **options)) == endpoint
+    assert stream_endpoint(spark, sink_options(**options)) == endpoint
 
 
 MICRO_BATCH = "org.apache.spark.sql.execution.streaming.MicroBatchExecution"
@@ -148,19 +138,8 @@ def test_a_query_is_stopping_when_it_is_no_longer_active(is_active: Callable[[],
     assert (query.is_running(), query.is_stopping()) == (running, not running)
 
 
-def options(**given: Any) -> SinkOptions:
-    base = {
-        "transactional_id": "orders",
-        "kafka": {"bootstrap.servers": "h:1"},
-        "database": "postgresql+psycopg2://job:secret@h/shop",
-        "topic": "orders",
-        "table": "orders",
-    }
-    return SinkOptions.parse(**{**base, **given})
-
-
 def check_in(sinks: SinksOfRuns, run: RunIds = RUN, *, active: bool = True, **given: Any) -> None:
-    sinks.check_in(run, options(**given), is_active=lambda _: active)
+    sinks.check_in(run, sink_options(**given), is_active=lambda _: active)
 
 
 @pytest.fixture
@@ -185,7 +164,7 @@ def test_another_sink_of_the_id_is_refused(sinks: SinksOfRuns, given: dict[str, 
     with pytest.raises(ConfigurationError, match="transactional_id of its own") as refused:
         check_in(sinks, **given)
     assert f"{next(iter(given))}=" in refused.value.rule
-    assert "secret" not in str(refused.value)
+    assert "pass-word" not in str(refused.value)
     check_in(sinks)
 
 
@@ -209,13 +188,14 @@ def test_a_sink_whose_options_were_refused_gives_way_until_a_batch_is_written(si
     [
         {"transactional_id": "others", "table": "others"},
         {"lock_timeout_ms": 7_000, "on_batch": print},
-        {"database": "postgresql://somebody:else@h/shop"},
+        {"database": "postgresql://somebody:else@db:5433/shop"},
     ],
 )
 def test_the_same_sink_built_anew_and_others_are_taken(sinks: SinksOfRuns, given: dict[str, Any]) -> None:
     """How a sink works may change, and its password."""
     check_in(sinks, **given)
-    sinks.check_in(RUN, pickle.loads(pickle.dumps(options(**given))), is_active=lambda _: True)  # noqa: S301
+    unpickled = pickle.loads(pickle.dumps(sink_options(**given)))  # noqa: S301
+    sinks.check_in(RUN, unpickled, is_active=lambda _: True)
 
 
 def test_functions_that_are_made_anew_in_every_call_are_no_difference(sinks: SinksOfRuns) -> None:

@@ -8,7 +8,6 @@ import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.job.lane_columns import record_names, upsert_order_columns
 from spark_2pc_sink.sink.records.record_expressions import (
     RecordExpressions,
@@ -24,6 +23,7 @@ from spark_2pc_sink.sink.records.record_json import (
     WHOLE_ROW,
 )
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
+from tests.unit.options.test_sink_options import sink as sink_options
 
 SETTINGS = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
 
@@ -47,13 +47,9 @@ def test_a_resend_selects_what_tells_rows_of_one_key_apart() -> None:
 )
 def test_a_name_of_the_sinks_own_is_refused(name: str, columns: dict[str, str] | None) -> None:
     """Also where the column goes nowhere: a search for bad rows adds columns to the batch."""
-    given: dict[str, Any] = {"kafka": {"bootstrap.servers": "localhost:9092"}, "transactional_id": "orders"}
-    options = SinkOptions.parse(
-        **given, database="postgresql+psycopg2://localhost/shop", topic="orders", table="orders", columns=columns
-    )
     schema = StructType([StructField(name, IntegerType())])
     with pytest.raises(ConfigurationError, match="begin with '_2pc_' are reserved"):
-        choose_expressions(options.lanes[0], schema)
+        choose_expressions(sink_options(topic="orders", columns=columns).lanes[0], schema)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +65,8 @@ def test_other_values_stay_with_spark(columns: dict[str, str], value: str) -> No
 def chosen(**options: Any) -> RecordExpressions:
     """Of a batch whose columns are the record's by their names, beside an id."""
     names = ["topic", "key", "value", "headers", "partition", "id"]
-    given = SinkOptions.parse(
-        transactional_id="t", kafka={"bootstrap.servers": "h:1"}, database="postgresql://h/d", table="t", **options
-    )
-    return choose_expressions(given.lanes[0], StructType([StructField(name, IntegerType()) for name in names]))
+    lane = sink_options(**options).lanes[0]
+    return choose_expressions(lane, StructType([StructField(name, IntegerType()) for name in names]))
 
 
 def table_of(*names: str, unwritable: str = "") -> TargetTable:

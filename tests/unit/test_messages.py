@@ -7,6 +7,7 @@ error and the option that it names. The same commit that changes a sentence chan
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -22,6 +23,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
+from sqlalchemy import make_url
 
 from spark_2pc_sink import DualWrite, DualWriteSink, PreparedTxnState, Records, Rows, __version__, cli
 from spark_2pc_sink.cli import verify as verify_command
@@ -285,6 +287,15 @@ def test_each_call_says_what_the_file_has(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     assert list(lines()) == FILE.read_text().splitlines()
+
+
+def test_a_url_in_a_remedy_is_taken() -> None:
+    """With the password in the place that it names."""
+    urls = re.findall(r"pass '(postgresql:.*?)'", FILE.read_text())
+    assert len(urls) == 8
+    for url in urls:
+        taken = make_url(parse_database_url(url.replace("***", "secret")))
+        assert taken.password == ("secret" if "***" in url else None)
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["--write"]:

@@ -150,9 +150,6 @@ def test_other_words_name_no_problem(text: str) -> None:
     assert problem_in(text) is None
 
 
-# --- the dashboard ---------------------------------------------------------------------------------------------------
-
-
 def offered(seen: Picture) -> list[str]:
     assert seen.report is not None
     return [choice.name for choice in choices(seen.report)]

@@ -143,9 +143,6 @@ def test_a_refusal_is_printed_for_machines_too(
     assert str(error) in printed.err
 
 
-# --- the reason of a decision -------------------------------------------------------------------------------------
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

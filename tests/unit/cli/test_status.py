@@ -25,8 +25,6 @@ from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 from tests.harness.json_contract import read_output
 from tests.unit.recovery.test_report import DECIDED, FINE, LIVES, OPEN, ROW
 
-# --- the command --------------------------------------------------------------------------------------------------
-
 SIDES = ["--bootstrap-server", "h:1", "--database", "postgresql://h/d"]
 UNKNOWN = replace(FINE, known=False, row=None, before=None)
 AWAY = replace(DECIDED, elsewhere=True)
@@ -150,8 +148,6 @@ def test_it_waits_until_nothing_is_in_doubt() -> None:
         "waiting for the database, which cannot be read",
     ]
 
-
-# --- the text -----------------------------------------------------------------------------------------------------
 
 COMMITS = replace(DECIDED, actions=(Action("commit", "would commit"),), remedies=("start the job",))
 

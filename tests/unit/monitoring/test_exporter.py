@@ -24,8 +24,6 @@ from tests.unit.monitoring.samples import EVERYTHING, FIGURES, UNKNOWN, Shown, i
 
 DEADLINE_S = 20
 
-# --- counters ----------------------------------------------------------------------------------------------------
-
 
 def counts(counters: BatchCounters) -> SinkCounts:
     return counters.by_sink["orders"]
@@ -92,9 +90,6 @@ def test_the_lag_is_that_of_the_newest_line() -> None:
     found = [HistoryLine("decided", row(decision=12 - age), figures) for age, figures in enumerate(lags)]
     counters.count("orders", found)
     assert (counts(counters).source_lag, counts(counters).event_delay_s) == (3, None)
-
-
-# --- families ----------------------------------------------------------------------------------------------------
 
 
 def values(found: Iterable[Metric]) -> dict[str, float]:
@@ -176,9 +171,6 @@ def test_names_follow_the_conventions_and_labels_are_few() -> None:
         for sample in family.samples:
             assert sample.name.endswith("_total") == (family.type == "counter")
             assert set(sample.labels) <= {"transactional_id", "cause", "step"}
-
-
-# --- looks -------------------------------------------------------------------------------------------------------
 
 
 def value(collector: SinkCollector, name: str) -> float:

@@ -14,8 +14,6 @@ from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.options.sink import BAD_ROWS_MAX, BadRowLimit, SinkOptions
 from tests.unit.options.test_sink_options import REQUIRED
 
-# --- the limit ----------------------------------------------------------------------------------------------------
-
 GIVEN: dict[str, Any] = {**REQUIRED, "topic": "orders"}
 
 
@@ -41,8 +39,6 @@ def test_the_table_is_named_after_the_state_table() -> None:
     assert other.dead_letter_name == TableName("bad", "ops")
     assert SinkOptions.parse(**GIVEN, dead_letter_table="a.b").dead_letter_name == TableName("b", "a")
 
-
-# --- the topic ----------------------------------------------------------------------------------------------------
 
 LETTERS: dict[str, Any] = {**REQUIRED, "table": None, "bad_rows": "dead_letter", "dead_letter_topic": "bad-orders"}
 ONE: dict[str, Any] = {"topic": "orders", "table": "orders"}

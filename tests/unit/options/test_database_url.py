@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -10,37 +9,7 @@ from psycopg2.extensions import parse_dsn
 from sqlalchemy import make_url
 from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.database import as_libpq_uri, parse_database_url
-
-
-@pytest.mark.parametrize(
-    ("given", "url"),
-    [
-        (
-            "jdbc:postgresql://h:5432/shop?user=u&password=secret&ssl=true",
-            "postgresql://u:***@h:5432/shop?sslmode=require",
-        ),
-        ("jdbc:postgresql://h/shop?user=u&currentSchema=s", "postgresql://u@h/shop?options=-csearch_path%3Ds"),
-        ("jdbc:postgresql://a:1,b:2/shop", "postgresql:///shop?host=a%3A1&host=b%3A2"),
-        ("postgres://u:secret@h/shop", "postgresql://u:***@h/shop"),
-        ("postgresql+asyncpg://u:secret@h/shop?ssl=require", "postgresql://u:***@h/shop?sslmode=require"),
-        ("host=h port=5433 dbname=shop user=u password=secret", "postgresql://u:***@h:5433/shop"),
-        ("u:secret@h:5432/shop", "postgresql://u:***@h:5432/shop"),
-        ("postgres:5432/shop", "postgresql://postgres:5432/shop"),
-    ],
-)
-def test_the_remedy_of_another_form_is_the_url_that_means_the_same(given: str, url: str) -> None:
-    """It is taken, with the password in the place that it names."""
-    with pytest.raises(ConfigurationError) as raised:
-        parse_database_url(given)
-    found = re.search("pass '(.*?)'", raised.value.remedy)
-    assert found is not None
-    assert found[1] == url
-    assert "secret" not in str(raised.value)
-    assert ("in place of ***" in raised.value.remedy) == ("***" in url)
-    taken = make_url(parse_database_url(url.replace("***", "secret")))
-    assert taken.password == ("secret" if "***" in url else None)
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,6 @@ def test_a_function_whose_keywords_are_checked_is_what_it_was() -> None:
     assert copy.__doc__ == "Copy a source."
 
 
-# --- what is there now ---------------------------------------------------------------------------------------------
-
-
 def rows(options: type[Any]) -> dict[str, pages.OptionRow]:
     return {row.names[0]: row for row in pages.reference(options)}
 

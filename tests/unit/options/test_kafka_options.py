@@ -121,8 +121,6 @@ def test_defaults_make_room_for_what_was_given() -> None:
     assert (parse({"batch.size": 16_384}).batch_bytes_max, defaults.max_request_bytes) == (16_384, 1_048_576)
 
 
-# --- security --------------------------------------------------------------------------------------------------------
-
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="shop" password="a\\"b;c" ;'
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required\n username=shop password='pass-word' x=1;"
 
@@ -149,9 +147,6 @@ def test_the_same_tls_files_in_javas_words() -> None:
     options = parse({**SASL, **librdkafka})
     assert options == parse({**SASL, **java})
     assert not parse({**SASL, "ssl.endpoint.identification.algorithm": ""}).ssl_check_hostname
-
-
-# --- what clients get ------------------------------------------------------------------------------------------------
 
 
 def test_kafka_python_knows_every_name_that_it_gets() -> None:

@@ -28,9 +28,6 @@ def sink(**options: object) -> SinkOptions:
     return SinkOptions.parse(**{**REQUIRED, **options})
 
 
-# --- all options -----------------------------------------------------------------------------------------------------
-
-
 def test_options_are_frozen_and_cross_to_the_executors() -> None:
     options = sink(columns={"id": "order_id"}, upsert_keys=["id"], mode="upsert")
     assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own
@@ -129,9 +126,6 @@ def test_options_of_keys_go_together() -> None:
     assert lane.records is not None
     assert (lane.rows.delete_when, lane.records.tombstone_when) == ("op = 'd'", "op = 'd'")
     assert (lane.rows.update_columns, lane.rows.upsert_where) == (("a",), "true")
-
-
-# --- names -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

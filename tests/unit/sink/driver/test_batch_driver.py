@@ -24,7 +24,6 @@ from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import Decided
 from tests.harness.halts import halts
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.fake_kafka import PARTITION
 from tests.unit.sink.driver.batch_jobs import ID, Job, started
 
 
@@ -43,16 +42,6 @@ def test_the_steps_come_in_the_order_of_the_recipe(job: Job) -> None:
     assert (report.transactional_id, report.batch_id, report.record_bytes, report.prepared) == (ID, 0, 300, "0:0")
     assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
     assert (job.row().status, job.row().settled, job.row().batch_id) == ("done", "0:1", 0)
-
-
-def test_rows_written_while_tasks_run_are_part_of_the_one_transaction(job: Job) -> None:
-    """Whenever rows come, they are committed with the state row or not at all."""
-    job.driver.write(0, job.work(early=("early",)))
-    assert [statement for statement, _ in job.store.committed] == ["early", "copy", "decide"]
-    failing = job.work(early=("given up",), fail=[BatchRetryError(reason="a task ran again")])
-    job.driver.write(1, failing)
-    assert failing.log == ["produce", "produce", "copy", "close"]
-    assert [statement for statement, _ in job.store.committed[3:]] == ["given up", "copy", "decide"]
 
 
 def test_nothing_is_open_in_the_database_until_rows_need_it(job: Job) -> None:
@@ -249,25 +238,3 @@ def test_a_database_that_stays_away_ends_the_query_with_the_right_error(job: Job
     job.store.claim = unreachable  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="an executor was lost"):
         job.driver.write(0, job.work(fail=[RuntimeError("an executor was lost")]))
-
-
-@pytest.mark.parametrize("lose", ["anew", "truncated"])
-def test_records_that_are_gone_after_end_txn_are_not_noted_as_done(lose: str) -> None:
-    """B18: EndTxn asks no log. The driver looks before it notes; recovery, which looks again, is what halts."""
-    job = Job()
-    job.kafka.topic_ids = {PARTITION.topic: "old"}
-    job.driver.recover()
-
-    def change(step: Step) -> None:
-        if step is Step.COMPLETE:
-            job.kafka.topic_ids = {PARTITION.topic: "new" if lose == "anew" else "old"}
-            job.kafka.ends = {PARTITION: 2} if lose == "truncated" else {}
-
-    job.on_step = change
-    with halts(HaltCause.TOPIC_REMADE, match="batch 0"):
-        job.driver.write(0, job.work())
-    assert job.row().status == "decided"
-    assert job.kafka.calls.count("view_logs") == 2
-    job.on_step = lambda _: None
-    with halts(HaltCause.TOPIC_REMADE):
-        job.driver.write(0, job.work())

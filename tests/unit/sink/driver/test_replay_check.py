@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.errors import ConfigurationError, HaltCause
+from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
@@ -108,46 +108,6 @@ def test_a_checkpoint_that_was_set_back_is_refused_with_adopt_too(job: Job) -> N
     with halts(HaltCause.BATCHES_RESTARTED):
         adopting.driver.write(0, adopting.work())
     assert job.row().batch_id == 1
-
-
-@pytest.mark.parametrize(
-    ("named", "placement", "last"), [("1..2", Placement.RUN, 3), ("1..3", Placement.SKIP, 3)], ids=["before", "with it"]
-)
-def test_a_gap_before_a_batch_is_passed_by_name_only(
-    job: Job, named: str, placement: Placement, last: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """C5: adopt alone is no name. What was named is left out, and the batch that came is run, or skipped as done."""
-    job.driver.write(0, job.work())
-    adopting = Job(sides=job, run_id="run-2", adopt=True)
-    adopting.driver.recover()
-    with halts(HaltCause.GAP, match="batch 3 follows batch 0 in the state row"):
-        adopting.driver.write(3, adopting.work())
-    wrong = Job(sides=job, run_id="run-3", adopt=True, accept_loss="1..4")
-    wrong.driver.recover()
-    with pytest.raises(ConfigurationError, match="must end with batch 2 or 3"):
-        wrong.driver.write(3, wrong.work())
-    assert job.row().batch_id == 0
-    naming = Job(sides=job, run_id="run-4", adopt=True, accept_loss=named)
-    naming.driver.recover()
-    assert naming.driver.write(3, naming.work()).placement is placement
-    assert (job.row().batch_id, job.row().status) == (last, "done")
-    assert f"continued without batches {named}" in caplog.text
-    with halts(HaltCause.GAP, match="the checkpoint is older than the row"):
-        naming.driver.write(1, naming.work())
-
-
-@pytest.mark.parametrize(("named", "placement"), [("0..4", Placement.RUN), ("0..5", Placement.SKIP)])
-def test_a_first_batch_that_is_not_the_first_is_taken_by_name_only(named: str, placement: Placement) -> None:
-    """A8, C5: the row is lost. Nobody but a person knows whether both sides have the batch that came."""
-    job = Job(adopt=True)
-    job.driver.recover()
-    with halts(HaltCause.NOT_THE_FIRST_BATCH, match=r"(?s)has no batch yet.*accept_loss='0\.\.4'"):
-        job.driver.write(5, job.work())
-    assert "find_commits" not in job.kafka.calls
-    naming = Job(sides=job, run_id="run-2", adopt=True, accept_loss=named)
-    naming.driver.recover()
-    assert naming.driver.write(5, naming.work()).placement is placement
-    assert job.row().batch_id == 5
 
 
 def _changing(work: FakeWork) -> FakeWork:

@@ -80,9 +80,6 @@ def decode(stream: bytes) -> list[tuple[bytes | None, ...]]:
     return rows
 
 
-# --- streams ---------------------------------------------------------------------------------------------------
-
-
 def test_all_rows_of_all_batches_arrive_in_order() -> None:
     """Without finish() pgpq keeps up to a MiB: 59 of a million rows were once lost so, without an error."""
     batches = [batch_of([f"row {row}" * 20] * 700, first_id=row * 700) for row in range(60)]
@@ -120,8 +117,6 @@ def test_reader_puts_rows_together_in_pieces_of_bounded_size() -> None:
     assert max(map(len, read)) == READ_BYTES
     assert reader.read() == b""
 
-
-# --- refusals --------------------------------------------------------------------------------------------------
 
 NUMERIC_10_2: dict[str, Any] = {"type_name": "numeric(10,2)", "type_modifier": (10 << 16 | 2) + 4}
 INVALID = pa.array([b"fine", b"\xff"], pa.binary()).view(pa.string())

@@ -6,6 +6,7 @@ error and the option that it names. The same commit that changes a sentence chan
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -22,6 +23,8 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryError as LibraryError
 from pyspark.sql import types as t
 from sqlalchemy import make_url
 
@@ -44,7 +47,8 @@ from spark_2pc_sink.options.sources import read_environment, read_properties_fil
 from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
-from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema
+from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema
+from spark_2pc_sink.serialisation.binding import SchemaRequest, bind
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, protobuf_encoder
 from spark_2pc_sink.service.outgoing import OutgoingRecord
 from spark_2pc_sink.sink.check.check import TableFacts, guarantee
@@ -65,7 +69,11 @@ from tests.unit.cli.test_status import DECIDED, FINE, forty
 from tests.unit.monitoring.samples import halted, in_doubt, owed, row
 from tests.unit.monitoring.samples import sink as a_sink
 from tests.unit.options.test_sink_options import REQUIRED
+from tests.unit.serialisation.test_binding import KEY as OF_KEY
+from tests.unit.serialisation.test_binding import VALUE as OF_VALUE
+from tests.unit.serialisation.test_binding import registry
 from tests.unit.serialisation.test_schemas import given_order, record, struct
+from tests.unit.serialisation.types import column as arrow_column
 from tests.unit.sink.check.test_check_rules import DATABASE, KAFKA, TOPIC, of_database, of_kafka, options
 from tests.unit.sink.job.test_executors import answer, faults
 from tests.unit.sink.job.test_queries import execution
@@ -245,6 +253,35 @@ def verified() -> str:
     with mock.patch.object(verify_command, "verify", return_value=DIFFERENT), redirect_stdout(printed):
         cli.main(["verify", *VERIFIED])
     return printed.getvalue()
+
+
+def value_of(kind: Any, *, status: int | None = None, **changes: Any) -> None:
+    bound(replace(OF_VALUE, **changes), kind, status=status)
+
+
+def key_of(kind: Any, **changes: Any) -> None:
+    bound(replace(OF_KEY, **changes), kind)
+
+
+def bound(request: SchemaRequest, kind: Any, *, status: int | None = None) -> None:
+    """With a registry in memory, which may answer with this status."""
+    memory = SchemaRegistryClient.new_client({"url": "mock://binding"})
+    if status is not None:
+        memory.lookup_schema = mock.Mock(side_effect=LibraryError(status, -1, "said"))
+    with mock.patch.object(SchemaRegistryClient, "new_client", return_value=memory):
+        bind(request, kind, registry())
+
+
+def protobuf_of(kind: Any, value: Any) -> None:
+    whole = struct("f", kind)
+    protobuf_encoder(whole, compiled_message(derived_text(whole, "V"))).body(arrow_column(whole, [{"f": value}]))
+
+
+def avro_of_null() -> None:
+    kind = struct("place", struct("street", t.StringType()))
+    place = {"type": "record", "name": "P", "fields": [{"name": "street", "type": "string"}]}
+    schema = parsed_schema(json.dumps({"type": "record", "name": "V", "fields": [{"name": "place", "type": place}]}))
+    avro_encoder(kind, schema).pieces(arrow_column(kind, [{"place": {"street": None}}]))
 
 
 def spark_2pc(words: str) -> str:

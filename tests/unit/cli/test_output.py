@@ -17,7 +17,6 @@ from spark_2pc_sink.cli import coordinator
 from spark_2pc_sink.cli.command_parser import CommandParser
 from spark_2pc_sink.cli.output import FORMAT, CommandResult, envelope, json_schema
 from spark_2pc_sink.errors import (
-    AbortRefusedError,
     ClaimRefusedError,
     HaltCause,
     HaltError,
@@ -108,18 +107,12 @@ def test_a_wrong_word_is_json_of_every_command(command: str, capsys: pytest.Capt
         (ConfigurationError(option="o", value=1, rule="r", remedy="do it"), 2, None, ["do it"]),
         (HALT, 3, "gap", ["do this", "or that"]),
         (
-            AbortRefusedError(partition="t-1", start_offset=5, reason="known", remedies=("Do that",)),
-            3,
-            None,
-            ["Do that"],
-        ),
-        (
             ClaimRefusedError(transactional_id="a", what="query", expected="b", found="c", remedies=("adopt",)),
             *(1, None, ["adopt"]),
         ),
         (PermissionError(13, "Permission denied"), 1, None, []),
     ],
-    ids=["2", "3 halt", "3 abort", "1 claim", "1 system"],
+    ids=["2", "3 halt", "1 claim", "1 system"],
 )
 def test_an_error_is_json_with_its_exit_code(
     monkeypatch: pytest.MonkeyPatch,

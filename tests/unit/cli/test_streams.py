@@ -27,23 +27,15 @@ def run(command: str, *words: str, **environment: str) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "unbuffered"),
-    [
-        (DDL, ""),
-        pytest.param(DDL, "1", marks=pytest.mark.slow),
-        pytest.param(["--json-schema"], "", marks=pytest.mark.slow),
-    ],
-)
-def test_a_reader_that_has_gone_is_no_failure(words: list[str], unbuffered: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
+def test_a_reader_that_has_gone_is_no_failure(unbuffered: str) -> None:
     """As ``head`` does, and a pager that is left."""
-    done = run('{ sleep 0.2; "$@"; echo "exit $?" >&2; } | true', *words, PYTHONUNBUFFERED=unbuffered)
+    done = run('{ sleep 0.2; "$@"; echo "exit $?" >&2; } | true', *DDL, PYTHONUNBUFFERED=unbuffered)
     assert done.stderr == "exit 0\n"
 
 
-@pytest.mark.parametrize("closed", [pytest.param(">&-", marks=pytest.mark.slow), ">&- 2>&- <&-"])
-def test_closed_streams_change_no_exit_code(closed: str) -> None:
-    done = run(f'"$@" {closed}', *DDL)
+def test_closed_streams_change_no_exit_code() -> None:
+    done = run('"$@" >&- 2>&- <&-', *DDL)
     assert (done.returncode, done.stderr) == (exits.EXIT_SETTLED, "")
 
 

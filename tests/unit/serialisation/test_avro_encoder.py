@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, DataType, DecimalType, LongType, MapType, StringType, StructType
 
-from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema
-from spark_2pc_sink.serialisation.columns import NotEncodableError
+from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema
 from spark_2pc_sink.wire.row_bytes import joined_rows
 from tests.unit.serialisation.types import column, scalars, structs, values_of
 
@@ -102,13 +101,3 @@ def test_large_columns_are_taken_too() -> None:
     rows = pa.array([{"s": "ä"}], pa.struct([("s", pa.large_string())]))
     encoder = avro_encoder(kind, derived_schema(kind, "V"))
     assert joined_rows(encoder.pieces(rows), 1).to_pylist() == [b"\x02\x04\xc3\xa4"]
-
-
-def test_a_null_without_a_place_is_refused_by_its_path() -> None:
-    kind = StructType().add("place", StructType().add("street", StringType()))
-    text = """{"type": "record", "name": "V", "fields": [{"name": "place", "type":
-        {"type": "record", "name": "P", "fields": [{"name": "street", "type": "string"}]}}]}"""
-    encoder = avro_encoder(kind, parsed_schema(text))
-    with pytest.raises(NotEncodableError) as refused:
-        encoder.pieces(column(kind, [{"place": {"street": None}}]))
-    assert (refused.value.path, refused.value.rule) == ("place.street", "the schema does not allow null")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-from confluent_kafka.schema_registry import SchemaRegistryError as LibraryError
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from spark_2pc_sink.errors import ConfigurationError, SchemaRegistryError
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.serialisation.binding import SchemaRequest, bind
 from spark_2pc_sink.serialisation.columns import NotEncodableError
@@ -86,46 +84,6 @@ def test_nothing_is_registered_where_that_is_not_allowed(memory: SchemaRegistryC
     with pytest.raises(ConfigurationError, match=r"auto\.register\.schemas is False"):
         bind(VALUE, ORDER, registry(auto_register_schemas="false"))
     assert memory.get_subjects() == []
-
-
-@pytest.mark.parametrize(
-    ("request_", "kind", "rule"),
-    [
-        (replace(KEY, format="protobuf"), LongType(), "it is bigint"),
-        (replace(VALUE, topic=None), ORDER, "rows name their topics"),
-        (replace(VALUE, strategy="record"), ORDER, "needs the name of a record"),
-        (replace(VALUE, schema='"long"'), ORDER, "struct<id:bigint,name:string>, and long in the schema"),
-    ],
-    ids=["message", "topics", "name", "schema"],
-)
-@pytest.mark.usefixtures("memory")
-def test_requests_that_have_no_schema(request_: SchemaRequest, kind: Any, rule: str) -> None:
-    with pytest.raises(ConfigurationError, match=rule) as refused:
-        bind(request_, kind, registry())
-    assert refused.value.option == f"{request_.part}_format={request_.format!r}"
-
-
-def _raises(status: int) -> Callable[..., Any]:
-    def ask(*_: Any, **__: Any) -> Any:
-        raise LibraryError(status, -1, "said")
-
-    return ask
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "text"),
-    [
-        (401, ConfigurationError, "refuses this login"),
-        (409, ConfigurationError, "refused .*: said"),
-        (500, SchemaRegistryError, "mock://binding failed at looking for the schema"),
-    ],
-)
-def test_answers_of_the_registry(
-    memory: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception], text: str
-) -> None:
-    monkeypatch.setattr(memory, "lookup_schema", _raises(status))
-    with pytest.raises(error, match=text):
-        bind(VALUE, ORDER, registry())
 
 
 @pytest.mark.usefixtures("memory")

@@ -28,7 +28,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_2pc_sink.serialisation.columns import NotEncodableError
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, protobuf_encoder
 from tests.unit.serialisation.types import column, values_of
 
@@ -158,20 +157,3 @@ def test_a_field_without_presence_leaves_its_default_out(rows: list[dict[str, An
     message = compiled(IMPLICIT)
     found = protobuf_encoder(kind, message).body(column(kind, rows)).to_pylist()
     assert found == [GetMessageClass(message)(**row).SerializeToString(deterministic=True) for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("kind", "row", "path"),
-    [
-        (ArrayType(LongType()), {"f": None}, "f"),
-        (ArrayType(LongType()), {"f": [1, None]}, "f[]"),
-        (MapType(StringType(), LongType()), {"f": [("a", None)]}, "f[]"),
-    ],
-    ids=["array", "element", "value"],
-)
-def test_a_null_that_protobuf_would_lose_is_refused(kind: DataType, row: dict[str, Any], path: str) -> None:
-    whole = StructType().add("f", kind)
-    encoder = protobuf_encoder(whole, compiled(derived_text(whole, "V")))
-    with pytest.raises(NotEncodableError) as refused:
-        encoder.body(column(whole, [row]))
-    assert refused.value.path == path

@@ -284,10 +284,10 @@ def avro_of_null() -> None:
     avro_encoder(kind, schema).pieces(arrow_column(kind, [{"place": {"street": None}}]))
 
 
-def spark_2pc(words: str) -> str:
-    """A command, beside the file orders.toml."""
+def spark_2pc(words: str, line: str = "") -> str:
+    """A command, beside the file orders.toml, which has this line too."""
     Path("orders.toml").write_text(
-        'transactional_id = "orders"\ndatabase = "postgresql://h/d"\ntable = "orders"\n'
+        f'{line}\ntransactional_id = "orders"\ndatabase = "postgresql://h/d"\ntable = "orders"\n'
         '[kafka]\nbootstrap.servers = "h:1"\n'
     )
     printed = StringIO()

@@ -23,10 +23,7 @@ NEED_AN_EXTRA = {
     "coordinator": (["--in-memory", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"], "coordinator"),
     "exporter": (["--bootstrap-server", "h:1", "--database", "postgresql://h/d"], "metrics"),
     "dashboard": (["--bootstrap-server", "h:1", "--database", "postgresql://h/d"], "dashboard"),
-    "verify": (
-        ["--bootstrap-server", "h:1", "--database", "postgresql://h/d", "--transactional-id", "t"],
-        "verify",
-    ),
+    "verify": (["--bootstrap-server", "h:1", "--database", "postgresql://h/d", "--transactional-id", "t"], "verify"),
 }
 
 

@@ -97,11 +97,7 @@ def test_each_choice_can_be_carried_out(problem: Problem, choice: Choice) -> Non
         (Symptom.IN_DOUBT, "settle", f"spark-2pc recover {SINK}"),
         (Symptom.OWED, "drop", f"spark-2pc recover {SINK} --batch 7 --drop"),
         (HaltCause.OPEN_TRANSACTION, "compare", f"spark-2pc verify {SINK} --open"),
-        (
-            HaltCause.OPEN_TRANSACTION,
-            "commit",
-            f"spark-2pc recover {SINK} --adopt --open-transaction commit --batch 7",
-        ),
+        (HaltCause.OPEN_TRANSACTION, "commit", f"spark-2pc recover {SINK} --adopt --open-transaction commit --batch 7"),
         (HaltCause.DATABASE_BEHIND, "accept_loss", f"spark-2pc recover {SINK} --adopt --accept-loss 8..9"),
         (HaltCause.OUTCOME_LOST, "compare", f"spark-2pc verify {SINK} --batch 7"),
         (HaltCause.GAP, "pass_over", "DualWriteSink(…, adopt=True, accept_loss='8..9')"),

@@ -10,13 +10,7 @@ import pytest
 
 from spark_2pc_sink import VerifyReport, cli
 from spark_2pc_sink.cli import verify as command
-from spark_2pc_sink.verification.report import (
-    BatchResult,
-    Difference,
-    NotChecked,
-    OpenTable,
-    OpenTransactionRows,
-)
+from spark_2pc_sink.verification.report import BatchResult, Difference, NotChecked, OpenTable, OpenTransactionRows
 from tests.harness.json_contract import read_output
 
 SIDES = ["--bootstrap-server", "h:1", "--database", "postgresql://h/d", "--transactional-id", "orders"]
@@ -112,12 +106,7 @@ def test_the_schema_registry_is_that_of_the_command_line_or_of_the_file(run: Run
 
 @pytest.mark.parametrize(
     ("answer", "code"),
-    [
-        (SAME, 0),
-        (DIFFERENT, 3),
-        (INCONCLUSIVE, 5),
-        (replace(INCONCLUSIVE, known=False), 4),
-    ],
+    [(SAME, 0), (DIFFERENT, 3), (INCONCLUSIVE, 5), (replace(INCONCLUSIVE, known=False), 4)],
     ids=["same", "different", "inconclusive", "not known"],
 )
 def test_exit_codes(run: Run, answer: VerifyReport, code: int, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,10 +62,7 @@ def test_the_environment_says_what_the_command_line_leaves_out(
     """A flag or the file of one goes before it, thing by thing."""
     monkeypatch.setenv("SPARK_2PC_DATABASE", "postgresql://env/d")
     monkeypatch.setenv("SPARK_2PC_BOOTSTRAP_SERVER", "env:1")
-    assert said() == {
-        "kafka": {"bootstrap.servers": "env:1"},
-        "database": "postgresql://env/d",
-    }
+    assert said() == {"kafka": {"bootstrap.servers": "env:1"}, "database": "postgresql://env/d"}
     assert said("--config", str(file)) == FROM_FILE
     other = said("--kafka", "metadata.broker.list=flag:1", "--database", "postgresql://flag/d")
     assert other["kafka"] == {"metadata.broker.list": "flag:1"}

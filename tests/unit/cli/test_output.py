@@ -16,11 +16,7 @@ from spark_2pc_sink import cli
 from spark_2pc_sink.cli import coordinator
 from spark_2pc_sink.cli.command_parser import CommandParser
 from spark_2pc_sink.cli.output import FORMAT, CommandResult, envelope, json_schema
-from spark_2pc_sink.errors import (
-    ClaimRefusedError,
-    HaltCause,
-    HaltError,
-)
+from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, HaltError
 from spark_2pc_sink.ids import TransactionState
 from spark_2pc_sink.recovery.report import ActionKind
 from tests.harness.json_contract import read_output

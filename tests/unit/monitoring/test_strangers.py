@@ -19,13 +19,7 @@ TOKEN = "a-token-of-the-test-that-nobody-guesses"
 DEADLINE_S = 20
 #: Where both sides are; no stranger is told.
 PLACES = re.compile(rb"broker|db\.internal")
-EVIL = (
-    "evil.example",
-    "localhost.evil.example:80",
-    "",
-    "127.0.0.1, evil.example",
-    "[x]",
-)
+EVIL = ("evil.example", "localhost.evil.example:80", "", "127.0.0.1, evil.example", "[x]")
 
 
 def said(port: int, request: bytes) -> bytes:

@@ -156,10 +156,7 @@ def test_kafka_python_knows_every_name_that_it_gets() -> None:
     assert config["sasl_plain_password"] == "pass-word"
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "sent"),
-    [("PLAIN", "a=b,c=2C"), ("SCRAM-SHA-256", "a=3Db=2Cc=3D2C")],
-)
+@pytest.mark.parametrize(("mechanism", "sent"), [("PLAIN", "a=b,c=2C"), ("SCRAM-SHA-256", "a=3Db=2Cc=3D2C")])
 def test_a_name_is_escaped_as_its_mechanism_wants_it(mechanism: str, sent: str) -> None:
     """RFC 5802, ``saslname``: kafka-python would send it as it is, and Kafka would know no such user."""
     options = parse({**SASL, "sasl.mechanism": mechanism, "sasl.username": "a=b,c=2C"})

@@ -26,10 +26,7 @@ def refusal(password: PasswordCommand) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("printed", "password"),
-    [("s3cret\r\n", "s3cret"), (" ä b \nmore\n", " ä b ")],
-)
+@pytest.mark.parametrize(("printed", "password"), [("s3cret\r\n", "s3cret"), (" ä b \nmore\n", " ä b ")])
 def test_the_first_line_is_the_password(printed: str, password: str) -> None:
     assert command(f"import sys; sys.stdout.buffer.write({printed.encode()!r})")() == password
 

@@ -7,22 +7,11 @@ from functools import cache
 from typing import Any
 
 import pytest
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DecimalType,
-    LongType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, DataType, DecimalType, LongType, StringType, StructType
 
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema
 from spark_2pc_sink.serialisation.columns import NoSchemaError
-from spark_2pc_sink.serialisation.protobuf_schema import (
-    compiled_message,
-    derived_text,
-    message_indexes,
-)
+from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, message_indexes
 from tests.unit.serialisation.types import column
 
 ORDER = (

@@ -11,12 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.errors import (
-    ConstraintError,
-    RecordRefusedError,
-    RecordTooLargeError,
-    UnstorableValueError,
-)
+from spark_2pc_sink.errors import ConstraintError, RecordRefusedError, RecordTooLargeError, UnstorableValueError
 from spark_2pc_sink.kafka.record_encoder import partition_for_keys, records_bytes_max
 from spark_2pc_sink.sink.bad_rows.bad_row import (
     IDENTITY,

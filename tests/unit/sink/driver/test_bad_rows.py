@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.errors import (
-    AuthorizationError,
-    ConstraintError,
-    InDoubtError,
-    RecordTooLargeError,
-)
+from spark_2pc_sink.errors import AuthorizationError, ConstraintError, InDoubtError, RecordTooLargeError
 from spark_2pc_sink.recipe.steps import Step
 from tests.unit.sink.driver.batch_jobs import Job, started
 

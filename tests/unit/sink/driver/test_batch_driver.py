@@ -113,8 +113,7 @@ def test_a_row_that_cannot_be_stored_fails_at_once(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "records", "copied", "left_out"),
-    [(3, 2, 3, 0), (2, 3, 2, 0), (3, 3, 2, 0), (3, 2, 2, 1)],
+    ("rows", "records", "copied", "left_out"), [(3, 2, 3, 0), (2, 3, 2, 0), (3, 3, 2, 0), (3, 2, 2, 1)]
 )
 def test_counts_that_differ_abort_the_attempt(job: Job, rows: int, records: int, copied: int, left_out: int) -> None:
     """B22, C10: rows read = records acknowledged or left out = rows copied, or nothing is decided."""

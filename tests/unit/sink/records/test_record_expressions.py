@@ -9,19 +9,8 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.job.lane_columns import record_names, upsert_order_columns
-from spark_2pc_sink.sink.records.record_expressions import (
-    RecordExpressions,
-    check_taken,
-    choose_expressions,
-    with_json,
-)
-from spark_2pc_sink.sink.records.record_json import (
-    IGNORE_NULLS,
-    OFFSET_SECONDS,
-    TIME_PARSER,
-    TIME_ZONE,
-    WHOLE_ROW,
-)
+from spark_2pc_sink.sink.records.record_expressions import RecordExpressions, check_taken, choose_expressions, with_json
+from spark_2pc_sink.sink.records.record_json import IGNORE_NULLS, OFFSET_SECONDS, TIME_PARSER, TIME_ZONE, WHOLE_ROW
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
 from tests.unit.options.test_sink_options import sink as sink_options
 

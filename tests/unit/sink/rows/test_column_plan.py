@@ -76,8 +76,7 @@ def test_narrowing_is_checked_value_by_value(spark_type: t.DataType, target: Tar
 
 
 @pytest.mark.parametrize(
-    ("precision", "scale", "checked"),
-    [(10, 2, False), (9, 2, True), (10, 3, True), (10, 1, True)],
+    ("precision", "scale", "checked"), [(10, 2, False), (9, 2, True), (10, 3, True), (10, 1, True)]
 )
 def test_decimal_10_2_is_checked_unless_digits_on_both_sides_fit(precision: int, scale: int, *, checked: bool) -> None:
     [it] = planned(t.DecimalType(10, 2), numeric(precision, scale)).columns

@@ -4,6 +4,9 @@ A person reads a refusal once and has to find the value, the rule and a remedy i
 error and the option that it names. The same commit that changes a sentence changes the file, whose diff shows it.
 """
 
+# Calls name what is imported:
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 import json
@@ -38,7 +41,7 @@ from spark_2pc_sink.ids import BatchRange, check_transactional_id
 from spark_2pc_sink.logins.msk import msk_iam
 from spark_2pc_sink.logins.tokens import token_source
 from spark_2pc_sink.monitoring.dashboard import sink_views
-from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, SinkOptions, TableName
+from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, TableName
 from spark_2pc_sink.options.database import PasswordCommand, parse_database_url
 from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
@@ -68,7 +71,7 @@ from tests.unit.cli.test_cli_verify import SIDES as VERIFIED
 from tests.unit.cli.test_status import DECIDED, FINE, forty
 from tests.unit.monitoring.samples import halted, in_doubt, owed, row
 from tests.unit.monitoring.samples import sink as a_sink
-from tests.unit.options.test_sink_options import REQUIRED
+from tests.unit.options.test_sink_options import REQUIRED, sink
 from tests.unit.serialisation.test_binding import KEY as OF_KEY
 from tests.unit.serialisation.test_binding import VALUE as OF_VALUE
 from tests.unit.serialisation.test_binding import registry
@@ -84,17 +87,6 @@ from tests.unit.sink.rows.test_copy_encoder import batch_of, plan_for
 FILE: Final = Path(__file__).with_name("messages.txt")
 #: In no form of an error.
 SECRET: Final = "pass-word"
-#: What calls name, beside what is below.
-NAMES: Final[dict[str, Any]] = {
-    each.__name__.replace("pyarrow", "pa"): each
-    for each in (
-        *(BadRowLimit, BatchRange, PasswordCommand, PreparedTxnState, Records, Rows, SchemaRegistryOptions, TableName),
-        *(TransactionalWriter, check_topic, check_transactional_id, column, compiled_message, create_table_ddl),
-        *(derived_schema, derived_text, given_order, host_and_port, msk_iam, numeric, order_column, parse_database_url),
-        *(CheckedTopic, TableFacts, TopicRight, Trial, check_query, execution, pa, plan_for, planned, protobuf_encoder),
-        *(HaltCause, StatusReport, answer, forty, halted, in_doubt, owed, read_environment, record, row, table),
-    )
-}
 SERVERS: Final = {"bootstrap.servers": "h:9092"}
 UPSERT: Final[dict[str, Any]] = {"mode": "upsert", "upsert_keys": ["id"]}
 IGNORE: Final[dict[str, Any]] = {"mode": "insert_ignore", "upsert_keys": ["id"]}
@@ -114,10 +106,6 @@ OIDC: Final = OAUTH | {
     "sasl.oauthbearer.client.secret": SECRET,
 }
 JAAS: Final = "org.apache.kafka.common.security.{} required {};"
-
-
-def sink(**given: Any) -> None:
-    SinkOptions.parse(**{**REQUIRED, **given})
 
 
 def recovery(**given: Any) -> None:
@@ -300,7 +288,7 @@ def said(call: str) -> str:
     """What a call says; with the class of its error where that is no `ConfigurationError`."""
     whole: list[str] = []
     try:
-        text = eval(call, NAMES | globals())  # noqa: S307 - a line of our own file
+        text = eval(call, globals())  # noqa: S307 - a line of our own file
     except Exception as error:  # noqa: BLE001 - which class it has is a part of what is compared
         text = getattr(error, "sentence", str(error))
         text = text if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {text}"

@@ -62,12 +62,14 @@ def create_table_ddl(
     _check_columns([field.name for field in fields])
     keys = upsert_keys or primary_key
     missing = set(keys) - {field.name for field in fields}
-    if missing or not fields:
-        option = "upsert_keys" if upsert_keys else "primary_key"
+    if not fields:
+        remedy = "name at least one, with columns={'name': 'expression'}"
+        raise ConfigurationError(option="columns", value=[], rule="there is no column to write", remedy=remedy)
+    if missing:
         raise ConfigurationError(
-            option=option if missing else "columns",
+            option="upsert_keys" if upsert_keys else "primary_key",
             value=list(keys),
-            rule=f"{min(missing)!r} is not among the columns that are written" if missing else "there is no column",
+            rule=f"{min(missing)!r} is not among the columns that are written",
             remedy=f"the columns are {', '.join(field.name for field in fields)}",
         )
     lines = []

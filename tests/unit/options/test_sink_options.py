@@ -14,6 +14,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions, SinkOptions, TableName
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import check_topic
+from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 
 URL = "postgresql+psycopg2://shop:pass-word@db:5433/shop"
 REQUIRED: dict[str, Any] = {
@@ -157,3 +158,19 @@ def test_topics_follow_the_rules_of_kafka() -> None:
     for bad in ("", ".", "..", "a/b", "x" * 250, 5):
         with pytest.raises(ConfigurationError):
             check_topic(bad)
+
+
+REGISTRY = {"url": "http://user:secret@registry:8081", "basic.auth.user.info": "user:secret", "timeout": "5"}
+
+
+def test_requests_to_a_registry_are_bounded_and_no_secret_of_it_is_shown() -> None:
+    found = SchemaRegistryOptions.parse({"url": "http://registry:8081"})
+    assert found is not None
+    bounds = {"timeout": 10, "max.retries": 2, "retries.max.wait.ms": 2_000}
+    assert dict(found.client) == {"url": "http://registry:8081", **bounds}
+    found = SchemaRegistryOptions.parse(REGISTRY)
+    assert found is not None
+    assert (found.client["timeout"], str(found)) == (5, "http://registry:8081")
+    options = sink(topic="orders", value_format="avro", schema_registry=REGISTRY)
+    assert "secret" not in repr(found) + repr(options)
+    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - made in this line

@@ -118,10 +118,6 @@ def test_reader_puts_rows_together_in_pieces_of_bounded_size() -> None:
     assert reader.read() == b""
 
 
-NUMERIC_10_2: dict[str, Any] = {"type_name": "numeric(10,2)", "type_modifier": (10 << 16 | 2) + 4}
-INVALID = pa.array([b"fine", b"\xff"], pa.binary()).view(pa.string())
-
-
 def test_row_is_told_by_its_upsert_key_or_its_number() -> None:
     bad = batch_of(["a", "\x00"])
     with pytest.raises(UnstorableValueError) as by_key:

@@ -68,10 +68,11 @@ from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
 from tests.unit.cli.test_cli_verify import DIFFERENT
 from tests.unit.cli.test_cli_verify import SIDES as VERIFIED
-from tests.unit.cli.test_status import DECIDED, FINE, forty
+from tests.unit.cli.test_status import forty
 from tests.unit.monitoring.samples import halted, in_doubt, owed, row
 from tests.unit.monitoring.samples import sink as a_sink
 from tests.unit.options.test_sink_options import REQUIRED, sink
+from tests.unit.recovery.test_report import DECIDED, FINE
 from tests.unit.serialisation.test_binding import KEY as OF_KEY
 from tests.unit.serialisation.test_binding import VALUE as OF_VALUE
 from tests.unit.serialisation.test_binding import registry
@@ -227,13 +228,14 @@ def status(found: StatusReport) -> str:
     return status_text(found, Shown())
 
 
-def unreadable(**problems: str) -> str:
+def unreadable(kafka_problem: str) -> str:
     broken = UnreadableSink("bad", "database", "status 'gone' is none of …")
-    return status(StatusReport(sinks=(FINE,), unreadable=(broken,), **problems))
+    return status(StatusReport(sinks=(FINE,), unreadable=(broken,), kafka_problem=kafka_problem))
 
 
-def unread(**problems: str) -> str:
-    return status(StatusReport(sinks=(replace(DECIDED, known=None, row=None, before=None),), **problems))
+def unread(database_problem: str) -> str:
+    unclear = replace(DECIDED, known=None, row=None, before=None)
+    return status(StatusReport(sinks=(unclear,), database_problem=database_problem))
 
 
 def verified() -> str:
@@ -253,7 +255,7 @@ def key_of(kind: Any, **changes: Any) -> None:
 
 def bound(request: SchemaRequest, kind: Any, *, status: int | None = None) -> None:
     """With a registry in memory, which may answer with this status."""
-    memory = SchemaRegistryClient.new_client({"url": "mock://binding"})
+    memory: Any = SchemaRegistryClient.new_client({"url": "mock://binding"})
     if status is not None:
         memory.lookup_schema = mock.Mock(side_effect=LibraryError(status, -1, "said"))
     with mock.patch.object(SchemaRegistryClient, "new_client", return_value=memory):

@@ -36,6 +36,9 @@ class Received:
     api: int
     version: int
     body: Any
+    #: For a step that sends bytes of its own.
+    connection: socket.socket
+    correlation_id: int
 
 
 class HangUpError(Exception):
@@ -133,7 +136,7 @@ class Listener:
                 if api not in _REQUESTS:
                     return  # a client that asks whether a listener wants a login
                 body = _REQUESTS[api].decode(frame, version=version, header=True)
-                response = self._respond(Received(self.node_id, api, version, body))
+                response = self._respond(Received(self.node_id, api, version, body, connection, correlation_id))
                 if response is None:
                     continue
                 response.API_VERSION = version

@@ -75,6 +75,16 @@ def one_batch_each(session: ProduceSession, partition: TopicPartition, *values: 
         session.append(partition, rows(value.ljust(60, ".")))
 
 
+def sent_batches(fake: FakeCluster) -> list[tuple[int, bytes]]:
+    """Partition and bytes of every batch that came, in order of arrival."""
+    return [
+        (data.index, bytes(data.records))
+        for request in fake.of(Api.PRODUCE)
+        for topic in request.body.topic_data
+        for data in topic.partition_data
+    ]
+
+
 def data(
     fake: FakeCluster, producer: ProducerIdAndEpoch, count: int = 1, *, at: TopicPartition = T0, timestamp_ms: int = 0
 ) -> int:

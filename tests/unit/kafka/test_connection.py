@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.producer import EndTxnResponse
 
 from spark_2pc_sink.clock import Deadline
@@ -30,13 +27,11 @@ from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpe
 from tests.harness.secure_kafka import MECHANISMS, PASSWORD, LoginBroker
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
-from tests.unit.fakes.wire import Received, answer, hang_up
+from tests.unit.fakes.wire import HangUpError, Received, Step, answer, hang_up, keep_silent
 from tests.unit.kafka.support import T0, T1, options_for
 
 _NEXT = ProducerIdAndEpoch(7, 3)
 PEER = "bootstrap-0"
-#: What a peer does after a request: given the connection and the correlation id.
-Reply = Callable[[socket.socket, int], None]
 
 
 def request() -> KafkaRequest:
@@ -54,71 +49,42 @@ def ended(correlation_id: int) -> bytes:
     return framed(correlation_id, b"\0" + response.encode(version=5))
 
 
-def open_to(connection: socket.socket, correlation_id: int) -> None:
-    response = ApiVersionsResponse(error_code=0, api_keys=[], finalized_features_epoch=-1, finalized_features=[])
-    connection.sendall(framed(correlation_id, response.encode(version=3)))
+def sends(made: Callable[[int], bytes]) -> Step:
+    """Send what is made of the correlation id, byte by byte."""
+
+    def step(received: Received, _serve: Callable[[int], Any]) -> None:
+        for byte in made(received.correlation_id):
+            received.connection.sendall(bytes([byte]))
+
+    return step
 
 
-def in_pieces(connection: socket.socket, correlation_id: int) -> None:
-    for byte in ended(correlation_id):
-        connection.sendall(bytes([byte]))
-
-
-def shut_down(connection: socket.socket, _correlation_id: int) -> None:
-    connection.shutdown(socket.SHUT_RDWR)
-
-
-def shut_down_after_half(connection: socket.socket, correlation_id: int) -> None:
-    connection.sendall(ended(correlation_id)[:6])
-    shut_down(connection, correlation_id)
-
-
-def sends(made: Callable[[int], bytes]) -> Reply:
-    return lambda connection, correlation_id: connection.sendall(made(correlation_id))
-
-
-def say_nothing(_connection: socket.socket, _correlation_id: int) -> None:
-    return
+def stop_halfway(received: Received, serve: Callable[[int], Any]) -> None:
+    sends(lambda number: ended(number)[:6])(received, serve)
+    raise HangUpError
 
 
 @contextmanager
-def connected_to(*replies: Reply, **options: Any) -> Iterator[BrokerConnections]:
-    """Connections to a peer that opens, and then gives these replies, the last one again and again."""
-
-    def serve() -> None:
-        with server.accept()[0] as accepted, accepted.makefile("rb") as stream:
-            waiting = [open_to, *replies]
-            while len(head := stream.read(4)) == 4:
-                (correlation_id,) = struct.unpack_from(">i", stream.read(struct.unpack(">i", head)[0]), 4)
-                (waiting.pop(0) if len(waiting) > 1 else waiting[0])(accepted, correlation_id)
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        connections = BrokerConnections(options_for(f"127.0.0.1:{server.getsockname()[1]}", **options))
-        try:
-            connections.api_versions(PEER, connections.deadline())
-            yield connections
-        finally:
-            connections.close()
-            thread.join(10)
+def connected_to(fake: FakeCluster, *steps: Step, **options: Any) -> Iterator[BrokerConnections]:
+    """Connections to a broker that answers EndTxn by these steps."""
+    fake.script(Api.END_TXN, *steps)
+    connections = BrokerConnections(options_for(fake, **options))
+    try:
+        connections.api_versions(PEER, connections.deadline())
+        yield connections
+    finally:
+        connections.close()
 
 
-def test_an_answer_is_read_however_it_is_cut() -> None:
-    with connected_to(in_pieces) as connections:
+def test_an_answer_is_read_however_it_is_cut(fake: FakeCluster) -> None:
+    with connected_to(fake, sends(ended)) as connections:
         found = connections.request(PEER, request(), connections.deadline())
     assert found.producer == _NEXT
 
 
-def test_several_requests_are_on_their_way_and_each_gets_its_answer() -> None:
-    held: list[int] = []
-
-    def answer_the_third(connection: socket.socket, correlation_id: int) -> None:
-        held.append(correlation_id)
-        if len(held) == 3:
-            connection.sendall(b"".join(map(ended, held)))
-
-    with connected_to(answer_the_third, max_in_flight=3) as connections:
+def test_several_requests_are_on_their_way_and_each_gets_its_answer(fake: FakeCluster) -> None:
+    third = sends(lambda number: b"".join(map(ended, range(number - 2, number + 1))))
+    with connected_to(fake, keep_silent, keep_silent, third, max_in_flight=3) as connections:
         sent = [connections.send(PEER, request()) for _ in range(3)]
         assert not connections.ready(PEER)
         for each in sent:
@@ -128,19 +94,21 @@ def test_several_requests_are_on_their_way_and_each_gets_its_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "says"),
+    ("step", "says"),
     [
-        (shut_down, "socket disconnected"),
-        (shut_down_after_half, "socket disconnected"),
+        (hang_up, "socket disconnected"),
+        (stop_halfway, "socket disconnected"),
         (sends(lambda number: ended(number + 7)), "answered request 9 instead of 2"),
         (sends(lambda number: framed(number, b"\xff" * 9)), "cannot be decoded"),
         (sends(lambda _: struct.pack(">i", 2**31 - 1)), "the length 2147483647"),
         (sends(lambda _: struct.pack(">i", -1)), "the length -1"),
-        (say_nothing, "request timed out after 50 ms"),
+        (keep_silent, "request timed out after 50 ms"),
     ],
 )
-def test_without_its_answer_a_request_fails_and_the_connection_is_closed(reply: Reply, says: str) -> None:
-    with connected_to(reply, request_timeout_ms=50) as connections:
+def test_without_its_answer_a_request_fails_and_the_connection_is_closed(
+    fake: FakeCluster, step: Step, says: str
+) -> None:
+    with connected_to(fake, step, request_timeout_ms=50) as connections:
         with pytest.raises(NodeUnavailableError, match=says):
             connections.request(PEER, request(), connections.deadline())
         assert connections.most_promising_first([PEER]) == [PEER]

@@ -26,7 +26,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.wire import Received, Step, answer
-from tests.unit.kafka.support import SMALL_BATCHES, T0, one_batch_each, rows, session_on
+from tests.unit.kafka.support import SMALL_BATCHES, T0, one_batch_each, rows, sent_batches, session_on
 
 pytestmark = pytest.mark.usefixtures("begun")
 
@@ -82,10 +82,8 @@ VALUES = pa.array(["first", "second", "third", "fourth"])
 def test_a_record_that_its_broker_names_is_a_bad_row(fake: FakeCluster, cluster: Cluster) -> None:
     """With what the record says, and the broker of it."""
     fake.script(Api.PRODUCE, naming(Code.INVALID_RECORD, {1: "no schema", 2: "no schema either", 9: "not there"}))
-    session = session_on(cluster)
-    session.append(T0, EncodedRows.of(KEYS, VALUES, None))
     with pytest.raises(RecordRefusedError, match=r"t-0 refuses the record with value second: no schema;") as error:
-        session.flush()
+        send(session_on(cluster), EncodedRows.of(KEYS, VALUES, None))
     assert (len(error.value.contents), error.value.lacks_key) == (2, False)
 
 
@@ -99,12 +97,9 @@ def test_a_record_without_a_key_for_a_compacted_topic_is_a_bad_row(
         fake.configs["cleanup.policy"] = "compact,delete"
     else:
         fake.script(Api.PRODUCE, naming(Code.INVALID_RECORD, {1: "no key", 3: "no key"}))
-    session = session_on(cluster)
-    with pytest.raises(
-        RecordRefusedError,
-        match=r"with value second: the topic is compacted .* Set the option key to an expression that is never null",
-    ) as e:
-        send(session, EncodedRows.of(KEYS, VALUES, None))
+    said = r"with value second: the topic is compacted .* Set the option key to an expression that is never null"
+    with pytest.raises(RecordRefusedError, match=said) as e:
+        send(session_on(cluster), EncodedRows.of(KEYS, VALUES, None))
     assert e.value.lacks_key
     assert len(fake.of(Api.PRODUCE)) == (not known)
 
@@ -112,12 +107,9 @@ def test_a_record_without_a_key_for_a_compacted_topic_is_a_bad_row(
 def test_a_time_that_the_topic_does_not_take_is_no_bad_row(fake: FakeCluster, cluster: Cluster) -> None:
     """It is that of each record of the batch."""
     fake.script(Api.PRODUCE, naming(Code.INVALID_TIMESTAMP, {0: "Timestamp 5 is out of range"}))
-    session = session_on(cluster)
-    session.append(T0, rows("a"))
-    with pytest.raises(
-        ConfigurationError, match=r"t-0 must accept records with this time: Timestamp 5 is .* correct the clock"
-    ):
-        session.flush()
+    said = r"t-0 must accept records with this time: Timestamp 5 is .* correct the clock"
+    with pytest.raises(ConfigurationError, match=said):
+        send(session_on(cluster), rows("a"))
 
 
 @pytest.mark.parametrize(
@@ -149,35 +141,24 @@ def test_a_record_that_the_broker_calls_too_large_is_named_by_its_key(
 ) -> None:
     fake.configs = None
     fake.script(Api.PRODUCE, answer(Code.MESSAGE_TOO_LARGE))
-    session = session_on(cluster)
     keys = pa.array([key], pa.string() if isinstance(key, str) else pa.binary())
-    session.append(T0, EncodedRows.of(keys, pa.array(["x"]), None))
     with pytest.raises(RecordTooLargeError) as caught:
-        session.flush()
+        send(session_on(cluster), EncodedRows.of(keys, pa.array(["x"]), None))
     assert caught.value.row_key == shown
 
 
 def test_a_batch_that_is_too_large_says_which_option_to_change(fake: FakeCluster, cluster: Cluster) -> None:
     fake.configs = None
     fake.script(Api.PRODUCE, answer(Code.RECORD_LIST_TOO_LARGE))
-    session = session_on(cluster)
-    session.append(T0, rows("a", "b"))
     with pytest.raises(ConfigurationError, match=r"batch\.size.*2 records.*max\.message\.bytes"):
-        session.flush()
+        send(session_on(cluster), rows("a", "b"))
 
 
 def test_batches_are_cut_below_the_topics_limit(fake: FakeCluster, cluster: Cluster) -> None:
     assert fake.configs is not None
     fake.configs["max.message.bytes"] = "4000"
-    session = session_on(cluster)
-    session.append(T0, rows(*("x" * 100 for _ in range(100))))
-    session.flush()
-    sizes = [
-        len(data.records)
-        for request in fake.of(Api.PRODUCE)
-        for topic in request.body.topic_data
-        for data in topic.partition_data
-    ]
+    send(session_on(cluster), rows(*("x" * 100 for _ in range(100))))
+    sizes = [len(batch) for _, batch in sent_batches(fake)]
     assert max(sizes) <= 4000
     assert sum(sizes) > 20_000
 

@@ -25,31 +25,25 @@ from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Received, answer, lose_answer, serve_it
-from tests.unit.kafka.support import PAIR, SMALL_BATCHES, T0, T1, one_batch_each, options_for, rows, session_on
+from tests.unit.kafka.support import (
+    PAIR,
+    SMALL_BATCHES,
+    T0,
+    T1,
+    one_batch_each,
+    options_for,
+    rows,
+    sent_batches,
+    session_on,
+)
 
 pytestmark = pytest.mark.usefixtures("begun")
 
 
 def sequences(fake: FakeCluster, partition: int = 0) -> list[int]:
     """The base sequences of the batches that came to one partition of t, in order of arrival."""
-    return [
-        batch.base_sequence
-        for request in fake.of(Api.PRODUCE)
-        for topic in request.body.topic_data
-        for data in topic.partition_data
-        if data.index == partition
-        for batch in decode_record_batches(bytes(data.records))
-    ]
-
-
-def sizes(fake: FakeCluster) -> list[int]:
-    """The bytes of every batch that came."""
-    return [
-        len(data.records)
-        for request in fake.of(Api.PRODUCE)
-        for topic in request.body.topic_data
-        for data in topic.partition_data
-    ]
+    came = b"".join(data for index, data in sent_batches(fake) if index == partition)
+    return [batch.base_sequence for batch in decode_record_batches(came)]
 
 
 def test_records_arrive_with_the_pair_and_in_sequence_from_zero(fake: FakeCluster, cluster: Cluster) -> None:
@@ -59,7 +53,7 @@ def test_records_arrive_with_the_pair_and_in_sequence_from_zero(fake: FakeCluste
     session.append(T1, rows("x", "y"))
     receipts = session.flush()
     assert receipts == {T0: PartitionReceipt(3, 0, 2), T1: PartitionReceipt(2, 0, 1)}
-    assert session.record_bytes == sum(sizes(fake))
+    assert session.record_bytes == sum(len(batch) for _, batch in sent_batches(fake))
     assert [batch[0] for batch in fake.partitions[T0].batches] == [(PAIR.producer_id, PAIR.epoch)] * 3
     assert sequences(fake) == [0, 1, 2]
     request = fake.of(Api.PRODUCE)[0].body

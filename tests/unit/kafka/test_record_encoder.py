@@ -40,7 +40,7 @@ from spark_2pc_sink.wire.record_batch import encode_sections
 from spark_2pc_sink.wire.record_list import encode_listed_batch, record_content
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer
-from tests.unit.kafka.support import PAIR, T0, T1, options_for
+from tests.unit.kafka.support import PAIR, T0, T1, options_for, sent_batches
 
 OPTIONS = KafkaOptions.parse({"bootstrap.servers": "localhost:9092", "compression.type": "none"})
 #: Columns of one partition each: no two of the same length, with and without keys, text and bytes of both widths.
@@ -68,17 +68,14 @@ def encoded(*parts: tuple[int, pa.Array | None, pa.Array]) -> list[EncodedBatch]
     return [*batches, *one.finish()]
 
 
-def test_batches_are_those_of_each_partition_alone() -> None:
-    parts = [(number, *columns) for number, columns in enumerate(PARTS)]
+@pytest.mark.parametrize(
+    "columns", [PARTS, *([(None, pa.array([b"x" * (TOGETHER_BYTES_MAX // share)]))] * 5 for share in (2, 3))]
+)
+def test_batches_are_those_of_each_partition_alone(columns: Any) -> None:
+    parts = [(number, *each) for number, each in enumerate(columns)]
     together = encoded(*parts)
     assert together == [batch for part in parts for batch in encoded(part)]
-    assert [batch.row_key for batch in together] == [None, None, "k", None, None]
-
-
-@pytest.mark.parametrize("value_bytes", [10, TOGETHER_BYTES_MAX // 3, TOGETHER_BYTES_MAX // 2])
-def test_many_bytes_are_the_same_as_few(value_bytes: int) -> None:
-    parts = [(number, None, pa.array([bytes([number]) * value_bytes])) for number in range(5)]
-    assert encoded(*parts) == [batch for part in parts for batch in encoded(part)]
+    assert [batch.row_key for batch in together] == [None, None, "k" if columns is PARTS else None, None, None]
 
 
 def rows_of(values: list[bytes | None], *, kind: Any = None, key: bool = True) -> EncodedRows:
@@ -152,10 +149,9 @@ def test_a_column_names_the_topic_row_by_row(partitioner: StickyPartitioner) -> 
 
 
 def test_no_rows_go_nowhere(partitioner: StickyPartitioner) -> None:
-    assert split_up(partitioner, pa.table({"value": pa.array([], pa.string())})) == {}
-    assert (
-        split_up(partitioner, pa.table({"topic": pa.array([], pa.string()), "value": pa.array([], pa.string())})) == {}
-    )
+    nothing = pa.array([], pa.string())
+    assert split_up(partitioner, pa.table({"value": nothing})) == {}
+    assert split_up(partitioner, pa.table({"topic": nothing, "value": nothing})) == {}
 
 
 @pytest.mark.parametrize("partition", [-1, 4])
@@ -223,18 +219,6 @@ def test_until_the_first_acknowledgement_one_batch_travels_alone() -> None:
     assert send(queue).payload == b"2"
 
 
-def test_after_a_failure_nothing_is_sent_until_every_answer_is_in() -> None:
-    queue = queue_of(4)
-    one, two, three = send(queue), send(queue), send(queue)
-    queue.returned(one)
-    assert queue.peek(0) is None
-    queue.returned(three)
-    assert queue.peek(0) is None
-    queue.returned(two)
-    assert [send(queue).payload for _ in range(4)] == [b"1", b"2", b"3", b"4"]
-    assert (one.sends, two.sends, three.sends) == (2, 2, 2)
-
-
 def test_a_batch_behind_the_failed_one_may_have_been_appended() -> None:
     """REQUEST_TIMED_OUT says that a batch is in the leader's log; those behind it succeed (B22: each counted once)."""
     queue = queue_of(2)
@@ -258,11 +242,9 @@ def batch(partition: TopicPartition, *values: str) -> PlacedBatch:
 def sequences_of(fake: FakeCluster) -> set[tuple[int, int, int]]:
     """Partition, sequence number and producer of every batch that came."""
     return {
-        (data.index, found.base_sequence, found.producer_id)
-        for request in fake.of(Api.PRODUCE)
-        for topic in request.body.topic_data
-        for data in topic.partition_data
-        for found in decode_record_batches(bytes(data.records))
+        (index, found.base_sequence, found.producer_id)
+        for index, data in sent_batches(fake)
+        for found in decode_record_batches(data)
     }
 
 

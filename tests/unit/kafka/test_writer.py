@@ -31,7 +31,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID, FakeTransaction
 from tests.unit.fakes.wire import Received, answer
-from tests.unit.kafka.support import CALL, REACH, ROWS, T0, in_transaction, kept, observable, unknown, writer_on
+from tests.unit.kafka.support import CALL, REACH, ROWS, T0, in_transaction, observable, unknown, writer_on
 
 ALLOWED = {(rule.state, rule.operation) for rule in RULES}
 ILLEGAL = [pair for pair in itertools.product(WriterState, Operation) if pair not in ALLOWED]
@@ -200,45 +200,42 @@ def test_two_phase_commit_that_is_not_granted_is_an_error(fake: FakeCluster) -> 
         assert writer.state is WriterState.FATAL
 
 
-@pytest.mark.parametrize("same", [True, False])
-def test_a_kept_transaction_is_ended_with_the_new_pair(
-    two_phase: FakeCluster, writer: TransactionalWriter, same: bool
-) -> None:
-    """KIP-939: the pair that InitProducerId answered ends the transaction, and fences every older holder (B12)."""
-    kept(writer, two_phase)
-    writer.complete_transaction(PreparedTxnState("7:4" if same else ""))
-    (request,) = two_phase.of(Api.END_TXN)
-    assert (request.body.producer_epoch, request.body.committed) == (5, same)
-    writer.begin_transaction()
-    assert writer.producer == ProducerIdAndEpoch(7, 6)
+#: Of a transaction 7:4: the coordinator's profile, resume, the options of the writer and of the transaction, the epoch
+#: that ends it.
+KEPT = {
+    "KIP-939": (Profile.KEEP_PREPARED, False, True, TIMEOUT_NEVER_MS, 5),
+    "kept unchanged": (Profile.KEEP_UNCHANGED, False, True, TIMEOUT_NEVER_MS, 4),
+    "resumed, with a time-out": (Profile.KEEP_PREPARED, True, True, 60_000, 4),
+    "resumed, without two-phase commit": (Profile.KEEP_UNCHANGED, True, False, 60_000, 4),
+    "resumed, kept unchanged": (Profile.KEEP_UNCHANGED, True, True, 60_000, 4),
+    "resumed, as released": (Profile.AS_RELEASED, True, False, 60_000, 4),
+}
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_transaction_that_was_kept_unchanged_is_ended_with_its_own_pair(
-    two_phase: FakeCluster, writer: TransactionalWriter, same: bool
+@pytest.mark.parametrize(("profile", "resume", "asks", "timeout_ms", "epoch"), KEPT.values(), ids=KEPT)
+def test_a_kept_transaction_is_ended_by_what_the_database_remembers(
+    two_phase: FakeCluster, profile: Profile, resume: bool, asks: bool, timeout_ms: int, epoch: int, same: bool
 ) -> None:
-    """KIP-939 as apache/kafka#22704 has it. Whoever prepared it has that pair too, and may learn the next one."""
-    two_phase.configure(profile=Profile.KEEP_UNCHANGED)
-    two_phase.know(FakeTransaction(7, 4, partitions=(T0,), timeout_ms=TIMEOUT_NEVER_MS))
-    writer.init_transactions(keep_prepared_txn=True)
-    assert (writer.state, writer.producer) == (WriterState.KEPT, ProducerIdAndEpoch(7, 4))
-    writer.complete_transaction(PreparedTxnState("7:4" if same else ""))
-    assert two_phase.id_state == ("CompleteCommit" if same else "CompleteAbort")
-    writer.begin_transaction()
-    assert writer.producer == ProducerIdAndEpoch(7, 6)
+    """KIP-939: the pair that InitProducerId answered ends it, and fences every older holder (B12).
 
-
-@pytest.mark.parametrize("profile", [Profile.KEEP_PREPARED, Profile.KEEP_UNCHANGED])
-@pytest.mark.parametrize("asks", [True, False])
-def test_resume_mode_loses_no_transaction_with_a_timeout(two_phase: FakeCluster, profile: Profile, asks: bool) -> None:
-    """apache/kafka#22704 refuses to keep it for a client without two-phase commit, and aborts it for one with."""
+    apache/kafka#22704 keeps it unchanged, refuses that to a client without two-phase commit, and aborts one with a
+    time-out. In resume mode EndTxn has the pair of the transaction itself, since InitProducerId before it would abort
+    it. Who prepared it can learn the answered pair by repeating its EndTxn, so that one is not used afterwards.
+    """
+    if profile is Profile.AS_RELEASED:
+        two_phase.versions[Api.INIT_PRODUCER_ID] = (0, 5)
     two_phase.configure(profile=profile)
-    two_phase.know(FakeTransaction(7, 4, partitions=(T0,)))
-    with writer_on(two_phase, resume=True, two_phase_commit=asks) as writer:
+    two_phase.know(FakeTransaction(7, 4, partitions=(T0,), timeout_ms=timeout_ms))
+    with writer_on(two_phase, resume=resume, two_phase_commit=asks) as writer:
         writer.init_transactions(keep_prepared_txn=True)
-        assert writer.state is WriterState.KEPT
-        writer.complete_transaction(PreparedTxnState("7:4"))
-        assert two_phase.id_state == "CompleteCommit"
+        assert (writer.state, writer.producer) == (WriterState.KEPT, ProducerIdAndEpoch(7, epoch))
+        writer.complete_transaction(PreparedTxnState("7:4" if same else "7:3"))
+        (request,) = two_phase.of(Api.END_TXN)
+        assert (request.body.producer_epoch, request.body.committed) == (epoch, same)
+        assert two_phase.id_state == ("CompleteCommit" if same else "CompleteAbort")
+        writer.begin_transaction()
+        assert writer.producer == ProducerIdAndEpoch(7, 6)
 
 
 def test_with_nothing_kept_complete_does_nothing(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
@@ -256,27 +253,6 @@ def test_keeping_is_refused_where_the_broker_cannot(fake: FakeCluster) -> None:
             writer.init_transactions(keep_prepared_txn=True)
         assert writer.state is WriterState.UNINITIALISED
         assert fake.of(Api.INIT_PRODUCER_ID) == []
-
-
-@pytest.mark.parametrize("offered", [False, True])
-@pytest.mark.parametrize("same", [True, False])
-def test_resume_mode_ends_a_prepared_transaction_with_its_own_pair(
-    fake: FakeCluster, offered: bool, same: bool
-) -> None:
-    """On released brokers EndTxn with the stored pair ends it, and InitProducerId before it would abort it."""
-    if offered:
-        fake.versions[Api.INIT_PRODUCER_ID] = (0, 6)
-    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
-    with writer_on(fake, resume=True) as writer:
-        writer.init_transactions(keep_prepared_txn=True)
-        assert (writer.state, writer.producer) == (WriterState.KEPT, ProducerIdAndEpoch(7, 4))
-        assert fake.epoch == 4
-        writer.complete_transaction(PreparedTxnState("7:4" if same else "7:3"))
-        (request,) = fake.of(Api.END_TXN)
-        assert (request.body.producer_epoch, request.body.committed) == (4, same)
-        # Whoever prepared it can learn the answered pair by repeating its EndTxn, so it is not used.
-        writer.begin_transaction()
-        assert writer.producer == ProducerIdAndEpoch(7, 6)
 
 
 def test_resume_mode_waits_for_an_outcome_that_is_being_written(fake: FakeCluster) -> None:
@@ -329,6 +305,11 @@ def test_a_refused_commit_is_an_error(
     assert writer.state is state
 
 
+def flushed(writer: TransactionalWriter) -> None:
+    in_transaction(writer)
+    writer.flush()
+
+
 @pytest.mark.parametrize("fenced", [False, True], ids=["released", "KAFKA-20785"])
 class TestWhyACommitWasRefused:
     """KAFKA-20785: a time-out and another writer have the same answer, and the coordinator is asked which it was."""
@@ -336,8 +317,7 @@ class TestWhyACommitWasRefused:
     def test_a_time_out(self, fake: FakeCluster, fenced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         fake.configure(fences_late_commits=fenced)
         with writer_on(fake) as writer:
-            in_transaction(writer)
-            writer.flush()
+            flushed(writer)
             fake.now_ms += 1_000_000
             fake.time_out()
             began_ms = steady_ms()
@@ -353,8 +333,7 @@ class TestWhyACommitWasRefused:
         """Also between its InitProducerId, which is answered CONCURRENT_TRANSACTIONS, and the same again."""
         fake.configure(fences_late_commits=fenced)
         with writer_on(fake) as writer:
-            in_transaction(writer)
-            writer.flush()
+            flushed(writer)
             for _ in range(1 + retried):
                 fake.ask(InitProducerId(transactional_id=TRANSACTIONAL_ID))
             text = "another writer has taken over" if retried else "another client has ended the transaction"
@@ -364,8 +343,7 @@ class TestWhyACommitWasRefused:
 
     def test_a_coordinator_that_does_not_tell(self, fake: FakeCluster, fenced: bool) -> None:
         with writer_on(fake) as writer:
-            in_transaction(writer)
-            writer.flush()
+            flushed(writer)
             fake.script(Api.END_TXN, answer(Code.PRODUCER_FENCED if fenced else Code.INVALID_TXN_STATE))
             fake.script(Api.DESCRIBE_TRANSACTIONS, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
             with pytest.raises(KafkaError, match="has timed out, or another writer") as caught:

@@ -103,7 +103,7 @@ def conditions(found: StatusReport) -> dict[str, str]:
 
 
 def test_the_number_of_requests_does_not_grow_with_that_of_the_sinks(fake: FakeCluster, database: FakeDatabase) -> None:
-    """At each broker one that describes all of its sinks."""
+    """KIP-699, KIP-664: one finds all coordinators, and one at each of these describes all of its sinks."""
     names = [f"orders-{number:02}" for number in range(40)]
     for number, name in enumerate(names):
         fake.know(FakeTransaction(7, 4, state="CompleteCommit", coordinator=number % 2), name)

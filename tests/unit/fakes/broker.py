@@ -50,6 +50,10 @@ class Entry:
     commit: bool | None = None
     coordinator_epoch: int = -1
 
+    @property
+    def pair(self) -> ProducerIdAndEpoch:
+        return ProducerIdAndEpoch(self.header.producer_id, self.header.producer_epoch)
+
 
 def header_of(
     producer_id: int, epoch: int, *, sequence: int = NO_SEQUENCE, count: int = 1, offset: int = 0, control: bool = False
@@ -77,10 +81,6 @@ class FakePartition:
     def end_offset(self) -> int:
         return self.entries[-1].header.last_offset + 1 if self.entries else self._first_offset
 
-    def start_verification(self, header: BatchHeader, *, bumps: bool, now_ms: int) -> VerificationGuard | Code:
-        """Whether the coordinator is to be asked first."""
-        return self.producers.start_verification(header, supports_epoch_bump=bumps, now_ms=now_ms)
-
     def append(
         self, header: BatchHeader, records: Sequence[Any], guard: VerificationGuard | None
     ) -> tuple[int, int, bool]:
@@ -104,29 +104,23 @@ class FakePartition:
 
     def committed(self) -> list[tuple[Any, str]]:
         """What a read_committed reader sees: each record, and the pair that it was written with."""
-        seen: list[tuple[Any, str]] = []
-        open_: dict[int, list[tuple[Any, str]]] = {}
-        for entry in self.entries:
-            header = entry.header
-            if entry.commit is None:
-                pair = f"{header.producer_id}:{header.producer_epoch}"
-                open_.setdefault(header.producer_id, []).extend((record, pair) for record in entry.records)
-            else:
-                ended = open_.pop(header.producer_id, [])
-                seen += ended if entry.commit else []
-        return seen
+        batches = [entry for ended in self._transactions(commit=True) for entry in ended]
+        return [(record, str(entry.pair)) for entry in batches for record in entry.records]
 
     def ended(self, *, commit: bool) -> list[tuple[ProducerIdAndEpoch, tuple[int, int]]]:
         """Pair, first and last offset of the records of each transaction that ended so."""
-        found: list[tuple[ProducerIdAndEpoch, tuple[int, int]]] = []
-        open_: dict[int, list[BatchHeader]] = {}
+        found = self._transactions(commit=commit)
+        return [(ended[0].pair, (ended[0].header.base_offset, ended[-1].header.last_offset)) for ended in found]
+
+    def _transactions(self, *, commit: bool) -> list[list[Entry]]:
+        """The batches of each transaction that ended so, in the order of their ends."""
+        found: list[list[Entry]] = []
+        open_: dict[int, list[Entry]] = {}
         for entry in self.entries:
-            header = entry.header
             if entry.commit is None:
-                open_.setdefault(header.producer_id, []).append(header)
-            elif (ended := open_.pop(header.producer_id, [])) and entry.commit == commit:
-                pair = ProducerIdAndEpoch(header.producer_id, ended[0].producer_epoch)
-                found.append((pair, (ended[0].base_offset, ended[-1].last_offset)))
+                open_.setdefault(entry.header.producer_id, []).append(entry)
+            elif (ended := open_.pop(entry.header.producer_id, [])) and entry.commit == commit:
+                found.append(ended)
         return found
 
     def _write(self, entry: Entry) -> None:
@@ -217,7 +211,7 @@ class FakeBroker(FakeCoordinator):
         self.drain()
         log = self.logs[partition]
         header = header_of(producer.producer_id, producer.epoch, sequence=sequence, count=len(records))
-        started = log.start_verification(header, bumps=self.bumps, now_ms=self.now_ms)
+        started = log.producers.start_verification(header, supports_epoch_bump=self.bumps, now_ms=self.now_ms)
         if isinstance(started, VerificationGuard):
             code = self._verify(producer, partition, _NEW_PRODUCE if self.bumps else _OLD_PRODUCE)
         else:

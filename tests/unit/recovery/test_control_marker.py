@@ -15,15 +15,11 @@ from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recovery.diagnosis import PARTITION_MS_MIN
 from tests.harness.halts import halts
-from tests.unit.recovery.test_recovery import Sides
+from tests.unit.recovery.test_recovery import Sides, gone_by
 
 Answer = Callable[[int], Marker]
 FIRST, SECOND = TopicPartition("audit", 0), TopicPartition("orders", 0)
 OUT_OF_RANGE: Final = 1
-
-
-def says(marker: Marker) -> Answer:
-    return lambda _limit_ms: marker
 
 
 def refuses(error: Exception) -> Answer:
@@ -49,26 +45,31 @@ SILENT: Final[dict[str, Callable[[Sides], Answer]]] = {
     "out of range": lambda _: refuses(kafka_error("Fetch", OUT_OF_RANGE)),
     "unreadable bytes": lambda _: refuses(RemoteProtocolError(peer="the broker", detail="the batch has another CRC")),
     "too long": too_long,
-    "missing": lambda _: says(Marker.MISSING),
+    "missing": lambda _: lambda _limit_ms: Marker.MISSING,
+}
+SAID: Final = {
+    **SILENT,
+    "open": lambda _: lambda _limit_ms: Marker.OPEN,
+    "commit": lambda _: lambda _limit_ms: Marker.COMMIT,
+    "abort": lambda _: lambda _limit_ms: Marker.ABORT,
 }
 
 
-def forgotten(*partitions: TopicPartition) -> Sides:
-    """A decided transaction whose coordinator shows nothing of it any more."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair, partitions=[str(each) for each in partitions])
-    sides.kafka.end(pair, commit=True)
-    sides.kafka.init_producer_id()
+def forgotten(first: str = "missing", second: str = "missing") -> Sides:
+    """A decided transaction whose coordinator shows nothing of it any more, and what two logs say of it."""
+    sides, _ = gone_by([str(FIRST), str(SECOND)])
+    sides.kafka.logs = {at: SAID[name](sides) for at, name in ((FIRST, first), (SECOND, second))}
     return sides
 
 
-@pytest.mark.parametrize(("marker", "status"), [(Marker.COMMIT, "done"), (Marker.ABORT, "owed")])
-@pytest.mark.parametrize("first", SILENT)
-def test_where_one_partition_does_not_tell_the_next_one_does(first: str, marker: Marker, status: str) -> None:
-    """B18: of the topics that the batch wrote one was deleted, or cannot be read: the other has the marker."""
-    sides = forgotten(FIRST, SECOND)
-    sides.kafka.logs = {FIRST: SILENT[first](sides), SECOND: says(marker)}
+@pytest.mark.parametrize(("second", "status"), [("commit", "done"), ("abort", "owed")])
+@pytest.mark.parametrize("first", [*SILENT, "open"])
+def test_where_one_partition_does_not_tell_the_next_one_does(first: str, second: str, status: str) -> None:
+    """B18: of the topics that the batch wrote one was deleted, or cannot be read: the other has the marker.
+
+    What is open in one partition may be another transaction.
+    """
+    sides = forgotten(first, second)
     sides.start()
     assert sides.row().status == status
 
@@ -76,8 +77,7 @@ def test_where_one_partition_does_not_tell_the_next_one_does(first: str, marker:
 @pytest.mark.parametrize("silent", SILENT)
 def test_a_person_decides_where_no_partition_tells(silent: str) -> None:
     """B6: absence alone never proves a commit. The error of one partition would come again at every start."""
-    sides = forgotten(FIRST, SECOND)
-    sides.kafka.logs = {FIRST: SILENT[silent](sides), SECOND: says(Marker.MISSING)}
+    sides = forgotten(silent)
     before = sides.kafka.pair
     said = r"no partition tells how 0:0 ended: .*audit-0.*; .*orders-0 .*is missing"
     with halts(HaltCause.OUTCOME_LOST, match=said) as halted:
@@ -94,27 +94,19 @@ def test_a_person_decides_where_no_partition_tells(silent: str) -> None:
 
 @pytest.mark.parametrize("other", ["gone", "missing"])
 def test_an_open_transaction_is_waited_for_whatever_the_others_lack(other: str) -> None:
-    sides = forgotten(FIRST, SECOND)
-    sides.kafka.logs = {FIRST: says(Marker.OPEN), SECOND: SILENT[other](sides)}
+    sides = forgotten("open", other)
     with pytest.raises(InDoubtError, match=r"0:0 in audit-0 after offset 7 is not written yet"):
         sides.recovery(decision=OperatorDecision.DROP).run(query_id=None, run_id=None)
     assert sides.row().status == "decided"
-    sides.kafka.logs[FIRST] = says(Marker.COMMIT)
+    sides.kafka.logs[FIRST] = SAID["commit"](sides)
     sides.start()
     assert sides.row().status == "done"
-
-
-def test_what_is_open_in_one_partition_may_be_another_transaction() -> None:
-    sides = forgotten(FIRST, SECOND)
-    sides.kafka.logs = {FIRST: says(Marker.OPEN), SECOND: says(Marker.ABORT)}
-    sides.start()
-    assert sides.row().status == "owed"
 
 
 @pytest.mark.parametrize("decision", [None, *OperatorDecision])
 def test_a_cluster_that_cannot_be_reached_is_no_reason_to_halt(decision: OperatorDecision | None) -> None:
     """Nobody need decide anything, and nothing that somebody has decided is carried out by mistake."""
-    sides = forgotten(FIRST, SECOND)
+    sides = forgotten()
     asked: list[str] = []
 
     def go_away(name: str) -> None:
@@ -132,7 +124,7 @@ def test_a_cluster_that_cannot_be_reached_is_no_reason_to_halt(decision: Operato
 def test_the_time_is_bounded_whatever_the_number_of_partitions() -> None:
     """Each gets half of what is left; the last one is asked only if there is any."""
     partitions = [TopicPartition("orders", number) for number in range(100)]
-    sides = forgotten(*partitions)
+    sides, _ = gone_by([str(each) for each in partitions])
     limits: list[int] = []
 
     def slow(limit_ms: int) -> Marker:
@@ -149,6 +141,6 @@ def test_the_time_is_bounded_whatever_the_number_of_partitions() -> None:
 
 
 def test_a_row_that_names_no_partition_halts() -> None:
-    sides = forgotten()
+    sides, _ = gone_by([])
     with halts(HaltCause.OUTCOME_LOST, match="names no partition whose log could be read"):
         sides.start()

@@ -11,7 +11,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
 from spark_2pc_sink.recovery.diagnosis import with_choices
 from spark_2pc_sink.recovery.report import RecoveryReport
-from tests.unit.recovery.test_recovery import Sides
+from tests.unit.recovery.test_recovery import Sides, decided
 from tests.unit.recovery.test_report import LIVES
 
 
@@ -42,9 +42,7 @@ def test_since_when_a_transaction_is_open_that_nobody_decided() -> None:
 
 def test_an_owed_batch_says_what_is_owed_and_what_to_do() -> None:
     """B28: also at a look, where nothing would be done."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
+    sides, _ = decided()
     sides.kafka.time_out()
     sides.recovery().run(query_id="query-1", run_id="next")
     report = look(sides)
@@ -56,8 +54,7 @@ def test_an_owed_batch_says_what_is_owed_and_what_to_do() -> None:
 
 def test_what_can_be_done_where_nobody_has_to_decide() -> None:
     """The job does it, or the command; where the driver lives, it is waited for first: both would stop it."""
-    sides = Sides()
-    sides.decide(sides.start())
+    sides, _ = decided()
     found, options = look(sides), sides.recovery().diagnosis.options
     first, second = with_choices(found, options).remedies
     assert first.startswith("start the job")

@@ -15,11 +15,14 @@ from tests.unit.recovery.test_recovery import Sides
 PARTITION = TopicPartition("orders", 0)
 
 
-def decided(*partitions: str) -> Sides:
-    """A batch at offsets 5 to 7, decided and open in Kafka."""
+def decided(*, ended: bool = False) -> Sides:
+    """A batch at offsets 5 to 7, decided, and open in Kafka or committed."""
     sides = Sides()
     sides.kafka.topic_ids = {"orders": "old-orders", "audit": "old-audit"}
-    sides.decide(sides.start(), partitions=partitions or ("orders-0",))
+    pair = sides.start()
+    sides.decide(pair)
+    if ended:
+        sides.kafka.end(pair, commit=True)
     return sides
 
 
@@ -42,9 +45,7 @@ LOSSES: dict[str, Callable[[Sides], None]] = {"made anew": make_anew, "deleted":
 @pytest.mark.parametrize("ended", [False, True], ids=["open", "committed"])
 def test_a_batch_whose_records_are_gone_halts_until_it_is_decided(lose: Callable[[Sides], None], ended: bool) -> None:
     """B18: before COMMIT, and before a commit is noted. A look says the same, and nothing is changed."""
-    sides = decided()
-    if ended:
-        sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
+    sides = decided(ended=ended)
     lose(sides)
     state, row = sides.kafka.state, sides.row()
     for _ in range(2):
@@ -62,9 +63,7 @@ def test_a_batch_whose_records_are_gone_halts_until_it_is_decided(lose: Callable
 )
 def test_what_a_person_decides_is_carried_out(ended: bool, decision: OperatorDecision, status: str) -> None:
     """B18: sent again or given up; and what is left of it in Kafka is no loss of the database afterwards."""
-    sides = decided()
-    if ended:
-        sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
+    sides = decided(ended=ended)
     make_anew(sides)
     report = sides.recovery(decision=decision, batch_id=0).run(query_id=None, run_id=None).report
     assert (report.settled, sides.row().status) == (status == "done", status)
@@ -87,8 +86,7 @@ def test_records_that_no_reader_could_see_are_lost_only_before_the_commit() -> N
 
 def test_a_log_that_lost_the_outcome_with_its_topic_is_told_by_the_topic() -> None:
     """B7, B18: the coordinator has forgotten, and the topic is another one; or nobody can tell."""
-    sides = decided()
-    sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
+    sides = decided(ended=True)
     sides.kafka.lose_markers()
     sides.kafka.forget()
     make_anew(sides)

@@ -15,7 +15,7 @@ from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
 from tests.harness.halts import halts
-from tests.unit.recovery.test_recovery import ID, QUERY, Sides
+from tests.unit.recovery.test_recovery import ID, QUERY, Sides, decided, gone_by
 
 PARTITION = TopicPartition("orders", 0)
 LOST = FoundCommits(
@@ -101,9 +101,7 @@ def test_named_batches_are_passed_over(query_id: str | None) -> None:
 
 def test_a_batch_that_kafka_is_owed_is_not_given_up_as_lost_to_the_database() -> None:
     """C5, B28: the database has it, also where no log can be read: `drop` is the word for giving it up."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
+    sides, pair = decided()
     sides.kafka.end(pair, commit=False)
     sides.kafka.found = FoundCommits(unread=("orders",))
     report = recover(sides, "0", query_id=None)
@@ -129,11 +127,7 @@ def test_a_loss_that_kafka_no_longer_shows_is_found_in_the_logs(ongoing: bool) -
 @pytest.mark.parametrize("marker", [Marker.COMMIT, Marker.ABORT])
 def test_a_log_that_tells_of_the_row_shows_what_came_after_it(marker: Marker) -> None:
     """C5: a decided row of a backup could be true, and its own end is in the log; the commits behind it are, too."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
-    sides.kafka.end(pair, commit=True)
-    sides.kafka.init_producer_id()
+    sides, _ = gone_by()
     sides.kafka.logs = {PARTITION: lambda _limit_ms: marker}
     sides.kafka.found = LOST
     for _ in range(2):

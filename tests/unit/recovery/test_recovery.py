@@ -8,12 +8,7 @@ from dataclasses import replace
 import pytest
 
 from jdbc_state import Decision, StateRow
-from spark_2pc_sink.errors import (
-    ConfigurationError,
-    HaltCause,
-    InDoubtError,
-    RemoteProtocolError,
-)
+from spark_2pc_sink.errors import ConfigurationError, HaltCause, InDoubtError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
 from spark_2pc_sink.kafka.log_reader import Marker
@@ -98,6 +93,28 @@ class Sides:
         return row
 
 
+def decided(partitions: Sequence[str] = ("orders-0",), **settings: object) -> tuple[Sides, ProducerIdAndEpoch]:
+    """A driver that died with its first batch decided, and the pair of the transaction, which is open."""
+    sides = Sides(**settings)
+    pair = sides.start()
+    sides.decide(pair, partitions=partitions)
+    return sides, pair
+
+
+def gone_by(partitions: Sequence[str] = ("orders-0",)) -> tuple[Sides, ProducerIdAndEpoch]:
+    """The same, committed since; the coordinator shows a later pair, and the log what `FakeKafka.logs` says."""
+    sides, pair = decided(partitions)
+    sides.kafka.end(pair, commit=True)
+    sides.kafka.init_producer_id()
+    return sides, pair
+
+
+def told(sides: Sides) -> list[tuple[str, int | None]]:
+    """What the table of actions says, but for claims, with the batch; the oldest first."""
+    lines = sides.store.read_actions(ID, last=100)[::-1]
+    return [(line.action, line.batch_id) for line in lines if line.action not in {"claim", "adopt"}]
+
+
 def test_every_recovery_ends_with_init_producer_id() -> None:
     """B12: only the pair that InitProducerId answered last is used next."""
     sides = Sides()
@@ -140,9 +157,7 @@ def test_what_happened_behind_a_look_is_looked_at(lost: bool) -> None:
 
 def test_a_decided_transaction_that_is_still_open_is_committed() -> None:
     """KIP-939, Recovery recipe; B3: nothing is initialised before the decision is read and carried out."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
+    sides, pair = decided()
     sides.kafka.calls.clear()
     report = sides.recovery().run(query_id=QUERY, run_id="run-2").report
     assert sides.kafka.committed == [pair]
@@ -156,9 +171,7 @@ def test_a_decided_transaction_that_is_still_open_is_committed() -> None:
 @pytest.mark.parametrize(("marker", "status"), [(Marker.COMMIT, "done"), (Marker.ABORT, "owed")])
 def test_the_log_tells_what_the_coordinator_no_longer_shows(marker: Marker, status: str) -> None:
     """B9, B10, B28: the coordinator shows a later pair, the control marker still says how this one ended."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
+    sides, pair = decided()
     sides.kafka.end(pair, commit=marker is Marker.COMMIT)
     sides.kafka.init_producer_id()
     sides.start()
@@ -169,12 +182,8 @@ def test_the_log_tells_what_the_coordinator_no_longer_shows(marker: Marker, stat
     ("decision", "status"), [(OperatorDecision.DROP, "done"), (OperatorDecision.ACCEPT_REPLAY, "owed")]
 )
 def test_an_operator_settles_what_the_log_cannot_tell(decision: OperatorDecision, status: str) -> None:
-    """D3, D9: a person's decision is carried out, named in the report, and nothing else is."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
-    sides.kafka.end(pair, commit=True)
-    sides.kafka.init_producer_id()
+    """D3, D9: a person's decision is carried out, named in the report and told once, and nothing else is."""
+    sides, _ = gone_by()
     sides.kafka.lose_markers()
     with halts(HaltCause.OUTCOME_LOST, match="--batch 0 --drop"):
         sides.recovery(decision=decision).run(query_id=None, run_id=None)
@@ -184,13 +193,12 @@ def test_an_operator_settles_what_the_log_cannot_tell(decision: OperatorDecision
     report = sides.recovery(decision=decision, batch_id=0).run(query_id=None, run_id=None).report
     assert sides.row().status == status
     assert report.actions[-1].kind == decision.name.lower()
+    assert told(sides) == [(decision.name.lower(), 0)]
 
 
 def test_an_operator_decision_does_not_override_a_transaction_that_can_be_committed() -> None:
     """--drop is about what Kafka lacks: a decided transaction that is still open is committed all the same."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
+    sides, pair = decided()
     sides.recovery(decision=OperatorDecision.DROP).run(query_id=None, run_id=None)
     assert sides.kafka.committed == [pair]
 
@@ -199,9 +207,7 @@ def test_an_operator_decision_does_not_override_a_transaction_that_can_be_commit
 @pytest.mark.parametrize("began_with", [True, False])
 def test_a_decided_transaction_is_committed_although_it_cannot_be_kept(profile: Profile, began_with: bool) -> None:
     """Two-phase commit was granted or withdrawn since. apache/kafka#22704 aborts the one, and refuses the other."""
-    sides = Sides(profile=profile, two_phase_commit_enable=began_with)
-    pair = sides.start()
-    sides.decide(pair)
+    sides, pair = decided(profile=profile, two_phase_commit_enable=began_with)
     sides.kafka.broker.configure(two_phase_commit_enable=not began_with)
     sides.start()
     assert (sides.kafka.committed, sides.kafka.aborted) == ([pair], [])
@@ -210,9 +216,7 @@ def test_a_decided_transaction_is_committed_although_it_cannot_be_kept(profile: 
 
 def test_a_crash_loop_of_takeovers_commits_once() -> None:
     """B11: each takeover moves the pair on; the last one commits, and only one commit happens."""
-    sides = Sides(profile=Profile.KEEP_PREPARED, two_phase_commit_enable=True)
-    pair = sides.start()
-    sides.decide(pair)
+    sides, pair = decided(profile=Profile.KEEP_PREPARED, two_phase_commit_enable=True)
     sides.kafka.init_producer_id(keep_prepared=True)
     sides.kafka.init_producer_id(keep_prepared=True)
     sides.start()
@@ -221,9 +225,7 @@ def test_a_crash_loop_of_takeovers_commits_once() -> None:
 
 def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
     """B13: PrepareCommit is not interpreted; a coordinator that never finishes leaves the sink in doubt."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
+    sides, pair = decided()
     sides.kafka.broker.held = True
     sides.kafka.end(pair, commit=True)
 
@@ -235,9 +237,7 @@ def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline(caplog: pyt
     sides.start()
     assert sides.row().status == "done"
 
-    stuck = Sides()
-    pair = stuck.start()
-    stuck.decide(pair)
+    stuck, pair = decided()
     stuck.kafka.broker.held = True
     stuck.kafka.end(pair, commit=True)
     with pytest.raises(InDoubtError, match="PrepareCommit"):
@@ -249,8 +249,7 @@ def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline(caplog: pyt
 @pytest.mark.parametrize("operation", ["look", "run"])
 def test_a_state_that_only_a_newer_kafka_has_is_named(operation: str) -> None:
     """Nobody knows what it means for the transaction, so nothing is done about it."""
-    sides = Sides()
-    sides.decide(sides.start())
+    sides, _ = decided()
     before, sides.kafka.shown = sides.row(), TransactionDescription("Sleeping", sides.kafka.pair, 60_000)
     sides.kafka.calls.clear()
     with pytest.raises(RemoteProtocolError, match="'orders' in state 'Sleeping'"):

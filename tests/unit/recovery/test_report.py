@@ -14,7 +14,7 @@ from jdbc_state.sessions import DriverSession, Liveness
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView
-from spark_2pc_sink.recovery.report import Action, RecoveryReport, duration, problem_of
+from spark_2pc_sink.recovery.report import Action, RecoveryReport, problem_of
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 
 ROW = StateRow(
@@ -179,13 +179,6 @@ def test_the_summary(sinks: list[RecoveryReport], summary: str) -> None:
     """What is well comes first; of what a person has to look after it says for how long."""
     each = (replace(report, transactional_id=f"orders-{number}") for number, report in enumerate(sinks))
     assert StatusReport(sinks=tuple(each)).summary == summary
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.9, "0:00:00"), (192, "0:03:12"), (3_600 * 30, "1d 6:00:00"), (86_399, "23:59:59")]
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_json() -> None:

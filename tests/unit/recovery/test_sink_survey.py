@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -28,19 +27,7 @@ from tests.unit.recovery.test_report import ROW as BATCH_7
 
 #: For what begins and ends beside a time-out, on a busy machine.
 GRACE_S = 3.0
-ROW = StateRow(
-    transactional_id="orders",
-    prepared_transaction_state="7:3",
-    status="done",
-    settled="7:4",
-    generation=2,
-    query_id="query",
-    batch_id=4,
-    cluster_id="fake-cluster",
-    row_count=20,
-    record_count=20,
-    claimed_at=datetime(2026, 11, 24, 10, 0, tzinfo=timezone.utc),
-)
+ROW = replace(BATCH_7, prepared_transaction_state="7:3", status="done", settled="7:4", cluster_id="fake-cluster")
 
 
 class FakeDatabase:
@@ -140,24 +127,8 @@ def test_a_transaction_in_an_unknown_state_hides_no_other(fake: FakeCluster, dat
 @pytest.mark.parametrize(
     ("status", "lost", "condition", "reason"),
     [
-        (
-            "none",
-            False,
-            "fine",
-            "nothing is in doubt in the state row. Kafka was not read, so an open transaction would",
-        ),
-        (
-            "done",
-            False,
-            "fine",
-            "nothing is in doubt in the state row. Kafka was not read, so an open transaction would",
-        ),
-        (
-            "decided",
-            False,
-            "in_doubt",
-            "the database has decided batch 7. Kafka was not read, so it is unknown",
-        ),
+        ("done", False, "fine", "nothing is in doubt in the state row. Kafka was not read, so an open transaction"),
+        ("decided", False, "in_doubt", "the database has decided batch 7. Kafka was not read, so it is unknown"),
         ("owed", False, "owed", "Kafka is owed batch 7: "),
         ("done", True, "in_doubt", "the state row is lost; the newest line of its history has batch 7, done 5:1"),
     ],

@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.errors import StateStoreError
-from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
-from tests.unit.recovery.test_recovery import ID, Sides
-
-
-def told(sides: Sides) -> list[tuple[str, int | None]]:
-    """Each action but the claims, with its batch, the oldest first."""
-    lines = sides.store.read_actions(ID, last=100)[::-1]
-    return [(line.action, line.batch_id) for line in lines if line.action != "claim"]
+from tests.unit.recovery.test_recovery import ID, Sides, decided, told
 
 
 def did(sides: Sides) -> str:
@@ -25,9 +18,7 @@ def did(sides: Sides) -> str:
 
 def test_how_kafka_had_ended_it_is_told() -> None:
     """B6, B7: committed, or aborted."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
+    sides, pair = decided()
     sides.kafka.end(pair, commit=True)
     sides.decide(sides.start(), batch_id=1)
     sides.kafka.time_out()
@@ -60,21 +51,6 @@ def test_without_the_line_nothing_is_aborted(monkeypatch: pytest.MonkeyPatch) ->
     assert sides.kafka.aborted == []
 
 
-@pytest.mark.parametrize("decision", OperatorDecision)
-def test_what_a_person_decides_is_told_once(decision: OperatorDecision) -> None:
-    """D3: also where the decision leaves the batch owed, so that one recovery could take it twice."""
-    sides = Sides()
-    pair = sides.start()
-    sides.decide(pair)
-    sides.kafka.end(pair, commit=True)
-    sides.kafka.init_producer_id()
-    sides.kafka.lose_markers()
-    report = sides.recovery(decision=decision, batch_id=0).run(query_id=None, run_id=None).report
-    action = decision.name.lower()
-    assert told(sides) == [(action, 0)]
-    assert [each.kind for each in report.actions] == [action]
-
-
 def test_the_word_about_an_open_transaction_is_told() -> None:
     """C14: with either end; the commit that follows is a recovery's."""
     for batch_id, expected in ((None, [("open_transaction", None)]), (3, [("open_transaction", 3), ("commit", 3)])):
@@ -82,4 +58,4 @@ def test_the_word_about_an_open_transaction_is_told() -> None:
         sides.kafka.produce(sides.kafka.init_producer_id().producer)
         word = OpenTransactionEnd(batch_id)
         sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None)
-        assert [each for each in told(sides) if each[0] != "adopt"] == expected
+        assert told(sides) == expected

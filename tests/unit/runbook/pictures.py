@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import Any
 
-from jdbc_state import StateRow
 from jdbc_state.sessions import DriverSession, Liveness
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
@@ -14,26 +12,9 @@ from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
 from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.transactions import HangingTransaction
+from tests.unit.recovery.test_report import ROW as DECIDED_ROW
 
-ROW = StateRow(
-    transactional_id="orders",
-    prepared_transaction_state="5:1",
-    status="done",
-    settled="5:2",
-    generation=3,
-    query_id="query",
-    batch_id=7,
-    cluster_id="cluster",
-    row_count=10,
-    record_count=9,
-    kafka_offsets={"orders-0": (5, 13)},
-    topic_ids={"orders": "id"},
-    decision=8,
-    claimed_at=datetime(2026, 11, 24, 10, 0, tzinfo=timezone.utc),
-    decided_at=datetime(2026, 11, 24, 10, 1, tzinfo=timezone.utc),
-    age_s=400.0,
-    decided_age_s=400.0,
-)
+ROW = replace(DECIDED_ROW, status="done", settled="5:2", digest="", age_s=400.0, decided_age_s=400.0)
 ALIVE = Liveness(
     alive=True, detail="session 4711 on app1", session=DriverSession(4711, "app", hidden=False, address="10.0.0.1")
 )

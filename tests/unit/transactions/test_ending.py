@@ -1,12 +1,13 @@
-"""Abort and force-terminate against a fake cluster: what is written, and above all what is not. Covers B17, B28."""
+"""Abort and force-terminate against a fake cluster: what is written, and what is not. Covers B17, B28, D4."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from jdbc_state import Actor
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortRefusedError,
@@ -15,13 +16,16 @@ from spark_2pc_sink.errors import (
     FencedError,
     KafkaError,
     OutcomeUnknownError,
+    StateStoreError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.transactions import TransactionTool
+from spark_2pc_sink.transactions import tool as tool_module
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, FakeProducer, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.fakes.memory_store import MemoryStateStore
 from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer, serve_it
 from tests.unit.kafka.support import kafka_for
 
@@ -219,3 +223,94 @@ def test_force_terminate_gives_up_in_time(fake: FakeCluster) -> None:
         pytest.raises(OutcomeUnknownError, match=r"PrepareAbort.*until the coordinator's broker restarts.*CONCURRENT"),
     ):
         tool.force_terminate("a")
+
+
+# --- what the database notes ---------------------------------------------------------------------------------------
+
+
+class NotingStore(MemoryStateStore):
+    """A store whose database is lost after so many notes; it keeps what Kafka was asked by the time of each."""
+
+    def __init__(self, fake: FakeCluster) -> None:
+        super().__init__()
+        self.lost_after = 10
+        self.settings: Any = None
+        self.asked_before: list[int] = []
+        self._fake = fake
+
+    def open(self, options: Any) -> NotingStore:
+        self.settings = options
+        self._actor = Actor.of_this_process(reason=options.reason)
+        return self
+
+    def note_action(
+        self, transactional_id: str, generation: int | None, action: str, detail: Mapping[str, Any]
+    ) -> None:
+        if len(self.asked_before) == self.lost_after:
+            raise StateStoreError(operation="noting", detail="the database is gone")
+        self.asked_before.append(len(self._fake.of(Api.INIT_PRODUCER_ID)))
+        super().note_action(transactional_id, generation, action, detail)
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [line.detail["outcome"] for line in self.read_actions(last=9)[::-1]]
+
+
+@pytest.fixture
+def notes(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> NotingStore:
+    made = NotingStore(fake)
+    monkeypatch.setattr(tool_module, "open_store", made.open)
+    return made
+
+
+def terminate(made: TransactionTool) -> Any:
+    return made.force_terminate("my id", database="postgresql://h/d", reason="readers wait", state_table="mine")
+
+
+def test_it_is_noted_before_and_after(fake: FakeCluster, tool: TransactionTool, notes: NotingStore) -> None:
+    """A process that dies in between leaves the first line."""
+    fake.know(FakeTransaction(8, 3), "my id")
+    done = terminate(tool)
+    assert notes.outcomes == ["asked", "done"]
+    assert notes.asked_before[0] == 0 < notes.asked_before[1]
+    lines = notes.read_actions(last=9)
+    assert {(line.transactional_id, line.action, line.reason) for line in lines} == {
+        ("my id", "force_terminate", "readers wait")
+    }
+    assert lines[0].detail["producer"] == f"{done.producer_id}:{done.producer_epoch}"
+    assert (notes.settings.state_table, notes.settings.database) == ("mine", "postgresql+psycopg2://h/d")
+
+
+def test_a_refusal_is_noted(fake: FakeCluster, tool: TransactionTool, notes: NotingStore) -> None:
+    fake.know(FakeTransaction(8), "my id")
+    fake.script(Api.INIT_PRODUCER_ID, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    with pytest.raises(AuthorizationError):
+        terminate(tool)
+    assert notes.outcomes == ["asked", "refused"]
+
+
+def test_without_the_first_note_the_coordinator_is_not_asked(
+    fake: FakeCluster, tool: TransactionTool, notes: NotingStore
+) -> None:
+    notes.lost_after = 0
+    fake.know(FakeTransaction(8), "my id")
+    with pytest.raises(StateStoreError, match="the database is gone"):
+        terminate(tool)
+    assert fake.of(Api.INIT_PRODUCER_ID) == []
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_database_that_is_lost_meanwhile_hides_no_outcome(
+    fake: FakeCluster, tool: TransactionTool, notes: NotingStore, caplog: pytest.LogCaptureFixture, refused: bool
+) -> None:
+    """Kafka has acted: that it did is told, and that it was not noted."""
+    notes.lost_after = 1
+    fake.know(FakeTransaction(8), "my id")
+    if refused:
+        fake.script(Api.INIT_PRODUCER_ID, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+        with pytest.raises(AuthorizationError):
+            terminate(tool)
+        assert "the outcome (refused) could not be recorded" in caplog.text
+    else:
+        assert "the outcome (done) could not be recorded" in terminate(tool).warnings[-1]
+    assert notes.outcomes == ["asked"]

@@ -116,7 +116,7 @@ _TUTORIAL: Final = "tests/integration/docs/test_tutorial.py::test_the_tutorial_d
 _DEMO: Final = (
     "tests/integration/examples/test_orders.py::test_the_demo_kills_the_job_and_both_sides_are_equal_in_the_end"
 )
-#: With the file that tests/unit/docs/test_testing_page.py compares with the page.
+#: With the file that tests/unit/docs/test_page_texts.py compares with the page.
 _TESTING_PROJECT: Final = (
     "tests/integration/testing/test_testing_project.py::test_the_project_and_the_plugin_work_from_the_wheel"
 )

@@ -12,7 +12,7 @@ import psycopg2
 import pytest
 from sqlalchemy import event, text
 
-from jdbc_state import SqlStateStore
+from jdbc_state import SqlStateStore, connections
 from jdbc_state.connections import Database, driver_connection
 from jdbc_state.deciding import SqlDecidingTransaction
 from spark_2pc_sink.errors import (
@@ -398,9 +398,14 @@ def backends(database: str) -> set[int]:
     return {pid for (pid,) in execute(database, statement)}
 
 
-def test_a_kept_connection_that_is_gone_is_replaced(store: SqlStateStore, database: str) -> None:
-    """C11: a restart, a failover or a pooler may have ended it meanwhile."""
+@pytest.mark.parametrize("trusted_s", [connections._TRUSTED_S, 0.0])
+def test_a_kept_connection_that_is_gone_is_replaced(
+    store: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch, trusted_s: float
+) -> None:
+    """C11: a restart, a failover or a pooler may have ended it meanwhile; one that was kept for long is asked."""
+    monkeypatch.setattr(connections, "_TRUSTED_S", trusted_s)
     row = claim(store)
+    store.check_generation(ID, row.generation)
     (pid,) = backends(database)
     execute(database, f"SELECT pg_terminate_backend({pid}, 5000)")
     assert store.check_generation(ID, row.generation).generation == row.generation

@@ -50,13 +50,6 @@ def test_each_target_that_the_recorded_results_miss_is_explained() -> None:
     assert sorted(explained) == sorted(targets_with("MISSED"))
 
 
-def test_a_report_of_everything_shows_the_pictures_and_says_what_each_target_is() -> None:
-    text = render({name: result(name) for name in FIGURES}, pictures=["curve_tasks.svg"], missed="", tried="")
-    assert "![curve tasks](curve_tasks.svg)" in text
-    for verdict in ("MISSED", "not measured"):
-        assert text.count(verdict) == len(targets_with(verdict))
-
-
 def test_results_of_another_machine_are_marked() -> None:
     other = result("price", machine={**MACHINE, "cores": 64}, at="2029-01-01T00:00:00+00:00")
     text = render({"price": other, "latency": result("latency")}, pictures=[], missed="", tried="")

@@ -28,7 +28,7 @@ SHOWN: Final = {
     ("docs/after-a-crash.md", "40 sinks:"): "tests/unit/cli/test_status.py",
     ("docs/check.md", "ok           brokers"): "tests/unit/cli/test_cli_check.py",
     ("docs/cluster.md", "executors='node-1"): "tests/unit/sink/check/test_check_rules.py",
-    ("docs/configuration.md", "orders.toml: tabel="): "tests/unit/docs/test_configuration_page.py",
+    ("docs/configuration.md", "orders.toml: tabel="): "tests/unit/docs/test_page_texts.py",
     ("docs/how-it-works.md", "none    ─┬─ "): "tests/unit/docs/test_reference_pages.py",
     ("docs/history.md", "Time                  What"): "tests/unit/recovery/test_history.py",
     ("docs/logins.md", "spark.redaction.regex"): "a line of Spark's configuration",
@@ -86,16 +86,11 @@ CHECKS: Final[dict[str, Callable[[Block, Path], None]]] = {
 }
 
 
-def check(block: Block, folder: Path) -> None:
-    """By its language; files are written into the folder."""
-    CHECKS[block.language](block, folder)
-
-
 @pytest.mark.parametrize("block", [each for each in blocks() if each.language not in ELSEWHERE], ids=str)
 def test_a_block_is_what_its_reader_takes(block: Block, tmp_path: Path) -> None:
     assert block.language in CHECKS, f"{block}: no check of {block.language!r}"
     if not is_shown(block):
-        check(block, tmp_path)
+        CHECKS[block.language](block, tmp_path)
 
 
 @pytest.mark.parametrize("block", list(blocks("python", "sql")), ids=str)
@@ -147,18 +142,3 @@ def test_no_block_is_written_in_another_way() -> None:
         assert "code-block" not in text
         assert "literalinclude" not in text
         assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * sum(block.page == page for block in blocks())
-
-
-def test_a_block_that_nobody_checks_is_told(tmp_path: Path) -> None:
-    """Each check can fail."""
-    wrong = {
-        "": ["spark-2pc stats", "make tset", "make test TEST=x", "frobnicate --now", "pip install '.[metric]'"],
-        "console": ["$ python -m spark_2pc_sink.testing.kiled_job", "$ python examples/orders.py.py"],
-        "json": ['["a"]'],
-        "toml": ['tabel = "orders"\n'],
-        "properties": ["no.such.property=1\n"],
-    }
-    for language, texts in wrong.items():
-        for text in texts:
-            with pytest.raises(Exception, match=r"."):
-                check(Block("", 1, language, text), tmp_path)

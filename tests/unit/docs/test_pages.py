@@ -12,25 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 MANUAL = sorted((ROOT / "docs").rglob("*.md"))
-PAGES = [
-    *(
-        ROOT / name
-        for name in (
-            "README.md",
-            "RUNBOOK.md",
-            "ARCHITECTURE.md",
-            "SECURITY.md",
-            "CHANGELOG.md",
-            "CONTRIBUTING.md",
-            "SUPPORT.md",
-            "CODE_OF_CONDUCT.md",
-            "examples/README.md",
-            "tests/README.md",
-            "tests/FAULTS.md",
-        )
-    ),
-    *MANUAL,
-]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("tests/*.md")), ROOT / "examples" / "README.md", *MANUAL]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 _DATE = re.compile(r"2\d{3}-\d\d-\d\d|nightly")

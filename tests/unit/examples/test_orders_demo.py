@@ -7,8 +7,7 @@ import subprocess
 import pytest
 
 import orders_demo
-from orders_demo import KILLS, kill_session, session_ended
-from spark_2pc_sink.recipe.steps import Step
+from orders_demo import kill_session, session_ended
 from spark_2pc_sink.testing import wait_until
 
 
@@ -32,7 +31,3 @@ def test_a_job_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(orders_demo, "JOB_DEADLINE_S", 0.05)
     with start_session() as job, pytest.raises(SystemExit, match="did not end within"), session_ended(job.pid):
         job.wait(timeout=10)
-
-
-def test_the_job_is_killed_before_and_after_the_decision() -> None:
-    assert {Step[kill.step] < Step.DECIDE for kill in KILLS} == {True, False}

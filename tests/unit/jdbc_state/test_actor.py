@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-import subprocess
 import sys
 import threading
 from contextvars import copy_context
@@ -30,8 +29,6 @@ from jdbc_state.sessions import (
 )
 from jdbc_state.sink_log import FIELD, log_for_sink, sink_log
 
-SCRIPT = "from jdbc_state import Actor; print(Actor.of_this_process().program)\n"
-
 
 def test_it_is_whoever_runs_the_process() -> None:
     actor = Actor.of_this_process("job", "a reason")
@@ -48,13 +45,6 @@ def test_a_number_without_a_name_is_told_as_it_is(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(getpass, "getuser", getuser)
     assert Actor.of_this_process("job").os_user == str(os.getuid())
-
-
-def test_the_program_is_its_script(tmp_path: Path) -> None:
-    script = tmp_path / "nightly.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    assert done.stdout == "nightly.py\n"
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,11 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
-from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
 
-from jdbc_state import Actor, StateRow
-from jdbc_state.actions import ActionLines
-from jdbc_state.claim import Claimant, carried_out, claim_statement
+from jdbc_state import StateRow
+from jdbc_state.claim import Claimant, carried_out
 from jdbc_state.errors import CommitsLostError
-from jdbc_state.schema import StateTables
 from spark_2pc_sink.errors import ClaimRefusedError, SupersededError
-from tests.unit.jdbc_state.test_model import SETTINGS
 
 ROW = StateRow(
     transactional_id="orders",
@@ -32,25 +28,6 @@ CLAIMANT = Claimant(
     adopt=False,
     expected_generation=None,
 )
-
-
-def sql(claimant: Claimant, *, keep: int = 0) -> str:
-    dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
-    tables = StateTables.named(SETTINGS)
-    actions = ActionLines(tables, Actor(os_user="alice", host="desk", program="test"))
-    statement = claim_statement(tables, claimant, actions, generation=3, keep=keep, has_history=keep > 0)
-    compiled = statement.compile(dialect=dialect)
-    return " ".join(str(compiled).split())
-
-
-def test_a_claim_is_one_statement_that_checks_and_reads() -> None:
-    """C2, C3: nothing can come between its check, its count and what it reads."""
-    statement = sql(CLAIMANT)
-    assert statement.startswith("INSERT INTO")
-    assert "ON CONFLICT (transactional_id) DO UPDATE SET " in statement
-    assert 'generation = ("od""d".state.generation + ' in statement
-    assert statement.rindex(" WHERE ") < statement.index(" RETURNING ")
-    assert ";" not in statement
 
 
 def test_a_claim_is_checked_without_the_database_as_with_it() -> None:

@@ -54,22 +54,6 @@ def test_each_block_has_its_own_bound() -> None:
         assert patient.recv(1) == b"x"
 
 
-def test_the_thread_is_woken_only_for_a_block_that_ends_before_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = watchdog._Watch()
-    monkeypatch.setattr(watchdog, "_watch", watch)
-    monkeypatch.setattr(watchdog, "_IDLE_S", 600)
-    near, far = socket.socketpair()
-    with near, far, Watchdog(near, 60_000):
-        wait_until(lambda: watch._wakes_at_s > time.monotonic(), deadline_s=DEADLINE_S, what="the thread sleeps")
-        with monkeypatch.context() as patch:
-            patch.setattr(watch._changed, "notify", pytest.fail)
-            with Watchdog(near, 90_000):
-                assert len(watch._ends_s) == 2
-        near.settimeout(DEADLINE_S)
-        with Watchdog(near, 50):
-            assert near.recv(1) == b""
-
-
 def test_no_thread_is_left_where_there_is_nothing_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watchdog._Watch()
     monkeypatch.setattr(watchdog, "_watch", watch)

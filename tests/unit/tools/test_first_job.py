@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools import first_job
-from tools.first_job import FirstJobError, job_of
+from tools.first_job import FirstJobError
 
 README = """
 ## A first job
@@ -23,13 +23,6 @@ It ends with `a batch`.
 
 ## Next
 """
-
-
-def test_the_job_is_that_of_the_readme() -> None:
-    job, line = job_of((first_job.ROOT / "README.md").read_text())
-    assert "foreachBatch(sink)" in job
-    assert "the same: True" in line
-    assert job_of(README) == ('print("a batch")\n', "a batch")
 
 
 @pytest.mark.parametrize(("said", "ends"), [("a batch", True), ("two batches", False)])

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.processes import (
-    ProcessFacts,
-    kinds_of,
-    not_waited_for,
-)
+from benchmarks.processes import ProcessFacts, kinds_of, not_waited_for
 
 
 def facts(pid: int, parent: int, command: str = "", *, cpu_s: float = 1.0, gone_cpu_s: float = 0.0) -> ProcessFacts:

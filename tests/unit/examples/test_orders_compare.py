@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 
-from orders_compare import (
-    EXIT_DIFFERENT,
-    Comparison,
-    compare_orders,
-    expect,
-    record_text,
-    row_text,
-)
+from orders_compare import EXIT_DIFFERENT, Comparison, compare_orders, expect, record_text, row_text
 from orders_events import order_events
 
 EXPECTED = expect(order_events(300, seed=7))

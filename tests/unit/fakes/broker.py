@@ -31,11 +31,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
 )
 from spark_2pc_sink.reference.coordinator.plans import DescribedTransaction as Described
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.log.producer_state import (
-    EndMarker,
-    ProducerStates,
-    VerificationGuard,
-)
+from spark_2pc_sink.reference.log.producer_state import EndMarker, ProducerStates, VerificationGuard
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 from spark_2pc_sink.wire.error_codes import describe_error
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID, FakeCoordinator

@@ -22,8 +22,6 @@ from jdbc_state import Actor, application_name
 from jdbc_state.actions import ACTION_OF, ACTIONS, ROUTINE
 from jdbc_state.sessions import (
     APPLICATION_NAME_BYTES_MAX,
-    DriverSession,
-    Session,
     application_name_prefix,
     presence_name,
 )
@@ -168,8 +166,3 @@ def test_a_driver_is_seen_as_that_of_its_own_sink(one: str, other: str, table: s
     name = presence_name(table, one, 7)
     assert (name == presence_name(table_of_other, other, 7)) == ((one, table) == (other, table_of_other))
     assert not name.startswith(application_name_prefix(one))
-
-
-def test_sessions_can_be_read_by_people() -> None:
-    assert str(Session(12, "shop", "")) == "pid 12 (no application_name, role shop)"
-    assert str(DriverSession(12, "job", hidden=False, address="")) == "pid 12 from a local socket, role job"

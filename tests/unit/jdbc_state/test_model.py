@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import re
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
@@ -134,6 +136,9 @@ def test_a_writer_without_commands_is_told_what_to_call() -> None:
     assert migration(SETTINGS, role="owner", where="h/d").startswith(
         "as owner: call migrate() of a SqlStateStore for h/d"
     )
+    sources = "".join(path.read_text() for path in Path(jdbc_state.__file__).parent.glob("*.py"))
+    assert "spark-2pc" not in sources
+    assert re.findall(r".*spark_2pc_sink.*", sources) == ['MARK = "spark_2pc_sink state, version "']
 
 
 def test_a_table_of_this_version_is_not_refused() -> None:

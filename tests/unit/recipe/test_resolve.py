@@ -105,11 +105,6 @@ def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
     assert seen == {*Verdict} - {Verdict.TAKE_OPEN} | halts
 
 
-def test_views_are_readable() -> None:
-    row = RowView(RowStatus.DECIDED, PreparedTxnState("7:10"), PreparedTxnState("7:9"))
-    assert (str(row), str(RowView(RowStatus.NONE))) == ("decided 7:10, settled at 7:9", "none")
-
-
 def test_a_sink_that_has_only_seen_empty_batches_knows_no_pair_of_its_own() -> None:
     """A16: the row is done and names no transaction; a commit in Kafka is then somebody else's."""
     row = RowView(RowStatus.DONE, settled=PreparedTxnState("7:10"), cluster_id="here")
@@ -178,26 +173,12 @@ FRESH = RowView(RowStatus.NONE, cluster_id="here")
 COMMIT, ABORT = OpenTransactionEnd(3), OpenTransactionEnd(None)
 
 
-def chosen(state: TransactionState, choice: OpenTransactionEnd | None, row: RowView = FRESH) -> Resolution | Halt:
-    kafka = KafkaView(state, OWN, 2, "here")
-    return apply_operator_choice(row, kafka, resolve(row, kafka, adopt=True), choice)
-
-
-def answer(found: Resolution | Halt) -> Verdict | HaltCause:
-    return found.cause if isinstance(found, Halt) else found.verdict
-
-
-@pytest.mark.parametrize(
-    ("choice", "found"), [(None, HaltCause.OPEN_TRANSACTION), (COMMIT, Verdict.TAKE_OPEN), (ABORT, Verdict.ABORT)]
-)
-def test_an_open_transaction_ends_as_a_person_says(choice: OpenTransactionEnd | None, found: object) -> None:
-    """C14: adopt alone ends nothing that the database may have decided."""
-    assert answer(chosen(TransactionState.ONGOING, choice)) is found
-
-
 @pytest.mark.parametrize(
     ("choice", "state", "found"),
     [
+        (None, TransactionState.ONGOING, HaltCause.OPEN_TRANSACTION),
+        (COMMIT, TransactionState.ONGOING, Verdict.TAKE_OPEN),
+        (ABORT, TransactionState.ONGOING, Verdict.ABORT),
         (COMMIT, TransactionState.COMPLETE_ABORT, HaltCause.OPEN_TRANSACTION),
         (COMMIT, TransactionState.COMPLETE_COMMIT, HaltCause.OPEN_TRANSACTION),
         (COMMIT, TransactionState.EMPTY, HaltCause.OPEN_TRANSACTION),
@@ -207,13 +188,18 @@ def test_an_open_transaction_ends_as_a_person_says(choice: OpenTransactionEnd | 
         (ABORT, TransactionState.PREPARE_COMMIT, Verdict.WAIT),
     ],
 )
-def test_it_may_have_ended_otherwise_meanwhile(
-    choice: OpenTransactionEnd, state: TransactionState, found: object
+def test_an_open_transaction_ends_as_a_person_says(
+    choice: OpenTransactionEnd | None, state: TransactionState, found: object
 ) -> None:
-    """C14: a time-out, or an operator; to go on as if the word had been carried out would be wrong."""
-    resolution = chosen(state, choice)
-    assert answer(resolution) is found
-    if isinstance(resolution, Halt):
+    """C14: adopt alone ends nothing that the database may have decided.
+
+    It may have ended otherwise meanwhile, by a time-out or an operator: to go on as if the word had been carried out
+    would be wrong.
+    """
+    kafka = KafkaView(state, OWN, 2, "here")
+    resolution = apply_operator_choice(FRESH, kafka, resolve(FRESH, kafka, adopt=True), choice)
+    assert (resolution.cause if isinstance(resolution, Halt) else resolution.verdict) is found
+    if isinstance(resolution, Halt) and choice is not None:
         assert f"could end with {choice}: Kafka shows {state.value} 7:10" in resolution.reason
 
 

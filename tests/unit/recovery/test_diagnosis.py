@@ -40,18 +40,6 @@ def test_since_when_a_transaction_is_open_that_nobody_decided() -> None:
     assert (report.prepared_s, report.in_doubt_s is not None) == (None, True)
 
 
-def test_an_owed_batch_says_what_is_owed_and_what_to_do() -> None:
-    """B28: also at a look, where nothing would be done."""
-    sides, _ = decided()
-    sides.kafka.time_out()
-    sides.recovery().run(query_id="query-1", run_id="next")
-    report = look(sides)
-    assert report.condition == "owed"
-    assert "Kafka is owed batch 0: the table has its 3 rows since " in report.reason
-    assert report.remedies[0].startswith("start the job")
-    assert "--batch 0 --drop" in report.remedies[-1]
-
-
 def test_what_can_be_done_where_nobody_has_to_decide() -> None:
     """The job does it, or the command; where the driver lives, it is waited for first: both would stop it."""
     sides, _ = decided()

@@ -34,14 +34,7 @@ def delete(sides: Sides) -> None:
     sides.kafka.gone.add("orders")
 
 
-def truncate(sides: Sides) -> None:
-    sides.kafka.ends[PARTITION] = 7
-
-
-LOSSES: dict[str, Callable[[Sides], None]] = {"made anew": make_anew, "deleted": delete, "truncated": truncate}
-
-
-@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("lose", [make_anew, delete])
 @pytest.mark.parametrize("ended", [False, True], ids=["open", "committed"])
 def test_a_batch_whose_records_are_gone_halts_until_it_is_decided(lose: Callable[[Sides], None], ended: bool) -> None:
     """B18: before COMMIT, and before a commit is noted. A look says the same, and nothing is changed."""

@@ -10,12 +10,7 @@ import pytest
 
 from jdbc_state import Actor
 from spark_2pc_sink.choices import TABLE, Symptom
-from spark_2pc_sink.errors import (
-    ConfigurationError,
-    HaltCause,
-    HaltError,
-    TakeOverRefusedError,
-)
+from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, Conversation, RunbookEnd
 from spark_2pc_sink.runbook.picture import Picture, Readers
@@ -80,6 +75,14 @@ def test_what_is_confirmed_is_done_and_verified() -> None:
         *("saw", "answered", "answered", "did", "saw", "verified", "ended")
     ]
     assert walk.noted("did")[0]["command"] == COMMAND
+
+
+def test_the_protocol_is_saved_after_each_step() -> None:
+    saved: list[list[str]] = []
+    protocol = IncidentLog(who=ME, save=lambda given: saved.append([step.kind for step in given.steps]))
+    protocol.note("saw", "in doubt")
+    protocol.note("did", "committed")
+    assert saved == [["saw"], ["saw", "did"]]
 
 
 @pytest.mark.parametrize("answers", [("settle", "no"), ("settle", ""), ("settle",), (), ("stop",)])
@@ -147,14 +150,6 @@ def test_a_living_driver_is_taken_over_only_by_a_word_of_its_own() -> None:
         assert "its driver lives" in walk.said
         assert walk.sides.calls == calls
         assert [did["command"] for did in walk.noted("did")] == [f"{COMMAND} --take-over"] * (len(calls) - 1)
-
-
-def test_what_only_the_job_can_do_is_told_with_its_options() -> None:
-    walk = Walk(FakeSides(picture()), "pass_over", "8..9", "nobody has them", told=HaltCause.GAP)
-    assert "To do by hand (pass_over):" in walk.said
-    assert "DualWriteSink(…, adopt=True, accept_loss='8..9', reason='nobody has them')" in walk.said
-    assert walk.sides.calls == []
-    assert walk.ending is RunbookEnd.LEFT
 
 
 def test_a_healthy_sink_is_said_to_be_that_without_a_question() -> None:

@@ -9,18 +9,7 @@ import pytest
 from spark_2pc_sink.choices import TABLE, HaltCause, Symptom
 from spark_2pc_sink.runbook.conversation import needs_care
 from spark_2pc_sink.runbook.picture import Picture
-from tests.unit.runbook.pictures import (
-    ALIVE,
-    BLOCKED,
-    DEAD,
-    HANGING,
-    ROW,
-    UNSEEN,
-    halted,
-    in_doubt,
-    owed,
-    picture,
-)
+from tests.unit.runbook.pictures import ALIVE, BLOCKED, DEAD, HANGING, ROW, UNSEEN, halted, in_doubt, owed, picture
 
 
 @pytest.mark.parametrize("cause", HaltCause)

@@ -14,9 +14,8 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.recovery.status import StatusReport
 from spark_2pc_sink.runbook import sides as sides_module
 from spark_2pc_sink.runbook.picture import Readers
-from spark_2pc_sink.runbook.sides import OPEN_MS_MIN, BothSides, Compared, find_blocking_transactions, pictures_of
+from spark_2pc_sink.runbook.sides import OPEN_MS_MIN, BothSides, find_blocking_transactions, pictures_of
 from spark_2pc_sink.transactions import TransactionDetails, TransactionListing
-from spark_2pc_sink.verification.report import VerifyReport
 from tests.unit.runbook.pictures import HANGING, report
 
 CONNECTIONS: dict[str, Any] = {
@@ -95,20 +94,6 @@ def test_a_step_that_is_a_command_names_the_cluster() -> None:
     sides = BothSides(**CONNECTIONS)
     assert sides.with_cluster(bare) == f"{FORCE_TERMINATE} --bootstrap-server {servers} --transactional-id 'of a shop'"
     assert sides.with_cluster("restart the application") == "restart the application"
-
-
-def test_topic_and_table_are_compared_as_the_job_has_noted_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = mock.Mock(return_value=VerifyReport(transactional_id="orders", verdict="different"))
-    monkeypatch.setattr(sides_module, "verify", compared)
-    form: dict[str, Any] = {"record_columns": "id = key", "schema_registry": {"url": "http://r:8081"}}
-    found = BothSides(**CONNECTIONS, **form).compare("orders", open_transaction=True)
-    assert found == Compared("different", str(compared.return_value))
-    assert compared.call_args.kwargs == {
-        "transactional_id": "orders",
-        "open_transaction": True,
-        **form,
-        **CONNECTIONS,
-    }
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,7 @@ import pytest
 from spark_2pc_sink.testing import DeadlineError, free_port, ports, wait_until
 from spark_2pc_sink.testing.java import find_java_home, java_version
 from spark_2pc_sink.testing.ports import BLOCK_PORTS, PORT_MAX, PORT_MIN
-from spark_2pc_sink.testing.processes import (
-    ServerProcess,
-    pause_all,
-    wait_for_group,
-)
-from spark_2pc_sink.testing.reaper import read_servers
+from spark_2pc_sink.testing.processes import ServerProcess, pause_all, wait_for_group
 
 DEADLINE_S = 10.0
 SLEEP = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
@@ -91,10 +86,6 @@ def test_servers_die_with_a_parent_that_was_killed(log: Path, tmp_path: Path, st
             what="the server's end",
         )
         wait_until(lambda: not folder.exists(), deadline_s=DEADLINE_S, what="the removal of its data")
-
-
-def test_the_reaper_forgets_servers_that_have_ended() -> None:
-    assert read_servers(["+7 100 /tmp/a b\n", "+8 200 \n", "-7 100 /tmp/a b\n"]) == {(8, "200", "")}
 
 
 def test_a_group_has_ended_with_the_last_of_its_processes(log: Path) -> None:

@@ -6,15 +6,7 @@ import re
 
 import pytest
 
-from tools.specification import (
-    ACTIONS,
-    HOLDS,
-    INVARIANTS,
-    LIVENESS,
-    MUTANTS,
-    SPECIFICATION,
-    verdict,
-)
+from tools.specification import ACTIONS, HOLDS, INVARIANTS, LIVENESS, MUTANTS, SPECIFICATION, verdict
 
 
 def test_every_defect_of_the_specification_is_tried_and_no_other() -> None:

@@ -7,12 +7,7 @@ import json
 import pytest
 
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.verification.columns import (
-    Column,
-    RecordFacts,
-    TableShape,
-    compared_columns,
-)
+from spark_2pc_sink.verification.columns import Column, RecordFacts, TableShape, compared_columns
 
 
 def shape(*columns: Column) -> TableShape:

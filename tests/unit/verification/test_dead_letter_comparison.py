@@ -12,12 +12,7 @@ import pytest
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow
 from spark_2pc_sink.sink.records.record_side import DeadLetterBatch, dead_letter_records
-from spark_2pc_sink.verification.dead_letters import (
-    DeadLetter,
-    compared_dead_letters,
-    dead_letter_of,
-    parsed,
-)
+from spark_2pc_sink.verification.dead_letters import DeadLetter, compared_dead_letters, dead_letter_of, parsed
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_batch import assign_producer
 from spark_2pc_sink.wire.record_list import encode_listed_batch

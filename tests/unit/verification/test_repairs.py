@@ -157,17 +157,3 @@ def test_without_a_key_the_records_have_none_and_the_page_says_so(tmp_path: Path
     assert written[RECORDS["twice"]] == "\x1anull\x1f{}\n"
     assert "The records have no key" in written[PAGE]
     assert "Replace TOPIC by the one" in written[PAGE]
-
-
-@pytest.mark.parametrize(
-    ("some", "told"), [(True, "1 record that cannot be a row of the table"), (False, "Nothing could be written")]
-)
-def test_a_record_that_can_be_no_row_is_counted_and_nothing_missing_is_said(
-    tmp_path: Path, some: bool, told: str
-) -> None:
-    files = files_in(tmp_path)
-    if some:
-        files.add_record("missing", None)
-    written = closed(files, tmp_path)
-    assert told in written.pop(PAGE)
-    assert written == {}

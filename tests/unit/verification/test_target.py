@@ -100,9 +100,7 @@ def layout(key: str | None, columns: dict[str, str] | None = None) -> SinkLayout
     ("noted", "known"),
     [
         (None, True),
-        (layout(None), True),
         (layout("CAST(id AS STRING)"), True),
-        (layout("`id`"), True),
         (layout("coalesce(a.id, b.id)", {"id": "coalesce(a.id, b.id)"}), True),
         (layout("concat('o-', id)"), False),
     ],

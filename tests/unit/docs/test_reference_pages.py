@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import re
 from pathlib import Path
 
 import pytest
 
-from jdbc_state.model import TRANSITIONS
 from spark_2pc_sink import errors
 from spark_2pc_sink.errors import DualWriteError, HaltCause
 from tools.reference_pages.errors import errors_page
 from tools.reference_pages.pages import PAGES, PARTS, PICTURES
-from tools.reference_pages.state_tables import moves_picture
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -24,17 +21,6 @@ def test_a_page_is_what_the_code_makes(name: str) -> None:
     text = (ROOT / name).read_text()
     whole = {**{f"docs/reference/{page}": made for page, made in PAGES.items()}, **PICTURES}
     assert text == (whole[name]() if name in whole else PARTS[name](text))
-
-
-def test_each_move_is_an_arrow() -> None:
-    """In the picture of docs/how-it-works.md; a line begins with its status, or belongs to the one above."""
-    drawn = set()
-    before = ""
-    for line in moves_picture().splitlines():
-        before = line[:8].strip() or before
-        names, after = re.sub("[─┬├└]", "", line[8:]).split("▶")
-        drawn |= {(name.strip(), before, after.strip()) for name in names.split(",")}
-    assert drawn == {(move.operation, move.before, move.after) for move in TRANSITIONS}
 
 
 def test_every_error_is_public_and_has_what_to_do_and_every_cause_has_ways_on() -> None:

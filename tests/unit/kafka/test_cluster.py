@@ -154,20 +154,3 @@ def test_the_coordinator_may_be_a_broker_that_metadata_did_not_know() -> None:
         fake.coordinator = 1
         assert cluster.coordinator("x", cluster.deadline()) == 1
         assert cluster.node_ids() == (0, 1)
-
-
-def test_what_came_before_the_wait_is_not_waited_for(cluster: Cluster) -> None:
-    """An answer that was read while the request before it was written is followed by no further event."""
-    cluster.features()
-    began_s = time.monotonic()
-    cluster.poll(20, until=lambda: True)
-    assert time.monotonic() - began_s < 10
-
-
-def test_old_metadata_is_asked_again(fake: FakeCluster) -> None:
-    with Cluster(options_for(fake, metadata_max_age_ms=1)) as cluster:
-        cluster.node_ids()
-        time.sleep(0.01)
-        asked = len(fake.of(Api.METADATA))
-        cluster.node_ids()
-        assert len(fake.of(Api.METADATA)) == asked + 1

@@ -262,9 +262,7 @@ def test_one_metadata_and_one_list_offsets_on_open_connections(fake: FakeCluster
     fake.received.clear()
     assert view(met) == FOUND
     assert [Api(each.api) for each in fake.received] == [Api.METADATA, Api.LIST_OFFSETS]
-
-
-def test_the_starts_of_logs_are_asked_for_where_they_matter(fake: FakeCluster, met: Cluster) -> None:
+    # The starts are asked for where they matter.
     fake.partitions[T1].log.delete_before(4)
     assert view(met, starts=True) == LogsView({"t": TEXT}, FOUND.ends, {T0: 0, T1: 4})
 

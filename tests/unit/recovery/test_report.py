@@ -78,18 +78,6 @@ def test_the_next_batch(change: dict[str, Any], next_batch: int | None) -> None:
     assert replace(REPORT, row=replace(ROW, **change)).next_batch == next_batch
 
 
-def test_the_text_is_for_people() -> None:
-    text = str(REPORT)
-    assert text.splitlines() == [
-        "orders: settled now, batch 7 on both sides",
-        "  database: batch 7, decided 5:1, settled at 5:0",
-        "  Kafka:    Ongoing 5:1",
-        "            5:1 is the Kafka transaction with producer id 5, epoch 1",
-        "  - committed 5:1 in Kafka: because",
-        "  now:      batch 7, done 5:1, settled at 5:2",
-    ]
-
-
 DONE = replace(ROW, status="done", decided_age_s=None, age_s=3.9)
 LOOK = replace(REPORT, actions=(), dry_run=True, row=DONE, before=DONE)
 ALIVE = Liveness(True, "", SESSION)

@@ -87,31 +87,6 @@ def test_loses_the_answer_but_not_the_request(proxy: TcpProxy, client: socket.so
         assert answer(again, b"commit") == b"commit"
 
 
-def test_an_answer_that_nobody_waits_for_is_not_the_one_to_be_lost() -> None:
-    """A task that gives up closes its connections with requests under way; a fault of chaos waited in vain for one."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        TcpProxy(target_port=server.getsockname()[1]) as proxy,
-    ):
-        server.settimeout(DEADLINE_S)
-        proxy.lose_answer(lambda request: request == b"commit")
-        with socket.create_connection(("127.0.0.1", proxy.port), DEADLINE_S) as hasty:
-            hasty.sendall(b"commit")
-            silent, _ = server.accept()
-            assert silent.recv(10) == b"commit"
-        wait_until(lambda: not proxy.connections, deadline_s=DEADLINE_S, what="the end of the connection")
-        assert proxy.answers_lost == 0
-        with socket.create_connection(("127.0.0.1", proxy.port), DEADLINE_S) as client:
-            client.sendall(b"commit")
-            answering, _ = server.accept()
-            answering.sendall(answering.recv(10))
-            with pytest.raises(ConnectionResetError):
-                client.recv(10)
-        assert proxy.answers_lost == 1
-        silent.close()
-        answering.close()
-
-
 def test_cut_resets_what_there_is_and_what_comes(proxy: TcpProxy, client: socket.socket) -> None:
     assert answer(client, b"one") == b"one"
     proxy.cut()

@@ -1,4 +1,4 @@
-"""The target of a comparison: what the caller says, what the sink has noted, and whose row a tombstone means."""
+"""The target of a comparison: what is said of it and noted, its tombstones, and which columns are compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.verification.columns import Column, TableShape
+from spark_2pc_sink.verification.columns import Column, RecordFacts, TableShape, compared_columns
 from spark_2pc_sink.verification.report import NotComparableError
 from spark_2pc_sink.verification.statements import MARK
 from spark_2pc_sink.verification.target import GivenTarget, Target, Tombstones, parse_record_columns
@@ -135,3 +135,44 @@ def test_librdkafka_gets_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("spark_2pc_sink.verification.topic_reader.version", lambda _: "2.12.2")
     with pytest.raises(ConfigurationError, match=r"2\.12\.2 is installed, and tokens require 2\.13"):
         client_settings(options)
+
+
+def shape(*columns: Column) -> TableShape:
+    return TableShape(TableName("target"), columns)
+
+
+def facts(*values: object) -> RecordFacts:
+    found = RecordFacts()
+    found.note(json.dumps(value).encode() for value in values)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        (Column("c", "interval[]", "_interval", is_array=True), ["INTERVAL '1' DAY"], "intervals"),
+        (Column("c", "bytea[]", "_bytea", is_array=True), ["AA=="], "elements"),
+        (Column("c", "text", "text"), {"a": 1}, "an object or an array"),
+    ],
+)
+def test_what_is_spelt_otherwise_is_left_out_and_named(column: Column, value: object, why: str) -> None:
+    found = compared_columns(shape(column), facts({"c": value}))
+    assert found.columns == ()
+    assert why in found.not_checked[0].why
+
+
+def test_columns_and_fields_without_a_counterpart_are_named() -> None:
+    table = shape(
+        Column("id", "bigint", "int8"),
+        Column("serial", "bigint", "int8", filled=True),
+        Column("sum", "bigint", "int8", generated=True),
+        Column("other", "text", "text"),
+    )
+    found = compared_columns(table, facts({"id": 1, "more": 2}))
+    assert (found.names, found.unseen) == (("id",), ("serial", "sum", "other"))
+    assert [(part.what, part.why) for part in found.not_checked] == [
+        ("column serial", "the table fills it, and no record has a field of that name"),
+        ("column sum", "the table computes it, and no record has a field of that name"),
+        ("column other", "no record has a field of that name"),
+        ("fields more of the records", "the table has no column of that name"),
+    ]

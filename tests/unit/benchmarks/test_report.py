@@ -1,4 +1,4 @@
-"""RESULTS.md: each target is met, missed or not measured, and every figure comes from a result."""
+"""RESULTS.md: every figure comes from a result, each target has a verdict; and whose the CPU time of processes is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks import results
+from benchmarks.processes import ProcessFacts, kinds_of, not_waited_for
 from benchmarks.report import render
 from benchmarks.results import Result
 from benchmarks.targets import TARGETS
@@ -67,3 +70,41 @@ def test_what_is_recorded_stays_until_the_benchmark_runs_again(tmp_path: Path) -
     results.record(recorded, found)
     assert results.newest(recorded) == found
     assert len(recorded.read_text().splitlines()) == 2
+
+
+def facts(pid: int, parent: int, command: str = "", *, cpu_s: float = 1.0, gone_cpu_s: float = 0.0) -> ProcessFacts:
+    return ProcessFacts(pid=pid, parent=parent, cpu_s=cpu_s, gone_cpu_s=gone_cpu_s, rss_bytes=0, command=command)
+
+
+def by_pid(*processes: ProcessFacts) -> dict[int, ProcessFacts]:
+    return {found.pid: found for found in processes}
+
+
+def test_each_process_is_of_the_nearest_kind_above_it() -> None:
+    """The workers are children of Spark's virtual machine, and the servers are children of the driver."""
+    processes = [
+        facts(1, 0, "python -m benchmarks"),
+        facts(2, 1, "java org.apache.spark.deploy.SparkSubmit"),
+        facts(3, 2, "python -m pyspark.daemon pyspark.worker"),
+        facts(4, 3, "python -m pyspark.daemon pyspark.worker"),
+        facts(5, 1, "java kafka.Kafka"),
+        facts(6, 1, "postgres -D data"),
+        facts(7, 6, "postgres: checkpointer"),
+    ]
+    kinds = kinds_of(by_pid(*processes), {5: "kafka", 6: "postgresql"}, driver=1)
+    assert list(kinds.values()) == ["driver", "spark", "workers", "workers", "kafka", "postgresql", "postgresql"]
+
+
+def test_time_that_no_parent_has_counted_is_told_by_the_ancestor_that_should_have() -> None:
+    before = by_pid(
+        facts(1, 0),
+        facts(2, 1, gone_cpu_s=5.0),
+        facts(3, 2, cpu_s=2.0, gone_cpu_s=0.5),
+        facts(4, 3, cpu_s=0.25),
+        facts(5, 1, cpu_s=3.0),
+    )
+    assert not_waited_for(before, before) == {}
+    ended = by_pid(facts(1, 0, gone_cpu_s=3.0), facts(2, 1, gone_cpu_s=5.0))
+    assert not_waited_for(before, ended) == pytest.approx({2: 2.75})
+    partly = by_pid(facts(1, 0, gone_cpu_s=3.0), facts(2, 1, gone_cpu_s=7.0))
+    assert not_waited_for(before, partly) == pytest.approx({2: 0.75})

@@ -29,7 +29,7 @@ SHOWN: Final = {
     ("docs/check.md", "ok           brokers"): "tests/unit/cli/test_cli_check.py",
     ("docs/cluster.md", "executors='node-1"): "tests/unit/sink/check/test_check_rules.py",
     ("docs/configuration.md", "orders.toml: tabel="): "tests/unit/docs/test_page_texts.py",
-    ("docs/how-it-works.md", "none    ─┬─ "): "tests/unit/docs/test_reference_pages.py",
+    ("docs/how-it-works.md", "none    ─┬─ "): "tests/unit/docs/test_page_texts.py",
     ("docs/history.md", "Time                  What"): "tests/unit/recovery/test_history.py",
     ("docs/logins.md", "spark.redaction.regex"): "a line of Spark's configuration",
     ("docs/verify.md", "orders: both sides are DIFFERENT"): "tests/unit/cli/test_cli_verify.py",

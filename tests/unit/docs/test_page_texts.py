@@ -1,25 +1,28 @@
-"""What pages show of the program is what the program has: commands, exit codes, files, errors, steps, a whole test."""
+"""What pages show of the program is what the program has: commands, exit codes, files, errors, steps, made pages."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink import DualWriteSink, errors
 from spark_2pc_sink.cli import command_parser, exits
 from spark_2pc_sink.cli.command_parser import CommandParser
 from spark_2pc_sink.cli.options import ENVIRONMENT
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.errors import ConfigurationError, DualWriteError, HaltCause
 from spark_2pc_sink.options.outputs import Records, Rows
 from spark_2pc_sink.options.sources import read_environment, read_toml_file
 from spark_2pc_sink.recipe.steps import Step
 from tests.harness.json_contract import read_output
 from tests.harness.page_blocks import ROOT
 from tests.unit.cli.test_remedies import PLACEHOLDERS
+from tools.reference_pages.errors import errors_page
+from tools.reference_pages.pages import PAGES, PARTS, PICTURES
 
 PAGE = (ROOT / "docs/command-line.md").read_text()
 CONFIGURATION = (ROOT / "docs/configuration.md").read_text()
@@ -126,3 +129,27 @@ def test_the_steps_are_all_there() -> None:
     assert rows[first : first + len(Step)] == [step.name.lower() for step in Step]
     page = (ROOT / "docs/testing.md").read_text()
     assert all(f"`{step.name}`" in page for step in Step)
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("name", [*(f"docs/reference/{page}" for page in PAGES), *PARTS, *PICTURES])
+def test_a_page_is_what_the_code_makes(name: str) -> None:
+    """Whole pages, parts of pages, and pictures. After a change: make reference-pages."""
+    text = (ROOT / name).read_text()
+    whole = {**{f"docs/reference/{page}": made for page, made in PAGES.items()}, **PICTURES}
+    assert text == (whole[name]() if name in whole else PARTS[name](text))
+
+
+def test_every_error_is_public_and_has_what_to_do_and_every_cause_has_ways_on() -> None:
+    page = errors_page()
+    found = set(errors.__all__) - {"HaltCause"}
+    classes = {name: value for name, value in vars(errors).items() if inspect.isclass(value)}
+    assert found >= {name for name, value in classes.items() if issubclass(value, DualWriteError)}
+    for name in found - {"DualWriteError"}:
+        section = page.partition(f"### {name}\n")[2].partition("\n### ")[0]
+        assert "*What to do:* " in section, name
+    for cause in HaltCause:
+        section = page.partition(f"### {cause.value}\n")[2].partition("\n### ")[0]
+        assert "\n- " in section, cause

@@ -1,4 +1,4 @@
-"""The pages at the top and docs/: links lead somewhere, and what a page quotes or names exists."""
+"""The pages at the top and docs/: links lead somewhere, what they quote or name exists, and their words are plain."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tools.plain_english import findings
 
 ROOT = Path(__file__).resolve().parents[3]
 MANUAL = sorted((ROOT / "docs").rglob("*.md"))
@@ -102,3 +104,24 @@ def named_tests() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("module", "function"), sorted(set(named_tests())))
 def test_tests_that_a_page_names_exist(module: str, function: str) -> None:
     assert f"def {function}(" in (ROOT / "tests" / module).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        (
+            "code.py",
+            '"""Whoever reads.\n\nOf it."""\n\n\nclass Anew:  # by\n    # now, nobody\n    x = "all the same"\n',
+            [(1, "whoever"), (3, "of"), (6, "by now"), (7, "nobody"), (8, "all the same")],
+        ),
+        (
+            "page.md",
+            'By now\n```\nnobody\n```\n`anew` "somebody" [x](anew.md)\n| Of these | a kind of\n',
+            [(1, "by now"), (6, "of")],
+        ),
+    ],
+)
+def test_what_is_searched(tmp_path: Path, name: str, text: str, expected: list[tuple[int, str]]) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert [(finding.line, finding.word) for finding in findings(path)] == expected

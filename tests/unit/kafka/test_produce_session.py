@@ -1,7 +1,7 @@
-"""Produce against a scripted broker: lost answers, moved leaders, foreign writers, and what each ends as.
+"""Produce against a scripted broker: lost answers, moved leaders, foreign writers, refusals, and what each ends as.
 
-Covers B5 (nothing lands twice), B13 (CONCURRENT_TRANSACTIONS), B22 (an error is never lost, receipts count
-acknowledgements), B25 (nothing hangs).
+Covers B5 (nothing lands twice), B13 (CONCURRENT_TRANSACTIONS), B18 (deleted topic), B22 (an error is never lost,
+receipts count acknowledgements), B25 (nothing hangs).
 """
 
 from __future__ import annotations
@@ -9,10 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError
+from spark_2pc_sink.errors import (
+    AbortableError,
+    AuthorizationError,
+    BatchRetryError,
+    ConfigurationError,
+    DualWriteError,
+    FencedError,
+    KafkaError,
+    KafkaTimeoutError,
+    RecordRefusedError,
+    RecordTooLargeError,
+    UnknownTopicError,
+)
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka import produce_session as produce_session_module
 from spark_2pc_sink.kafka import record_encoder
 from spark_2pc_sink.kafka.batch_sender import PartitionReceipt
@@ -21,10 +35,11 @@ from spark_2pc_sink.kafka.error_policy import PRODUCE_RETRIED
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.wire import Received, answer, lose_answer, serve_it
+from tests.unit.fakes.wire import Received, Step, answer, lose_answer, serve_it
 from tests.unit.kafka.support import (
     PAIR,
     SMALL_BATCHES,
@@ -44,6 +59,11 @@ def sequences(fake: FakeCluster, partition: int = 0) -> list[int]:
     """The base sequences of the batches that came to one partition of t, in order of arrival."""
     came = b"".join(data for index, data in sent_batches(fake) if index == partition)
     return [batch.base_sequence for batch in decode_record_batches(came)]
+
+
+def send(session: ProduceSession, batch: EncodedRows) -> dict[TopicPartition, PartitionReceipt]:
+    session.append(T0, batch)
+    return session.flush()
 
 
 def test_records_arrive_with_the_pair_and_in_sequence_from_zero(fake: FakeCluster, cluster: Cluster) -> None:
@@ -67,9 +87,7 @@ def test_produce_adds_partitions_only_where_nobody_else_does(
     """KIP-890: Produce 12 adds partitions implicitly; 11 verifies that they were added."""
     if transaction_version < 2:
         fake.know(FakeTransaction(PAIR.producer_id, PAIR.epoch, partitions=(T0,)))
-    session = session_on(cluster, transaction_version=transaction_version)
-    session.append(T0, rows("a"))
-    session.flush()
+    send(session_on(cluster, transaction_version=transaction_version), rows("a"))
     assert {request.version for request in fake.of(Api.PRODUCE)} == {version}
 
 
@@ -108,9 +126,8 @@ def test_everything_behind_a_lost_answer_goes_again_in_order(fake: FakeCluster, 
 def test_the_deadline_ends_it_and_names_the_last_error(fake: FakeCluster, cluster: Cluster) -> None:
     fake.script(Api.PRODUCE, *[answer(Code.NOT_ENOUGH_REPLICAS)] * 1000)
     session = session_on(cluster, delivery_timeout_ms=1_000, request_timeout_ms=100)
-    session.append(T0, rows("a"))
     with pytest.raises(KafkaTimeoutError, match=r"produce to t-0 .* 1000 ms.*NOT_ENOUGH_REPLICAS \(19\)"):
-        session.flush()
+        send(session, rows("a"))
 
 
 def test_time_that_the_caller_takes_does_not_count(
@@ -136,9 +153,7 @@ def test_what_was_not_acknowledged_is_repeated_with_the_same_sequence(
 ) -> None:
     """KIP-98: a batch whose answer was lost is a duplicate then, answered with the offset of the first."""
     fake.script(Api.PRODUCE, *[lose_answer if code is None else answer(code)] * 2)
-    session = session_on(cluster)
-    session.append(T0, rows("a", "b", "c"))
-    assert session.flush() == {T0: PartitionReceipt(3, 0, 2)}
+    assert send(session_on(cluster), rows("a", "b", "c")) == {T0: PartitionReceipt(3, 0, 2)}
     assert sequences(fake) == [0, 0, 0]
     assert fake.partitions[T0].values == 3
 
@@ -161,11 +176,9 @@ def test_out_of_order_behind_a_failure_is_not_an_error(fake: FakeCluster, cluste
 def test_a_new_leader_is_found_and_gets_the_same_sequence() -> None:
     with fake_cluster(brokers=2, topics={"t": 1}, begun=PAIR) as fake, Cluster(options_for(fake)) as cluster:
         session = session_on(cluster)
-        session.append(T0, rows("a"))
-        session.flush()
+        send(session, rows("a"))
         fake.partitions[T0].leader = 1
-        session.append(T0, rows("b"))
-        assert session.flush() == {T0: PartitionReceipt(2, 0, 1)}
+        assert send(session, rows("b")) == {T0: PartitionReceipt(2, 0, 1)}
         assert [request.node_id for request in fake.of(Api.PRODUCE)] == [0, 0, 1]
 
 
@@ -174,13 +187,9 @@ def test_a_new_leader_is_found_and_gets_the_same_sequence() -> None:
 
 def test_a_first_send_that_was_there_already_fails_the_batch(fake: FakeCluster, cluster: Cluster) -> None:
     """Another writer with our pair was here before us: its records would be taken for ours (B5)."""
-    other = session_on(cluster)
-    other.append(T0, rows("theirs"))
-    other.flush()
-    session = session_on(cluster)
-    session.append(T0, rows("ours"))
+    send(session_on(cluster), rows("theirs"))
     with pytest.raises(BatchRetryError, match=r"another writer.*or the topic was deleted and recreated"):
-        session.flush()
+        send(session_on(cluster), rows("ours"))
 
 
 def test_a_writer_that_comes_between_shows_by_the_time_in_the_answer(fake: FakeCluster, cluster: Cluster) -> None:
@@ -197,9 +206,7 @@ def test_on_a_log_append_time_topic_every_answer_has_a_time(fake: FakeCluster, c
     assert fake.configs is not None
     fake.configs["message.timestamp.type"] = "LogAppendTime"
     fake.partitions[T0].stamp_appends()
-    session = session_on(cluster)
-    session.append(T0, rows("a"))
-    assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
+    assert send(session_on(cluster), rows("a")) == {T0: PartitionReceipt(1, 0, 0)}
 
 
 # --- the rest of the contract -------------------------------------------------------------------------------------
@@ -263,3 +270,148 @@ def test_at_most_max_in_flight_requests_are_under_way(fake: FakeCluster) -> None
             session._sender.pump(0.05)
         session._sender.pump(0.05)
         assert most == 3
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (Code.INVALID_PRODUCER_EPOCH, FencedError),
+        (Code.INVALID_TXN_STATE, AbortableError),
+        (Code.TRANSACTION_ABORTABLE, AbortableError),
+        (Code.TOPIC_AUTHORIZATION_FAILED, AuthorizationError),
+        (Code.INVALID_RECORD, KafkaError),
+        (4711, KafkaError),
+    ],
+)
+def test_refusals_end_the_session_for_good(
+    fake: FakeCluster, cluster: Cluster, code: int, error: type[DualWriteError]
+) -> None:
+    """An error that came back for an earlier append is raised by whatever is called next, and again (B22, B25)."""
+    fake.script(Api.PRODUCE, answer(code))
+    session = session_on(cluster, **SMALL_BATCHES)
+    with pytest.raises(error) as caught:
+        one_batch_each(session, T0, *["a"] * 1000)
+    assert type(caught.value) is error
+    for call in (session.flush, lambda: session.append(T0, rows("b"))):
+        with pytest.raises(error) as again:
+            call()
+        assert again.value is caught.value
+
+
+def naming(code: Code, errors: dict[int, str]) -> Step:
+    """Refuse a batch for some of its records."""
+
+    def refused(_received: Received, serve: Callable[[int], Any]) -> Any:
+        response = serve(code)
+        [answered] = response.responses[0].partition_responses
+        kind = type(answered).BatchIndexAndErrorMessage
+        answered.record_errors = [kind(batch_index=at, batch_index_error_message=text) for at, text in errors.items()]
+        return response
+
+    return refused
+
+
+KEYS = pa.array(["a", None, "c", None])
+VALUES = pa.array(["first", "second", "third", "fourth"])
+
+
+def test_a_record_that_its_broker_names_is_a_bad_row(fake: FakeCluster, cluster: Cluster) -> None:
+    """With what the record says, and the broker of it."""
+    fake.script(Api.PRODUCE, naming(Code.INVALID_RECORD, {1: "no schema", 2: "no schema either", 9: "not there"}))
+    with pytest.raises(RecordRefusedError, match=r"t-0 refuses the record with value second: no schema;") as error:
+        send(session_on(cluster), EncodedRows.of(KEYS, VALUES, None))
+    assert (len(error.value.contents), error.value.lacks_key) == (2, False)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_record_without_a_key_for_a_compacted_topic_is_a_bad_row(
+    fake: FakeCluster, cluster: Cluster, *, known: bool
+) -> None:
+    """Nothing is sent where the topic's settings may be read; else the broker says it."""
+    if known:
+        assert fake.configs is not None
+        fake.configs["cleanup.policy"] = "compact,delete"
+    else:
+        fake.script(Api.PRODUCE, naming(Code.INVALID_RECORD, {1: "no key", 3: "no key"}))
+    said = r"with value second: the topic is compacted .* Set the option key to an expression that is never null"
+    with pytest.raises(RecordRefusedError, match=said) as e:
+        send(session_on(cluster), EncodedRows.of(KEYS, VALUES, None))
+    assert e.value.lacks_key
+    assert len(fake.of(Api.PRODUCE)) == (not known)
+
+
+def test_a_time_that_the_topic_does_not_take_is_no_bad_row(fake: FakeCluster, cluster: Cluster) -> None:
+    """It is that of each record of the batch."""
+    fake.script(Api.PRODUCE, naming(Code.INVALID_TIMESTAMP, {0: "Timestamp 5 is out of range"}))
+    said = r"t-0 must accept records with this time: Timestamp 5 is .* correct the clock"
+    with pytest.raises(ConfigurationError, match=said):
+        send(session_on(cluster), rows("a"))
+
+
+@pytest.mark.parametrize(
+    ("configs", "options", "limit"),
+    [
+        ({"max.message.bytes": "1000"}, {}, "max.message.bytes of the topic is 1000"),
+        ({"max.message.bytes": "4000", "segment.bytes": "1000"}, {}, "segment.bytes of the topic is 1000"),
+        ({}, {"batch_bytes_max": 1_000, "max_request_bytes": 1_500}, "max.request.size is 1500"),
+    ],
+)
+def test_a_record_beyond_a_limit_is_named_by_its_key_and_not_sent(
+    fake: FakeCluster, cluster: Cluster, configs: dict[str, str], options: dict[str, int], limit: str
+) -> None:
+    assert fake.configs is not None
+    fake.configs |= configs
+    with pytest.raises(RecordTooLargeError) as caught:
+        send(session_on(cluster, **options), EncodedRows.of(pa.array(["order-17"]), pa.array(["x" * 2000]), None))
+    assert (caught.value.row_key, caught.value.partition) == ("order-17", 0)
+    assert limit in str(caught.value)
+    assert fake.of(Api.PRODUCE) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [(None, "null"), (b"\xff\x00", "0xff00"), ("naïve", "naïve"), ("k" * 500, "k" * 80 + "…")],
+)
+def test_a_record_that_the_broker_calls_too_large_is_named_by_its_key(
+    fake: FakeCluster, cluster: Cluster, key: object, shown: str
+) -> None:
+    fake.configs = None
+    fake.script(Api.PRODUCE, answer(Code.MESSAGE_TOO_LARGE))
+    keys = pa.array([key], pa.string() if isinstance(key, str) else pa.binary())
+    with pytest.raises(RecordTooLargeError) as caught:
+        send(session_on(cluster), EncodedRows.of(keys, pa.array(["x"]), None))
+    assert caught.value.row_key == shown
+
+
+def test_a_batch_that_is_too_large_says_which_option_to_change(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.configs = None
+    fake.script(Api.PRODUCE, answer(Code.RECORD_LIST_TOO_LARGE))
+    with pytest.raises(ConfigurationError, match=r"batch\.size.*2 records.*max\.message\.bytes"):
+        send(session_on(cluster), rows("a", "b"))
+
+
+def test_batches_are_cut_below_the_topics_limit(fake: FakeCluster, cluster: Cluster) -> None:
+    assert fake.configs is not None
+    fake.configs["max.message.bytes"] = "4000"
+    send(session_on(cluster), rows(*("x" * 100 for _ in range(100))))
+    sizes = [len(batch) for _, batch in sent_batches(fake)]
+    assert max(sizes) <= 4000
+    assert sum(sizes) > 20_000
+
+
+def test_a_topic_deleted_under_way_is_an_error(fake: FakeCluster, cluster: Cluster) -> None:
+    """B18: the records of a deleted topic are not quietly dropped."""
+    session = session_on(cluster)
+    send(session, rows("a"))
+
+    def delete(_received: Received, serve: Callable[[int], Any]) -> Any:
+        response = serve(Code.UNKNOWN_TOPIC_OR_PARTITION)
+        fake.partitions.clear()
+        return response
+
+    fake.script(Api.PRODUCE, delete)
+    with pytest.raises(UnknownTopicError, match="'t'"):
+        send(session, rows("b"))

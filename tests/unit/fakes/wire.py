@@ -64,11 +64,25 @@ def lose_answer(_received: Received, serve: Callable[[int], Any]) -> Any:
     raise HangUpError
 
 
-def serve_no_records(_received: Received, serve: Callable[[int], Any]) -> Any:
-    """Answer a Fetch of one partition without the records that are there."""
-    response = serve(Code.NONE)
-    response.responses[0].partitions[0].records = b""
-    return response
+def after(act: Callable[[], object], code: int = Code.NONE) -> Step:
+    """Something happens when a request has come, right before it is served, or refused with ``code``."""
+
+    def step(_received: Received, serve: Callable[[int], Any]) -> Any:
+        act()
+        return serve(code)
+
+    return step
+
+
+def changed(change: Callable[[Any], object], code: int = Code.NONE) -> Step:
+    """Serve, or refuse with ``code``, and then change the response."""
+
+    def step(_received: Received, serve: Callable[[int], Any]) -> Any:
+        response = serve(code)
+        change(response)
+        return response
+
+    return step
 
 
 def hang_up(_received: Received, _serve: Callable[[int], Any]) -> Any:

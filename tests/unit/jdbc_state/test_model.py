@@ -187,24 +187,27 @@ def test_a_claim_is_checked_without_the_database_as_with_it() -> None:
         replace(CLAIMANT, expected_generation=3).check(None)
 
 
-@pytest.mark.parametrize("named", [None, 2])
-def test_a_claim_without_an_answer_is_found_in_the_row(named: int | None) -> None:
-    """C18."""
-    assert carried_out(CLAIMANT, ROW, named=named) is ROW
+#: A claim of the command line has no run by which two at one moment could be told apart.
+COMMAND = replace(CLAIMANT, run_id=None)
 
 
-@pytest.mark.parametrize(("row", "named"), [(None, None), (None, 3), (ROW, 3), (ROW, 4)])
-def test_a_claim_that_the_row_does_not_show_was_not_carried_out(row: StateRow | None, named: int | None) -> None:
-    """C18: it may still be; the next one names the same generation, so that only one of the two can be."""
-    assert carried_out(CLAIMANT, row, named=named) is None
-
-
-def test_a_claim_of_the_command_line_is_never_taken_for_another() -> None:
-    """C18: two commands at one moment have no run by which they could be told apart."""
-    command, row = replace(CLAIMANT, run_id=None), replace(ROW, run_id=None)
-    assert carried_out(command, row, named=2) is None
-    with pytest.raises(SupersededError, match="of run run-1"):
-        carried_out(command, ROW, named=2)
+@pytest.mark.parametrize(
+    ("claimant", "row", "named", "found"),
+    [
+        (CLAIMANT, ROW, None, ROW),
+        (CLAIMANT, ROW, 2, ROW),
+        (CLAIMANT, None, None, None),
+        (CLAIMANT, None, 3, None),
+        (CLAIMANT, ROW, 3, None),
+        (CLAIMANT, ROW, 4, None),
+        (COMMAND, replace(ROW, run_id=None), 2, None),
+    ],
+)
+def test_a_claim_without_an_answer_is_found_in_the_row(
+    claimant: Claimant, row: StateRow | None, named: int | None, found: StateRow | None
+) -> None:
+    """C18: what is not there may still come; the next one names the same generation, so only one of both can be."""
+    assert carried_out(claimant, row, named=named) is found
 
 
 @pytest.mark.parametrize(
@@ -214,3 +217,5 @@ def test_who_came_while_a_claim_had_no_answer_is_the_newer(other: StateRow) -> N
     """C18, D1: whichever of the two came first, the row is not taken back."""
     with pytest.raises(SupersededError, match="holds generation 3"):
         carried_out(CLAIMANT, other, named=2)
+    with pytest.raises(SupersededError, match="of run run-1"):
+        carried_out(COMMAND, ROW, named=2)

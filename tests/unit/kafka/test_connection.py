@@ -32,7 +32,7 @@ from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpe
 from tests.harness.secure_kafka import MECHANISMS, PASSWORD, LoginBroker
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
-from tests.unit.fakes.wire import HangUpError, Received, Step, answer, hang_up, keep_silent, lose_answer
+from tests.unit.fakes.wire import HangUpError, Received, Step, answer, changed, hang_up, keep_silent, lose_answer
 from tests.unit.kafka.support import T0, T1, options_for
 
 _NEXT = ProducerIdAndEpoch(7, 3)
@@ -123,14 +123,12 @@ def test_without_its_answer_a_request_fails_and_the_connection_is_closed(
 def test_a_throttled_connection_waits(fake: FakeCluster, cluster: Cluster) -> None:
     """KIP-219: the broker does not read of it meanwhile."""
 
-    def throttled(received: Received, serve: Callable[[int], Any]) -> Any:
-        response = serve(0)
+    def throttle(response: Any) -> None:
         response.throttle_time_ms = 200
-        return response
 
     cluster.node_ids()
     ask = find_coordinators_request(["x"], version=6)
-    fake.script(Api.FIND_COORDINATOR, throttled, answer(0))
+    fake.script(Api.FIND_COORDINATOR, changed(throttle))
     cluster.request(0, ask, cluster.deadline())
     began_s = time.monotonic()
     assert not cluster.ready(0)

@@ -39,7 +39,7 @@ from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.wire import Received, Step, answer, lose_answer, serve_it
+from tests.unit.fakes.wire import Received, Step, answer, changed, lose_answer, serve_it
 from tests.unit.kafka.support import (
     PAIR,
     SMALL_BATCHES,
@@ -304,14 +304,12 @@ def test_refusals_end_the_session_for_good(
 def naming(code: Code, errors: dict[int, str]) -> Step:
     """Refuse a batch for some of its records."""
 
-    def refused(_received: Received, serve: Callable[[int], Any]) -> Any:
-        response = serve(code)
+    def refuse(response: Any) -> None:
         [answered] = response.responses[0].partition_responses
         kind = type(answered).BatchIndexAndErrorMessage
         answered.record_errors = [kind(batch_index=at, batch_index_error_message=text) for at, text in errors.items()]
-        return response
 
-    return refused
+    return changed(refuse, code)
 
 
 KEYS = pa.array(["a", None, "c", None])
@@ -406,12 +404,6 @@ def test_a_topic_deleted_under_way_is_an_error(fake: FakeCluster, cluster: Clust
     """B18: the records of a deleted topic are not quietly dropped."""
     session = session_on(cluster)
     send(session, rows("a"))
-
-    def delete(_received: Received, serve: Callable[[int], Any]) -> Any:
-        response = serve(Code.UNKNOWN_TOPIC_OR_PARTITION)
-        fake.partitions.clear()
-        return response
-
-    fake.script(Api.PRODUCE, delete)
+    fake.script(Api.PRODUCE, changed(lambda _: fake.partitions.clear(), Code.UNKNOWN_TOPIC_OR_PARTITION))
     with pytest.raises(UnknownTopicError, match="'t'"):
         send(session, rows("b"))

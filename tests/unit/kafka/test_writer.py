@@ -7,7 +7,6 @@ B12, B16 (empty transactions), B21, B23 (send after prepare, prepare without 2PC
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ from spark_2pc_sink.reference.coordinator.events import InitProducerId
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID, FakeTransaction
-from tests.unit.fakes.wire import Received, answer
+from tests.unit.fakes.wire import after, answer
 from tests.unit.kafka.support import CALL, REACH, ROWS, T0, in_transaction, observable, unknown, writer_on
 
 ALLOWED = {(rule.state, rule.operation) for rule in RULES}
@@ -257,11 +256,7 @@ def test_keeping_is_refused_where_the_broker_cannot(fake: FakeCluster) -> None:
 
 def test_resume_mode_waits_for_an_outcome_that_is_being_written(fake: FakeCluster) -> None:
     fake.know(FakeTransaction(7, 4, "PrepareCommit"))
-
-    def finish(_received: Received, serve: Callable[[int], Any]) -> Any:
-        fake.know(FakeTransaction(7, 4, "CompleteCommit"))
-        return serve(Code.NONE)
-
+    finish = after(lambda: fake.know(FakeTransaction(7, 4, "CompleteCommit")))
     with writer_on(fake, resume=True) as writer:
         fake.script(Api.DESCRIBE_TRANSACTIONS, answer(Code.NONE), answer(Code.NONE), finish)
         writer.init_transactions(keep_prepared_txn=True)

@@ -12,7 +12,6 @@ import pytest
 from jdbc_state import StateRow
 from jdbc_state.survey import Survey
 from spark_2pc_sink import StatusReport, status
-from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery import sink_survey
@@ -20,7 +19,7 @@ from spark_2pc_sink.recovery.sink_survey import by_kafka, by_the_database
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.wire import Received
+from tests.unit.fakes.wire import changed
 from tests.unit.kafka.support import kafka_for
 from tests.unit.recovery.test_report import LIVES
 from tests.unit.recovery.test_report import ROW as BATCH_7
@@ -106,16 +105,14 @@ def test_the_number_of_requests_does_not_grow_with_that_of_the_sinks(fake: FakeC
 def test_a_transaction_in_an_unknown_state_hides_no_other(fake: FakeCluster, database: FakeDatabase) -> None:
     """A later Kafka: the sink is named, and shown as the database knows it."""
 
-    def sleeps(_received: Received, serve: Callable[[int], Any]) -> Any:
-        response = serve(Code.NONE)
+    def sleep(response: Any) -> None:
         for row in response.transaction_states:
             if row.transactional_id == "late":
                 row.transaction_state = "Sleeping"
-        return response
 
     fake.know(FakeTransaction(8, 1), "late")
     database.has(ROW, *named("late", status="decided"))
-    fake.script(Api.DESCRIBE_TRANSACTIONS, sleeps)
+    fake.script(Api.DESCRIBE_TRANSACTIONS, changed(sleep))
     found = look(fake)
     assert conditions(found) == {"late": "in_doubt", "orders": "fine"}
     [unreadable] = found.unreadable

@@ -59,10 +59,3 @@ def test_what_our_libraries_find_deprecated_does_not_reach_the_run(tmp_path: Pat
     )
     done = run_pytest(tmp_path)
     assert done.returncode == 0, done.stdout
-
-
-def test_the_fixtures_are_there(tmp_path: Path) -> None:
-    (tmp_path / "test_own.py").touch()
-    shown = run_pytest(tmp_path, "--fixtures").stdout
-    for name in ("dual_write_kafka", "dual_write_postgres", "dual_write_stack", "crash_at"):
-        assert f"{name} " in shown

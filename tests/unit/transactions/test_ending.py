@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, FakeProducer, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.memory_store import MemoryStateStore
-from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer, serve_it
+from tests.unit.fakes.wire import Step, after, answer, hang_up, lose_answer, serve_it
 from tests.unit.kafka.support import kafka_for
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -49,16 +49,6 @@ def tool(fake: FakeCluster) -> Iterator[TransactionTool]:
 
 def tool_on(fake: FakeCluster, **overrides: Any) -> TransactionTool:
     return TransactionTool(kafka=kafka_for(fake, **overrides), now_ms=lambda: 10**9)
-
-
-def change(act: Callable[[], None]) -> Step:
-    """Something happens while a request is served."""
-
-    def step(_received: Any, serve: Callable[[int], Any]) -> Any:
-        act()
-        return serve(Code.NONE)
-
-    return step
 
 
 # --- abort -------------------------------------------------------------------------------------------------------
@@ -98,11 +88,8 @@ def test_abort_refuses_what_a_coordinator_knows(
 
 def test_abort_looks_again_right_before_the_marker(fake: FakeCluster, tool: TransactionTool) -> None:
     """The coordinator learns of the transaction after the first look."""
-
-    def learn() -> None:
-        fake.know(FakeTransaction(7, 2, partitions=(T1,)), "late")
-
-    fake.script(Api.LIST_TRANSACTIONS, serve_it, serve_it, change(learn))
+    learn = after(lambda: fake.know(FakeTransaction(7, 2, partitions=(T1,)), "late"))
+    fake.script(Api.LIST_TRANSACTIONS, serve_it, serve_it, learn)
     with pytest.raises(AbortRefusedError, match="'late'"):
         tool.abort("t", 1, start_offset=5)
     assert fake.of(Api.WRITE_TXN_MARKERS) == []
@@ -151,12 +138,9 @@ def test_a_marker_that_was_not_written_is_sent_again(
 def test_a_marker_whose_answer_was_lost_is_not_sent_twice(fake: FakeCluster, tool: TransactionTool) -> None:
     """The same pair may have begun its next transaction, and a second marker would end that."""
     fake.script(Api.WRITE_TXN_MARKERS, lose_answer)
-
-    def begin_next() -> None:
-        fake.partitions[T1].shown = [FakeProducer(7, 2, start_offset=8)]
-
+    begin_next = after(lambda: fake.show({T1: [FakeProducer(7, 2, start_offset=8)]}))
     fake.script(Api.METADATA, *[serve_it] * 200)
-    fake.script(Api.DESCRIBE_PRODUCERS, serve_it, serve_it, change(begin_next))
+    fake.script(Api.DESCRIBE_PRODUCERS, serve_it, serve_it, begin_next)
     done = tool.abort("t", 1, producer=ProducerIdAndEpoch(7, 2), coordinator_epoch=0)
     assert not done.marker_written
     assert len(fake.markers) == 1

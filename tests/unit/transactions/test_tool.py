@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from spark_2pc_sink.transactions.ending import why_hanging
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, FakeProducer, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.wire import answer, hang_up
+from tests.unit.fakes.wire import after, answer, hang_up
 from tests.unit.kafka.support import kafka_for
 
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
@@ -119,20 +119,25 @@ def test_describe_producers_follows_the_leader(fake: FakeCluster, tool: Transact
 
 
 @pytest.mark.parametrize(
-    ("topic", "partition", "broker_id", "error", "text"),
+    ("where", "error", "text"),
     [
-        ("none", 0, None, UnknownTopicError, "topic 'none'"),
-        ("t", 3, None, UnknownTopicError, "partition 3 does not exist"),
-        ("t", 0, 1, UnknownTopicError, "partition 0 does not exist with a replica on broker 1"),
-        ("t", 0, 9, ConfigurationError, r"broker_id=9.*brokers 0, 1, 2"),
-        ("", 0, None, ConfigurationError, "topic=''"),
+        ({"topic": "none", "partition": 0}, UnknownTopicError, "topic 'none'"),
+        ({"topic": "t", "partition": 3}, UnknownTopicError, "partition 3 does not exist"),
+        ({"topic": "t", "partition": 0, "broker_id": 1}, UnknownTopicError, "with a replica on broker 1"),
+        ({"topic": "t", "partition": 0, "broker_id": 9}, ConfigurationError, r"broker_id=9.*brokers 0, 1, 2"),
+        ({"topic": "", "partition": 0}, ConfigurationError, "topic=''"),
+        ({"partition": 1}, ConfigurationError, "requires a topic"),
     ],
 )
 def test_a_partition_that_is_not_there_is_refused(
-    tool: TransactionTool, topic: str, partition: int, broker_id: int | None, error: type[Exception], text: str
+    tool: TransactionTool, where: dict[str, Any], error: type[Exception], text: str
 ) -> None:
+    """It must not pass for one where nothing hangs."""
     with pytest.raises(error, match=text):
-        tool.describe_producers(topic, partition, broker_id=broker_id)
+        tool.find_hanging(**where)
+    if "topic" in where:
+        with pytest.raises(error, match=text):
+            tool.describe_producers(**where)
 
 
 # --- what hangs --------------------------------------------------------------------------------------------------
@@ -202,30 +207,9 @@ def test_find_hanging_searches_every_partition_and_every_coordinator(fake: FakeC
 def test_what_ended_between_the_looks_was_not_hanging(fake: FakeCluster, tool: TransactionTool) -> None:
     """The coordinator finishes while it is asked: its list is empty by then, and the partition was open before."""
     fake.show({T0: [FakeProducer(1, start_offset=3)]})
-
-    def finish(_received: Any, serve: Callable[[int], Any]) -> Any:
-        fake.show({T0: [FakeProducer(1, 1, start_offset=8)]})
-        return serve(Code.NONE)
-
-    fake.script(Api.LIST_TRANSACTIONS, finish)
+    fake.script(Api.LIST_TRANSACTIONS, after(lambda: fake.show({T0: [FakeProducer(1, 1, start_offset=8)]})))
     assert tool.find_hanging() == ()
     assert len(tool.find_hanging()) == 1
-
-
-@pytest.mark.parametrize(
-    ("where", "error", "text"),
-    [
-        ({"partition": 1}, ConfigurationError, "requires a topic"),
-        ({"topic": "t", "partition": 3}, UnknownTopicError, "partition 3 does not exist"),
-        ({"topic": "t", "partition": 0, "broker_id": 1}, UnknownTopicError, "on broker 1"),
-    ],
-)
-def test_find_hanging_never_searches_nothing_by_mistake(
-    tool: TransactionTool, where: dict[str, Any], error: type[Exception], text: str
-) -> None:
-    """A partition or broker that does not exist must not pass for one where nothing hangs."""
-    with pytest.raises(error, match=text):
-        tool.find_hanging(**where)
 
 
 def test_hidden_ids_are_not_taken_for_unknown_ones(fake: FakeCluster, tool: TransactionTool) -> None:
@@ -253,20 +237,13 @@ def test_without_a_transaction_log_nobody_knows_anything(fake: FakeCluster, tool
     assert len(tool.find_hanging()) == 1
 
 
-def move(fake: FakeCluster) -> Callable[[Any, Callable[[int], Any]], Any]:
-    """The leader of a partition of the transaction log changes while brokers are listed."""
-
-    def step(_received: Any, serve: Callable[[int], Any]) -> Any:
-        (leader, epoch), other = fake.state_partitions or [(0, 0), (0, 0)]
-        fake.state_partitions = [(1 - leader, epoch + 1), other]
-        return serve(Code.NONE)
-
-    return step
-
-
 def test_coordinators_that_move_are_asked_again(fake: FakeCluster, tool: TransactionTool) -> None:
     """Else an id could be missed by moving from a broker not yet asked to one asked before."""
+
+    def move() -> None:
+        fake.state_partitions = [(1, 5), (1, 2)]
+
     fake.show({T0: [FakeProducer(1, start_offset=3)]})
-    fake.script(Api.LIST_TRANSACTIONS, move(fake))
+    fake.script(Api.LIST_TRANSACTIONS, after(move))
     assert len(tool.find_hanging()) == 1
     assert len(fake.of(Api.LIST_TRANSACTIONS)) == 6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from spark_2pc_sink.verification.batch_check import BatchCheck
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.record_batch import Compression, compress
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
-from tests.unit.fakes.wire import Received, keep_silent, serve_no_records
+from tests.unit.fakes.wire import changed, keep_silent
 from tests.unit.kafka.support import T0, options_for
 
 BYTES_MAX = 100_000
@@ -75,13 +75,11 @@ def test_a_batch_that_becomes_too_large_is_named_with_its_remedy(fake: FakeClust
 def test_a_batch_that_is_no_batch_is_named_with_its_partition(fake: FakeCluster) -> None:
     put(fake, batch(10))
 
-    def damaged(_received: Received, serve: Callable[[int], Any]) -> Any:
-        response = serve(Code.NONE)
+    def damage(response: Any) -> None:
         part = response.responses[0].partitions[0]
         part.records = part.records[:-1] + b"?"
-        return response
 
-    fake.script(Api.FETCH, damaged)
+    fake.script(Api.FETCH, changed(damage))
     with pytest.raises(KafkaError, match="t-0: the batch at offset 0: it has CRC"):
         checker(fake).check({T0: (0, 1)})
 
@@ -128,7 +126,11 @@ def test_batches_that_become_too_much_together_are_told(fake: FakeCluster) -> No
 
 def test_a_reader_that_hears_of_no_record_gives_up(fake: FakeCluster) -> None:
     """A request that the deadline cuts short says less than the answers before it."""
+
+    def empty(response: Any) -> None:
+        response.responses[0].partitions[0].records = b""
+
     put(fake, batch(10))
-    fake.script(Api.FETCH, serve_no_records, *[keep_silent] * 100)
+    fake.script(Api.FETCH, changed(empty), *[keep_silent] * 100)
     with pytest.raises(KafkaTimeoutError, match="no record arrived of t-0"):
         checker(fake, max_block_ms=500).check({T0: (0, 1)})

@@ -131,9 +131,6 @@ def test_the_steps_are_all_there() -> None:
     assert all(f"`{step.name}`" in page for step in Step)
 
 
-ROOT = Path(__file__).resolve().parents[3]
-
-
 @pytest.mark.parametrize("name", [*(f"docs/reference/{page}" for page in PAGES), *PARTS, *PICTURES])
 def test_a_page_is_what_the_code_makes(name: str) -> None:
     """Whole pages, parts of pages, and pictures. After a change: make reference-pages."""

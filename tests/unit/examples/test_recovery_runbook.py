@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -40,8 +41,12 @@ def nightly(monkeypatch: pytest.MonkeyPatch) -> Round:
     return Round(monkeypatch)
 
 
+def sinks(found: Any) -> StatusReport:
+    return StatusReport(sinks=(found.report,))
+
+
 def test_a_sink_whose_driver_is_dead_is_settled_and_compared(nightly: Round) -> None:
-    assert nightly.run(StatusReport(sinks=(in_doubt().report,))) == 0
+    assert nightly.run(sinks(in_doubt())) == 0
     assert nightly.recover.call_args.kwargs["transactional_id"] == "orders"
     assert "take_over" not in nightly.recover.call_args.kwargs
     assert nightly.verify.call_count == 1
@@ -50,8 +55,8 @@ def test_a_sink_whose_driver_is_dead_is_settled_and_compared(nightly: Round) -> 
 @pytest.mark.parametrize(
     ("found", "section"),
     [
-        (StatusReport(sinks=(halted(HaltCause.DATABASE_BEHIND).report,)), "RUNBOOK.md#database_behind"),
-        (StatusReport(sinks=(owed().report,)), "RUNBOOK.md#owed"),
+        (sinks(halted(HaltCause.DATABASE_BEHIND)), "RUNBOOK.md#database_behind"),
+        (sinks(owed()), "RUNBOOK.md#owed"),
         (StatusReport(kafka_problem="refused"), ""),
         (
             StatusReport(unreadable=(UnreadableSink(transactional_id="newer", side="database", problem="status 'x'"),)),
@@ -74,7 +79,7 @@ def test_a_living_driver_is_left_alone(nightly: Round, capsys: pytest.CaptureFix
         transactional_id="orders", driver="it lives", remedies=(), report=None
     )
     nightly.recover.side_effect = refused
-    assert nightly.run(StatusReport(sinks=(in_doubt().report,))) == EXIT_LEFT
+    assert nightly.run(sinks(in_doubt())) == EXIT_LEFT
     assert "it lives" in capsys.readouterr().out
 
 

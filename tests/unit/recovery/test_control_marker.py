@@ -47,7 +47,7 @@ SILENT: Final[dict[str, Callable[[Sides], Answer]]] = {
     "too long": too_long,
     "missing": lambda _: lambda _limit_ms: Marker.MISSING,
 }
-SAID: Final = {
+SAID: Final[dict[str, Callable[[Sides], Answer]]] = {
     **SILENT,
     "open": lambda _: lambda _limit_ms: Marker.OPEN,
     "commit": lambda _: lambda _limit_ms: Marker.COMMIT,

@@ -26,7 +26,14 @@ from tests.unit.recovery.test_report import ROW as BATCH_7
 
 #: For what begins and ends beside a time-out, on a busy machine.
 GRACE_S = 3.0
-ROW = replace(BATCH_7, prepared_transaction_state="7:3", status="done", settled="7:4", cluster_id="fake-cluster")
+ROW = replace(
+    BATCH_7,
+    prepared_transaction_state="7:3",
+    status="done",
+    settled="7:4",
+    cluster_id="fake-cluster",
+    decided_age_s=None,
+)
 
 
 class FakeDatabase:

@@ -113,6 +113,8 @@ def _aimed_rows(row_bytes: float) -> int:
 SMALL_ROWS_MAX: Final = 20_000
 #: The same for the first batch: a query may begin with everything in its source.
 FIRST_ROWS_MAX: Final = 1_000
+#: A first batch is not tried if its source has more bytes, by Spark's estimate: that would take a fifth of a second.
+FIRST_BYTES_MAX: Final = 4 * 1024 * 1024
 #: The same in bytes of Arrow columns: the driver holds them all.
 SMALL_BYTES_MAX: Final = 16 * 1024 * 1024
 #: A slower job with few rows is compared with a distributed one.

@@ -23,6 +23,7 @@ from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import HIDDEN
 from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
+from spark_2pc_sink.sink.job.batch_size import FIRST_BYTES_MAX
 from spark_2pc_sink.sink.job.calling_query import CallingQuery, RunIds, current_query, lag_of
 from spark_2pc_sink.sink.job.session_facts import elements_of, refuse_unrepeatable
 
@@ -133,6 +134,8 @@ _STRAIGHT: Final = frozenset(
         "StreamingDataSourceV2ScanRelation",
     }
 )
+#: No batch has as much: 1 PiB.
+_UNKNOWN_BYTES_MIN: Final = 2**50
 #: The TreePattern of a plan that calls user functions.
 _OF_USERS: Final = ("PYTHON_UDF", "SCALA_UDF")
 
@@ -141,8 +144,9 @@ def is_plain_scan(batch: DataFrame, stream: Any, tasks: int) -> bool:
     """True if the first rows of a batch are cheap to get, so that the driver may try to collect it.
 
     They come straight from the source: through selects only, without user functions, and without operators in which one
-    task would process many rows for a few, such as a very selective filter, a join, or a state. And there are not more
-    partitions than concurrent tasks: the one task may have to open each.
+    task would process many rows for a few, such as a very selective filter, a join, or a state. There are not more
+    partitions than concurrent tasks: the one task may have to open each. And the source is not known to have more bytes
+    than a small batch.
     """
     jvm: Any = batch.sparkSession._jvm  # noqa: SLF001 - plans are not public in PySpark
     patterns = getattr(getattr(jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$")
@@ -152,8 +156,18 @@ def is_plain_scan(batch: DataFrame, stream: Any, tasks: int) -> bool:
         return False
     if not (is_plain_plan(stream) and is_plain_plan(plan)):
         return False
-    partitions = sum(int(rows.rdd().getNumPartitions()) for rows in elements_of(plan.collectLeaves()))
-    return partitions <= tasks
+    leaves = list(elements_of(plan.collectLeaves()))
+    partitions = sum(int(rows.rdd().getNumPartitions()) for rows in leaves)
+    return partitions <= tasks and not any(is_known_large(int(str(rows.stats().sizeInBytes()))) for rows in leaves)
+
+
+def is_known_large(estimated_bytes: int) -> bool:
+    """Whether Spark's estimate says that a batch is not small.
+
+    For a source that does not tell its size, such as Kafka, Spark assumes spark.sql.defaultSizeInBytes, 8 EiB, or a
+    part of it after a select.
+    """
+    return FIRST_BYTES_MAX < estimated_bytes < _UNKNOWN_BYTES_MIN
 
 
 def is_plain_plan(plan: Any) -> bool:

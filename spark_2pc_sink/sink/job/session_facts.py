@@ -220,7 +220,9 @@ class ClassicSession(SessionFacts):
         self._current_like = getattr(getattr(trees, "TreePattern$"), "MODULE$").CURRENT_LIKE()
 
     def _speculation(self) -> str:
-        return str(self._spark.sparkContext.getConf().get(_SPECULATION, "false"))
+        # getConf() would copy every setting, each by calls to the JVM: 30 ms.
+        context: Any = self._spark.sparkContext._jsc  # noqa: SLF001 - as above
+        return str(context.sc().conf().get(_SPECULATION, "false"))
 
     def tasks_at_once(self) -> int:
         """Read each time, because executors join and leave."""

@@ -4,10 +4,10 @@ The frames of a task attempt are held back until it ends, so that Spark can run 
 sends more than may be held is committed: its frames are released as they arrive, and a second attempt of the task, or
 the loss of its connection, fails the attempt of the batch.
 
-All frames share one ceiling, ``bytes_max``. Held bytes are at most half of it, so bytes above that half have been
-released, and drain as the consumers proceed; or belong to a frame in transit. So a task that waits for room always gets
-it: room is given in the order in which it was requested, and a frame larger than half of the ceiling is admitted when
-only held bytes are left.
+All frames share one ceiling, ``bytes_max``: one half is for held bytes, the other for bytes that have been released,
+which drain as the consumers proceed, or belong to a frame in transit. So a task that waits for room always gets it:
+room is given in the order in which it was requested, and a frame larger than half of the ceiling is admitted when only
+held bytes are left.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class AttemptInput:
         return True
 
     def _fits(self, frame_bytes: int) -> bool:
-        return self._used + frame_bytes <= self._bytes_max or self._used == self._held
+        return self._used - self._held + frame_bytes <= self._bytes_max // 2 or self._used == self._held
 
     @property
     def next_waiting(self) -> Sender | None:

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import TracebackType
 
-#: Frames of all tasks together; PostgreSQL takes some 100 MB a second, so this is half a second of work.
-BYTES_MAX: Final = 64 * 1024 * 1024
+#: Frames of all tasks together. Half of it waits for the consumers (see `attempt_input`): a quarter of a second of work
+#: for PostgreSQL, which should not have much more left when the tasks end.
+BYTES_MAX: Final = 32 * 1024 * 1024
 #: Connections that have not shown a token, beyond those of all tasks at once.
 _STRANGERS_MAX: Final = 64
 _REFUSAL_CHARACTERS_MAX: Final = 4096

@@ -19,6 +19,7 @@ from spark_2pc_sink.sink.job.batch_size import (
     ArrowBatchSize,
     SmallBatches,
 )
+from spark_2pc_sink.sink.job.classic_query import is_known_large
 from spark_2pc_sink.sink.job.task_plan import TaskReceipt, TaskResults
 
 SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -145,3 +146,12 @@ def test_a_slow_batch_in_one_task_is_not_soon_repeated() -> None:
         assert not batches.expected
         note_small(batches)
     assert batches.expected
+
+
+@pytest.mark.parametrize(
+    ("estimated_bytes", "large"),
+    [(0, False), (4 << 20, False), ((4 << 20) + 1, True), (2**63 - 1, False), (6 << 60, False)],
+)
+def test_a_first_batch_known_to_be_large_is_not_tried_by_the_driver(estimated_bytes: int, large: bool) -> None:
+    """Beyond that are Spark's estimates for sources that do not tell their size, as they are and after a select."""
+    assert is_known_large(estimated_bytes) is large

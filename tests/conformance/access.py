@@ -13,11 +13,11 @@ from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from spark_2pc_sink.testing.ports import free_port
 from tests.conformance.answers import Names, brief
-from tests.conformance.cases import Exchange
-from tests.conformance.cases_access import MINE, YOURS, AccessCase
+from tests.conformance.cases import Case
 from tests.conformance.operations import ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import KAFKA_PROPERTIES, READY_DEADLINE_S, find_coordinators, make_topics
+from tests.conformance.subjects import check
 
 PASSWORD: Final = "secret"
 #: Name of the listener where users log in.
@@ -74,7 +74,7 @@ class AccessSubject:
         users: address of the listener for users.
     """
 
-    def __init__(self, administrators: str, users: str, cases: Sequence[AccessCase]) -> None:
+    def __init__(self, administrators: str, users: str, cases: Sequence[Case]) -> None:
         self._users = users
         self._cases = {each.name: index for index, each in enumerate(cases)}
         self._administrator = RawClient(administrators)
@@ -82,26 +82,21 @@ class AccessSubject:
         find_coordinators(self._administrator)
         self._grant(cases)
 
-    def run(self, case: AccessCase) -> None:
-        """Carry out what the administrator does, then what the user asks."""
+    def run(self, case: Case) -> None:
+        """Carry out the steps of a case."""
         index = self._cases[case.name]
         names = _names(index)
-        for step in case.before:
-            self._check(case, self._administrator, names, step)
         with RawClient(self._users, user=(user_of(index), PASSWORD)) as client:
-            for step in case.steps:
-                self._check(case, client, names, step)
+            for number, step in enumerate(case.steps):
+                asked = self._administrator if step.admin else client
+                answer = brief(step.operation, names.name(ask(asked, names.fill(step.operation))))
+                check(step, case, number, answer)
 
     def close(self) -> None:
         """Hang up."""
         self._administrator.close()
 
-    def _check(self, case: AccessCase, client: RawClient, names: Names, step: Exchange) -> None:
-        operation, expected = step
-        answer = brief(operation, names.name(ask(client, names.fill(operation))))
-        assert answer == expected, f"{case.name}: {operation}"
-
-    def _grant(self, cases: Sequence[AccessCase]) -> None:
+    def _grant(self, cases: Sequence[Case]) -> None:
         rights = []
         for index, each in enumerate(cases):
             names = _names(index)
@@ -139,5 +134,5 @@ class AccessSubject:
 
 
 def _names(index: int) -> Names:
-    topics = {MINE[0]: ("mine", 0), YOURS[0]: ("yours", 0)}
+    topics = {"@mine": ("mine", 0), "@yours": ("yours", 0)}
     return Names(f"case{index}-", topics, {}, time.time_ns() // 1_000_000)

@@ -6,22 +6,34 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from tests.conformance.cases import NEW_NAMES, Name
-from tests.conformance.leader_operations import Fetch, FetchOffsets, ListOffsets, Markers, Produce, Producers
+from spark_2pc_sink.wire.error_codes import describe_error
+from tests.conformance.cases import NEW_NAMES, TIMEOUT_MS, Name
+from tests.conformance.leader_operations import (
+    DeleteRecords,
+    Fetch,
+    FetchOffsets,
+    ListOffsets,
+    Markers,
+    Produce,
+    Producers,
+)
 from tests.conformance.operations import (
     Add,
+    AddOffsets,
     CommitOffsets,
     CoordinatorEpoch,
     Describe,
     End,
     Init,
+    ListTransactions,
     Operation,
     Partition,
     ProducerId,
+    UpdateFeatures,
 )
 from tests.conformance.state_records import StateRecords
 
@@ -29,8 +41,6 @@ T = TypeVar("T")
 
 #: A producer id that no server gives out.
 UNKNOWN_PRODUCER_ID: Final = 7_777_777_777
-#: What `brief` leaves away: the timeout that everything in these tests has.
-_USUAL_TIMEOUT_MS = 600_000
 
 
 def walk(value: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -123,97 +133,144 @@ def _is_partition(value: Any) -> bool:
 # --- few words -------------------------------------------------------------------------------------------------------
 
 
-def brief(operation: Operation, result: Any) -> Any:
-    """The answer in few words; producer ids and places are named already.
+def brief(operation: Operation, result: Any) -> str:
+    """The answer as cases write it; producer ids and places are named already.
 
-    - one code, where it is all there is, or where it is the same for everything that was asked for;
-    - ``(0, "CURRENT", 8)`` for a pair, ``(0, 12)`` for an offset;
-    - a line of text for a description.
+    - the name of one code, where it is all there is, or where it is the same for everything that was asked for;
+    - ``CURRENT 8`` for a pair, ``@12`` for an offset, ``@12 again`` for a batch that was there before;
+    - a line for a description, and several behind each other with semicolons between them.
     """
-    function = _BRIEF.get(type(operation))
-    return result if function is None else function(result)
+    return _BRIEF[type(operation)](result)
 
 
-def _pair(result: Any) -> Any:
+def _code(code: int) -> str:
+    return describe_error(code).name if code else "OK"
+
+
+def _lines(lines: Iterable[str], none: str) -> str:
+    return "; ".join(lines) or none
+
+
+def _pair(result: Any) -> str:
     if not isinstance(result, tuple):
-        return result
-    return result[0] if result[0] and result[1:] == (-1, -1) else result
+        return _code(result)
+    code, producer, epoch, *kept = result
+    if code and (producer, epoch) == (-1, -1):
+        return _code(code)
+    words = [*([_code(code)] if code else []), producer, epoch, *(("keeping", *kept[0]) if kept else ())]
+    return " ".join(map(str, words))
 
 
-def _same(result: Any) -> Any:
-    if not isinstance(result, Mapping):
-        return result
-    values = list(result.values())
-    return values[0] if values and all(value == values[0] for value in values) else result
+def _by_place(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    def by_place(result: Any) -> str:
+        if not isinstance(result, Mapping):
+            return _code(result)
+        shown = {_place(place): show(value) for place, value in result.items()}
+        if len(set(shown.values())) == 1:
+            return next(iter(shown.values()))
+        return ", ".join(f"{place}: {value}" for place, value in sorted(shown.items())) or "nothing"
+
+    return by_place
 
 
-def _produced(result: Mapping[Any, tuple[int, int, bool, bool, tuple[Any, ...], str | None]]) -> Any:
-    return _same({place: _written(*each) for place, each in result.items()})
+def _place(place: Any) -> str:
+    """One that is not a name is a partition, or a producer with the partition of its marker."""
+    if isinstance(place, str):
+        return place
+    return f"{place[0]}{place[1]}" if isinstance(place[1], int) else f"{place[0]} {_place(place[1])}"
 
 
-def _written(code: int, offset: int, stamped: bool, started: bool, errors: tuple[Any, ...], message: str | None) -> Any:
+def _at(result: tuple[int, int]) -> str:
+    code, offset = result
+    if code and offset == -1:
+        return _code(code)
+    return f"{_code(code)} @{offset}" if code else f"@{offset}"
+
+
+def _written(result: tuple[int, int, bool, bool, tuple[Any, ...], str | None]) -> str:
     """A duplicate is told by its time: where clients give times, only what was there before has one."""
+    code, offset, stamped, started, errors, message = result
     if message is not None:
-        return (code, message, *errors)
-    if code:
-        return code if offset == -1 and not stamped else (code, offset)
-    assert started
-    return (code, offset, "again") if stamped else (code, offset)
+        return "; ".join([_code(code), message, *(f"{index} {text}" for index, text in errors)])
+    assert code or started
+    return f"{_at((code, offset))}{' again' if stamped else ''}"
 
 
-def _described(result: Any) -> Any:
+def _described(result: Any) -> str:
     if not isinstance(result, tuple):
-        return result
+        return _code(result)
     state, producer, epoch, timeout_ms, started, partitions = result
-    notes = ["" if timeout_ms == _USUAL_TIMEOUT_MS else f" timeout={timeout_ms}", "" if started else " unstarted"]
-    return f"{state} {producer} {epoch}{notes[0]}{notes[1]} {partitions}".replace("'", "")
+    return f"{state} {producer} {epoch}{_notes(timeout_ms, started)} {partitions}".replace("'", "")
 
 
-def _producers(result: Any) -> Any:
+def _notes(timeout_ms: int, started: bool) -> str:
+    notes = "" if timeout_ms == TIMEOUT_MS else f" timeout={timeout_ms}"
+    return notes if started else f"{notes} unstarted"
+
+
+def _listed(result: tuple[int, list[str], list[tuple[str, str, str]]]) -> str:
+    code, unknown, rows = result
+    lines = [*([_code(code)] if code else []), *(f"unknown {each}" for each in unknown), *map(" ".join, rows)]
+    return _lines(lines, "nothing")
+
+
+def _updated(result: tuple[int, str | None, list[tuple[str, int, str]]]) -> str:
+    code, message, results = result
+    rows = (f"{feature} {_code(each)} {text}" for feature, each, text in results)
+    return "; ".join([_code(code), *([message] if message else []), *rows])
+
+
+def _producers(result: Any) -> str:
     if not isinstance(result, list):
-        return result
-    return [
+        return _code(result)
+    lines = (
         f"{producer} {epoch} sequence={sequence} coordinator={coordinator} open={start}"
         for producer, epoch, sequence, coordinator, start in result
-    ]
+    )
+    return _lines(lines, "nobody")
 
 
-def _fetched(result: Any) -> Any:
+def _fetched(result: Any) -> str:
     if len(result) == 1:
-        return result[0]
+        return _code(result[0])
     _, high_watermark, stable, aborted, batches = result
     listed = None if aborted is None else [f"{producer}@{start}" for producer, start in aborted]
-    lines = []
+    lines = [f"high={high_watermark} stable={stable} aborted={listed}".replace("'", "")]
     for first, last, producer, epoch, sequence, transactional, marker, coordinator, _ in batches:
         place = f"@{first}" if first == last else f"@{first}-{last}"
         what = f"{marker}/{coordinator}" if marker else f"#{sequence}{'' if transactional else ' plain'}"
         lines.append(f"{producer} {epoch} {what}{place}")
-    return f"high={high_watermark} stable={stable} aborted={listed}".replace("'", ""), lines
+    return "; ".join(lines)
 
 
-def _state_records(result: Any) -> Any:
+def _state_records(result: Any) -> str:
     if not isinstance(result, list):
-        return result
-    return [each if each is None else _state_record(*each) for each in result]
+        return _code(result)
+    return _lines(("tombstone" if each is None else _state_record(*each) for each in result), "nothing")
 
 
-def _state_record(version: int, state: str, producer: str, epoch: int, *rest: Any) -> str:
-    timeout_ms, started, partitions, tags = rest
-    notes = ["" if timeout_ms == _USUAL_TIMEOUT_MS else f" timeout={timeout_ms}", "" if started else " unstarted"]
-    return f"v{version} {state} {producer} {epoch}{notes[0]}{notes[1]} {partitions} {tags}".replace("'", "")
+def _state_record(
+    version: int, state: str, producer: str, epoch: int, timeout_ms: int, started: bool, partitions: Any, tags: Any
+) -> str:
+    notes = _notes(timeout_ms, started)
+    return f"v{version} {state} {producer} {epoch}{notes} {partitions} {tags}".replace("'", "")
 
 
-_BRIEF: dict[type, Callable[[Any], Any]] = {
+_BRIEF: Final[Mapping[type, Callable[[Any], str]]] = {
     Init: _pair,
     End: _pair,
-    Add: _same,
-    CommitOffsets: _same,
-    FetchOffsets: _same,
-    Markers: _same,
-    Produce: _produced,
+    Add: _by_place(_code),
+    AddOffsets: _code,
+    CommitOffsets: _by_place(_code),
+    FetchOffsets: _by_place(_at),
+    Markers: _by_place(_code),
+    Produce: _by_place(_written),
     Describe: _described,
+    ListTransactions: _listed,
     Producers: _producers,
     StateRecords: _state_records,
     Fetch: _fetched,
-    ListOffsets: lambda result: result if result[0] == 0 else result[0],
+    ListOffsets: _at,
+    DeleteRecords: _at,
+    UpdateFeatures: _updated,
 }

@@ -1,25 +1,39 @@
 """What a case is: a state that is given, requests, and the answers that Apache Kafka 4.4.0 gives to them.
 
-Cases are data. Producer ids and places are written by names, which each subject fills with its own: `CURRENT` is the
-producer id of the transactional id that is given and `PREVIOUS` the one that it had before; `NEW`, `NEWER` and `NEWEST`
-are the first, second and third that the subject hands out; nobody has `UNKNOWN`. ``CURRENT.at(7)`` is a pair: that
-producer id at epoch 7. ``OWN`` in an answer is the epoch of the coordinator that is asked. `HERE` are partitions of
-the case alone, `SHARED` are partitions where only the coordinator's view matters.
+Cases are texts, which `table` reads:
 
-A step is a request and its answer: ``(init(CURRENT.at(7)), granted(CURRENT.at(8)))``,
-``(add(CURRENT.at(6)), Code.PRODUCER_FENCED)``, ``(produce(NEW.at(0), sequence=0), written(0))``.
+    2.1/ongoing-current-pair-again ONGOING tv=2:
+        init CURRENT.7 -> CONCURRENT_TRANSACTIONS
+        until describe -> CompleteAbort CURRENT 8 []
+        init CURRENT.7 -> CURRENT 8
+    2.1/epoch-alone: init NO_ID.3 -> INVALID_REQUEST
 
-The first part of a case's name is the section of the specification whose row it shows.
+The first part of a name is the section of the specification whose row it shows. Behind the name stand the state that
+the coordinator has loaded from its log, if any, with the fields of `Given`; the levels of transaction.version where the
+answers are these (all of them unless said); and for cases of users their `Right`. Each step is a request and its answer
+as `brief` writes it. ``until`` asks again until it comes, because something happens by itself before. A line without an
+arrow goes on with the answer before it. ``<commit|abort>`` makes a case of each alternative.
+
+A request has a verb (`VERBS`), a pair of a producer id and an epoch, partitions, and fields. ``v4`` is the version of
+the request, ``#5`` a sequence, ``x3`` a number of records; a word alone is a switch. Producer ids and places are names,
+which each subject fills with its own: CURRENT is the producer id of the transactional id that is given and PREVIOUS the
+one that it had before; NEW, NEWER and NEWEST are the first, second and third that the subject hands out; nobody has
+UNKNOWN. ``OWN`` in an answer is the epoch of the coordinator that is asked. ``here0`` is a partition of the case alone,
+``shared0`` one where only the coordinator's view matters, and no server has the topic of ``absent0``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from inspect import cleandoc
 from typing import Any, Final, TypeAlias
 
-from spark_2pc_sink.codes import Code
 from tests.conformance.leader_operations import (
+    DeleteRecords,
     Fetch,
     FetchOffsets,
     ListOffsets,
@@ -41,30 +55,21 @@ from tests.conformance.operations import (
     Operation,
     Pair,
     Partition,
+    UpdateFeatures,
 )
 from tests.conformance.state_records import StateRecords
 
-EPOCH_MAX: Final = 32766
 BROKEN_EPOCH: Final = 32767
-NEVER_MS: Final = 2_147_483_647
-DAY_MS: Final = 86_400_000
 #: Of transactions that are given: no test waits so long, and brokers allow it.
 TIMEOUT_MS: Final = 600_000
 ALL_LEVELS: Final = (0, 1, 2)
 
-#: The transactional id of a case, and others; a subject puts something of its own in place of the sign.
-TID: Final = "@T"
-OTHER_TID: Final = "@U"
-GROUP: Final = "@G"
-#: Topics that a subject puts in place of these.
-HERE: Final = tuple(("@here", index) for index in range(3))
-SHARED: Final = tuple(("@shared", index) for index in range(3))
-#: A partition where the end marker of `Given.stuck` is refused.
-STUCK: Final = ("@stuck", 0)
-#: A partition whose topic has cleanup.policy=compact; no record of a client is ever written there.
-COMPACTED: Final = ("@compacted", 0)
-NO_TOPIC: Final = ("no-such-topic", 0)
-INTERNAL: Final = ("__consumer_offsets", 0)
+Places: TypeAlias = tuple[Partition, ...]
+#: The transactional id of a case, and its group; a subject puts something of its own in place of the sign.
+TID, GROUP = "@T", "@G"
+#: Topics that a subject puts in place of these. The partition of "@stuck" refuses the end marker of `Given.stuck`.
+TOPICS: Final = ("@here", "@shared", "@stuck", "@compacted", "@mine", "@yours")
+HERE, SHARED, STUCK = ("@here", 0), ("@shared", 0), ("@stuck", 0)
 
 
 class Name(int):
@@ -77,17 +82,28 @@ class Name(int):
         made.name = name
         return made
 
-    def at(self, epoch: int) -> Pair:
-        """The pair of this producer id and an epoch."""
-        return self, epoch
 
-
-#: Numbers that no server hands out.
-CURRENT, PREVIOUS, NEW, NEWER, NEWEST, UNKNOWN = (
-    Name(name, -1001 - index) for index, name in enumerate(("CURRENT", "PREVIOUS", "NEW", "NEWER", "NEWEST", "UNKNOWN"))
-)
 #: In the order in which a subject hands them out.
 NEW_NAMES: Final = ("NEW", "NEWER", "NEWEST")
+#: Numbers that no server hands out.
+NAMES: Final = {
+    name: Name(name, -1001 - index) for index, name in enumerate(("CURRENT", "PREVIOUS", *NEW_NAMES, "UNKNOWN"))
+}
+
+
+class Right(Enum):
+    """What a user may do: resource type, resource name and operation, by their numbers in CreateAcls."""
+
+    WRITE_ID = (5, TID, 4)
+    DESCRIBE_ID = (5, TID, 8)
+    TWO_PHASE_COMMIT = (5, TID, 15)
+    WRITE_TOPIC = (2, "@mine", 4)
+    READ_TOPIC = (2, "@mine", 3)
+    DESCRIBE_TOPIC = (2, "@mine", 8)
+    READ_GROUP = (3, GROUP, 3)
+    IDEMPOTENT_WRITE = (4, "kafka-cluster", 12)
+    CLUSTER_ACTION = (4, "kafka-cluster", 9)
+    ALTER_CLUSTER = (4, "kafka-cluster", 7)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,211 +111,270 @@ class Given:
     """A transactional id as the coordinator has loaded it from its log.
 
     Args:
-        previous: the producer id before, `CURRENT` or `PREVIOUS`.
+        previous: the producer id before, CURRENT or PREVIOUS.
         following: the producer id that it gets when it is completed, for a decided one whose epoch is used up.
         stuck: a decided transaction whose partition refuses the end marker, so that it stays as it is.
     """
 
     state: str
     epoch: int = 7
-    previous: Name = CURRENT
+    previous: Name = NAMES["CURRENT"]
     timeout_ms: int = TIMEOUT_MS
-    partitions: tuple[Partition, ...] = (SHARED[0],)
+    partitions: tuple[Partition, ...] = (SHARED,)
     start_age_ms: int = 0
     update_age_ms: int = 0
     following: Name | None = None
     stuck: bool = False
 
 
-EMPTY: Final = Given(state="EMPTY")
-ONGOING: Final = Given(state="ONGOING")
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
-    """A request and its answer, as `brief` writes it.
+    """A request and its answer.
 
     Args:
-        until: ask again until the answer comes: something happens by itself before.
+        until: ask again until the answer comes.
+        admin: an administrator asks, in place of the user whose rights the case names.
     """
 
     operation: Operation
-    expected: Any
+    expected: str
     until: bool = False
+    admin: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """One row.
 
     Args:
         levels: of transaction.version where the answers are these.
+        rights: of the user who asks.
     """
 
     name: str
     steps: tuple[Step, ...]
-    given: Given | None = None
-    levels: tuple[int, ...] = ALL_LEVELS
+    given: Given | None
+    levels: tuple[int, ...]
+    rights: tuple[Right, ...]
 
     def __str__(self) -> str:
         return self.name
 
 
-def word_of(state: str) -> str:
-    """A state as names of cases have it."""
-    return state.lower().replace("_", "-")
+_ALTERNATIVES: Final = re.compile(r"<([^<>]*\|[^<>]*)>")
 
 
-#: A request and its answer.
-Exchange: TypeAlias = tuple[Any, Any]
+def table(text: str, **words: str) -> list[Case]:
+    """The cases of a text.
+
+    Args:
+        words: what stands for a word in angle brackets.
+    """
+    text = cleandoc(text)
+    for word, stands_for in words.items():
+        text = text.replace(f"<{word}>", stands_for)
+    blocks: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(" "):
+            blocks[-1] += f"\n{line}"
+        elif line and not line.startswith("#"):
+            blocks.append(line)
+    return [_case(each) for block in blocks for each in _alternatives(block)]
 
 
-def case(name: str, *steps: Exchange | Step, given: Given | None = None, levels: Iterable[int] = ALL_LEVELS) -> Case:
-    """A case from pairs of request and answer."""
-    made = tuple(step if isinstance(step, Step) else Step(*step) for step in steps)
-    return Case(name, made, given, tuple(levels))
+def _alternatives(text: str) -> Iterator[str]:
+    for index in range(max((found.count("|") + 1 for found in _ALTERNATIVES.findall(text)), default=1)):
+        yield _ALTERNATIVES.sub(lambda found, index=index: found[1].split("|")[index], text)  # type: ignore[misc]
 
 
-def until(operation: Operation, expected: Any) -> Step:
-    """A step that is repeated until the answer comes."""
-    return Step(operation, expected, until=True)
+def _case(text: str) -> Case:
+    head, _, rest = text.partition(":")
+    name, *words = head.split()
+    rights = tuple(Right[word] for word in words if word in Right.__members__)
+    _, places, fields = _read(word for word in words if word not in Right.__members__)
+    levels = tuple(map(int, fields.pop("tv", "012")))
+    state = next((word for word in fields if word.isupper()), None)
+    given = None
+    if state is not None:
+        del fields[state]
+        fields |= {role: NAMES[fields[role]] for role in ("previous", "following") if role in fields}
+        if fields.pop("nothing", False) or places:
+            fields["partitions"] = places
+        given = Given(state=state, **fields)
+    name = name.lower().replace("_", "-")
+    return Case(name=name, steps=tuple(_steps(rest)), given=given, levels=levels, rights=rights)
 
 
-# --- answers ---------------------------------------------------------------------------------------------------------
-
-OK: Final = Code.NONE
-
-
-def granted(pair: Pair) -> tuple[int, str, int]:
-    """InitProducerId or EndTxn hands out this pair."""
-    producer, epoch = pair
-    assert isinstance(producer, Name)
-    return OK, producer.name, epoch
-
-
-def written(offset: int) -> tuple[int, int]:
-    """The batch of a Produce request begins at this offset."""
-    return OK, offset
+def _steps(text: str) -> Iterator[Step]:
+    lines: list[str] = []
+    for line in text.strip().splitlines():
+        if "->" in line:
+            lines.append(line.strip())
+        else:
+            lines[-1] += f"; {line.strip()}"
+    for line in lines:
+        request, _, expected = line.partition(" -> ")
+        first, _, others = request.partition(" ")
+        how = {first: True} if first in {"until", "admin"} else {}
+        yield Step(operation=_operation(others if how else request), expected=expected, **how)
 
 
-def written_before(offset: int) -> tuple[int, int, str]:
-    """The batch is a duplicate of the one at this offset."""
-    return OK, offset, "again"
+def _operation(request: str) -> Operation:
+    first, *also = (part.split() for part in request.split(" + "))
+    pair, places, fields = _read(first[1:])
+    if also:
+        fields["also"] = list(map(_read, also))
+    return VERBS[first[0]](pair, places, **fields)
 
 
-def offset(value: int) -> tuple[int, int]:
-    """ListOffsets answers this offset."""
-    return OK, value
+#: Pair, places, fields.
+Read: TypeAlias = tuple[Pair, Places, dict[str, Any]]
+_PAIR: Final = re.compile(rf"(NO_ID|{'|'.join(NAMES)})\.(-?\d+)")
+_PLACE: Final = re.compile(r"([\w?-]+?)(\d+)")
+#: What is written in front of a number in place of the field's name.
+_SIGNS: Final = {"v": "version", "#": "sequence", "x": "count"}
+
+
+def _read(words: Iterable[str]) -> Read:
+    pair, places, fields = NO_PAIR, [], {}
+    for word in words:
+        name, given, value = word.partition("=")
+        if found := _PAIR.fullmatch(word):
+            pair = NAMES.get(found[1], NO_PAIR[0]), int(found[2])
+        elif given:
+            fields[name] = value if name == "tv" else _value(value)
+        elif word[0] in _SIGNS and word[1:].isdecimal():
+            fields[_SIGNS[word[0]]] = int(word[1:])
+        elif found := _PLACE.fullmatch(word):
+            places.append((f"@{found[1]}" if f"@{found[1]}" in TOPICS else found[1], int(found[2])))
+        else:
+            fields[word] = True
+    return pair, tuple(places), fields
+
+
+def _value(text: str) -> str | int | None:
+    if text == "none":
+        return None
+    return int(text) if re.fullmatch(r"-?\d+", text) else text
 
 
 # --- requests, with the usual values ---------------------------------------------------------------------------------
 
 
-def init(held: Pair = NO_PAIR, *, tid: str | None = TID, timeout_ms: int = TIMEOUT_MS, **fields: Any) -> Init:
-    """InitProducerId."""
-    return Init(tid=tid, held=held, timeout_ms=timeout_ms, **fields)
+def _init(pair: Pair, _: Places, **fields: Any) -> Init:
+    return Init(**{"tid": TID, "timeout_ms": TIMEOUT_MS, **fields}, held=pair)
 
 
-def add(pair: Pair, *partitions: Partition, tid: str = TID, **fields: Any) -> Add:
-    """AddPartitionsToTxn of a client, of one shared partition unless others are given."""
-    return Add(tid=tid, pair=pair, partitions=partitions or (SHARED[0],), **fields)
+def _add(pair: Pair, places: Places, *, nothing: bool = False, **fields: Any) -> Add:
+    """Of a client, of one shared partition unless others are given."""
+    return Add(**{"tid": TID, **fields}, pair=pair, partitions=() if nothing else places or (SHARED,))
 
 
-def add_nothing(pair: Pair) -> Add:
-    """AddPartitionsToTxn of a client, with an empty list."""
-    return Add(tid=TID, pair=pair, partitions=())
+def _verify(pair: Pair, places: Places, **fields: Any) -> Add:
+    """Of a leader that only asks."""
+    return _add(pair, places, **{"version": 5, **fields}, verify=True)
 
 
-def verify(pair: Pair, *partitions: Partition, tid: str = TID, version: int = 5) -> Add:
-    """AddPartitionsToTxn of a leader that only asks."""
-    return Add(tid=tid, pair=pair, partitions=partitions or (SHARED[0],), verify=True, version=version)
+def _add_offsets(pair: Pair, _: Places, **fields: Any) -> AddOffsets:
+    return AddOffsets(**{"tid": TID, "group": GROUP, **fields}, pair=pair)
 
 
-def add_offsets(pair: Pair, *, tid: str = TID, group: str = GROUP, version: int = 3) -> AddOffsets:
-    """AddOffsetsToTxn."""
-    return AddOffsets(tid=tid, pair=pair, group=group, version=version)
+def _end(pair: Pair, _: Places, **fields: Any) -> End:
+    return End(**{"tid": TID, **fields}, pair=pair)
 
 
-def commit(pair: Pair, *, tid: str = TID, version: int = 5) -> End:
-    """EndTxn."""
-    return End(tid=tid, pair=pair, commit=True, version=version)
-
-
-def abort(pair: Pair, *, tid: str = TID, version: int = 5) -> End:
-    """EndTxn."""
-    return End(tid=tid, pair=pair, commit=False, version=version)
-
-
-def describe(tid: str = TID) -> Describe:
-    """DescribeTransactions."""
+def _describe(_: Pair, __: Places, *, tid: str = TID) -> Describe:
     return Describe(tid=tid)
 
 
-def listed(**fields: Any) -> ListTransactions:
-    """ListTransactions, of the ids of this case."""
-    return ListTransactions(prefix="@", **fields)
+def _listed(_: Pair, __: Places, *, states: str = "", producer_ids: str = "", **fields: Any) -> ListTransactions:
+    """Of the ids of this case."""
+    names = tuple(NAMES[each] for each in producer_ids.split(",") if each)
+    return ListTransactions(prefix="@", states=tuple(filter(None, states.split(","))), producer_ids=names, **fields)
 
 
-def produce(pair: Pair, sequence: int, *, version: int = 12, tid: str | None = TID, **fields: Any) -> Produce:
-    """Produce of one batch."""
-    usual: dict[str, Any] = {"partition": HERE[0], "pair": pair, "sequence": sequence}
-    write = Write(**(usual | fields))
-    return Produce(tid=tid if write.transactional else None, writes=(write,), now_ms=0, version=version)
-
-
-def produce_all(*writes: Write, version: int = 12, tid: str | None = TID) -> Produce:
-    """Produce of several batches."""
-    return Produce(tid=tid, writes=writes, now_ms=0, version=version)
-
-
-def idempotent(
-    pair: Pair, sequence: int, *, count: int = 1, now_ms: int = 0, partition: Partition = HERE[0]
+def _produce(
+    pair: Pair,
+    places: Places,
+    *,
+    also: Sequence[Read] = (),
+    tid: str | None = TID,
+    now_ms: int = 0,
+    version: int = 12,
+    transactional: bool = True,
+    **fields: Any,
 ) -> Produce:
-    """Produce of one batch that belongs to no transaction."""
-    write = Write(partition=partition, pair=pair, sequence=sequence, count=count, transactional=False)
-    return Produce(tid=None, writes=(write,), now_ms=now_ms)
-
-
-def marker(
-    pair: Pair, result: str, *partitions: Partition, level: int = 0, coordinator: int = 0, version: int = 2
-) -> Markers:
-    """WriteTxnMarkers of one transaction."""
-    made = Marker(
-        pair=pair,
-        commit=result == "COMMIT",
-        partitions=partitions or (HERE[0],),
-        coordinator_epoch=coordinator,
-        transaction_version=level,
+    writes = tuple(
+        Write(pair=each, partition=at[0] if at else HERE, transactional=transactional, **rest)
+        for each, at, rest in ((pair, places, fields), *also)
     )
-    return Markers(markers=(made,), version=version)
+    return Produce(tid=tid, writes=writes, now_ms=now_ms, version=version)
 
 
-def producers(partition: Partition = HERE[0]) -> Producers:
-    """DescribeProducers."""
-    return Producers(partition=partition)
+def _marker(
+    pair: Pair, places: Places, *, also: Sequence[Read] = (), version: int = 2, nothing: bool = False, **fields: Any
+) -> Markers:
+    """Of what a coordinator of epoch 0 has decided at transaction.version 0, unless others are given."""
+    parts = () if nothing else ((pair, places, fields), *also)
+    markers = (
+        Marker(
+            pair=each,
+            commit="commit" in rest,
+            partitions=at or (HERE,),
+            coordinator_epoch=rest.get("coordinator", 0),
+            transaction_version=rest.get("level", 0),
+        )
+        for each, at, rest in parts
+    )
+    return Markers(markers=tuple(markers), version=version)
 
 
-def read(isolation: str, offset: int = 0, partition: Partition = HERE[0]) -> Fetch:
-    """Fetch."""
-    return Fetch(partition=partition, offset=offset, committed=isolation == "committed")
+def _producers(_: Pair, places: Places) -> Producers:
+    return Producers(partition=places[0] if places else HERE)
 
 
-def latest(isolation: str, partition: Partition = HERE[0]) -> ListOffsets:
-    """ListOffsets."""
-    return ListOffsets(partition=partition, committed=isolation == "committed")
+def _read_log(_: Pair, __: Places, *, offset: int = 0, committed: bool = False, uncommitted: bool = False) -> Fetch:
+    assert committed is not uncommitted
+    return Fetch(partition=HERE, offset=offset, committed=committed)
 
 
-def commit_offset(pair: Pair, offset: int = 5, *, group: str = GROUP, tid: str = TID, **fields: Any) -> CommitOffsets:
-    """TxnOffsetCommit of one partition."""
-    partition = fields.pop("partition", SHARED[0])
-    return CommitOffsets(tid=tid, pair=pair, group=group, offsets=((partition, offset),), **fields)
+def _latest(
+    _: Pair, places: Places, *, timestamp_ms: int = -1, committed: bool = False, uncommitted: bool = False
+) -> ListOffsets:
+    assert committed is not uncommitted
+    return ListOffsets(partition=places[0] if places else HERE, committed=committed, timestamp_ms=timestamp_ms)
 
 
-def committed_offset(*, stable: bool = False, group: str = GROUP) -> FetchOffsets:
-    """OffsetFetch."""
-    return FetchOffsets(group=group, partitions=(SHARED[0],), stable=stable)
+def _commit_offset(pair: Pair, places: Places, *, offset: int = 5, **fields: Any) -> CommitOffsets:
+    offsets = tuple((each, offset) for each in places or (SHARED,))
+    return CommitOffsets(**{"tid": TID, "group": GROUP, **fields}, pair=pair, offsets=offsets)
 
 
-def state_records(tid: str = TID) -> StateRecords:
-    """The records of ``__transaction_state``."""
-    return StateRecords(tid=tid)
+def _update(
+    _: Pair, __: Places, *, feature: str = "", level: int = 0, kind: int = 0, version: int = 2
+) -> UpdateFeatures:
+    """Only a check."""
+    return UpdateFeatures(updates=((feature, level, kind),) if feature else (), version=version)
+
+
+VERBS: Final[Mapping[str, Callable[..., Operation]]] = {
+    "init": _init,
+    "add": _add,
+    "verify": _verify,
+    "add_offsets": _add_offsets,
+    "commit": partial(_end, commit=True),
+    "abort": partial(_end, commit=False),
+    "describe": _describe,
+    "listed": _listed,
+    "produce": _produce,
+    "plain": partial(_produce, transactional=False, tid=None),
+    "marker": _marker,
+    "producers": _producers,
+    "read": _read_log,
+    "latest": _latest,
+    "commit_offset": _commit_offset,
+    "committed_offset": lambda _, __, **fields: FetchOffsets(group=GROUP, partitions=(SHARED,), **fields),
+    "state_records": lambda _, __: StateRecords(tid=TID),
+    "delete_records": lambda _, places, offset: DeleteRecords(partition=places[0], offset=offset),
+    "update": _update,
+}

@@ -2,183 +2,94 @@
 
 from __future__ import annotations
 
-from typing import Any
+from tests.conformance.cases import table
 
-from spark_2pc_sink.codes import Code
-from tests.conformance.cases import (
-    ALL_LEVELS,
-    CURRENT,
-    EMPTY,
-    NEW,
-    NO_TOPIC,
-    OK,
-    UNKNOWN,
-    Case,
-    Exchange,
-    Given,
-    abort,
-    add_offsets,
-    case,
-    commit,
-    commit_offset,
-    committed_offset,
-    describe,
-    granted,
-    init,
+#: From version 5 on the group's partition is added, which the log of level 0 cannot hold.
+_VERSIONS = table(
+    """
+    2.5/v5-not-added EMPTY tv=12:
+        commit_offset CURRENT.7 -> OK
+        describe -> Ongoing CURRENT 7 [(__consumer_offsets, 0)]
+    2.5/v<4|3>-not-added EMPTY: commit_offset CURRENT.7 v<4|3> -> <TRANSACTION_ABORTABLE|INVALID_TXN_STATE>
+    2.5/v<version>-added EMPTY <levels>:
+        add_offsets CURRENT.7 -> OK
+        commit_offset CURRENT.7 v<version> -> OK
+    2.5/v<version>-stale EMPTY <levels>: commit_offset CURRENT.6 v<version> -> INVALID_PRODUCER_EPOCH
+    2.5/v<version>-ahead EMPTY <levels>: commit_offset CURRENT.8 v<version> -> INVALID_PRODUCER_EPOCH
+    2.5/v<version>-unknown-producer-id EMPTY <levels>:
+        commit_offset UNKNOWN.7 v<version> -> INVALID_PRODUCER_ID_MAPPING
+    2.5/v<version>-unknown-id <levels>: commit_offset UNKNOWN.7 v<version> -> INVALID_PRODUCER_ID_MAPPING
+    2.5/v<version>-decided PREPARE_ABORT stuck <levels>: commit_offset CURRENT.7 v<version> -> CONCURRENT_TRANSACTIONS
+    2.5/v<version>-unknown-topic EMPTY <levels>:
+        add_offsets CURRENT.7 -> OK
+        commit_offset CURRENT.7 absent0 v<version> -> UNKNOWN_TOPIC_OR_PARTITION
+    2.5/v<version>-no-group EMPTY <levels>: commit_offset CURRENT.7 group= v<version> -> INVALID_GROUP_ID
+    2.5/v<version>-metadata-too-long EMPTY <levels>:
+        add_offsets CURRENT.7 -> OK
+        commit_offset CURRENT.7 metadata=<long> v<version> -> OFFSET_METADATA_TOO_LARGE
+    2.5/v<version>-unknown-group-with-a-generation EMPTY <levels>:
+        add_offsets CURRENT.7 -> OK
+        commit_offset CURRENT.7 generation=1 v<version> -> ILLEGAL_GENERATION
+    2.5/v<version>-unknown-member EMPTY <levels>:
+        add_offsets CURRENT.7 -> OK
+        commit_offset CURRENT.7 generation=1 member=who v<version> -> ILLEGAL_GENERATION
+    2.5/v<version>-unknown-member-without-generation EMPTY <levels>:
+        add_offsets CURRENT.7 -> OK
+        commit_offset CURRENT.7 member=who v<version> -> OK
+    """,
+    version="<5|4|3>",
+    levels="<tv=12||>",
+    long="m" * 5000,
 )
 
-_LONG = "m" * 5000
-_INTERNAL = "[(__consumer_offsets, 0)]"
+#: Of clients that add the partition themselves, and of those for whom it is added.
+_OUTCOMES = table("""
+    2.5/pending EMPTY:
+        add_offsets CURRENT.7 -> OK
+        commit_offset CURRENT.7 v4 -> OK
+        committed_offset -> @-1
+        committed_offset stable -> UNSTABLE_OFFSET_COMMIT
+    2.5/committed EMPTY:
+        add_offsets CURRENT.7 -> OK
+        commit_offset CURRENT.7 v4 -> OK
+        commit CURRENT.7 v4 -> OK
+        describe -> CompleteCommit CURRENT 7 []
+        committed_offset -> @5
+        committed_offset stable -> @5
+    2.5/aborted EMPTY:
+        add_offsets CURRENT.7 -> OK
+        commit_offset CURRENT.7 v4 -> OK
+        abort CURRENT.7 v4 -> OK
+        describe -> CompleteAbort CURRENT 7 []
+        committed_offset stable -> @-1
+    2.5/abort-leaves-what-was tv=12:
+        init -> NEW 0
+        commit_offset NEW.0 -> OK
+        commit NEW.0 -> NEW 1
+        commit_offset NEW.1 offset=9 -> OK
+        committed_offset stable -> UNSTABLE_OFFSET_COMMIT
+        committed_offset -> @5
+        abort NEW.1 -> NEW 2
+        describe -> CompleteAbort NEW 2 []
+        committed_offset stable -> @5
+    2.5/stale-at-the-leader tv=12:
+        init -> NEW 0
+        commit_offset NEW.0 -> OK
+        commit NEW.0 -> NEW 1
+        describe -> CompleteCommit NEW 1 []
+        commit_offset NEW.0 offset=6 -> INVALID_PRODUCER_EPOCH
+        commit_offset NEW.0 offset=6 v4 -> INVALID_PRODUCER_EPOCH
+        commit_offset NEW.0 offset=6 v3 -> INVALID_PRODUCER_EPOCH
+    2.5/fenced tv=12:
+        init -> NEW 0
+        commit_offset NEW.0 -> OK
+        init -> CONCURRENT_TRANSACTIONS
+        commit_offset NEW.0 offset=6 -> INVALID_PRODUCER_EPOCH
+        init -> NEW 2
+        committed_offset stable -> @-1
+    2.5/implicit-add-on-an-old-log tv=0:
+        init -> NEW 0
+        commit_offset NEW.0 -> UNSUPPORTED_VERSION
+    """)
 
-
-#: Version: answer for a group that was not added; none: it is added.
-_ABSENT_BY_VERSION: dict[int, Code | None] = {5: None, 4: Code.TRANSACTION_ABORTABLE, 3: Code.INVALID_TXN_STATE}
-
-
-def _versions() -> list[Case]:
-    cases = []
-    for version, absent in _ABSENT_BY_VERSION.items():
-        levels = (1, 2) if version == 5 else ALL_LEVELS
-        how: dict[str, Any] = {"version": version}
-        word = f"v{version}"
-        added = [(commit_offset(CURRENT.at(7), **how), OK), (describe(), f"Ongoing CURRENT 7 {_INTERNAL}")]
-        rows: list[tuple[str, Given | None, list[Exchange]]] = [
-            ("not-added", EMPTY, added if absent is None else [(commit_offset(CURRENT.at(7), **how), absent)]),
-            ("added", EMPTY, [(add_offsets(CURRENT.at(7)), OK), (commit_offset(CURRENT.at(7), **how), OK)]),
-            ("stale", EMPTY, [(commit_offset(CURRENT.at(6), **how), Code.INVALID_PRODUCER_EPOCH)]),
-            ("ahead", EMPTY, [(commit_offset(CURRENT.at(8), **how), Code.INVALID_PRODUCER_EPOCH)]),
-            ("unknown-producer-id", EMPTY, [(commit_offset(UNKNOWN.at(7), **how), Code.INVALID_PRODUCER_ID_MAPPING)]),
-            ("unknown-id", None, [(commit_offset(UNKNOWN.at(7), **how), Code.INVALID_PRODUCER_ID_MAPPING)]),
-            (
-                "decided",
-                Given(state="PREPARE_ABORT", stuck=True),
-                [(commit_offset(CURRENT.at(7), **how), Code.CONCURRENT_TRANSACTIONS)],
-            ),
-            (
-                "unknown-topic",
-                EMPTY,
-                [
-                    (add_offsets(CURRENT.at(7)), OK),
-                    (commit_offset(CURRENT.at(7), partition=NO_TOPIC, **how), Code.UNKNOWN_TOPIC_OR_PARTITION),
-                ],
-            ),
-            ("no-group", EMPTY, [(commit_offset(CURRENT.at(7), group="", **how), Code.INVALID_GROUP_ID)]),
-            (
-                "metadata-too-long",
-                EMPTY,
-                [
-                    (add_offsets(CURRENT.at(7)), OK),
-                    (commit_offset(CURRENT.at(7), metadata=_LONG, **how), Code.OFFSET_METADATA_TOO_LARGE),
-                ],
-            ),
-        ]
-        if version >= 3:
-            rows += [
-                (
-                    "unknown-group-with-a-generation",
-                    EMPTY,
-                    [
-                        (add_offsets(CURRENT.at(7)), OK),
-                        (commit_offset(CURRENT.at(7), generation=1, **how), Code.ILLEGAL_GENERATION),
-                    ],
-                ),
-                (
-                    "unknown-member",
-                    EMPTY,
-                    [
-                        (add_offsets(CURRENT.at(7)), OK),
-                        (commit_offset(CURRENT.at(7), generation=1, member="who", **how), Code.ILLEGAL_GENERATION),
-                    ],
-                ),
-                (
-                    "unknown-member-without-generation",
-                    EMPTY,
-                    [(add_offsets(CURRENT.at(7)), OK), (commit_offset(CURRENT.at(7), member="who", **how), OK)],
-                ),
-            ]
-        cases += [case(f"2.5/{word}-{name}", *steps, given=given, levels=levels) for name, given, steps in rows]
-    return cases
-
-
-def _outcomes() -> list[Case]:
-    nothing = (OK, -1)
-    return [
-        case(
-            "2.5/pending",
-            (add_offsets(CURRENT.at(7)), OK),
-            (commit_offset(CURRENT.at(7), version=4), OK),
-            (committed_offset(), nothing),
-            (committed_offset(stable=True), (Code.UNSTABLE_OFFSET_COMMIT, -1)),
-            given=EMPTY,
-        ),
-        case(
-            "2.5/committed",
-            (add_offsets(CURRENT.at(7)), OK),
-            (commit_offset(CURRENT.at(7), version=4), OK),
-            (commit(CURRENT.at(7), version=4), OK),
-            (describe(), "CompleteCommit CURRENT 7 []"),
-            (committed_offset(), (OK, 5)),
-            (committed_offset(stable=True), (OK, 5)),
-            given=EMPTY,
-        ),
-        case(
-            "2.5/aborted",
-            (add_offsets(CURRENT.at(7)), OK),
-            (commit_offset(CURRENT.at(7), version=4), OK),
-            (abort(CURRENT.at(7), version=4), OK),
-            (describe(), "CompleteAbort CURRENT 7 []"),
-            (committed_offset(stable=True), nothing),
-            given=EMPTY,
-        ),
-        *_outcomes_for_new_clients(),
-    ]
-
-
-def _outcomes_for_new_clients() -> list[Case]:
-    """The same with the implicit add."""
-    nothing, new = (OK, -1), (init(), granted(NEW.at(0)))
-    return [
-        case(
-            "2.5/abort-leaves-what-was",
-            new,
-            (commit_offset(NEW.at(0), offset=5), OK),
-            (commit(NEW.at(0)), granted(NEW.at(1))),
-            (commit_offset(NEW.at(1), offset=9), OK),
-            (committed_offset(stable=True), (Code.UNSTABLE_OFFSET_COMMIT, -1)),
-            (committed_offset(), (OK, 5)),
-            (abort(NEW.at(1)), granted(NEW.at(2))),
-            (describe(), "CompleteAbort NEW 2 []"),
-            (committed_offset(stable=True), (OK, 5)),
-            levels=(1, 2),
-        ),
-        case(
-            "2.5/stale-at-the-leader",
-            new,
-            (commit_offset(NEW.at(0), offset=5), OK),
-            (commit(NEW.at(0)), granted(NEW.at(1))),
-            (describe(), "CompleteCommit NEW 1 []"),
-            (commit_offset(NEW.at(0), offset=6), Code.INVALID_PRODUCER_EPOCH),
-            (commit_offset(NEW.at(0), offset=6, version=4), Code.INVALID_PRODUCER_EPOCH),
-            (commit_offset(NEW.at(0), offset=6, version=3), Code.INVALID_PRODUCER_EPOCH),
-            levels=(1, 2),
-        ),
-        case(
-            "2.5/fenced",
-            new,
-            (commit_offset(NEW.at(0), offset=5), OK),
-            (init(), Code.CONCURRENT_TRANSACTIONS),
-            (commit_offset(NEW.at(0), offset=6), Code.INVALID_PRODUCER_EPOCH),
-            (init(), granted(NEW.at(2))),
-            (committed_offset(stable=True), nothing),
-            levels=(1, 2),
-        ),
-        case(
-            "2.5/implicit-add-on-an-old-log",
-            new,
-            (commit_offset(NEW.at(0), offset=5), Code.UNSUPPORTED_VERSION),
-            levels=(0,),
-        ),
-    ]
-
-
-CASES = [*_versions(), *_outcomes()]
+CASES = [*_VERSIONS, *_OUTCOMES]

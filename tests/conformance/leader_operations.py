@@ -35,6 +35,8 @@ class Write:
     value: bytes = b"x"
     #: The checksum does not fit the bytes.
     broken: bool = False
+    #: How often the batch comes.
+    batches: int = 1
     #: Other bytes than those that the fields above would give.
     records: bytes | None = None
 
@@ -50,7 +52,7 @@ class Write:
             transactional=self.transactional,
             control=self.control,
         )
-        return made[:-1] + bytes([made[-1] ^ 1]) if self.broken else made
+        return made[:-1] + bytes([made[-1] ^ 1]) if self.broken else made * self.batches
 
 
 @dataclass(frozen=True, kw_only=True)

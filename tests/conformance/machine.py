@@ -27,8 +27,7 @@ from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionL
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
 from spark_2pc_sink.reference.metadata.acls import Acl, AclStore, access_by_acls
 from tests.conformance.answers import Names, brief
-from tests.conformance.cases import NO_TOPIC, Case
-from tests.conformance.cases_access import MINE, YOURS, AccessCase
+from tests.conformance.cases import TOPICS, Case
 from tests.conformance.operations import (
     BATCHED_ADD_VERSION,
     BUMPING_END_VERSION,
@@ -46,10 +45,14 @@ from tests.conformance.subjects import check, given_ids, metadata_of
 from tests.unit.reference.coordinator.driver import START_MS, Driver
 from tests.unit.reference.metadata.test_acls import Rows
 
-_TOPICS: Final = {"@here": ("here", 0), "@shared": ("shared", 0), "@stuck": ("stuck", 0)}
+_TOPICS: Final = {sign: (sign[1:], 0) for sign in TOPICS}
+#: The one topic of the cases that no server has.
+_ABSENT: Final = "absent"
 #: How long a step waits that waits for something to happen by itself.
 _PAUSE_MS: Final = 1000
 _LITERAL, _ALLOW = 3, 3
+#: Begins the ids of a case.
+_MARK: Final = "case-"
 _NOW_MS: Final = START_MS + 1_000_000_000_000
 
 
@@ -62,29 +65,16 @@ class MachineSubject:
 
     def run(self, case: Case) -> None:
         """Carry out the steps of a case."""
-        names = Names("case-", _TOPICS, given_ids(0))
-        driver = self._driver()
-        if case.given is not None:
-            known = metadata_of(
-                case.given, "case-T", names, level=self._settings.transaction_version, now_ms=driver.now_ms
-            )
-            driver = _loaded(driver, known)
-        if case.given is not None and case.given.stuck:
-            driver.effects.clear()
-        for index, step in enumerate(case.steps):
-            if step.until:
-                _pass_time(driver)
-            check(step, case, index, _answer(driver, step.operation, names))
+        self._run(case, FULL_ACCESS)
 
-    def run_as_user(self, case: AccessCase) -> None:
-        """Carry out what the administrator does, then what the user asks."""
-        names = Names("case-", {MINE[0]: ("mine", 0), YOURS[0]: ("yours", 0)}, {})
-        driver = self._driver()
+    def run_as_user(self, case: Case) -> None:
+        """The same with the rights of the case, but for what an administrator does."""
+        secured = BrokerProperties.from_mapping({"authorizer.class.name": STANDARD_AUTHORIZER})
         rights = [
             Acl(
                 resource=kind,
                 pattern=_LITERAL,
-                name=names.topics[name][0] if name in names.topics else name.replace("@", names.mark),
+                name=_TOPICS[name][0] if name in _TOPICS else name.replace("@", _MARK),
                 principal="User:user",
                 host="*",
                 operation=operation,
@@ -92,23 +82,25 @@ class MachineSubject:
             )
             for kind, name, operation in (right.value for right in case.rights)
         ]
-        secured = BrokerProperties.from_mapping({"authorizer.class.name": STANDARD_AUTHORIZER})
-        user = access_by_acls(secured, AclStore(Rows(*rights)))("User:user", "127.0.0.1")
-        for access, steps in ((FULL_ACCESS, case.before), (user, case.steps)):
-            for operation, expected in steps:
-                assert _answer(driver, operation, names, access) == expected, f"{case.name}: {operation}"
+        self._run(case, access_by_acls(secured, AclStore(Rows(*rights)))("User:user", "127.0.0.1"))
 
-    def ask(self, operation: Operation) -> Any:
-        """What a new coordinator answers to one request."""
-        return _answer(self._driver(), operation, Names("case-", _TOPICS, {}))
+    def _run(self, case: Case, access: Access) -> None:
+        names = Names(_MARK, _TOPICS, given_ids(0))
+        driver = Driver.of(settings=self._settings, block=ProducerIdBlock(0, 1000))
+        driver.now_ms = _NOW_MS
+        if case.given is not None:
+            level = self._settings.transaction_version
+            driver = _loaded(driver, metadata_of(case.given, f"{_MARK}T", names, level=level, now_ms=_NOW_MS))
+            if case.given.stuck:
+                driver.effects.clear()
+        for index, step in enumerate(case.steps):
+            if step.until:
+                _pass_time(driver)
+            answer = _answer(driver, step.operation, names, FULL_ACCESS if step.admin else access)
+            check(step, case, index, answer)
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def _driver(self) -> Driver:
-        driver = Driver.of(settings=self._settings, block=ProducerIdBlock(0, 1000))
-        driver.now_ms = _NOW_MS
-        return driver
 
 
 def _pass_time(driver: Driver) -> None:
@@ -118,10 +110,10 @@ def _pass_time(driver: Driver) -> None:
         driver.run(due)
 
 
-def _answer(driver: Driver, operation: Operation, names: Names, access: Access = FULL_ACCESS) -> Any:
+def _answer(driver: Driver, operation: Operation, names: Names, access: Access) -> str:
     filled = names.fill(operation)
     if isinstance(filled, Add) and filled.version >= BATCHED_ADD_VERSION and (code := batch_allowed(access)):
-        return code
+        return brief(operation, code)
     reply = driver.run(replace(EVENTS[type(filled)](filled), access=access))  # type: ignore[arg-type]
     assert reply is not None
     return brief(operation, names.name(_result(filled, reply)))
@@ -157,7 +149,7 @@ def _add(request: Add) -> events.Event:
         partitions=places,
         version=request.version,
         verify_only=request.verify,
-        unknown=frozenset(each for each in places if each.topic == NO_TOPIC[0]),
+        unknown=frozenset(each for each in places if each.topic == _ABSENT),
     )
 
 

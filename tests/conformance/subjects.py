@@ -63,7 +63,7 @@ class Subject(Protocol):
         """End it."""
 
 
-def check(step: Step, case: Case, index: int, answer: Any) -> None:
+def check(step: Step, case: Case, index: int, answer: str) -> None:
     """Compare one answer."""
     assert answer == step.expected, f"{case.name}, step {index + 1}: {step.operation}"
 
@@ -78,7 +78,7 @@ def places_of(case: Case) -> int:
     used = [0]
 
     def look(value: Any) -> None:
-        if isinstance(value, tuple) and len(value) == 2 and value[0] == HERE[0][0]:
+        if isinstance(value, tuple) and len(value) == 2 and value[0] == HERE[0]:
             used.append(value[1] + 1)
 
     walk((tuple(step.operation for step in case.steps), case.given), look)
@@ -180,7 +180,7 @@ class WireSubject:
         self._client.close()
         self._broker.close()
 
-    def _ask(self, operation: Operation, names: Names) -> Any:
+    def _ask(self, operation: Operation, names: Names) -> str:
         return brief(operation, names.name(ask(self._client, names.fill(operation))))
 
     def _settle(self, operation: Operation) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_2pc_sink.codes import Code
 from spark_2pc_sink.testing import CapabilityError, ReferenceCoordinator
 from tests.conformance.access import AccessSubject, secured
-from tests.conformance.cases import OK, init
-from tests.conformance.cases_access import CASES, AccessCase
+from tests.conformance.cases import Case, table
+from tests.conformance.cases_access import CASES
 from tests.conformance.machine import EVENTS, MachineSubject
 from tests.conformance.operations import Init, ask
 from tests.conformance.raw_client import HungUpError, RawClient
@@ -31,33 +30,32 @@ def subject(request: pytest.FixtureRequest) -> Iterator[AccessSubject]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_row(subject: AccessSubject, case: AccessCase) -> None:
+def test_row(subject: AccessSubject, case: Case) -> None:
     subject.run(case)
 
 
 @pytest.mark.parametrize(
-    "case", [each for each in CASES if all(type(asked) in EVENTS for asked, _ in (*each.before, *each.steps))], ids=str
+    "case", [each for each in CASES if all(type(step.operation) in EVENTS for step in each.steps)], ids=str
 )
-def test_row_of_the_pure_coordinator(case: AccessCase) -> None:
+def test_row_of_the_pure_coordinator(case: Case) -> None:
     MachineSubject(2).run_as_user(case)
 
 
 #: 2.1: refused before keepPreparedTxn and the timeout, after the empty id; without it nothing is amiss.
-NOT_GRANTED = (
-    (init(tid="refused", two_phase=True, version=6), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-    (init(tid="refused", two_phase=True, keep=True, version=6), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-    (init(tid="refused", two_phase=True, timeout_ms=0, version=6), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-    (init(tid="refused", keep=True, version=6), Code.UNSUPPORTED_VERSION),
-    (init(tid="", two_phase=True, version=6), Code.INVALID_REQUEST),
-    (init(tid=None, two_phase=True, version=6), OK),
-    (init(tid="granted", version=6), OK),
-)
+NOT_GRANTED = table("""
+    two-phase: init two_phase v6 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    two-phase-and-keep: init two_phase keep v6 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    two-phase-and-no-timeout: init two_phase timeout_ms=0 v6 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    keep: init keep v6 -> UNSUPPORTED_VERSION
+    empty-id: init tid= two_phase v6 -> INVALID_REQUEST
+    no-id: init tid=none two_phase v6 -> NEW 0
+    neither: init v6 -> NEW 0
+    """)
 
 
-@pytest.mark.parametrize(("request_", "code"), NOT_GRANTED)
-def test_two_phase_commit_that_the_pure_coordinator_does_not_grant(request_: Init, code: Code) -> None:
-    answer = MachineSubject(2, two_phase_commit_enable=False).ask(request_)
-    assert (answer[0] if isinstance(answer, tuple) else answer) == code
+@pytest.mark.parametrize("case", NOT_GRANTED, ids=str)
+def test_two_phase_commit_that_the_pure_coordinator_does_not_grant(case: Case) -> None:
+    MachineSubject(2, two_phase_commit_enable=False).run(case)
 
 
 def test_version_6_is_not_offered_unless_unstable_versions_are() -> None:
@@ -65,4 +63,4 @@ def test_version_6_is_not_offered_unless_unstable_versions_are() -> None:
     with ReferenceCoordinator(two_phase_commit=False) as server, RawClient(server.bootstrap) as client:
         find_coordinators(client)
         with pytest.raises(HungUpError):
-            ask(client, init(tid="unstable", version=6))
+            ask(client, Init(tid="unstable", version=6))

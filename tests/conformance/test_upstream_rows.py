@@ -6,167 +6,112 @@ No released Kafka answers so: the pure coordinator and the reference coordinator
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
 
-from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from spark_2pc_sink.testing import ReferenceCoordinator
-from tests.conformance.cases import (
-    CURRENT,
-    EPOCH_MAX,
-    NEVER_MS,
-    NEW,
-    OK,
-    SHARED,
-    UNKNOWN,
-    Case,
-    Given,
-    abort,
-    add,
-    case,
-    commit,
-    describe,
-    granted,
-    init,
-    until,
-)
+from tests.conformance.cases import Case, table
 from tests.conformance.machine import MachineSubject
-from tests.conformance.operations import NO_PAIR, Init, Pair
 from tests.conformance.subjects import PRIVILEGED, PROPERTIES, Subject, WireSubject
 
-
-def keep(held: Pair = NO_PAIR, *, two_phase: bool = True) -> Init:
-    """InitProducerId with keepPreparedTxn."""
-    return init(held, keep=True, two_phase=two_phase, version=6)
-
-
-def kept(pair: Any, transaction: Any) -> tuple[Any, ...]:
-    """The pair to use next, and that of the transaction."""
-    return *granted(pair), (transaction[0].name, transaction[1])
-
-
-ENDLESS: Final = Given(state="ONGOING", timeout_ms=NEVER_MS)
-OPEN: Final = f"Ongoing CURRENT 7 timeout={NEVER_MS} [shared0]"
-STUCK: Final = tuple(Given(state=state, stuck=True) for state in ("PREPARE_COMMIT", "PREPARE_ABORT"))
-
 #: Whatever keeping does.
-EITHER: Final = (
-    case("keep-finds-nothing", (keep(), granted(CURRENT.at(8))), given=Given(state="COMPLETE_COMMIT")),
-    case("keep-of-a-new-id", (keep(), granted(NEW.at(0)))),
-    *(case(f"keep-while-{given.state}", (keep(), Code.CONCURRENT_TRANSACTIONS), given=given) for given in STUCK),
-    case("keep-by-another-producer", (keep(UNKNOWN.at(7)), Code.PRODUCER_FENCED), (describe(), OPEN), given=ENDLESS),
-)
+EITHER: Final = """
+    keep-finds-nothing COMPLETE_COMMIT: <keep> -> CURRENT 8
+    keep-of-a-new-id: <keep> -> NEW 0
+    keep-while-<PREPARE_COMMIT|PREPARE_ABORT> <PREPARE_COMMIT|PREPARE_ABORT> stuck: <keep> -> CONCURRENT_TRANSACTIONS
+    keep-by-another-producer <endless>:
+        init UNKNOWN.7 two_phase keep v6 -> PRODUCER_FENCED
+        describe -> <open>
+    """
+WORDS: Final = {
+    "keep": "init two_phase keep v6",
+    "endless": "ONGOING timeout_ms=2147483647",
+    "open": "Ongoing CURRENT 7 timeout=2147483647 [shared0]",
+}
 #: apache/kafka#21735.
-BUMP: Final = (
-    *EITHER,
-    case(
-        "keep-then-commit",
-        (keep(), kept(CURRENT.at(8), CURRENT.at(7))),
-        (describe(), OPEN),
-        (commit(CURRENT.at(7)), Code.PRODUCER_FENCED),
-        (add(CURRENT.at(8), SHARED[1]), Code.INVALID_TXN_STATE),
-        (commit(CURRENT.at(8)), granted(CURRENT.at(9))),
-        (commit(CURRENT.at(8)), granted(CURRENT.at(9))),
-        given=ENDLESS,
-    ),
-    case(
-        "keep-twice-then-abort",
-        (keep(), kept(CURRENT.at(8), CURRENT.at(7))),
-        (keep(), kept(CURRENT.at(9), CURRENT.at(7))),
-        (abort(CURRENT.at(8)), Code.PRODUCER_FENCED),
-        (abort(CURRENT.at(9)), granted(CURRENT.at(10))),
-        given=ENDLESS,
-    ),
-    case(
-        "keep-at-the-last-epoch",
-        (keep(), kept(NEW.at(0), CURRENT.at(EPOCH_MAX))),
-        (commit(CURRENT.at(EPOCH_MAX)), Code.INVALID_PRODUCER_ID_MAPPING),
-        (commit(NEW.at(0)), granted(NEW.at(1))),
-        given=Given(state="ONGOING", timeout_ms=NEVER_MS, epoch=EPOCH_MAX),
-    ),
-    case(
-        "keep-without-two-phase-commit",
-        (keep(two_phase=False), kept(CURRENT.at(8), CURRENT.at(7))),
-        (describe(), "Ongoing CURRENT 7 [shared0]"),
-        given=Given(state="ONGOING"),
-    ),
+BUMP: Final = table(
+    f"""{EITHER}
+    keep-then-commit <endless>:
+        <keep> -> CURRENT 8 keeping CURRENT 7
+        describe -> <open>
+        commit CURRENT.7 -> PRODUCER_FENCED
+        add CURRENT.8 shared1 -> INVALID_TXN_STATE
+        commit CURRENT.8 -> CURRENT 9
+        commit CURRENT.8 -> CURRENT 9
+    keep-twice-then-abort <endless>:
+        <keep> -> CURRENT 8 keeping CURRENT 7
+        <keep> -> CURRENT 9 keeping CURRENT 7
+        abort CURRENT.8 -> PRODUCER_FENCED
+        abort CURRENT.9 -> CURRENT 10
+    keep-at-the-last-epoch <endless> epoch=32766:
+        <keep> -> NEW 0 keeping CURRENT 32766
+        commit CURRENT.32766 -> INVALID_PRODUCER_ID_MAPPING
+        commit NEW.0 -> NEW 1
+    keep-without-two-phase-commit ONGOING:
+        init keep v6 -> CURRENT 8 keeping CURRENT 7
+        describe -> Ongoing CURRENT 7 [shared0]
+    """,
+    **WORDS,
 )
 #: apache/kafka#22704.
-UNCHANGED: Final = (
-    *EITHER,
-    case(
-        "keep-needs-two-phase-commit", (keep(two_phase=False), Code.INVALID_REQUEST), (describe(), OPEN), given=ENDLESS
-    ),
-    case(
-        "keep-moves-nothing",
-        (keep(), kept(CURRENT.at(7), CURRENT.at(7))),
-        (keep(), kept(CURRENT.at(7), CURRENT.at(7))),
-        (describe(), OPEN),
-        (add(CURRENT.at(7), SHARED[1]), OK),
-        (commit(CURRENT.at(7)), granted(CURRENT.at(8))),
-        (commit(CURRENT.at(7)), granted(CURRENT.at(8))),
-        given=ENDLESS,
-    ),
-    case(
-        "keep-at-the-last-epoch",
-        (keep(), kept(CURRENT.at(EPOCH_MAX), CURRENT.at(EPOCH_MAX))),
-        (commit(CURRENT.at(EPOCH_MAX)), granted(NEW.at(0))),
-        given=Given(state="ONGOING", timeout_ms=NEVER_MS, epoch=EPOCH_MAX),
-    ),
-    case(
-        "keep-aborts-what-has-a-timeout",
-        (keep(), Code.CONCURRENT_TRANSACTIONS),
-        (describe(), "CompleteAbort CURRENT 8 []"),
-        (keep(), granted(CURRENT.at(9))),
-        given=Given(state="ONGOING"),
-    ),
+UNCHANGED: Final = table(
+    f"""{EITHER}
+    keep-needs-two-phase-commit <endless>:
+        init keep v6 -> INVALID_REQUEST
+        describe -> <open>
+    keep-moves-nothing <endless>:
+        <keep> -> CURRENT 7 keeping CURRENT 7
+        <keep> -> CURRENT 7 keeping CURRENT 7
+        describe -> <open>
+        add CURRENT.7 shared1 -> OK
+        commit CURRENT.7 -> CURRENT 8
+        commit CURRENT.7 -> CURRENT 8
+    keep-at-the-last-epoch <endless> epoch=32766:
+        <keep> -> CURRENT 32766 keeping CURRENT 32766
+        commit CURRENT.32766 -> NEW 0
+    keep-aborts-what-has-a-timeout ONGOING:
+        <keep> -> CONCURRENT_TRANSACTIONS
+        describe -> CompleteAbort CURRENT 8 []
+        <keep> -> CURRENT 9
+    """,
+    **WORDS,
 )
 #: A level below the one that keeping needs.
-TOO_LOW: Final = (
-    case("keep-below-its-level", (keep(), Code.UNSUPPORTED_VERSION), (describe(), OPEN), given=ENDLESS),
-    case("two-phase-commit-below-the-level", (init(two_phase=True, version=6), granted(NEW.at(0)))),
+TOO_LOW: Final = table(
+    """
+    keep-below-its-level <endless>:
+        <keep> -> UNSUPPORTED_VERSION
+        describe -> <open>
+    two-phase-commit-below-the-level: init two_phase v6 -> NEW 0
+    """,
+    **WORDS,
 )
 #: KAFKA-20785: EndTxn v5 in CompleteAbort; every other answer is that of `cases_end`.
-LATE_COMMITS: Final = (
-    case(
-        "commit-after-a-timeout",
-        until(describe(), "CompleteAbort CURRENT 8 timeout=1 []"),
-        (commit(CURRENT.at(7)), Code.PRODUCER_FENCED),
-        (commit(CURRENT.at(8)), Code.INVALID_TXN_STATE),
-        (commit(CURRENT.at(6)), Code.PRODUCER_FENCED),
-        (abort(CURRENT.at(7)), granted(CURRENT.at(8))),
-        given=Given(state="ONGOING", timeout_ms=1),
-    ),
-    case(
-        "commit-after-a-fence",
-        (init(), Code.CONCURRENT_TRANSACTIONS),
-        (commit(CURRENT.at(7)), Code.PRODUCER_FENCED),
-        (init(), granted(CURRENT.at(9))),
-        given=Given(state="ONGOING"),
-    ),
-    case(
-        "commit-after-a-fence-of-the-last-epoch",
-        (init(), Code.CONCURRENT_TRANSACTIONS),
-        (commit(CURRENT.at(EPOCH_MAX)), Code.PRODUCER_FENCED),
-        (abort(CURRENT.at(EPOCH_MAX)), granted(NEW.at(0))),
-        given=Given(state="ONGOING", epoch=EPOCH_MAX),
-    ),
-    case(
-        "abort-after-a-commit",
-        (commit(CURRENT.at(7)), granted(CURRENT.at(8))),
-        (abort(CURRENT.at(7)), Code.INVALID_TXN_STATE),
-        given=Given(state="ONGOING"),
-    ),
-    case(
-        "old-commit-after-an-abort",
-        (abort(CURRENT.at(7), version=4), OK),
-        (commit(CURRENT.at(7), version=4), Code.INVALID_TXN_STATE),
-        given=Given(state="ONGOING"),
-    ),
-)
+LATE_COMMITS: Final = table("""
+    commit-after-a-timeout ONGOING timeout_ms=1:
+        until describe -> CompleteAbort CURRENT 8 timeout=1 []
+        commit CURRENT.7 -> PRODUCER_FENCED
+        commit CURRENT.8 -> INVALID_TXN_STATE
+        commit CURRENT.6 -> PRODUCER_FENCED
+        abort CURRENT.7 -> CURRENT 8
+    commit-after-a-fence ONGOING:
+        init -> CONCURRENT_TRANSACTIONS
+        commit CURRENT.7 -> PRODUCER_FENCED
+        init -> CURRENT 9
+    commit-after-a-fence-of-the-last-epoch ONGOING epoch=32766:
+        init -> CONCURRENT_TRANSACTIONS
+        commit CURRENT.32766 -> PRODUCER_FENCED
+        abort CURRENT.32766 -> NEW 0
+    abort-after-a-commit ONGOING:
+        commit CURRENT.7 -> CURRENT 8
+        abort CURRENT.7 -> INVALID_TXN_STATE
+    old-commit-after-an-abort ONGOING:
+        abort CURRENT.7 v4 -> OK
+        commit CURRENT.7 v4 -> INVALID_TXN_STATE
+    """)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +124,7 @@ class Form:
         properties: of the reference coordinator, to the same effect.
     """
 
-    cases: tuple[Case, ...]
+    cases: list[Case]
     level: int = 2
     settings: Mapping[str, Any] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -227,7 +172,7 @@ def _start(kind: str, form: Form) -> Subject:
         return MachineSubject(form.level, **form.settings)
     properties = {**PROPERTIES, **PRIVILEGED, **form.properties}
     server = ReferenceCoordinator(transaction_version=form.level, keep_prepared=form.keeps, properties=properties)
-    cases = [Case(each.name, each.steps, each.given, (form.level,)) for each in form.cases]
+    cases = [replace(each, levels=(form.level,)) for each in form.cases]
     return WireSubject(server.__enter__(), form.level, cases)
 
 

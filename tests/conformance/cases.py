@@ -12,7 +12,7 @@ The first part of a name is the section of the specification whose row it shows.
 the coordinator has loaded from its log, if any, with the fields of `Given`; the levels of transaction.version where the
 answers are these (all of them unless said); and for cases of users their `Right`. Each step is a request and its answer
 as `brief` writes it. ``until`` asks again until it comes, because something happens by itself before. A line without an
-arrow goes on with the answer before it. ``<commit|abort>`` makes a case of each alternative.
+arrow goes on with the answer before it. ``<commit|abort>`` makes a case of each alternative, ``{commit|abort}`` a step.
 
 A request has a verb (`VERBS`), a pair of a producer id and an epoch, partitions, and fields. ``v4`` is the version of
 the request, ``#5`` a sequence, ``x3`` a number of records; a word alone is a switch. Producer ids and places are names,
@@ -205,11 +205,21 @@ def _case(text: str) -> Case:
     return Case(name=name, steps=tuple(_steps(rest)), given=given, levels=levels, rights=rights)
 
 
+_EACH: Final = re.compile(r"\{([^{}]*\|[^{}]*)\}")
+
+
+def _each(line: str) -> list[str]:
+    found = _EACH.search(line)
+    if found is None:
+        return [line]
+    return [one for word in found[1].split("|") for one in _each(line.replace(found[0], word, 1))]
+
+
 def _steps(text: str) -> Iterator[Step]:
     lines: list[str] = []
     for line in text.strip().splitlines():
         if "->" in line:
-            lines.append(line.strip())
+            lines += _each(line.strip())
         else:
             lines[-1] += f"; {line.strip()}"
     for line in lines:

@@ -10,27 +10,22 @@ from tests.conformance.cases import table
 
 CASES = table("""
     2.1/id:
-        init -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        init UNKNOWN.-1 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        init timeout_ms=0 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        init {|UNKNOWN.-1|timeout_ms=0} -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     2.1/id-granted WRITE_ID:
         init -> NEW 0
         init v6 -> NEW 1
     2.1/two-phase WRITE_ID:
-        init two_phase v6 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        init two_phase keep v6 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        init two_phase {|keep} v6 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     2.1/two-phase-granted WRITE_ID TWO_PHASE_COMMIT:
         init two_phase v6 -> NEW 0
         init two_phase keep v6 -> UNSUPPORTED_VERSION
     2.1/no-id:
-        init tid=none -> CLUSTER_AUTHORIZATION_FAILED
-        init NO_ID.3 tid=none -> CLUSTER_AUTHORIZATION_FAILED
+        init {|NO_ID.3} tid=none -> CLUSTER_AUTHORIZATION_FAILED
     2.1/no-id-idempotent-write IDEMPOTENT_WRITE: init tid=none -> NEW 0
     2.1/no-id-any-topic WRITE_TOPIC: init tid=none -> NEW 0
     2.2/id WRITE_TOPIC:
         admin init -> NEW 0
-        add NEW.0 mine0 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        add NEW.0 mine0 yours0 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        add NEW.0 mine0 {|yours0} -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     2.2/topic WRITE_ID:
         admin init -> NEW 0
         add NEW.0 mine0 -> TOPIC_AUTHORIZATION_FAILED
@@ -57,8 +52,7 @@ CASES = table("""
         add_offsets NEW.0 -> OK
     2.3/id WRITE_TOPIC:
         admin init -> NEW 0
-        commit NEW.0 v4 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        abort NEW.0 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        {commit|abort} NEW.0 {v4|v5} -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     2.3/granted WRITE_ID:
         admin init -> NEW 0
         commit NEW.0 v4 -> INVALID_TXN_STATE
@@ -80,8 +74,7 @@ CASES = table("""
         listed -> @T NEW Empty
     2.8/id:
         admin init -> NEW 0
-        describe -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        describe tid=@U -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        describe {|tid=@U} -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     2.8/write-means-describe WRITE_ID:
         admin init -> NEW 0
         describe -> Empty NEW 0 unstarted []
@@ -90,8 +83,7 @@ CASES = table("""
         admin add NEW.0 mine0 yours0 -> OK
         describe -> Ongoing NEW 0 [mine0]
     2.9/topic DESCRIBE_TOPIC:
-        producers mine0 -> TOPIC_AUTHORIZATION_FAILED
-        producers yours0 -> TOPIC_AUTHORIZATION_FAILED
+        producers {mine0|yours0} -> TOPIC_AUTHORIZATION_FAILED
     3.1/<id WRITE_TOPIC|topic WRITE_ID>:
         admin init -> NEW 0
         produce NEW.0 #0 mine0 -> <TRANSACTIONAL_ID|TOPIC>_AUTHORIZATION_FAILED

@@ -13,19 +13,12 @@ _OLD = table(
     2.3/<state>-commit <state>: commit CURRENT.7 v4 -> <OK|INVALID_TXN_STATE|OK|INVALID_TXN_STATE>
     2.3/<state>-abort <state>: abort CURRENT.7 v4 -> <OK|INVALID_TXN_STATE|INVALID_TXN_STATE|OK>
     2.3/<state>-refused <state>:
-        commit CURRENT.6 v4 -> PRODUCER_FENCED
-        abort CURRENT.6 v4 -> PRODUCER_FENCED
-        commit CURRENT.8 v4 -> PRODUCER_FENCED
-        abort CURRENT.8 v4 -> PRODUCER_FENCED
-        commit UNKNOWN.7 v4 -> INVALID_PRODUCER_ID_MAPPING
-        abort UNKNOWN.7 v4 -> INVALID_PRODUCER_ID_MAPPING
+        {commit|abort} CURRENT.{6|8} v4 -> PRODUCER_FENCED
+        {commit|abort} UNKNOWN.7 v4 -> INVALID_PRODUCER_ID_MAPPING
     2.3/<decided>-any-pair <decided> stuck:
-        commit CURRENT.7 v4 -> CONCURRENT_TRANSACTIONS
-        abort CURRENT.7 v4 -> CONCURRENT_TRANSACTIONS
-        commit CURRENT.6 v4 -> PRODUCER_FENCED
-        abort CURRENT.6 v4 -> PRODUCER_FENCED
-        commit UNKNOWN.7 v4 -> INVALID_PRODUCER_ID_MAPPING
-        abort UNKNOWN.7 v4 -> INVALID_PRODUCER_ID_MAPPING
+        {commit|abort} CURRENT.7 v4 -> CONCURRENT_TRANSACTIONS
+        {commit|abort} CURRENT.6 v4 -> PRODUCER_FENCED
+        {commit|abort} UNKNOWN.7 v4 -> INVALID_PRODUCER_ID_MAPPING
     1.2/old-<commit|abort>-keeps-the-epoch ONGOING:
         <commit|abort> CURRENT.7 v4 -> OK
         describe -> Complete<Commit|Abort> CURRENT 7 []
@@ -55,23 +48,10 @@ _GRID = table(
     2.4/<state>-abort-again <state> tv=12:
         abort CURRENT.6 -> <PRODUCER_FENCED|PRODUCER_FENCED|INVALID_TXN_STATE|CURRENT 7>
     2.4/<state>-refused <state> previous=PREVIOUS tv=12:
-        commit CURRENT.8 -> PRODUCER_FENCED
-        abort CURRENT.8 -> PRODUCER_FENCED
-        commit CURRENT.4 -> PRODUCER_FENCED
-        abort CURRENT.4 -> PRODUCER_FENCED
-        commit UNKNOWN.7 -> INVALID_PRODUCER_ID_MAPPING
-        abort UNKNOWN.7 -> INVALID_PRODUCER_ID_MAPPING
-        commit PREVIOUS.7 -> INVALID_PRODUCER_ID_MAPPING
-        abort PREVIOUS.7 -> INVALID_PRODUCER_ID_MAPPING
+        {commit|abort} CURRENT.{8|4} -> PRODUCER_FENCED
+        {commit|abort} {UNKNOWN|PREVIOUS}.7 -> INVALID_PRODUCER_ID_MAPPING
     2.4/<decided>-any-pair <decided> stuck tv=12:
-        commit CURRENT.7 -> CONCURRENT_TRANSACTIONS
-        abort CURRENT.7 -> CONCURRENT_TRANSACTIONS
-        commit CURRENT.6 -> CONCURRENT_TRANSACTIONS
-        abort CURRENT.6 -> CONCURRENT_TRANSACTIONS
-        commit CURRENT.3 -> CONCURRENT_TRANSACTIONS
-        abort CURRENT.3 -> CONCURRENT_TRANSACTIONS
-        commit UNKNOWN.7 -> CONCURRENT_TRANSACTIONS
-        abort UNKNOWN.7 -> CONCURRENT_TRANSACTIONS
+        {commit|abort} {CURRENT.7|CURRENT.6|CURRENT.3|UNKNOWN.7} -> CONCURRENT_TRANSACTIONS
     2.4/unknown-id tv=2: commit UNKNOWN.0 -> INVALID_PRODUCER_ID_MAPPING
     2.4/empty-id tv=2: commit UNKNOWN.0 tid= -> INVALID_REQUEST
     """,

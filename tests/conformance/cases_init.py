@@ -70,11 +70,7 @@ _ONGOING = table(
         describe -> CompleteAbort CURRENT 8 []
         init CURRENT.7 -> <CURRENT 8|PRODUCER_FENCED>
     2.1/<decided>-any-pair <decided> previous=PREVIOUS stuck:
-        init -> CONCURRENT_TRANSACTIONS
-        init CURRENT.7 -> CONCURRENT_TRANSACTIONS
-        init CURRENT.6 -> CONCURRENT_TRANSACTIONS
-        init UNKNOWN.7 -> CONCURRENT_TRANSACTIONS
-        init PREVIOUS.32766 -> CONCURRENT_TRANSACTIONS
+        init {|CURRENT.7|CURRENT.6|UNKNOWN.7|PREVIOUS.32766} -> CONCURRENT_TRANSACTIONS
     1.3/fence-of-the-last-epoch ONGOING epoch=32766 tv=<2|01>:
         init -> CONCURRENT_TRANSACTIONS
         describe -> CompleteAbort <NEW 0|CURRENT 32767> []
@@ -146,8 +142,7 @@ _AFTER_THE_END = table(
         add CURRENT.7 -> PRODUCER_FENCED
         abort CURRENT.7 -> CURRENT 8
         init -> CURRENT 9
-        abort CURRENT.7 -> PRODUCER_FENCED
-        abort CURRENT.8 -> PRODUCER_FENCED
+        abort CURRENT.{7|8} -> PRODUCER_FENCED
         commit CURRENT.8 -> PRODUCER_FENCED
     2.4/after-a-timeout ONGOING timeout_ms=1 tv=2:
         until describe -> CompleteAbort CURRENT 8 timeout=1 []
@@ -158,16 +153,14 @@ _AFTER_THE_END = table(
     1.5/timeout ONGOING timeout_ms=1000 start_age_ms=2000 shared0 shared1:
         until describe -> CompleteAbort CURRENT 8 timeout=1000 []
         add CURRENT.7 -> PRODUCER_FENCED
-        commit CURRENT.7 v4 -> PRODUCER_FENCED
-        abort CURRENT.7 v4 -> PRODUCER_FENCED
+        {commit|abort} CURRENT.7 v4 -> PRODUCER_FENCED
     1.5/timeout-of-the-last-epoch ONGOING epoch=32766 timeout_ms=1000 start_age_ms=2000 tv=2:
         until describe -> CompleteAbort NEW 0 timeout=1000 []
     1.5/two-phase-has-no-timeout ONGOING timeout_ms=2147483647 start_age_ms=<month>:
         describe -> Ongoing CURRENT 7 timeout=2147483647 [shared0]
     1.5/expired-<rest> <rest> start_age_ms=<old> update_age_ms=<old>:
         until describe -> TRANSACTIONAL_ID_NOT_FOUND
-        add CURRENT.7 -> INVALID_PRODUCER_ID_MAPPING
-        commit CURRENT.7 -> INVALID_PRODUCER_ID_MAPPING
+        {add|commit} CURRENT.7 -> INVALID_PRODUCER_ID_MAPPING
         init CURRENT.3 -> NEW 0
     1.5/open-is-not-expired ONGOING update_age_ms=<old>: describe -> Ongoing CURRENT 7 [shared0]
     """,

@@ -49,8 +49,7 @@ _REQUESTS = table(
     """
     3.4/older-coordinator:
         marker CURRENT.7 commit coordinator=3 -> OK
-        marker CURRENT.7 commit coordinator=2 -> TRANSACTION_COORDINATOR_FENCED
-        marker CURRENT.8 commit coordinator=2 -> TRANSACTION_COORDINATOR_FENCED
+        marker CURRENT.{7|8} commit coordinator=2 -> TRANSACTION_COORDINATOR_FENCED
     3.4/newer-coordinator:
         marker CURRENT.7 commit coordinator=3 -> OK
         marker CURRENT.7 abort coordinator=4 -> OK
@@ -68,8 +67,7 @@ _REQUESTS = table(
         marker CURRENT.7 commit here0 absent0 -> CURRENT absent0: UNKNOWN_TOPIC_OR_PARTITION, CURRENT here0: OK
         latest uncommitted -> @1
     2.6/no-markers:
-        marker nothing -> nothing
-        marker nothing v1 -> nothing
+        marker nothing {v1|v2} -> nothing
     2.6/two-producers:
         marker CURRENT.7 commit here0 here1 + PREVIOUS.3 abort here1 -> OK
         producers here1 -> CURRENT 7 sequence=-1 coordinator=0 open=-1

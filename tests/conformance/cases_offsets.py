@@ -54,8 +54,7 @@ _OUTCOMES = table("""
         commit_offset CURRENT.7 v4 -> OK
         commit CURRENT.7 v4 -> OK
         describe -> CompleteCommit CURRENT 7 []
-        committed_offset -> @5
-        committed_offset stable -> @5
+        committed_offset {|stable} -> @5
     2.5/aborted EMPTY:
         add_offsets CURRENT.7 -> OK
         commit_offset CURRENT.7 v4 -> OK
@@ -77,9 +76,7 @@ _OUTCOMES = table("""
         commit_offset NEW.0 -> OK
         commit NEW.0 -> NEW 1
         describe -> CompleteCommit NEW 1 []
-        commit_offset NEW.0 offset=6 -> INVALID_PRODUCER_EPOCH
-        commit_offset NEW.0 offset=6 v4 -> INVALID_PRODUCER_EPOCH
-        commit_offset NEW.0 offset=6 v3 -> INVALID_PRODUCER_EPOCH
+        commit_offset NEW.0 offset=6 {v5|v4|v3} -> INVALID_PRODUCER_EPOCH
     2.5/fenced tv=12:
         init -> NEW 0
         commit_offset NEW.0 -> OK

@@ -25,13 +25,10 @@ _FRONT_DOOR = table(
     """
     3.1/transactional-without-id:
         init -> NEW 0
-        produce NEW.0 #0 tid=none -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        produce NEW.0 #0 broken tid=none -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        produce NEW.0 #0 tid=none v9 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        produce NEW.0 #0 {|broken|v9} tid=none -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     3.1/control-batch tv=12:
         init -> NEW 0
-        produce NEW.0 #0 control -> INVALID_RECORD
-        produce NEW.0 control -> INVALID_RECORD
+        produce NEW.0 {#0|} control -> INVALID_RECORD
         describe -> Ongoing NEW 0 [here0]
     3.1/broken-checksum-in-a-transaction tv=12:
         init -> NEW 0
@@ -71,11 +68,8 @@ _FRONT_DOOR = table(
         describe -> Empty NEW 0 unstarted []
     # Every record needs a key, and no clock may be far ahead. Without a key a record is looked at no further.
     3.1/compacted-without-a-key:
-        plain compacted0 -> <keyless>
-        plain CURRENT.0 #5 compacted0 -> <keyless>
-        plain CURRENT.-1 #5 compacted0 -> <keyless>
-        delete_records compacted0 offset=-1 -> POLICY_VIOLATION
-        delete_records compacted0 offset=9 -> POLICY_VIOLATION
+        plain {|CURRENT.0 #5|CURRENT.-1 #5} compacted0 -> <keyless>
+        delete_records compacted0 offset={-1|9} -> POLICY_VIOLATION
     3.1/compacted-without-a-key-and-out-of-range: plain compacted0 now_ms=1125899906842624 -> <keyless>
     3.1/time-out-of-range:
         plain x2 now_ms=1125899906842624 -> INVALID_TIMESTAMP
@@ -110,8 +104,7 @@ _ASKED = table(
         produce NEW.0 #0 v<version> -> @0
         produce NEW.0 #1 v<version> -> @1
         abort NEW.0 -> NEW 1
-        produce NEW.0 #2 v<version> -> INVALID_PRODUCER_EPOCH
-        produce NEW.0 #0 v<version> -> INVALID_PRODUCER_EPOCH
+        produce NEW.0 #{2|0} v<version> -> INVALID_PRODUCER_EPOCH
     3.2/v12-not-added-<state> <state> tv=12:
         produce CURRENT.7 #0 -> @0
         describe -> Ongoing CURRENT 7 [here0<|, shared0||>]
@@ -155,8 +148,7 @@ _IMPLICIT = table("""
         init -> CONCURRENT_TRANSACTIONS
         produce NEW.0 #1 -> INVALID_PRODUCER_EPOCH
         init -> NEW 2
-        produce NEW.0 #1 -> INVALID_PRODUCER_EPOCH
-        produce NEW.1 #0 -> INVALID_PRODUCER_EPOCH
+        produce {NEW.0 #1|NEW.1 #0} -> INVALID_PRODUCER_EPOCH
         produce NEW.2 #0 -> @2
     """)
 
@@ -178,9 +170,7 @@ _PLAIN = table("""
         plain CURRENT.0 #5 -> @5 again
     3.3/overlap:
         plain CURRENT.0 #0 x3 -> @0
-        plain CURRENT.0 #1 x2 -> OUT_OF_ORDER_SEQUENCE_NUMBER
-        plain CURRENT.0 #2 x3 -> OUT_OF_ORDER_SEQUENCE_NUMBER
-        plain CURRENT.0 #0 x4 -> OUT_OF_ORDER_SEQUENCE_NUMBER
+        plain CURRENT.0 {#1 x2|#2 x3|#0 x4} -> OUT_OF_ORDER_SEQUENCE_NUMBER
     3.3/gap:
         plain CURRENT.0 #0 -> @0
         plain CURRENT.0 #2 -> OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -191,8 +181,7 @@ _PLAIN = table("""
         producers -> CURRENT 3 sequence=18 coordinator=-1 open=-1
     3.3/older-epoch:
         plain CURRENT.3 #0 -> @0
-        plain CURRENT.2 #0 -> INVALID_PRODUCER_EPOCH
-        plain CURRENT.2 #1 -> INVALID_PRODUCER_EPOCH
+        plain CURRENT.2 #{0|1} -> INVALID_PRODUCER_EPOCH
     3.3/newer-epoch-from-zero:
         plain CURRENT.3 #0 -> @0
         plain CURRENT.4 #0 -> @1

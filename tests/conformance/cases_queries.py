@@ -10,18 +10,12 @@ _STATES = table(
     """
     2.7/<state> <EMPTY|ONGOING|COMPLETE_COMMIT|COMPLETE_ABORT|PREPARE_COMMIT stuck|PREPARE_ABORT stuck> <age>:
         describe -> <state> CURRENT 7< unstarted|||||> <[]|[shared0]|[]|[]|[stuck0]|[stuck0]>
-        listed -> @T CURRENT <state>
-        listed v0 -> @T CURRENT <state>
-        listed states=<state> -> @T CURRENT <state>
+        listed {|v0|states=<state>|states=<state>,Dead} -> @T CURRENT <state>
+        listed {producer_ids=CURRENT|producer_ids=UNKNOWN,CURRENT} -> @T CURRENT <state>
+        listed {duration_ms=0|duration_ms=30000 v1} -> @T CURRENT <state>
         listed states=<others> -> nothing
-        listed states=<state>,Dead -> @T CURRENT <state>
         listed states=<state>,Nonsense -> unknown Nonsense; @T CURRENT <state>
-        listed producer_ids=CURRENT -> @T CURRENT <state>
-        listed producer_ids=UNKNOWN,CURRENT -> @T CURRENT <state>
-        listed producer_ids=UNKNOWN -> nothing
-        listed states=<state> producer_ids=UNKNOWN -> nothing
-        listed duration_ms=0 -> @T CURRENT <state>
-        listed duration_ms=30000 v1 -> @T CURRENT <state>
+        listed {|states=<state>} producer_ids=UNKNOWN -> nothing
         listed duration_ms=3600000 -> <@T CURRENT Empty|nothing|nothing|nothing|nothing|nothing>
     """,
     age="start_age_ms=60000",
@@ -31,23 +25,18 @@ _STATES = table(
 
 _OTHERS = table(r"""
     2.7/state-nobody-has EMPTY:
-        listed states=Dead -> nothing
-        listed states=PrepareEpochFence -> nothing
+        listed states={Dead|PrepareEpochFence} -> nothing
     2.7/unknown-states-alone EMPTY: listed states=Nonsense,empty -> unknown Nonsense; unknown empty
     2.7/pattern-must-match-all EMPTY:
-        listed pattern=@T -> @T CURRENT Empty
-        listed pattern=T -> nothing
-        listed pattern=.*T -> @T CURRENT Empty
+        listed pattern={@T|.*T} -> @T CURRENT Empty
         listed pattern=case[0-9]*-(T|U) -> @T CURRENT Empty
+        listed pattern=T -> nothing
     2.7/pattern-none-or-empty EMPTY:
-        listed pattern= -> @T CURRENT Empty
-        listed -> @T CURRENT Empty
+        listed {pattern=|} -> @T CURRENT Empty
     2.7/pattern-that-is-none EMPTY:
-        listed pattern=( -> INVALID_REGULAR_EXPRESSION
-        listed pattern=a** -> INVALID_REGULAR_EXPRESSION
+        listed pattern={(|a**} -> INVALID_REGULAR_EXPRESSION
     2.7/pattern-of-re2 EMPTY:
-        listed pattern=(?=x) -> INVALID_REGULAR_EXPRESSION
-        listed pattern=(a)\1 -> INVALID_REGULAR_EXPRESSION
+        listed pattern={(?=x)|(a)\1} -> INVALID_REGULAR_EXPRESSION
     2.7/several-ids:
         init -> NEW 0
         init tid=@U -> NEWER 0

@@ -13,8 +13,7 @@ _ONE = table("""
         latest committed -> @1
         read uncommitted -> high=3 stable=1 aborted=None; -1 -1 #-1 plain@0; CURRENT 7 #0@1-2
         read committed -> high=3 stable=1 aborted=[]; -1 -1 #-1 plain@0
-        read committed offset=1 -> high=3 stable=1 aborted=[]
-        read committed offset=2 -> high=3 stable=1 aborted=[]
+        read committed offset={1|2} -> high=3 stable=1 aborted=[]
         read uncommitted offset=2 -> high=3 stable=1 aborted=None; CURRENT 7 #0@1-2
     3.5/<commit|abort> EMPTY:
         plain -> @0
@@ -35,9 +34,7 @@ _ONE = table("""
         read committed offset=4 -> high=4 stable=4 aborted=[]
     3.5/out-of-range:
         plain -> @0
-        read committed offset=2 -> OFFSET_OUT_OF_RANGE
-        read uncommitted offset=2 -> OFFSET_OUT_OF_RANGE
-        read uncommitted offset=-5 -> OFFSET_OUT_OF_RANGE
+        read {committed offset=2|uncommitted offset=2|uncommitted offset=-5} -> OFFSET_OUT_OF_RANGE
     3.5/beyond-the-stable-offset EMPTY:
         add CURRENT.7 here0 -> OK
         produce CURRENT.7 #0 x2 v11 -> @0
@@ -48,8 +45,7 @@ _ONE = table("""
         latest committed -> @0
     3.5/earliest:
         plain -> @0
-        latest uncommitted timestamp_ms=-2 -> @0
-        latest committed timestamp_ms=-2 -> @0
+        latest {uncommitted|committed} timestamp_ms=-2 -> @0
     3.5/by-timestamp-only-below-the-stable-offset EMPTY:
         add CURRENT.7 here0 -> OK
         produce CURRENT.7 #0 x2 v11 -> @0

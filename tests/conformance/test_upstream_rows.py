@@ -17,23 +17,40 @@ from tests.conformance.cases import Case, table
 from tests.conformance.machine import MachineSubject
 from tests.conformance.subjects import PRIVILEGED, PROPERTIES, Subject, WireSubject
 
+WORDS: Final = {
+    "keep": "init two_phase keep v6",
+    "endless": "ONGOING timeout_ms=2147483647",
+    "open": "Ongoing CURRENT 7 timeout=2147483647 [shared0]",
+}
 #: Whatever keeping does.
-EITHER: Final = """
+EITHER: Final = table(
+    """
     keep-finds-nothing COMPLETE_COMMIT: <keep> -> CURRENT 8
     keep-of-a-new-id: <keep> -> NEW 0
     keep-while-<PREPARE_COMMIT|PREPARE_ABORT> <PREPARE_COMMIT|PREPARE_ABORT> stuck: <keep> -> CONCURRENT_TRANSACTIONS
     keep-by-another-producer <endless>:
         init UNKNOWN.7 two_phase keep v6 -> PRODUCER_FENCED
         describe -> <open>
-    """
-WORDS: Final = {
-    "keep": "init two_phase keep v6",
-    "endless": "ONGOING timeout_ms=2147483647",
-    "open": "Ongoing CURRENT 7 timeout=2147483647 [shared0]",
-}
+    """,
+    **WORDS,
+)
 #: apache/kafka#21735.
-BUMP: Final = table(
-    f"""{EITHER}
+BUMP: Final = EITHER + table(
+    """
+    # An earlier recoverer must neither take over nor abort what the database may have decided to commit.
+    keep-and-earlier-or-other-pairs <endless>:
+        <keep> -> CURRENT 8 keeping CURRENT 7
+        init {CURRENT.7|CURRENT.9|UNKNOWN.8} {v6|two_phase keep v6} -> PRODUCER_FENCED
+        describe -> <open>
+    keep-and-requests-of-old-clients <endless>:
+        <keep> -> CURRENT 8 keeping CURRENT 7
+        verify CURRENT.8 shared0 shared1 -> shared0: INVALID_TXN_STATE, shared1: TRANSACTION_ABORTABLE
+        verify CURRENT.7 shared0 shared1 -> PRODUCER_FENCED
+        verify UNKNOWN.8 shared0 shared1 -> INVALID_PRODUCER_ID_MAPPING
+        {commit|abort} CURRENT.8 v4 -> INVALID_TXN_STATE
+        {commit|abort} CURRENT.7 v4 -> PRODUCER_FENCED
+        {commit|abort} UNKNOWN.8 v4 -> INVALID_PRODUCER_ID_MAPPING
+        describe -> <open>
     keep-then-commit <endless>:
         <keep> -> CURRENT 8 keeping CURRENT 7
         describe -> <open>
@@ -57,8 +74,8 @@ BUMP: Final = table(
     **WORDS,
 )
 #: apache/kafka#22704.
-UNCHANGED: Final = table(
-    f"""{EITHER}
+UNCHANGED: Final = EITHER + table(
+    """
     keep-needs-two-phase-commit <endless>:
         init keep v6 -> INVALID_REQUEST
         describe -> <open>

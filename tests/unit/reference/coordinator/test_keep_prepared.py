@@ -1,4 +1,4 @@
-"""InitProducerId(keepPreparedTxn): who may ask, whose timeout counts, and the scenarios of both pull requests.
+"""InitProducerId(keepPreparedTxn): whose timeout counts, what leaders still take, the scenarios of both pull requests.
 
 Scenarios are crash loops and one and two epoch overflows. KIP-939 lets NextProducerEpoch reach MAX, and the client
 commit with it; in apache/kafka#21735 one more keep rotates instead, so that no client sees MAX. B3, B11, B12, B28.
@@ -13,16 +13,14 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.coordinator.end_txn import due_timeouts
-from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, InitProducerId
-from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply, SendMarkers
+from spark_2pc_sink.reference.coordinator.plans import InitProducerIdReply, SendMarkers
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
 from spark_2pc_sink.reference.coordinator.states import Pair, StateId, TransactionMetadata
 
-from .driver import KEEPING, KEEPING_UNCHANGED, RELEASED, T0, T1, TID, Driver, end, metadata
+from .driver import KEEPING, KEEPING_UNCHANGED, RELEASED, TID, Driver, end, metadata
 
 
 def ongoing(pair: tuple[int, int], client: tuple[int, int] | None = None, **changes: object) -> Driver:
@@ -34,17 +32,6 @@ def ongoing(pair: tuple[int, int], client: tuple[int, int] | None = None, **chan
 
 def keep(driver: Driver, **fields: Any) -> InitProducerIdReply:
     return driver.init(keep_prepared=True, **fields)
-
-
-@pytest.mark.parametrize("given", [(42, 100), (42, 102), (73, 101)])
-@pytest.mark.parametrize("keep_prepared", [True, False])
-def test_only_the_latest_pair_may_be_supplied(given: tuple[int, int], keep_prepared: bool) -> None:
-    """An earlier recoverer must neither take over nor abort what the database may have decided to commit."""
-    driver = ongoing((42, 100), (42, 101))
-    event = InitProducerId(
-        transactional_id=TID, producer_id=given[0], producer_epoch=given[1], keep_prepared=keep_prepared
-    )
-    assert driver.refused(event) == InitProducerIdReply(Code.PRODUCER_FENCED)
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -76,24 +63,6 @@ def test_leaders_take_no_more_of_it_until_its_markers_are_written(commit: bool, 
         assert each.state.keeps(Pair(*pair))
         each.drain()
         assert not each.state.keeps(Pair(*pair))
-
-
-@pytest.mark.parametrize(("pair", "codes"), [((42, 101), (48, 120)), ((42, 100), (90, 90)), ((73, 101), (49, 49))])
-def test_no_partition_joins_by_verification(pair: tuple[int, int], codes: tuple[int, int]) -> None:
-    """verifyOnly with NP set: same pid and epoch rule, then 48 for what is in it, 120 for the rest."""
-    driver = ongoing((42, 100), (42, 101))
-    event = AddPartitionsToTxn(
-        transactional_id=TID, producer_id=pair[0], producer_epoch=pair[1], partitions=(T0, T1), verify_only=True
-    )
-    assert driver.refused(event) == AddPartitionsReply(TID, ((T0, codes[0]), (T1, codes[1])))
-
-
-@pytest.mark.parametrize(("pair", "code"), [((42, 101), 48), ((42, 100), 90), ((73, 101), 49)])
-@pytest.mark.parametrize("commit", [True, False])
-def test_an_end_without_the_bump_is_refused(pair: tuple[int, int], code: int, commit: bool) -> None:
-    """EndTxn v<=4 with NP set: after the pid and epoch checks against C answer 48."""
-    driver = ongoing((42, 100), (42, 101))
-    assert driver.refused(end(pair, commit=commit, version=4)) == EndTxnReply(code)
 
 
 def test_a_kept_transaction_survives_a_switch_of_the_profile() -> None:

@@ -77,10 +77,7 @@ class SecureKafka:
         self._write(name, self._authority.issue_cert("localhost", common_name=name, not_before=begin, not_after=last))
 
     def _write(self, name: str, issued: trustme.LeafCert) -> None:
-        key = load_pem_private_key(issued.private_key_pem.bytes(), password=None)
-        # Kafka wants PKCS #8.
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        (self.folder / f"{name}.pem").write_bytes(pem + b"".join(part.bytes() for part in issued.cert_chain_pems))
+        write_certificate(self.folder / f"{name}.pem", issued)
 
     def properties(self, listener: str, *, host: str = "localhost", **properties: str | int) -> dict[str, str | int]:
         """Properties of a client of a listener, which trusts the broker's authority where there is TLS.
@@ -99,6 +96,13 @@ class SecureKafka:
 
     def options(self, listener: str, **properties: Any) -> KafkaOptions:
         return KafkaOptions.parse(self.properties(listener, **properties))
+
+
+def write_certificate(path: Path, issued: trustme.LeafCert) -> None:
+    """The key and its certificate; the key in PKCS #8, as Kafka wants it."""
+    key = load_pem_private_key(issued.private_key_pem.bytes(), password=None)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(pem + b"".join(part.bytes() for part in issued.cert_chain_pems))
 
 
 def plain_login(**changes: str) -> dict[str, str]:

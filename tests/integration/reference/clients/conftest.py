@@ -14,6 +14,7 @@ from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator
 from tests.conftest import or_skip
 from tests.harness.providers import Broker
 from tests.integration.reference.clients.java_client import JavaClients, JavaProcess
+from tests.integration.reference.clients.reading import BROKERS
 
 
 class ClientBrokers:
@@ -41,14 +42,7 @@ def client_brokers() -> Iterator[ClientBrokers]:
     brokers.close()
 
 
-@pytest.fixture(
-    scope="session",
-    params=[
-        # That the tests are right; the other, that the reference coordinator is.
-        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]),
-        pytest.param("reference", marks=pytest.mark.kafka),
-    ],
-)
+@pytest.fixture(scope="session", params=BROKERS)
 def client_broker(request: pytest.FixtureRequest, client_brokers: ClientBrokers) -> Broker:
     """The test runs with each: Apache Kafka 4.4.0 and the reference coordinator. Shared: leave it running."""
     kind: str = request.param

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+import pytest
+
 from spark_2pc_sink.testing import read_topic, wait_until
 
 T = TypeVar("T")
 C = TypeVar("C")
 
 DEADLINE_S = 30.0
+#: The brokers that clients are tried on: Kafka shows that the tests are right, the other that it answers as Kafka does.
+BROKERS = (
+    pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]),
+    pytest.param("reference", marks=pytest.mark.kafka),
+)
 
 
 def take(poll: Callable[[], Iterable[T]], count: int) -> list[T]:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, free_port
 from tests.conftest import MakeTopic, or_skip
 from tests.harness.providers import Broker
+from tests.harness.secure_kafka import write_certificate
 from tests.integration.reference.clients.java_client import JavaClients, JavaProcess, raises_java
+from tests.integration.reference.clients.reading import BROKERS
 
 pytestmark = pytest.mark.java
 
@@ -32,20 +33,22 @@ class SecureBroker:
     def __init__(self, kind: str, folder: Path) -> None:
         self.authority = folder / "authority.pem"
         self.port = free_port()
-        server: KafkaBroker | ReferenceCoordinator
-        server = KafkaBroker() if kind == "kafka" else ReferenceCoordinator(two_phase_commit=False)
+        server: Any = KafkaBroker() if kind == "kafka" else ReferenceCoordinator(two_phase_commit=False)
         for name, value in {
             "listeners": f"SECURE://127.0.0.1:{self.port}",
             "advertised.listeners": f"SECURE://127.0.0.1:{self.port}",
             "listener.security.protocol.map": "SECURE:SASL_SSL",
         }.items():
             server.properties[name] += f",{value}"
+        issuer = trustme.CA()
+        issuer.cert_pem.write_to_path(self.authority)
+        write_certificate(folder / "server.pem", issuer.issue_cert("127.0.0.1", "localhost"))
         users = " ".join(f'user_{user}="{password}"' for user, password in PASSWORDS.items())
         server.properties |= {
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.secure.plain.sasl.jaas.config": f"{JAAS} {users};",
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(_certificate(folder, self.authority)),
+            "ssl.keystore.location": str(folder / "server.pem"),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS;User:admin",
         }
@@ -63,28 +66,7 @@ class SecureBroker:
         }
 
 
-def _certificate(folder: Path, authority: Path) -> Path:
-    """The server's key, in PKCS #8 as Kafka wants it, and its certificate."""
-    issuer = trustme.CA()
-    issuer.cert_pem.write_to_path(authority)
-    issued = issuer.issue_cert("127.0.0.1", "localhost")
-    key = load_pem_private_key(issued.private_key_pem.bytes(), password=None)
-    path = folder / "server.pem"
-    path.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        + b"".join(part.bytes() for part in issued.cert_chain_pems)
-    )
-    return path
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        # That the test is right; the other, that the reference coordinator is.
-        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]),
-        pytest.param("reference", marks=pytest.mark.kafka),
-    ],
-)
+@pytest.fixture(scope="module", params=BROKERS)
 def secure(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
     """A broker that asks for logins and knows ACLs."""
     kind: str = request.param

@@ -1,4 +1,4 @@
-"""kafka-python 3: transactions, a consumer group, admin."""
+"""kafka-python 3: transactions, a consumer group, the versions that it is offered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import AbortTransactionSpec, TransactionState
 from kafka.protocol.api_key import ApiKey
 from kafka.structs import OffsetAndMetadata
 
@@ -113,38 +112,11 @@ def poll(consumer: Any) -> list[str]:
 # --- admin -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def admin(make: MakeClient) -> Any:
-    return make(KafkaAdminClient)
-
-
-def test_server_offers_the_versions_that_clients_look_for(admin: Any) -> None:
+def test_server_offers_the_versions_that_clients_look_for(make: MakeClient) -> None:
     """Old versions of Produce are named, though none is taken: librdkafka finds out about compression by them."""
-    offered = admin.get_broker_version_data(1).api_versions
+    offered = make(KafkaAdminClient).get_broker_version_data(1).api_versions
     assert offered[ApiKey.Produce] == (0, 13)
     assert offered[ApiKey.Fetch] == (4, 18)
     # Released versions only: v6 of InitProducerId is KIP-939's.
     assert offered[ApiKey.InitProducerId] == (0, 5)
     assert offered[ApiKey.EndTxn] == (0, 5)
-
-
-def test_lists_and_describes_transactions(
-    admin: Any, client_broker: Broker, topic: MakeTopic, transactional_id: str, make: MakeClient
-) -> None:
-    """KIP-664: the open transaction is listed, described, found by its producer, and aborted past its coordinator."""
-    name = topic(partitions=1, broker=client_broker)
-    partition = TopicPartition(name, 0)
-    producer = transactional(make, transactional_id)
-    producer.begin_transaction()
-    send(producer, name, "open")
-    listed = admin.list_transactions(state_filters=[TransactionState.ONGOING.value])
-    assert transactional_id in {found.transactional_id for found in listed[1]}
-    described = admin.describe_transactions([transactional_id])[transactional_id]
-    assert (described.state, described.topic_partitions) == (TransactionState.ONGOING, {partition})
-    (found,) = admin.describe_producers([partition])[partition].active_producers
-    assert (found.producer_id, found.producer_epoch) == (described.producer_id, described.producer_epoch)
-    assert found.current_transaction_start_offset == 0
-    admin.abort_transaction(AbortTransactionSpec(partition, found.producer_id, found.producer_epoch, 0))
-    (found,) = admin.describe_producers([partition])[partition].active_producers
-    assert found.current_transaction_start_offset == -1
-    assert values(client_broker.bootstrap, name) == []

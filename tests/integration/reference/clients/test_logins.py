@@ -15,6 +15,7 @@ from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, read_topic, wait_until
 from tests.conftest import or_skip
 from tests.harness.secure_kafka import MECHANISMS, PASSWORD, SCRAM, USER, LoginBroker
+from tests.integration.reference.clients.reading import BROKERS
 from tests.integration.writer.writers import table_of
 
 #: What a client is told whose password is wrong, or whose user is unknown.
@@ -36,14 +37,7 @@ def make_scram_user(bootstrap: str) -> None:
             done.result(30)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        # That the test is right; the other, that the reference coordinator is.
-        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]),
-        pytest.param("reference", marks=pytest.mark.kafka),
-    ],
-)
+@pytest.fixture(scope="module", params=BROKERS)
 def broker(request: pytest.FixtureRequest) -> Iterator[LoginBroker]:
     kind = KafkaBroker if request.param == "kafka" else ReferenceCoordinator
     found = or_skip(request.config, lambda: LoginBroker(kind()))

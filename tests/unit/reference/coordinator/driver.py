@@ -42,6 +42,11 @@ KEEPING = replace(RELEASED, profile=Profile.KEEP_PREPARED)
 KEEPING_UNCHANGED = replace(RELEASED, profile=Profile.KEEP_UNCHANGED)
 
 
+def who(pair: tuple[int, int], tid: str = TID) -> dict[str, Any]:
+    """The fields by which a request names its producer."""
+    return {"transactional_id": tid, "producer_id": pair[0], "producer_epoch": pair[1]}
+
+
 def metadata(state: StateId, pair: tuple[int, int] = (42, 5), **changes: object) -> TransactionMetadata:
     """A transactional id in any state, with the other fields as Kafka would have them."""
     open_ = state not in (StateId.EMPTY, StateId.COMPLETE_COMMIT, StateId.COMPLETE_ABORT)
@@ -136,16 +141,9 @@ class Driver:
         assert isinstance(reply, InitProducerIdReply)
         return reply
 
-    def add(self, pair: tuple[int, int], *partitions: TopicPartition, **fields: object) -> set[int]:
+    def add(self, pair: tuple[int, int], *partitions: TopicPartition, **fields: Any) -> set[int]:
         """AddPartitionsToTxn; the set of codes."""
-        event = AddPartitionsToTxn(
-            transactional_id=TID,
-            producer_id=pair[0],
-            producer_epoch=pair[1],
-            partitions=partitions or (T0,),
-            **fields,  # type: ignore[arg-type]
-        )
-        reply = self.run(event)
+        reply = self.run(AddPartitionsToTxn(**who(pair), partitions=partitions or (T0,), **fields))
         assert isinstance(reply, AddPartitionsReply)
         return set(reply.codes.values())
 
@@ -180,16 +178,8 @@ class Driver:
         return Driver(state, self.now_ms, records, effects)
 
 
-def end(pair: tuple[int, int], *, commit: bool = True, version: int = 5, **fields: object) -> EndTxn:
-    """An EndTxn of the usual id."""
-    return EndTxn(
-        transactional_id=TID,
-        producer_id=pair[0],
-        producer_epoch=pair[1],
-        commit=commit,
-        version=version,
-        **fields,  # type: ignore[arg-type]
-    )
+def end(pair: tuple[int, int], *, tid: str = TID, commit: bool = True, version: int = 5) -> EndTxn:
+    return EndTxn(**who(pair, tid), commit=commit, version=version)
 
 
 def answered(effect: SendMarkers, results: dict[TopicPartition, int], **fields: object) -> MarkersAnswered:

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -43,7 +42,7 @@ from spark_2pc_sink.reference.coordinator.states import (
     StateId,
     TransactionMetadata,
 )
-from tests.unit.reference.coordinator.driver import KEEPING, START_MS, Driver, answered, metadata
+from tests.unit.reference.coordinator.driver import KEEPING, START_MS, Driver, answered, end, metadata, who
 
 NAMES = ("alpha", "beta")
 PARTITIONS = tuple(TopicPartition("t", index) for index in range(3))
@@ -89,14 +88,7 @@ class Coordinator(RuleBasedStateMachine):
     @rule(data=st.data(), name=st.sampled_from(NAMES), keep=st.booleans(), two_phase=st.booleans(), fate=FATES)
     def init(self, data: st.DataObject, name: str, keep: bool, two_phase: bool, fate: str) -> None:
         held = data.draw(st.sampled_from([Pair(-1, -1), *self.handed[name][-3:]]), label="held")
-        event = InitProducerId(
-            transactional_id=name,
-            producer_id=held.producer_id,
-            producer_epoch=held.epoch,
-            keep_prepared=keep,
-            enable_2pc=two_phase,
-        )
-        self.step(event, fate)
+        self.step(InitProducerId(**who(held, name), keep_prepared=keep, enable_2pc=two_phase), fate)
 
     @rule(
         data=st.data(), name=st.sampled_from(NAMES), partitions=st.sets(st.sampled_from(PARTITIONS)), fate=FATES,
@@ -104,13 +96,7 @@ class Coordinator(RuleBasedStateMachine):
     )  # fmt: skip
     def add(self, data: st.DataObject, name: str, partitions: set[TopicPartition], fate: str, version: int) -> None:
         pair = self.someones_pair(data, name)
-        event = AddPartitionsToTxn(
-            transactional_id=name,
-            producer_id=pair.producer_id,
-            producer_epoch=pair.epoch,
-            partitions=tuple(sorted(partitions)),
-            version=version,
-        )
+        event = AddPartitionsToTxn(**who(pair, name), partitions=tuple(sorted(partitions)), version=version)
         self.step(event, fate)
 
     @rule(
@@ -120,33 +106,20 @@ class Coordinator(RuleBasedStateMachine):
         version=st.sampled_from([5, 5, 4]),
         fate=FATES,
     )
-    def end(self, data: st.DataObject, name: str, commit: bool, version: int, fate: str) -> None:
-        pair = self.someones_pair(data, name)
-        event = EndTxn(
-            transactional_id=name,
-            producer_id=pair.producer_id,
-            producer_epoch=pair.epoch,
-            commit=commit,
-            version=version,
-        )
-        self.step(event, fate)
+    def ends(self, data: st.DataObject, name: str, commit: bool, version: int, fate: str) -> None:
+        self.step(end(self.someones_pair(data, name), tid=name, commit=commit, version=version), fate)
 
     @rule(name=st.sampled_from(NAMES), what=st.sampled_from(["keep", "add", "commit", "abort", "renew"]))
     def honest(self, name: str, what: str) -> None:
         """The newest producer goes on with its work, and nothing goes wrong: the way into the deeper states."""
         newest = self.handed[name][-1] if self.handed[name] else Pair(-1, -1)
-        ids: dict[str, Any] = {
-            "transactional_id": name,
-            "producer_id": newest.producer_id,
-            "producer_epoch": newest.epoch,
-        }
         event: Event
         if what in {"keep", "renew"} or newest.epoch < 0:
             event = InitProducerId(transactional_id=name, keep_prepared=what == "keep", enable_2pc=True)
         elif what == "add":
-            event = AddPartitionsToTxn(**ids, partitions=PARTITIONS[:2])
+            event = AddPartitionsToTxn(**who(newest, name), partitions=PARTITIONS[:2])
         else:
-            event = EndTxn(**ids, commit=what == "commit")
+            event = end(newest, tid=name, commit=what == "commit")
         self.step(event, "durable")
 
     @precondition(lambda self: self.driver.effects)
@@ -343,8 +316,7 @@ class Coordinator(RuleBasedStateMachine):
             assert able[0] >= max(mine, default=able[0])
 
     def answer(self, name: str, pair: Pair) -> int:
-        event = EndTxn(transactional_id=name, producer_id=pair.producer_id, producer_epoch=pair.epoch, commit=False)
-        reply = step(self.driver.state, event, START_MS).reply
+        reply = step(self.driver.state, end(pair, tid=name, commit=False), START_MS).reply
         assert isinstance(reply, EndTxnReply)
         return reply.code
 
@@ -363,9 +335,7 @@ class Coordinator(RuleBasedStateMachine):
             live = replace(self.driver.state, producer_ids=fresh.producer_ids)
             for pair in {*self.handed[name][-4:], known.pair, known.client_pair}:
                 for commit in (True, False):
-                    event = EndTxn(
-                        transactional_id=name, producer_id=pair.producer_id, producer_epoch=pair.epoch, commit=commit
-                    )
+                    event = end(pair, tid=name, commit=commit)
                     assert step(live, event, START_MS).reply == step(loaded, event, START_MS).reply
 
     def teardown(self) -> None:

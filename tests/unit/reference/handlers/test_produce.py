@@ -52,19 +52,6 @@ async def test_a_batch_that_fills_the_memory_is_refused_away_from_the_event_loop
         assert all(name.startswith("decode") for name in threads)
 
 
-async def test_a_topic_without_a_grant_is_refused_before_anything_else_is_said_of_it() -> None:
-    async with node() as running:
-        access = denied((AclOperation.WRITE, Resource.TOPIC, "t"), (AclOperation.WRITE, Resource.TOPIC, "missing"))
-        answers = await running.produce(
-            {T0: batch(b"a"), ("t", 1): b"", ("missing", 0): batch(b"a"), ("u", 0): batch(b"a")},
-            tid=None,
-            access=access,
-        )
-        refused = Code.TOPIC_AUTHORIZATION_FAILED
-        assert [each.error_code for each in answers.values()] == [refused, refused, refused, 0]
-        assert running.batches() == []
-
-
 async def test_internal_topics_are_for_privileged_principals_whatever_a_client_calls_itself() -> None:
     """D12: KafkaApis.handleProduceRequest goes by the client id alone; a name gives no right here."""
     brokers, writers = denied(), denied((AclOperation.CLUSTER_ACTION, Resource.CLUSTER, "*"))

@@ -52,18 +52,6 @@ async def test_a_record_that_is_not_understood_is_named_and_nothing_is_lost() ->
     assert disk.stores[TRANSACTION_STATE, 0].files[0].size_bytes == before
 
 
-async def test_nothing_is_answered_before_the_record_is_durable() -> None:
-    disk = Disk(stop_at=1)
-    async with node(disk) as running:
-        task = asyncio.ensure_future(running.init())
-        await until(disk.stopped.is_set)
-        assert not task.done()
-        # While it is pending every other request of the id waits, too.
-        assert (await running.init()).error_code == Code.CONCURRENT_TRANSACTIONS
-        disk.released.set()
-        assert (await task).error_code == 0
-
-
 @pytest.mark.parametrize("phase", ["init", "add", "end"])
 async def test_an_append_that_fails_leaves_the_id_as_it_was(phase: str) -> None:
     async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:

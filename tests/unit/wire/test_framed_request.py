@@ -12,19 +12,14 @@ from kafka.protocol.producer import EndTxnRequest, EndTxnResponse, ProduceReques
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import EPOCH_LIMIT, PRODUCER_ID_MAX, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire.api_versions import VERSIONS, Api
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import FramedRequest, ProducedPartition, end_txn_request, produce_request
+from tests.unit.wire.test_messages import AUDIT_1, ORDERS_0, ORDERS_3, PRODUCER, versions
 
-PRODUCER = ProducerIdAndEpoch(2**40, 32_766)
-ORDERS_0, ORDERS_3, AUDIT_1 = TopicPartition("orders", 0), TopicPartition("orders", 3), TopicPartition("audit", 1)
 #: Partition 3 without an error: offset 40, and neither a time nor a start of the log.
 _ANSWERED = bytes.fromhex("00000003 0000 0000000000000028 ffffffffffffffff ffffffffffffffff")
 #: A text whose length takes two bytes, and more bytes than characters.
 LONG_TEXT = "é" * 100
-
-
-def versions(api: Api) -> list[int]:
-    return list(range(VERSIONS[api].oldest, VERSIONS[api].newest + 1))
 
 
 def produce(version: int = 12) -> FramedRequest[dict[TopicPartition, ProducedPartition]]:

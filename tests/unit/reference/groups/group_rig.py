@@ -27,6 +27,7 @@ from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES, REQUESTS
 from tests.unit.reference.groups import messages
+from tests.unit.reference.node import exchange
 
 TOPIC = Topic("orders", UUID(int=7), 3)
 PARTITIONS = 2
@@ -115,13 +116,11 @@ class GroupRig:
     async def ask(self, name: str, version: int, **fields: Any) -> dict[str, Any]:
         """Send a request of kafka-python's, by name, and decode what comes back."""
         kind = next(each for each in REQUESTS.values() if each.__name__ == f"{name}Request")
-        # Encoded and decoded on both ways: the answer must fit the schema of the version.
-        request = kind.decode(kind(version=version, **fields).encode(version=version), version=version)
         handler = self._handlers[kind.API_KEY]
         assert handler.version_min <= version <= handler.version_max
-        answer = await handler.function(replace(self.context, version=version), request)
-        encoded = answer.encode(version=version)
-        decoded: dict[str, Any] = response_class(name).decode(encoded, version=version).to_dict()
+        request, context = kind(version=version, **fields), replace(self.context, version=version)
+        answer = await exchange(handler.function, request, response_class(name), version, context=context)
+        decoded: dict[str, Any] = answer.to_dict()
         return decoded
 
     async def stable(self, group: str = "g") -> str:

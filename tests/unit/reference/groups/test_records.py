@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import struct
-from contextlib import suppress
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.groups.members import Member
@@ -88,12 +85,3 @@ def test_records_of_the_newer_protocol_are_none_of_ours() -> None:
 def test_garbage_is_refused(kind: type[OffsetValue | GroupValue], data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="the log of group offsets"):
         kind.decode(data)
-
-
-@given(st.binary(max_size=80))
-def test_no_bytes_make_the_decoders_stumble(data: bytes) -> None:
-    for version in range(5):
-        for kind in (OffsetValue, GroupValue):
-            # Any other error fails the test.
-            with suppress(RemoteProtocolError):
-                kind.decode(struct.pack(">h", version) + data)

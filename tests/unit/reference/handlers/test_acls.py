@@ -22,6 +22,7 @@ from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.coordinator.access import AccessBy
 from tests.unit.reference.metadata.test_acls import Rows
+from tests.unit.reference.node import exchange
 
 NO_COLON = (
     "Could not parse principal from `a` (no colon is present separating the principal type from the principal name)"
@@ -34,12 +35,10 @@ async def ask(
     """Through the encoding of the request and of the answer."""
     handler = handlers_of(AclHandlers(store))[Api(request.API_KEY)]
     assert (handler.version_min, handler.version_max) == (1, 3)
-    asked = type(request).decode(request.encode(version=version), version=version)
     needed = AclOperation.DESCRIBE if isinstance(request, DescribeAclsRequest) else AclOperation.ALTER
     allowed = (may or needed, Resource.CLUSTER, "kafka-cluster")
     context = RequestContext(version=version, access=AccessBy(lambda *asked_for: asked_for == allowed))
-    answer = await handler.function(context, asked)
-    return response.decode(answer.encode(version=version), version=version)
+    return await exchange(handler.function, request, response, version, context=context)
 
 
 def creation(**fields: Any) -> Any:

@@ -11,10 +11,9 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.log.log_values import NOT_FOUND, EpochEnd, FoundOffset, Isolation, LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import EndMarker, ProducerStates
+from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.storage.files import MemoryStore, SegmentStore
-from spark_2pc_sink.wire.batch_format import read_header
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, seen
 
 UNCOMMITTED, COMMITTED = Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED
@@ -147,12 +146,3 @@ async def test_after_a_failed_fdatasync_readers_see_no_more_and_writers_are_refu
     assert (log.high_watermark, values(log)) == (1, [b"safe"])
     assert "refusing records until the next start reads what the disk has: Input/output error" in caplog.text
     log.close()
-
-
-def test_producers_expire_but_never_with_an_open_transaction() -> None:
-    states = ProducerStates()
-    for pid, written_ms, transactional in ((1, 100, False), (2, 101, False), (3, 5, True)):
-        batch = client_batch(producer=(pid, 0), sequence=0, transactional=transactional, timestamps_ms=written_ms)
-        states.batch_written(read_header(batch)._replace(base_offset=pid))
-    states.expire(1100, 1000)
-    assert [entry.producer_id for entry in states.entries()] == [2, 3]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import ProduceRequest
 
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.protocol.codec import ENTRIES_MAX, REQUESTS, read_head, read_request
+from spark_2pc_sink.reference.protocol.codec import ENTRIES_MAX, read_head, read_request
 from tests.unit.reference.net import metadata_request
 
 
@@ -31,13 +27,6 @@ def test_a_request_is_read_in_every_version_of_its_header(version: int, client_i
     assert (head.api_key, head.version, head.correlation_id) == (3, version, 7)
     request = read_request(bytearray(frame), head)
     assert (request.client_id, list(request.body.topics)) == (client_id, [])
-
-
-@given(st.sampled_from(sorted(REQUESTS)), st.integers(0, 13), st.binary(max_size=300))
-def test_whatever_comes_nothing_but_a_protocol_error_comes_out(api_key: int, version: int, garbage: bytes) -> None:
-    frame = struct.pack(">hhi", api_key, min(version, REQUESTS[api_key].max_version), 1) + garbage
-    with suppress(RemoteProtocolError):
-        assert read_request(frame, read_head(frame)).head.api_key == api_key
 
 
 def keys_frame(count: int, key: str = "x" * 50) -> bytes:

@@ -42,7 +42,7 @@ from tests.conformance.operations import (
     ProducerId,
 )
 from tests.conformance.subjects import check, given_ids, metadata_of
-from tests.unit.reference.coordinator.driver import START_MS, Driver
+from tests.unit.reference.coordinator.driver import START_MS, Driver, end, who
 from tests.unit.reference.metadata.test_acls import Rows
 
 _TOPICS: Final = {sign: (sign[1:], 0) for sign in TOPICS}
@@ -143,9 +143,7 @@ def _init(request: Init) -> events.Event:
 def _add(request: Add) -> events.Event:
     places = tuple(TopicPartition(*each) for each in request.partitions)
     return events.AddPartitionsToTxn(
-        transactional_id=request.tid,
-        producer_id=request.pair[0],
-        producer_epoch=request.pair[1],
+        **who(request.pair, request.tid),
         partitions=places,
         version=request.version,
         verify_only=request.verify,
@@ -154,23 +152,7 @@ def _add(request: Add) -> events.Event:
 
 
 def _add_offsets(request: AddOffsets) -> events.Event:
-    return events.AddOffsetsToTxn(
-        transactional_id=request.tid,
-        producer_id=request.pair[0],
-        producer_epoch=request.pair[1],
-        group_id=request.group,
-        version=request.version,
-    )
-
-
-def _end(request: End) -> events.Event:
-    return events.EndTxn(
-        transactional_id=request.tid,
-        producer_id=request.pair[0],
-        producer_epoch=request.pair[1],
-        commit=request.commit,
-        version=request.version,
-    )
+    return events.AddOffsetsToTxn(**who(request.pair, request.tid), group_id=request.group, version=request.version)
 
 
 def _list(request: ListTransactions) -> events.Event:
@@ -182,18 +164,14 @@ def _list(request: ListTransactions) -> events.Event:
     )
 
 
-def _describe(request: Describe) -> events.Event:
-    return events.DescribeTransactions(transactional_ids=(request.tid,))
-
-
 #: The requests that the pure coordinator knows.
 EVENTS: Final[Mapping[type, Callable[[Any], events.Event]]] = {
     Init: _init,
     Add: _add,
     AddOffsets: _add_offsets,
-    End: _end,
+    End: lambda request: end(request.pair, tid=request.tid, commit=request.commit, version=request.version),
     ListTransactions: _list,
-    Describe: _describe,
+    Describe: lambda request: events.DescribeTransactions(transactional_ids=(request.tid,)),
 }
 
 

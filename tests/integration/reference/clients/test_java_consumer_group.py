@@ -47,22 +47,6 @@ def test_members_share_partitions_and_take_over(
     assert sorted(str(record.value) for record in read) == EXPECTED
 
 
-def test_commit_after_leaving_is_refused(
-    java: JavaClients, client_broker: Broker, topic: MakeTopic, group_id: str
-) -> None:
-    """A member that the group has thrown out must not commit: its partitions may be another's."""
-    name = topic(partitions=PARTITIONS, broker=client_broker)
-    member = join(java, group_id, name)
-    java.balance([member], [4])
-    admin = java.admin()
-    options = java.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions()
-    java.result(admin.removeMembersFromConsumerGroup(group_id, options).all())
-    offsets = {java.partition(name, 0): java.kafka.clients.consumer.OffsetAndMetadata(1)}
-    with raises_java("CommitFailedException"):
-        member.commitSync(offsets)
-    java.balance([member], [4])
-
-
 def test_static_member_keeps_its_partitions_over_a_restart(
     java: JavaClients, client_broker: Broker, topic: MakeTopic, group_id: str
 ) -> None:

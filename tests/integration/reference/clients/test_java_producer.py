@@ -112,16 +112,3 @@ def test_offsets_of_a_member_that_left_are_refused(
         producer.commitTransaction()
     producer.abortTransaction()
     assert offsets_of(java, group_id) == {}
-
-
-def test_small_fetches_bring_everything(java: JavaClients, client_broker: Broker, topic: MakeTopic) -> None:
-    """A batch that is larger than the limits comes all the same, or the consumer would never get past it (KIP-74)."""
-    name = topic(partitions=3, broker=client_broker)
-    producer = java.producer()
-    for partition in range(3):
-        for number in range(5):
-            java.send(producer, name, partition, f"{partition}-{number}".ljust(2_000))
-    consumer = java.consumer(max_partition_fetch_bytes=100, fetch_max_bytes=100)
-    consumer.assign([java.partition(name, partition) for partition in range(3)])
-    found = sorted(str(record.value).rstrip() for record in java.take(consumer, 15))
-    assert found == [f"{partition}-{number}" for partition in range(3) for number in range(5)]

@@ -1,4 +1,4 @@
-"""Spark's own Kafka source and sink (spark-sql-kafka-0-10): batch, streaming, offsets, isolation, headers."""
+"""Spark's own Kafka source and sink (spark-sql-kafka-0-10): batch, streaming, offsets, headers."""
 
 from __future__ import annotations
 
@@ -82,24 +82,6 @@ def test_batch_read_between_times(client_broker: Broker, topic: MakeTopic, read:
     fill(client_broker, name, partitions=2, each=5)
     found = read(name, startingTimestamp=START_MS + 1, endingTimestamp=START_MS + 3)
     assert values(found) == ["0-1", "0-2", "1-1", "1-2"]
-
-
-def test_reads_what_is_committed(client_broker: Broker, topic: MakeTopic, transactional_id: str, read: Read) -> None:
-    """An aborted, a committed and an open transaction, in this order, and a record behind them."""
-    name = topic(partitions=1, broker=client_broker)
-    for number, end in enumerate(["abort_transaction", "commit_transaction", None]):
-        settings = {"bootstrap.servers": client_broker.bootstrap, "transactional.id": f"{transactional_id}_{number}"}
-        producer = Producer(settings)
-        producer.init_transactions(DEADLINE_S)
-        producer.begin_transaction()
-        producer.produce(name, f"transaction {number}")
-        assert producer.flush(DEADLINE_S) == 0
-        if end is not None:
-            getattr(producer, end)(DEADLINE_S)
-    fill(client_broker, name, partitions=1, each=1)
-    isolation = {"kafka.isolation.level": "read_committed"}
-    assert values(read(name, **isolation)) == ["transaction 1"]
-    assert values(read(name)) == ["0-0", "transaction 0", "transaction 1", "transaction 2"]
 
 
 def test_stream_in_small_batches(spark: SparkSession, client_broker: Broker, topic: MakeTopic, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tests.unit.reference.net import (
     produce,
     produce_request,
 )
+from tests.unit.reference.protocol.test_codec import frame_of
 from tests.unit.reference.waiting import present
 
 
@@ -30,11 +31,6 @@ async def answer(found: Dispatcher, frame: bytes) -> bytes:
     call = found.read(frame)
     reply = present(await found.answer(call, RequestContext(version=call.head.version)))
     return b"".join(reply)[4:]
-
-
-def frame_of(request: Any, version: int) -> bytes:
-    request.with_header(7, "me")
-    return bytes(request.encode(version=version, header=True))
 
 
 def init_producer_id(version_max: int) -> Handlers:

@@ -12,7 +12,7 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetc
 from kafka.protocol.producer import ProduceRequest, WriteTxnMarkersRequest
 
 from tests.conformance.operations import NO_PAIR, CoordinatorEpoch, Offset, Pair, Partition, ProducerId, by_topic
-from tests.unit.reference.batches import client_batch, read_back
+from tests.unit.reference.batches import client_batch, message, read_back
 
 _FETCH_VERSION: Final = 12
 _FETCH_WAIT_MS: Final = 0
@@ -68,18 +68,16 @@ class Produce:
     version: int = 12
 
     def request(self) -> Any:
-        make = ProduceRequest
         topics: dict[str, list[Any]] = {}
         for write in self.writes:
-            data = make.TopicProduceData.PartitionProduceData(
-                index=write.partition[1], records=write.batch(self.now_ms)
-            )
-            topics.setdefault(write.partition[0], []).append(data)
-        return make(
+            topic, index = write.partition
+            topics.setdefault(topic, []).append({"index": index, "records": write.batch(self.now_ms)})
+        return message(
+            ProduceRequest,
             transactional_id=self.tid,
             acks=-1,
             timeout_ms=_PRODUCE_TIMEOUT_MS,
-            topic_data=[make.TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
+            topic_data=[{"name": name, "partition_data": data} for name, data in topics.items()],
         )
 
     def result(self, response: Any) -> Any:
@@ -110,12 +108,9 @@ class FetchOffsets:
     version: int = 8
 
     def request(self) -> Any:
-        make = OffsetFetchRequest.OffsetFetchRequestGroup
-        topics = [
-            make.OffsetFetchRequestTopics(name=name, partition_indexes=found)
-            for name, found in by_topic(self.partitions)
-        ]
-        return OffsetFetchRequest(groups=[make(group_id=self.group, topics=topics)], require_stable=self.stable)
+        topics = [{"name": name, "partition_indexes": found} for name, found in by_topic(self.partitions)]
+        groups = [{"group_id": self.group, "topics": topics}]
+        return message(OffsetFetchRequest, groups=groups, require_stable=self.stable)
 
     def result(self, response: Any) -> Any:
         return {
@@ -145,23 +140,18 @@ class Markers:
     version: int = 2
 
     def request(self) -> Any:
-        make = WriteTxnMarkersRequest.WritableTxnMarker
-        return WriteTxnMarkersRequest(
-            markers=[
-                make(
-                    producer_id=each.pair[0],
-                    producer_epoch=each.pair[1],
-                    transaction_result=each.commit,
-                    topics=[
-                        make.WritableTxnMarkerTopic(name=name, partition_indexes=found)
-                        for name, found in by_topic(each.partitions)
-                    ],
-                    coordinator_epoch=each.coordinator_epoch,
-                    transaction_version=each.transaction_version,
-                )
-                for each in self.markers
-            ]
-        )
+        markers = [
+            {
+                "producer_id": each.pair[0],
+                "producer_epoch": each.pair[1],
+                "transaction_result": each.commit,
+                "topics": [{"name": name, "partition_indexes": found} for name, found in by_topic(each.partitions)],
+                "coordinator_epoch": each.coordinator_epoch,
+                "transaction_version": each.transaction_version,
+            }
+            for each in self.markers
+        ]
+        return message(WriteTxnMarkersRequest, markers=markers)
 
     def result(self, response: Any) -> Any:
         return {
@@ -183,9 +173,7 @@ class Producers:
 
     def request(self) -> Any:
         name, index = self.partition
-        return DescribeProducersRequest(
-            topics=[DescribeProducersRequest.TopicRequest(name=name, partition_indexes=[index])]
-        )
+        return message(DescribeProducersRequest, topics=[{"name": name, "partition_indexes": [index]}])
 
     def result(self, response: Any) -> Any:
         found = response.topics[0].partitions[0]
@@ -219,17 +207,16 @@ class Fetch:
     version: int = _FETCH_VERSION
 
     def request(self) -> Any:
-        make = FetchRequest.FetchTopic
-        wanted = make.FetchPartition(
-            partition=self.partition[1], fetch_offset=self.offset, partition_max_bytes=self.bytes_max
-        )
-        return FetchRequest(
+        topic, index = self.partition
+        wanted = {"partition": index, "fetch_offset": self.offset, "partition_max_bytes": self.bytes_max}
+        return message(
+            FetchRequest,
             max_wait_ms=_FETCH_WAIT_MS,
             min_bytes=0,
             max_bytes=self.bytes_max,
             isolation_level=int(self.committed),
             session_epoch=-1,
-            topics=[make(topic=self.partition[0], partitions=[wanted])],
+            topics=[{"topic": topic, "partitions": [wanted]}],
             forgotten_topics_data=[],
             rack_id="",
         )
@@ -287,13 +274,9 @@ class ListOffsets:
     version: int = 7
 
     def request(self) -> Any:
-        make = ListOffsetsRequest.ListOffsetsTopic
-        wanted = make.ListOffsetsPartition(partition_index=self.partition[1], timestamp=self.timestamp_ms)
-        return ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=int(self.committed),
-            topics=[make(name=self.partition[0], partitions=[wanted])],
-        )
+        name, index = self.partition
+        topics = [{"name": name, "partitions": [{"partition_index": index, "timestamp": self.timestamp_ms}]}]
+        return message(ListOffsetsRequest, replica_id=-1, isolation_level=int(self.committed), topics=topics)
 
     def result(self, response: Any) -> Any:
         found = response.topics[0].partitions[0]
@@ -309,11 +292,9 @@ class DeleteRecords:
     version: int = 2
 
     def request(self) -> Any:
-        make = DeleteRecordsRequest.DeleteRecordsTopic
-        wanted = make.DeleteRecordsPartition(partition_index=self.partition[1], offset=self.offset)
-        return DeleteRecordsRequest(
-            topics=[make(name=self.partition[0], partitions=[wanted])], timeout_ms=_PRODUCE_TIMEOUT_MS
-        )
+        name, index = self.partition
+        topics = [{"name": name, "partitions": [{"partition_index": index, "offset": self.offset}]}]
+        return message(DeleteRecordsRequest, topics=topics, timeout_ms=_PRODUCE_TIMEOUT_MS)
 
     def result(self, response: Any) -> Any:
         found = response.topics[0].partitions[0]

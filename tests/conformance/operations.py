@@ -22,6 +22,7 @@ from kafka.protocol.producer import (
 
 from spark_2pc_sink.reference.protocol.codec import TxnOffsetCommitRequest
 from tests.conformance.raw_client import RawClient
+from tests.unit.reference.batches import message
 
 #: Topic and index.
 Partition: TypeAlias = tuple[str, int]
@@ -119,23 +120,23 @@ class Add:
     version: int = 3
 
     def request(self) -> Any:
-        make = AddPartitionsToTxnRequest
-        topics = [make.AddPartitionsToTxnTopic(name=n, partitions=found) for n, found in by_topic(self.partitions)]
+        topics = [{"name": name, "partitions": found} for name, found in by_topic(self.partitions)]
         if self.version < BATCHED_ADD_VERSION:
-            return make(
+            return message(
+                AddPartitionsToTxnRequest,
                 v3_and_below_transactional_id=self.tid,
                 v3_and_below_producer_id=self.pair[0],
                 v3_and_below_producer_epoch=self.pair[1],
                 v3_and_below_topics=topics,
             )
-        transaction = make.AddPartitionsToTxnTransaction(
-            transactional_id=self.tid,
-            producer_id=self.pair[0],
-            producer_epoch=self.pair[1],
-            verify_only=self.verify,
-            topics=topics,
-        )
-        return make(transactions=[transaction])
+        transaction = {
+            "transactional_id": self.tid,
+            "producer_id": self.pair[0],
+            "producer_epoch": self.pair[1],
+            "verify_only": self.verify,
+            "topics": topics,
+        }
+        return message(AddPartitionsToTxnRequest, transactions=[transaction])
 
     def result(self, response: Any) -> Any:
         if self.version < BATCHED_ADD_VERSION:
@@ -203,15 +204,12 @@ class CommitOffsets:
     version: int = 5
 
     def request(self) -> Any:
-        make = TxnOffsetCommitRequest
-        one = make.TxnOffsetCommitRequestTopic
         topics: dict[str, list[Any]] = {}
         for (topic, index), offset in self.offsets:
-            found = one.TxnOffsetCommitRequestPartition(
-                partition_index=index, committed_offset=offset, committed_metadata=self.metadata
-            )
+            found = {"partition_index": index, "committed_offset": offset, "committed_metadata": self.metadata}
             topics.setdefault(topic, []).append(found)
-        return make(
+        return message(
+            TxnOffsetCommitRequest,
             transactional_id=self.tid,
             group_id=self.group,
             producer_id=self.pair[0],
@@ -219,7 +217,7 @@ class CommitOffsets:
             generation_id_or_member_epoch=self.generation,
             member_id=self.member,
             group_instance_id=None,
-            topics=[one(name=name, partitions=found) for name, found in topics.items()],
+            topics=[{"name": name, "partitions": found} for name, found in topics.items()],
         )
 
     def result(self, response: Any) -> Any:
@@ -267,14 +265,13 @@ class UpdateFeatures:
     version: int = 2
 
     def request(self) -> Any:
-        make = UpdateFeaturesRequest.FeatureUpdateKey
         typed = self.version >= 1
-        made = [
-            make(feature=name, max_version_level=level, **({"upgrade_type": kind} if typed else {}))
+        updates = [
+            {"feature": name, "max_version_level": level, **({"upgrade_type": kind} if typed else {})}
             for name, level, kind in self.updates
         ]
         rest = {"validate_only": self.validate_only} if typed else {}
-        return UpdateFeaturesRequest(timeout_ms=60_000, feature_updates=made, **rest)
+        return message(UpdateFeaturesRequest, timeout_ms=60_000, feature_updates=updates, **rest)
 
     def result(self, response: Any) -> Any:
         results = [(each.feature, each.error_code, each.error_message) for each in response.results or ()]

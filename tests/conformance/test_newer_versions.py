@@ -19,6 +19,7 @@ from tests.conformance.servers import KAFKA_PROPERTIES, find_coordinators, make_
 from tests.conformance.subjects import WIRE_SUBJECTS
 from tests.conftest import or_skip
 from tests.harness.providers import BrokerRequest, Provider
+from tests.unit.reference.batches import message
 
 TID = "newer"
 NOBODY = UUID(int=77)
@@ -44,9 +45,9 @@ class Asked:
 
     def commit(self, pair: Pair, *topics: tuple[UUID, list[int]], group: str = "g", **member: Any) -> Any:
         """TxnOffsetCommit; the codes by partition, topic by topic."""
-        topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-        partition = topic.TxnOffsetCommitRequestPartition
-        request = TxnOffsetCommitRequest(
+        usual = {"committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": ""}
+        request = message(
+            TxnOffsetCommitRequest,
             transactional_id=TID,
             group_id=group,
             producer_id=pair[0],
@@ -55,15 +56,7 @@ class Asked:
             member_id=member.get("member", ""),
             group_instance_id=None,
             topics=[
-                topic(
-                    topic_id=topic_id,
-                    partitions=[
-                        partition(
-                            partition_index=index, committed_offset=5, committed_leader_epoch=-1, committed_metadata=""
-                        )
-                        for index in indexes
-                    ],
-                )
+                {"topic_id": topic_id, "partitions": [{"partition_index": index, **usual} for index in indexes]}
                 for topic_id, indexes in topics
             ],
         )
@@ -82,8 +75,8 @@ def asked(request: pytest.FixtureRequest, provider: Provider) -> Iterator[Asked]
     with RawClient(server.bootstrap) as client:
         make_topics(client, {"orders": 2})
         find_coordinators(client)
-        topic = MetadataRequest.MetadataRequestTopic(name="orders", topic_id=None)
-        found = client.call(MetadataRequest(topics=[topic], allow_auto_topic_creation=False), _METADATA_VERSION)
+        named = message(MetadataRequest, topics=[{"name": "orders", "topic_id": None}], allow_auto_topic_creation=False)
+        found = client.call(named, _METADATA_VERSION)
         yield Asked(client, found.cluster_id, found.topics[0].topic_id)
     server.close()
 

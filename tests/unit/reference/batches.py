@@ -1,4 +1,4 @@
-"""Record batches as clients send them, made by kafka-python: an implementation of its own."""
+"""Messages and record batches as clients send them, made by kafka-python: an implementation of its own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT
 
 NOW_MS = 1_700_000_000_000
+
+
+def message(kind: Any, version: int | None = None, **fields: Any) -> Any:
+    """A message of this class, whose parts are given as dicts."""
+    parts = kind._struct.fields
+
+    def made(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return message(parts[name].data_class, version, **value)
+        return [made(name, each) for each in value] if isinstance(value, list) else value
+
+    return kind(version=version, **{name: made(name, value) for name, value in fields.items()})
 
 
 def client_batch(

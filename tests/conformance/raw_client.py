@@ -14,6 +14,7 @@ from typing import Any, Final
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 
 from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES
+from tests.unit.reference.batches import message
 
 #: The longest wait for one answer; Kafka itself gives up waiting for anything that these tests do far earlier.
 ANSWER_DEADLINE_S: Final = 30.0
@@ -127,10 +128,7 @@ class RawClient:
 
 def code_of(client: RawClient, batch: bytes, topic: str, *, partition: int = 0) -> int:
     """What the broker answers to a Produce of one batch, of no transaction."""
-    data = producer.ProduceRequest.TopicProduceData
-    part = data.PartitionProduceData(index=partition, records=batch)
-    request = producer.ProduceRequest(
-        transactional_id=None, acks=-1, timeout_ms=1000, topic_data=[data(name=topic, partition_data=[part])]
-    )
+    data = [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}]
+    request = message(producer.ProduceRequest, transactional_id=None, acks=-1, timeout_ms=1000, topic_data=data)
     (answer,) = client.call(request, 12).responses
     return int(answer.partition_responses[0].error_code)

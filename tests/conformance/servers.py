@@ -13,6 +13,7 @@ from spark_2pc_sink.testing import wait_until
 from tests.conformance.leader_operations import Producers
 from tests.conformance.operations import Add, End, Init, Partition, ask
 from tests.conformance.raw_client import RawClient
+from tests.unit.reference.batches import message
 
 #: For Kafka alone. On a busy machine its controller would take the broker for dead, and elect it again under the next
 #: epoch, which every end marker shows.
@@ -26,13 +27,11 @@ _NOT_READY: Final = frozenset({14, 15, 16})
 
 def make_topics(client: RawClient, topics: Mapping[str, int], *, configs: Mapping[str, str] | None = None) -> None:
     """Create topics with so many partitions and these configs, and wait until every partition has a leader."""
-    make = CreateTopicsRequest.CreatableTopic
-    set_for_all = [make.CreatableTopicConfig(name=name, value=value) for name, value in (configs or {}).items()]
-    wanted = [
-        make(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=set_for_all)
-        for name, partitions in topics.items()
-    ]
-    request = CreateTopicsRequest(topics=wanted, timeout_ms=int(READY_DEADLINE_S * 1000), validate_only=False)
+    set_for_all = [{"name": name, "value": value} for name, value in (configs or {}).items()]
+    usual = {"replication_factor": 1, "assignments": [], "configs": set_for_all}
+    wanted = [{"name": name, "num_partitions": partitions, **usual} for name, partitions in topics.items()]
+    deadline_ms = int(READY_DEADLINE_S * 1000)
+    request = message(CreateTopicsRequest, topics=wanted, timeout_ms=deadline_ms, validate_only=False)
     answered = client.call(request, _CREATE_VERSION)
     assert {each.error_code for each in answered.topics} == {0}, answered
     wait_until(lambda: _have_leaders(client, topics), deadline_s=READY_DEADLINE_S, what=f"leaders of {sorted(topics)}")
@@ -69,9 +68,8 @@ def _is_found(client: RawClient, kind: int) -> bool:
 
 
 def _have_leaders(client: RawClient, topics: Mapping[str, int]) -> bool:
-    make = MetadataRequest.MetadataRequestTopic
-    asked = [make(name=name, topic_id=None) for name in topics]
-    request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+    asked = [{"name": name, "topic_id": None} for name in topics]
+    request = message(MetadataRequest, topics=asked, allow_auto_topic_creation=False)
     found = {each.name: each for each in client.call(request, _METADATA_VERSION).topics}
     return all(
         found[name].error_code == 0

@@ -23,6 +23,7 @@ from spark_2pc_sink.reference.network.request_channel import AccessOf, Dispatche
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
 from spark_2pc_sink.reference.protocol.api import Handler, HandlerFunction, Handlers, RequestContext, handlers_of
 from spark_2pc_sink.wire.api_versions import Api
+from tests.unit.reference.batches import message
 from tests.unit.reference.waiting import within
 
 METADATA_VERSION = 9
@@ -145,11 +146,8 @@ def metadata_request() -> Any:
 
 
 def produce_request(records: bytes = b"records", acks: int = -1) -> Any:
-    data = ProduceRequest.TopicProduceData
-    partition = data.PartitionProduceData(index=0, records=records)
-    return ProduceRequest(
-        transactional_id=None, acks=acks, timeout_ms=1, topic_data=[data(name="t", partition_data=[partition])]
-    )
+    data = [{"name": "t", "partition_data": [{"index": 0, "records": records}]}]
+    return message(ProduceRequest, transactional_id=None, acks=acks, timeout_ms=1, topic_data=data)
 
 
 def produce_response() -> Any:

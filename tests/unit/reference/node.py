@@ -38,7 +38,7 @@ from spark_2pc_sink.reference.storage.files import MemoryFile, MemoryStore
 from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService
 from spark_2pc_sink.reference.transactions.verification import Verification
-from tests.unit.reference.batches import client_batch, with_attributes
+from tests.unit.reference.batches import client_batch, message, with_attributes
 from tests.unit.reference.waiting import DEADLINE_S, present, until
 
 TID = "orders"
@@ -241,30 +241,21 @@ class Node:
         client_id: str = "test",
     ) -> dict[tuple[str, int], Any]:
         """The answer of each partition."""
-        request = ProduceRequest(
-            transactional_id=tid,
-            acks=-1,
-            timeout_ms=1000,
-            topic_data=[
-                ProduceRequest.TopicProduceData(
-                    name=topic,
-                    topic_id=TOPIC_IDS.get(topic, uuid.UUID(int=99)),
-                    partition_data=[
-                        ProduceRequest.TopicProduceData.PartitionProduceData(index=index, records=records)
-                        for (other, index), records in batches.items()
-                        if other == topic
-                    ],
-                )
-                for topic in dict.fromkeys(topic for topic, _ in batches)
-            ],
-        )
+        topics: dict[str, list[Any]] = {}
+        for (topic, index), records in batches.items():
+            topics.setdefault(topic, []).append({"index": index, "records": records})
+        data = [
+            {"name": topic, "topic_id": TOPIC_IDS.get(topic, uuid.UUID(int=99)), "partition_data": found}
+            for topic, found in topics.items()
+        ]
+        request = message(ProduceRequest, transactional_id=tid, acks=-1, timeout_ms=1000, topic_data=data)
         context = RequestContext(version=version, client_id=client_id, access=access, appended=self._count_append)
         response = await exchange(self.producing.produce, request, ProduceResponse, version, context=context)
         names = {topic_id: name for name, topic_id in TOPIC_IDS.items()}
         return {
-            (topic.name or names.get(topic.topic_id, "unknown"), each.index): each
-            for topic in response.responses
-            for each in topic.partition_responses
+            (found.name or names.get(found.topic_id, "unknown"), each.index): each
+            for found in response.responses
+            for each in found.partition_responses
         }
 
     async def write(self, pair: tuple[int, int], *, sequence: int = 0, partition: int = 0, **fields: Any) -> int:
@@ -285,27 +276,14 @@ class Node:
     ) -> Any:
         """Fetch of partitions from these offsets; the whole response."""
         usual = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 0}
-        topic = FetchRequest.FetchTopic
-        request = FetchRequest(
-            **{"session_epoch": -1, **usual, **fields},
-            topics=[
-                topic(
-                    topic=name,
-                    topic_id=TOPIC_IDS.get(name),
-                    partitions=[
-                        topic.FetchPartition(
-                            partition=index,
-                            current_leader_epoch=current_leader_epoch,
-                            fetch_offset=offset,
-                            partition_max_bytes=partition_max_bytes,
-                        )
-                        for (other, index), offset in offsets.items()
-                        if other == name
-                    ],
-                )
-                for name in dict.fromkeys(name for name, _ in offsets)
-            ],
-        )
+        each = {"current_leader_epoch": current_leader_epoch, "partition_max_bytes": partition_max_bytes}
+        topics: dict[str, list[Any]] = {}
+        for (name, index), offset in offsets.items():
+            topics.setdefault(name, []).append({"partition": index, "fetch_offset": offset, **each})
+        wanted = [
+            {"topic": name, "topic_id": TOPIC_IDS.get(name), "partitions": found} for name, found in topics.items()
+        ]
+        request = message(FetchRequest, **{"session_epoch": -1, **usual, **fields}, topics=wanted)
         return await exchange(self.partitions.fetch, request, FetchResponse, version, access=access)
 
     async def read(self, partition: int = 0, *, isolation: int = 1, offset: int = 0, **fields: Any) -> Any:

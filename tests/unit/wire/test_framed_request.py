@@ -14,6 +14,7 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import EPOCH_LIMIT, PRODUCER_ID_MAX, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import FramedRequest, ProducedPartition, end_txn_request, produce_request
+from tests.unit.reference.batches import message
 from tests.unit.wire.test_messages import AUDIT_1, ORDERS_0, ORDERS_3, PRODUCER, versions
 
 #: Partition 3 without an error: offset 40, and neither a time nor a start of the log.
@@ -99,30 +100,19 @@ def test_end_txn(version: int, commit: bool, producer: ProducerIdAndEpoch) -> No
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-def part(version: int, index: int, **fields: Any) -> Any:
-    """The answer for a partition, by kafka-python."""
-    usual = {"log_append_time_ms": -1, "log_start_offset": -1, "record_errors": [], "error_message": None}
-    kind = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
-    return kind(version=version, index=index, **{**usual, **fields})
-
-
-def produced(version: int, **topics: list[Any]) -> Any:
-    topic = ProduceResponse.TopicProduceResponse
-    responses = [topic(version=version, name=name, partition_responses=parts) for name, parts in topics.items()]
-    return ProduceResponse(version=version, responses=responses, throttle_time_ms=9)
+def produced(version: int, topics: dict[str, list[Any]], **fields: Any) -> Any:
+    responses = [{"name": name, "partition_responses": parts} for name, parts in topics.items()]
+    return message(ProduceResponse, version, responses=responses, throttle_time_ms=9, **fields)
 
 
 @pytest.mark.parametrize("version", versions(Api.PRODUCE))
 def test_produced_partitions(version: int) -> None:
-    record_error = ProduceResponse.TopicProduceResponse.PartitionProduceResponse.BatchIndexAndErrorMessage
-    errors = [
-        record_error(version=version, batch_index=2, batch_index_error_message="no"),
-        record_error(version=version, batch_index=300, batch_index_error_message=None),
-    ]
-    refused = part(version, 3, error_code=87, base_offset=-1, record_errors=errors, error_message=LONG_TEXT)
-    fine = part(version, 0, error_code=0, base_offset=2**40)
-    other = part(version, 1, error_code=0, base_offset=7, log_append_time_ms=99)
-    assert answer_to(produce(version), produced(version, orders=[fine, refused], audit=[other])) == {
+    errors = [{"batch_index": at, "batch_index_error_message": text} for at, text in ((2, "no"), (300, None))]
+    told = {"record_errors": errors, "error_message": LONG_TEXT}
+    refused = {"index": 3, "error_code": 87, "base_offset": -1, **told}
+    fine = {"index": 0, "base_offset": 2**40}
+    other = {"index": 1, "base_offset": 7, "log_append_time_ms": 99}
+    assert answer_to(produce(version), produced(version, {"orders": [fine, refused], "audit": [other]})) == {
         ORDERS_0: ProducedPartition(0, 2**40, -1),
         ORDERS_3: ProducedPartition(87, -1, -1, LONG_TEXT, ((2, "no"), (300, None))),
         AUDIT_1: ProducedPartition(0, 7, 99),
@@ -132,14 +122,9 @@ def test_produced_partitions(version: int) -> None:
 @pytest.mark.parametrize("version", [10, 11, 12])
 def test_a_partition_that_has_moved_names_its_leader(version: int) -> None:
     """KIP-951: with NOT_LEADER_OR_FOLLOWER the broker says who leads now, and where it listens."""
-    leader = ProduceResponse.TopicProduceResponse.PartitionProduceResponse.LeaderIdAndEpoch
-    moved = part(
-        version, 0, error_code=6, base_offset=-1,
-        current_leader=leader(version=version, leader_id=4, leader_epoch=9),
-    )  # fmt: skip
-    response = produced(version, orders=[moved, part(version, 3, error_code=0, base_offset=1)])
-    node = ProduceResponse.NodeEndpoint
-    response.node_endpoints = [node(version=version, node_id=4, host="four", port=9092, rack=None)]
+    moved = {"index": 0, "error_code": 6, "base_offset": -1, "current_leader": {"leader_id": 4, "leader_epoch": 9}}
+    node = {"node_id": 4, "host": "four", "port": 9092}
+    response = produced(version, {"orders": [moved, {"index": 3, "base_offset": 1}]}, node_endpoints=[node])
     found = answer_to(produce(version), response)
     assert (found[ORDERS_0].leader_id, found[ORDERS_3].leader_id) == (4, -1)
 

@@ -16,6 +16,7 @@ from spark_2pc_sink.wire import api_versions, messages, responses
 from spark_2pc_sink.wire.api_versions import VERSIONS, Api, ApiVersionsReply, VersionRange
 from spark_2pc_sink.wire.framed_request import end_txn_request, produce_request
 from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, OffsetSpec
+from tests.unit.reference.batches import message
 
 PRODUCER = ProducerIdAndEpoch(2**40, 32_766)
 ORDERS_0, ORDERS_3, AUDIT_1 = TopicPartition("orders", 0), TopicPartition("orders", 3), TopicPartition("audit", 1)
@@ -226,17 +227,12 @@ def test_no_common_version_is_error_35(oldest: int, newest: int, at_most: int | 
 
 @pytest.mark.parametrize("version", versions(Api.API_VERSIONS))
 def test_read_api_versions(version: int) -> None:
-    key = ApiVersionsResponse.ApiVersion
-    feature = ApiVersionsResponse.FinalizedFeatureKey(
-        version=version, name="transaction.version", max_version_level=2, min_version_level=2
-    )
-    response = ApiVersionsResponse(
-        version=version,
-        error_code=0,
-        api_keys=[key(version=version, api_key=22, min_version=0, max_version=6)],
-        throttle_time_ms=0,
+    response = message(
+        ApiVersionsResponse,
+        version,
+        api_keys=[{"api_key": 22, "min_version": 0, "max_version": 6}],
         finalized_features_epoch=3,
-        finalized_features=[feature],
+        finalized_features=[{"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}],
     )
     read = ApiVersionsReply.read(answered(response))
     assert read.apis == {22: VersionRange(0, 6)}
@@ -248,23 +244,12 @@ ID = uuid.UUID(int=7)
 
 @pytest.mark.parametrize("version", versions(Api.METADATA))
 def test_read_metadata(version: int) -> None:
-    topic = MetadataResponse.MetadataResponseTopic
-    parts = [
-        topic.MetadataResponsePartition(
-            version=version, error_code=5 * index, partition_index=index, leader_id=3 - 4 * index, leader_epoch=8,
-            replica_nodes=[3], isr_nodes=[3], offline_replicas=[],
-        )
-        for index in (1, 0)
-    ]  # fmt: skip
-    response = MetadataResponse(
-        version=version,
-        throttle_time_ms=0,
-        brokers=[MetadataResponse.MetadataResponseBroker(version=version, node_id=3, host="h", port=9092, rack=None)],
-        cluster_id="cluster",
-        controller_id=3,
+    response = message(
+        MetadataResponse,
+        version,
         topics=[
-            topic(version=version, error_code=0, name="orders", topic_id=ID, is_internal=False, partitions=parts),
-            topic(version=version, error_code=3, name="gone", is_internal=False, partitions=[]),
+            {"name": "orders", "topic_id": ID, "partitions": [{"partition_index": 0, "leader_id": 3}]},
+            {"name": "gone", "error_code": 3},
         ],
     )
     # As Kafka's tools print it (KIP-516); version 9 has none.
@@ -275,11 +260,8 @@ def test_read_metadata(version: int) -> None:
 
 
 def coordinators(*keys: str) -> Any:
-    one = FindCoordinatorResponse.Coordinator
-    found = [
-        one(version=4, key=key, node_id=2, host="h", port=1, error_code=15, error_message="not yet") for key in keys
-    ]
-    return answered(FindCoordinatorResponse(version=4, throttle_time_ms=0, coordinators=found))
+    found = [{"key": key, "node_id": 2, "host": "h", "port": 1, "error_code": 15} for key in keys]
+    return answered(message(FindCoordinatorResponse, 4, coordinators=found))
 
 
 def test_read_find_coordinators() -> None:

@@ -26,6 +26,7 @@ from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES, REQUESTS
+from tests.unit.reference.batches import message
 from tests.unit.reference.groups import messages
 from tests.unit.reference.node import exchange
 
@@ -118,7 +119,7 @@ class GroupRig:
         kind = next(each for each in REQUESTS.values() if each.__name__ == f"{name}Request")
         handler = self._handlers[kind.API_KEY]
         assert handler.version_min <= version <= handler.version_max
-        request, context = kind(version=version, **fields), replace(self.context, version=version)
+        request, context = message(kind, version, **fields), replace(self.context, version=version)
         answer = await exchange(handler.function, request, response_class(name), version, context=context)
         decoded: dict[str, Any] = answer.to_dict()
         return decoded

@@ -8,14 +8,13 @@ import pytest
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, AclOperation, Resource
+from tests.unit.reference.batches import message
 from tests.unit.reference.cluster_node import ClusterNode, cluster_node
 from tests.unit.reference.coordinator.access import denying
 from tests.unit.reference.waiting import present
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-_Described = DescribeConfigsRequest.DescribeConfigsResource
-_Altered = IncrementalAlterConfigsRequest.AlterConfigsResource
 
 
 async def describe(
@@ -24,9 +23,9 @@ async def describe(
     version: int = 4,
 ) -> list[Any]:
     asked = [
-        _Described(resource_type=kind, resource_name=name, configuration_keys=keys) for kind, name, keys in resources
+        {"resource_type": kind, "resource_name": name, "configuration_keys": keys} for kind, name, keys in resources
     ]
-    request = DescribeConfigsRequest(resources=asked, include_synonyms=True)
+    request = message(DescribeConfigsRequest, resources=asked, include_synonyms=True)
     return list((await node.ask(request, version)).results)
 
 
@@ -39,9 +38,9 @@ async def alter(
     validate_only: bool = False,
     access: Access = FULL_ACCESS,
 ) -> tuple[int, str | None]:
-    configs = [_Altered.AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in operations]
-    resource = _Altered(resource_type=kind, resource_name=name, configs=configs)
-    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    configs = [{"name": key, "config_operation": how, "value": value} for key, how, value in operations]
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+    request = message(IncrementalAlterConfigsRequest, resources=[resource], validate_only=validate_only)
     (one,) = (await node.ask(request, version, access=access)).responses
     assert (one.resource_type, one.resource_name) == (kind, name)
     return one.error_code, one.error_message

@@ -8,6 +8,7 @@ import pytest
 from kafka.protocol.admin import UpdateFeaturesRequest
 
 from spark_2pc_sink.codes import Code
+from tests.unit.reference.batches import message
 from tests.unit.reference.cluster_node import ClusterNode, cluster_node
 
 TV = "transaction.version"
@@ -17,9 +18,8 @@ KEEPING = {"transaction.keep.prepared.enable": "true", "unstable.api.versions.en
 
 
 async def update(node: ClusterNode, *updates: tuple[str, int, int]) -> Any:
-    make = UpdateFeaturesRequest.FeatureUpdateKey
-    wanted = [make(feature=name, max_version_level=level, upgrade_type=kind) for name, level, kind in updates]
-    request = UpdateFeaturesRequest(timeout_ms=60_000, feature_updates=wanted, validate_only=False)
+    wanted = [{"feature": name, "max_version_level": level, "upgrade_type": kind} for name, level, kind in updates]
+    request = message(UpdateFeaturesRequest, timeout_ms=60_000, feature_updates=wanted, validate_only=False)
     return await node.ask(request, 2)
 
 

@@ -9,13 +9,11 @@ import pytest
 from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, AclOperation, Resource
+from tests.unit.reference.batches import message
 from tests.unit.reference.cluster_node import ClusterNode, cluster_node
 from tests.unit.reference.coordinator.access import denied, denying
 from tests.unit.reference.waiting import present
 
-_Topic = CreateTopicsRequest.CreatableTopic
-_State = DeleteTopicsRequest.DeleteTopicState
-_More = CreatePartitionsRequest.CreatePartitionsTopic
 NO_ID = uuid.UUID(int=0)
 
 
@@ -27,19 +25,19 @@ def topic(
     assigned: tuple[tuple[int, list[int]], ...] = (),
     configs: dict[str, str | None] | None = None,
 ) -> Any:
-    return _Topic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=replication,
-        assignments=[_Topic.CreatableReplicaAssignment(partition_index=at, broker_ids=on) for at, on in assigned],
-        configs=[_Topic.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
-    )
+    return {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": replication,
+        "assignments": [{"partition_index": at, "broker_ids": on} for at, on in assigned],
+        "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
+    }
 
 
 async def create(
     node: ClusterNode, *topics: Any, version: int = 7, validate_only: bool = False, access: Access = FULL_ACCESS
 ) -> list[Any]:
-    request = CreateTopicsRequest(topics=list(topics), timeout_ms=1000, validate_only=validate_only)
+    request = message(CreateTopicsRequest, topics=list(topics), timeout_ms=1000, validate_only=validate_only)
     return list((await node.ask(request, version, access=access)).topics)
 
 
@@ -47,11 +45,11 @@ async def delete(
     node: ClusterNode, *names: str, ids: tuple[uuid.UUID, ...] = (), version: int = 6, access: Access = FULL_ACCESS
 ) -> list[tuple[str | None, int]]:
     states = [
-        *(_State(name=name, topic_id=NO_ID) for name in names),
-        *(_State(name=None, topic_id=each) for each in ids),
+        *({"name": name, "topic_id": NO_ID} for name in names),
+        *({"name": None, "topic_id": each} for each in ids),
     ]
-    fields = {"topics": states} if version >= 6 else {"topic_names": list(names)}
-    response = await node.ask(DeleteTopicsRequest(timeout_ms=1000, **fields), version, access=access)
+    fields: dict[str, Any] = {"topics": states} if version >= 6 else {"topic_names": list(names)}
+    response = await node.ask(message(DeleteTopicsRequest, timeout_ms=1000, **fields), version, access=access)
     return [(each.name, each.error_code) for each in response.responses]
 
 
@@ -64,9 +62,9 @@ async def grow(
     validate_only: bool = False,
     access: Access = FULL_ACCESS,
 ) -> tuple[int, str | None]:
-    assignments = None if assigned is None else [_More.CreatePartitionsAssignment(broker_ids=on) for on in assigned]
-    topics = [_More(name=name, count=count, assignments=assignments)]
-    request = CreatePartitionsRequest(topics=topics, timeout_ms=1000, validate_only=validate_only)
+    on_brokers = None if assigned is None else [{"broker_ids": on} for on in assigned]
+    topics = [{"name": name, "count": count, "assignments": on_brokers}]
+    request = message(CreatePartitionsRequest, topics=topics, timeout_ms=1000, validate_only=validate_only)
     (one,) = (await node.ask(request, 3, access=access)).results
     return one.error_code, one.error_message
 
@@ -155,7 +153,7 @@ async def test_what_cannot_be_deleted_stays() -> None:
         assert await delete(node, ids=(a.id, a.id)) == [(None, 42)]
         assert await delete(node, "a", ids=(a.id,)) == [("a", 42)]
         assert await delete(node, ids=(NO_ID,)) == [(None, 42)]
-        request = DeleteTopicsRequest(topics=[_State(name="a", topic_id=a.id)], timeout_ms=1)
+        request = message(DeleteTopicsRequest, topics=[{"name": "a", "topic_id": a.id}], timeout_ms=1)
         assert (await node.ask(request, 6)).responses[0].error_message == (
             "You may not specify both topic name and topic id."
         )

@@ -111,3 +111,13 @@ def test_a_log_that_is_lost_leaves_the_decision_without_anything_pending(commit:
     driver.do(answered(effect, dict.fromkeys(ALL, 0)))
     assert (driver.get().pending, list(driver.effects)) == (None, [])
     assert driver.refused(end((42, 5), commit=commit)) == EndTxnReply(code)
+
+
+def test_the_record_that_closes_a_transaction_is_tried_again_while_the_log_may_recover() -> None:
+    driver, effect = decided()
+    driver.append_code = Code.NOT_ENOUGH_REPLICAS
+    driver.do(answered(effect, dict.fromkeys(ALL, 0)))
+    assert (driver.get().state, driver.get().pending) == (StateId.PREPARE_COMMIT, StateId.COMPLETE_COMMIT)
+    driver.append_code = 0
+    driver.drain()
+    assert (driver.get().state, driver.get().pending) == (StateId.COMPLETE_COMMIT, None)

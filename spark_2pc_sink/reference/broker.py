@@ -81,11 +81,10 @@ class Broker:
         )
         await self._transactions.load()
         self._groups = GroupService(store, properties, now_ms=now_ms, steady_ms=steady_ms)
-        self._groups.load()
+        store.load(properties)
         catalog.on_deleted.append(lambda topic: self._groups.forget_topic(topic.name))
         catalog.on_transaction_version.append(self._transactions.set_transaction_version)
-        self._verification = Verification(self._transactions, catalog.properties)
-        catalog.on_properties.append(self._verification.use)
+        self._verification = Verification(self._transactions, lambda: catalog.properties)
         acls = AclStore(catalog)
         self._server = SocketServer(self._dispatcher(acls), properties, access_of=access_by_acls(properties, acls))
         self._transactions.start()
@@ -98,21 +97,19 @@ class Broker:
     async def start_metrics(self, host: str, port: int, access: MetricsAccess) -> tuple[str, int]:
         # Imported on demand: the library takes longer to load than the rest of the start.
         with extra("metrics"):
-            from spark_2pc_sink.reference.metrics import metrics_server, take_snapshot  # noqa: PLC0415
+            from spark_2pc_sink.reference.metrics import BrokerMetrics, metrics_server  # noqa: PLC0415
 
-        metrics = metrics_server(
-            lambda: take_snapshot(
-                self._transactions.state,
-                self._catalog.logs(),
-                self._server.metrics,
-                self._verification.metrics,
-                transaction_max_timeout_ms=self._properties.transaction_max_timeout_ms,
-                now_ms=now_ms(),
-            ),
-            access,
+        metrics = BrokerMetrics(
+            state=lambda: self._transactions.state,
+            logs=self._catalog.logs,
+            network=self._server.metrics,
+            verification=self._verification.metrics,
+            transaction_max_timeout_ms=self._properties.transaction_max_timeout_ms,
+            now_ms=now_ms,
         )
-        address = await metrics.start(host, port)
-        self._closers.append(metrics.stop)
+        server = metrics_server(metrics, access)
+        address = await server.start(host, port)
+        self._closers.append(server.stop)
         return address
 
     async def stop(self) -> None:

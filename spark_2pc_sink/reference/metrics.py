@@ -1,4 +1,4 @@
-"""A snapshot of the reference coordinator's metrics.
+"""The reference coordinator's metrics.
 
 The two metrics that indicate a problem are from the proposals. A transaction that stays open holds back every
 read_committed reader; with two-phase commit no timeout ends it, so KIP-939 ("Metric Changes") measures how long
@@ -30,30 +30,34 @@ LATE_PADDING_MS: Final = 5 * 60 * 1000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MetricsSnapshot(Collector):
-    """All figures at one moment; ``open_time_max_ms`` is 0 without an open transaction."""
+class BrokerMetrics(Collector):
+    """All figures, as they are when they are asked for."""
 
-    transactions: Mapping[str, int]
-    open_time_max_ms: int
-    late_partitions: int
-    log_bytes: Mapping[str, int]
+    state: Callable[[], CoordinatorState]
+    logs: Callable[[], Iterable[PartitionLog]]
     network: NetworkMetrics
     verification: VerificationMetrics
+    transaction_max_timeout_ms: int
+    now_ms: Callable[[], int]
 
     def collect(self) -> Iterator[Metric]:
         network, verification = self.network, self.verification
+        state, logs, now_ms = self.state(), tuple(self.logs()), self.now_ms()
+        open_since = [each.start_ms for each in state if each.state is StateId.ONGOING]
+        late_before_ms = now_ms - self.transaction_max_timeout_ms - LATE_PADDING_MS
         yield GaugeMetricFamily(
             "kafka_active_transaction_open_time_max_ms",
             "Milliseconds that the transaction open for the longest has been open (KIP-939); 0 without one.",
-            value=self.open_time_max_ms,
+            value=max(0, now_ms - min(open_since, default=now_ms)),
         )
         yield GaugeMetricFamily(
             "kafka_partitions_with_late_transactions_count",
             "Partitions with a transaction open beyond transaction.max.timeout.ms and five minutes (KIP-664).",
-            value=self.late_partitions,
+            value=sum(_is_late(log, late_before_ms=late_before_ms) for log in logs),
         )
         states = GaugeMetricFamily("kafka_transactions", "Transactional ids by state.", labels=["state"])
-        yield _labelled(states, self.transactions)
+        counts = Counter(each.state for each in state)
+        yield _labelled(states, {each.label: counts[each] for each in StateId})
         yield SummaryMetricFamily(
             "kafka_verification_time_ms",
             "Milliseconds from a partition leader's question to the coordinator's answer (KIP-890).",
@@ -66,7 +70,10 @@ class MetricsSnapshot(Collector):
             value=verification.failures,
         )
         log_bytes = GaugeMetricFamily("kafka_log_bytes", "Bytes of a topic's segments.", labels=["topic"])
-        yield _labelled(log_bytes, dict(sorted(self.log_bytes.items())))
+        found: Counter[str] = Counter()
+        for log in logs:
+            found[log.topic] += log.size_bytes
+        yield _labelled(log_bytes, dict(sorted(found.items())))
         yield CounterMetricFamily("kafka_requests", "Requests received.", value=network.requests)
         connections = CounterMetricFamily("kafka_connections", "Connections by outcome.", labels=["outcome"])
         outcomes = ("accepted", "refused", "idle")
@@ -82,32 +89,6 @@ def _labelled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[s
     return family
 
 
-def take_snapshot(
-    state: CoordinatorState,
-    logs: Iterable[PartitionLog],
-    network: NetworkMetrics,
-    verification: VerificationMetrics,
-    *,
-    transaction_max_timeout_ms: int,
-    now_ms: int,
-) -> MetricsSnapshot:
-    open_since = [each.start_ms for each in state if each.state is StateId.ONGOING]
-    log_bytes: Counter[str] = Counter()
-    late = 0
-    for log in logs:
-        log_bytes[log.topic] += log.size_bytes
-        late += _is_late(log, late_before_ms=now_ms - transaction_max_timeout_ms - LATE_PADDING_MS)
-    counts = Counter(each.state for each in state)
-    return MetricsSnapshot(
-        transactions={each.label: counts[each] for each in StateId},
-        open_time_max_ms=max(0, now_ms - min(open_since)) if open_since else 0,
-        late_partitions=late,
-        log_bytes=log_bytes,
-        network=network,
-        verification=verification,
-    )
-
-
 def _is_late(log: PartitionLog, *, late_before_ms: int) -> bool:
     """Whether the oldest open transaction had its last record before then (ProducerStateManager.hasLateTransaction)."""
     open_now = [(each.txn_start_offset, each) for each in log.producers() if each.txn_start_offset is not None]
@@ -117,14 +98,11 @@ def _is_late(log: PartitionLog, *, late_before_ms: int) -> bool:
     return 0 < oldest.last_timestamp_ms < late_before_ms
 
 
-def render(snapshot: MetricsSnapshot) -> bytes:
+def metrics_server(metrics: BrokerMetrics, access: MetricsAccess) -> MetricsServer:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(snapshot)
-    return generate_latest(registry)
+    registry.register(metrics)
 
-
-def metrics_server(take: Callable[[], MetricsSnapshot], access: MetricsAccess) -> MetricsServer:
     async def page() -> bytes:
-        return render(take())
+        return generate_latest(registry)
 
     return MetricsServer(page, content_type=CONTENT_TYPE_LATEST, access=access)

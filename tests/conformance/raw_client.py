@@ -24,7 +24,7 @@ _RESPONSES: Final[dict[int, Any]] = {
     for module in (admin, consumer, metadata, producer, sasl)
     for name in dir(module)
     if name.endswith("Request") and name != "SaslBytesRequest"
-} | NEWER_RESPONSES
+} | {each.API_KEY: each for each in NEWER_RESPONSES}
 
 
 class HungUpError(Exception):

@@ -18,7 +18,7 @@ from spark_2pc_sink.reference.coordinator.states import AT_REST, StateId
 from tests.simulation import faults
 from tests.simulation.schedule import Profile
 from tests.unit.fakes.broker import ATTEMPTS_MAX, FakeBroker, FakeClient, FakePartition, Produced, unanswered
-from tests.unit.fakes.coordinator import BLOCK_SIZE, EFFECTS_MAX, FakeTransaction, marker_of
+from tests.unit.fakes.coordinator import BLOCK_SIZE, EFFECTS_MAX, FakeTransaction
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -184,7 +184,7 @@ class SimBroker(FakeBroker):
         effect = self.effects[0] if self.effects else None
         if not isinstance(effect, SendMarkers) or len(effect.partitions) < 2:
             return False
-        self.write_marker(marker_of(effect), effect.partitions[0])
+        self.write_marker(effect, effect.partitions[0])
         return True
 
 

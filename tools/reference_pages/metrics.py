@@ -9,7 +9,8 @@ from prometheus_client.core import Metric
 
 from spark_2pc_sink.monitoring.exporter import families
 from spark_2pc_sink.recovery.status import StatusReport
-from spark_2pc_sink.reference.metrics import MetricsSnapshot
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Settings
+from spark_2pc_sink.reference.metrics import BrokerMetrics
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 from tools.reference_pages.markdown import code, table
@@ -36,13 +37,13 @@ tell, and all series of a sink that belongs to another Kafka cluster. The label 
 
 def metrics_page() -> str:
     """The page as Markdown."""
-    at_start = MetricsSnapshot(
-        transactions={},
-        open_time_max_ms=0,
-        late_partitions=0,
-        log_bytes={},
+    at_start = BrokerMetrics(
+        state=lambda: CoordinatorState.new(Settings()),
+        logs=tuple,
         network=NetworkMetrics(),
         verification=VerificationMetrics(),
+        transaction_max_timeout_ms=0,
+        now_ms=lambda: 0,
     )
     return _PAGE.format(
         exporter=_table(families(StatusReport(sinks=()), {}, took_s=0)),

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.settings import HIDDEN, nearest
+from spark_2pc_sink.options.settings import HIDDEN, nearest, refused
 
 PLAIN: Final = "PLAIN"
 #: Supported login mechanisms, if enabled by ``sasl.enabled.mechanisms``.
@@ -161,9 +161,5 @@ class Users:
 
 
 def _bad_jaas(option: str) -> ConfigurationError:
-    return ConfigurationError(
-        option=option,
-        value=HIDDEN,
-        rule="must be one PLAIN login with a user_NAME for each user and a semicolon at the end",
-        remedy=f"pass '{PLAIN_LOGIN_MODULE} required user_NAME=\"PASSWORD\";'",
-    )
+    rule = "must be one PLAIN login with a user_NAME for each user and a semicolon at the end"
+    return refused(option, HIDDEN, rule, f"pass '{PLAIN_LOGIN_MODULE} required user_NAME=\"PASSWORD\";'")

@@ -81,7 +81,7 @@ KNOWN_ELSEWHERE: Final[dict[str, str]] = {
 
 
 #: The largest 64-bit integer: Kafka's LONG.
-_INT64_MAX: Final = 2**63 - 1
+INT64_MAX: Final = 2**63 - 1
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _DAY_MS: Final = 24 * _HOUR_MS
@@ -116,10 +116,10 @@ class BrokerProperties:
         listener_texts.DEFAULT_PROTOCOL_MAP, "the protocol of each listener, by its name"
     )
     max_connections: int = _count(INT32_MAX, "most connections at a time; further ones are refused")
-    connections_max_idle_ms: int = _ms(10 * _MINUTE_MS, "an idle connection ends after this", at_most=_INT64_MAX)
+    connections_max_idle_ms: int = _ms(10 * _MINUTE_MS, "an idle connection ends after this", at_most=INT64_MAX)
     socket_request_max_bytes: int = _bytes(104_857_600, "the longest request; a longer one ends its connection")
     queued_max_request_bytes: int = _bytes(
-        536_870_912, "memory for the requests of all connections; Kafka's default is unlimited", at_most=_INT64_MAX
+        536_870_912, "memory for the requests of all connections; Kafka's default is unlimited", at_most=INT64_MAX
     )
     socket_listen_backlog_size: int = _count(50, "most connections that wait to be accepted")
     connection_failed_authentication_delay_ms: int = _ms(
@@ -180,7 +180,7 @@ class BrokerProperties:
     offsets_topic_segment_bytes: int = _bytes(104_857_600, "size of a segment file of __consumer_offsets")
     offsets_retention_minutes: int = _count(10_080, "offsets of a group without members for this long are forgotten")
     offsets_retention_check_interval_ms: int = _ms(
-        600_000, "pause between searches for expired offsets", at_most=_INT64_MAX
+        600_000, "pause between searches for expired offsets", at_most=INT64_MAX
     )
     offset_metadata_max_bytes: int = _bytes(4096, "the longest text that may be committed with an offset", at_least=0)
     group_min_session_timeout_ms: int = _ms(6000, "the shortest session timeout of a member", at_least=0)

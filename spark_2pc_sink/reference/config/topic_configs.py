@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import INT32_MAX, setting_of, shown_name
-from spark_2pc_sink.reference.config.properties import FIXED, ROWS, BrokerProperties
+from spark_2pc_sink.reference.config.properties import FIXED, INT64_MAX, ROWS, BrokerProperties
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import LogSettings
 
@@ -25,8 +25,6 @@ _log = logging.getLogger(__name__)
 
 #: Texts that are lists to Kafka.
 _LISTS: Final = frozenset({"listeners", "advertised.listeners", "sasl.enabled.mechanisms"})
-#: The largest 64-bit integer: Kafka's LONG.
-INT64_MAX: Final = 2**63 - 1
 
 
 class Source(Enum):
@@ -72,12 +70,11 @@ class ConfigEntry:
 
 
 def property_entries(properties: BrokerProperties) -> tuple[ConfigEntry, ...]:
-    found = (property_entry(properties, name) for name in sorted((*ROWS, *FIXED)))
-    return tuple(entry for entry in found if entry is not None)
+    return tuple(property_entry(properties, name) for name in sorted((*ROWS, *FIXED)))
 
 
-def property_entry(properties: BrokerProperties, name: str) -> ConfigEntry | None:
-    """A property from the broker's start, set or not; None if the server has no property of this name."""
+def property_entry(properties: BrokerProperties, name: str) -> ConfigEntry:
+    """A property from the broker's start, set or not."""
     value: str | None
     default: str | None
     if name in ROWS:
@@ -85,11 +82,9 @@ def property_entry(properties: BrokerProperties, name: str) -> ConfigEntry | Non
         kind, doc = _kind(item), setting_of(item).why
         secret = kind is Kind.PASSWORD
         value, default = (None if secret else _shown(each) for each in (getattr(properties, item.name), item.default))
-    elif name in FIXED:
+    else:
         fixed = FIXED[name]
         kind, doc, value, default = Kind[fixed.kind], fixed.rule, fixed.value, fixed.value
-    else:
-        return None
     source = Source.STATIC_BROKER_CONFIG if name in properties.given else Source.DEFAULT_CONFIG
     synonyms: list[tuple[str, str | None, Source]] = []
     if source is not Source.DEFAULT_CONFIG:
@@ -334,8 +329,9 @@ def _entry(config: TopicConfig, own: str | None, properties: BrokerProperties) -
     synonyms: list[tuple[str, str | None, Source]] = []
     if own is not None:
         synonyms.append((config.name, own, Source.DYNAMIC_TOPIC_CONFIG))
-    if config.broker is not None:
-        broker = property_entry(properties, config.broker)
-        synonyms += [(config.broker, config.default, Source.DEFAULT_CONFIG)] if broker is None else broker.synonyms
+    if config.broker in ROWS or config.broker in FIXED:
+        synonyms += property_entry(properties, config.broker).synonyms
+    elif config.broker is not None:
+        synonyms.append((config.broker, config.default, Source.DEFAULT_CONFIG))
     _, value, source = synonyms[0] if synonyms else (config.name, config.default, Source.DEFAULT_CONFIG)
     return ConfigEntry(config.name, config.kind, value, source, tuple(synonyms), config.doc)

@@ -15,11 +15,6 @@ from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
 from spark_2pc_sink.reference.coordinator.records import FLEXIBLE_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair, TransactionMetadata
 
-#: ``transaction.state.log.num.partitions``, Kafka's default.
-STATE_PARTITION_COUNT = 50
-#: ``offsets.topic.num.partitions``, Kafka's default.
-OFFSETS_PARTITION_COUNT = 50
-
 
 class Profile(Enum):
     """Which Kafka to emulate, where released Kafka and the accepted proposals differ."""
@@ -43,7 +38,7 @@ class Settings:
     two_phase_commit_enable: bool = False
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
-    offsets_partition_count: int = OFFSETS_PARTITION_COUNT
+    offsets_partition_count: int = 50
 
     @property
     def keeps_prepared(self) -> bool:
@@ -110,7 +105,7 @@ class CoordinatorState:
 
     @classmethod
     def new(
-        cls, settings: Settings, *, partition_count: int = STATE_PARTITION_COUNT, block: ProducerIdBlock = NO_BLOCK
+        cls, settings: Settings, *, partition_count: int = 50, block: ProducerIdBlock = NO_BLOCK
     ) -> CoordinatorState:
         return cls(settings, (StatePartition(),) * partition_count, ProducerIds(block))
 

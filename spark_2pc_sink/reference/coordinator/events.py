@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Protocol
 
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
@@ -31,13 +31,15 @@ class AclOperation(Enum):
     TWO_PHASE_COMMIT = 15
 
 
-class Resource(Enum):
-    """Resource types of ACLs; the values are Kafka's ``ResourceType`` codes."""
+class Resource(IntEnum):
+    """Resource types of ACLs; the values are Kafka's ``ResourceType`` codes. No API here needs the last two."""
 
     TOPIC = 2
     GROUP = 3
     CLUSTER = 4
     TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
 
 
 #: The only resource of type CLUSTER.
@@ -193,13 +195,9 @@ class ProducerIdBlockAllocated:
 
 Event = (
     InitProducerId
-    | AddPartitionsToTxn
-    | AddOffsetsToTxn
-    | EndTxn
+    | TransactionEvent
     | ListTransactions
     | DescribeTransactions
-    | MarkersAnswered
-    | CompleteTransaction
     | AbortTimedOut
     | ExpireTransactionalId
     | ProducerIdBlockAllocated

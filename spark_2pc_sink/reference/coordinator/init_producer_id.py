@@ -8,7 +8,7 @@ producer.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, IntEnum
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TIMEOUT_NEVER_MS
@@ -51,12 +51,14 @@ class InitState(Enum):
     DECIDED = "PrepareCommit or PrepareAbort"
 
 
-class ClaimedPair(Enum):
-    NONE = "no pair given"
-    CURRENT = "e = E"
+class ClaimedPair(IntEnum):
+    """The columns of `INIT_GRID`: no pair, e = E, e = LE (the epoch before the last bump), any other epoch."""
+
+    NONE = 0
+    CURRENT = 1
     #: The answer to an earlier request may have been lost (KIP-360).
-    LAST = "e = LE, the epoch before the last bump"
-    OTHER = "any other epoch"
+    LAST = 2
+    OTHER = 3
 
 
 class InitStep(Enum):
@@ -66,8 +68,8 @@ class InitStep(Enum):
     FENCE = "abort the open transaction, answer CONCURRENT_TRANSACTIONS"
 
 
-#: State -> action for the claims NONE, CURRENT, LAST and OTHER.
-_INIT_ROWS: dict[InitState, tuple[InitStep | Code, InitStep | Code, InitStep | Code, InitStep | Code]] = {
+#: What follows, by state and claim.
+INIT_GRID: dict[InitState, tuple[InitStep | Code, InitStep | Code, InitStep | Code, InitStep | Code]] = {
     InitState.NEW: (InitStep.BUMP, InitStep.BUMP, InitStep.BUMP, InitStep.BUMP),
     InitState.AT_REST: (InitStep.BUMP, InitStep.BUMP, InitStep.SAME, Code.PRODUCER_FENCED),
     # Kafka throws IllegalStateException out of prepareIncrementProducerEpoch for the last two.
@@ -80,13 +82,6 @@ _INIT_ROWS: dict[InitState, tuple[InitStep | Code, InitStep | Code, InitStep | C
     # The epoch is not checked: a stale caller's next request is refused, once the transaction is aborted.
     InitState.ONGOING: (InitStep.FENCE, InitStep.FENCE, InitStep.FENCE, InitStep.FENCE),
     InitState.DECIDED: (Code.CONCURRENT_TRANSACTIONS,) * 4,
-}
-
-#: (state, claim) -> what follows.
-INIT_GRID: dict[tuple[InitState, ClaimedPair], InitStep | Code] = {
-    (init_state, claim): outcome
-    for init_state, outcomes in _INIT_ROWS.items()
-    for claim, outcome in zip(ClaimedPair, outcomes, strict=True)
 }
 
 
@@ -179,7 +174,7 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
             # Nothing changes, so the producer that prepared the transaction can still end it, and add to it.
             return answer(InitProducerIdReply(Code.NONE, metadata.client_pair, metadata.pair))
     own = _is_own(metadata, event.held)
-    outcome = INIT_GRID[_init_state(metadata), _claim(metadata, event)] if own else Code.PRODUCER_FENCED
+    outcome = INIT_GRID[_init_state(metadata)][_claim(metadata, event)] if own else Code.PRODUCER_FENCED
     if isinstance(outcome, Code):
         return answer(InitProducerIdReply(_code_for_version(outcome, event)))
     if outcome is InitStep.FENCE:

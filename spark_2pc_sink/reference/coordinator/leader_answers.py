@@ -7,26 +7,14 @@ some of them as fatal (KIP-890, Old Clients).
 
 from __future__ import annotations
 
-from enum import Enum
-
 from spark_2pc_sink.codes import Code
 
-#: First Produce version whose client relies on the implicit add, and bumps its epoch with every transaction.
-PRODUCE_ADD_VERSION = 12
-#: First Produce version whose client knows TRANSACTION_ABORTABLE.
-PRODUCE_ABORTABLE_VERSION = 11
-#: First TxnOffsetCommit version whose client relies on the implicit add.
-OFFSETS_ADD_VERSION = 5
-#: First TxnOffsetCommit version whose client knows TRANSACTION_ABORTABLE.
-OFFSETS_ABORTABLE_VERSION = 4
-#: First TxnOffsetCommit version whose client may be answered COORDINATOR_LOAD_IN_PROGRESS.
-_LOADING_CODE_VERSION = 2
-
-
-class Question(Enum):
-    ADD = "add the partition"
-    VERIFY = "verify that the partition is in the transaction"
-
+# First versions of Produce and TxnOffsetCommit whose client ...
+PRODUCE_ADD_VERSION = 12  # relies on the implicit add, and bumps its epoch with every transaction
+OFFSETS_ADD_VERSION = 5  # relies on the implicit add; an older client's partition is verified
+_PRODUCE_ABORTABLE_VERSION = 11  # knows TRANSACTION_ABORTABLE
+_OFFSETS_ABORTABLE_VERSION = 4  # knows TRANSACTION_ABORTABLE
+_OFFSETS_LOADING_VERSION = 2  # may be answered COORDINATOR_LOAD_IN_PROGRESS
 
 #: The coordinator is unavailable or moving: a code that every old client retries.
 _ABSENT = (
@@ -67,15 +55,11 @@ _APPEND_ERRORS: dict[int, Code] = {
 }
 
 
-def produce_question(version: int) -> Question:
-    return Question.ADD if version >= PRODUCE_ADD_VERSION else Question.VERIFY
-
-
 def produce_code(version: int, code: int) -> int:
     """The code for the producer, given the coordinator's; CONCURRENT_TRANSACTIONS only after the leader's retries."""
     if version >= PRODUCE_ADD_VERSION:
         return _PRODUCE_CODES.get(code, code)
-    codes = _PRODUCE_VERIFY_CODES if version >= PRODUCE_ABORTABLE_VERSION else _PRODUCE_OLD_CODES
+    codes = _PRODUCE_VERIFY_CODES if version >= _PRODUCE_ABORTABLE_VERSION else _PRODUCE_OLD_CODES
     return codes.get(code, code)
 
 
@@ -89,19 +73,15 @@ def produce_message(client_code: int, code: int) -> str | None:
     return None
 
 
-def offsets_question(version: int) -> Question:
-    return Question.ADD if version >= OFFSETS_ADD_VERSION else Question.VERIFY
-
-
 def offsets_code(version: int, code: int) -> int:
     """The code for the client of TxnOffsetCommit, given the coordinator's or the append's.
 
     Versions 0 and 1 lack COORDINATOR_LOAD_IN_PROGRESS and get COORDINATOR_NOT_AVAILABLE.
     """
-    codes = _OFFSETS_CODES if version >= OFFSETS_ABORTABLE_VERSION else _OFFSETS_OLD_CODES
+    codes = _OFFSETS_CODES if version >= _OFFSETS_ABORTABLE_VERSION else _OFFSETS_OLD_CODES
     translated = codes.get(code, code)
     loading = translated == Code.COORDINATOR_LOAD_IN_PROGRESS
-    return Code.COORDINATOR_NOT_AVAILABLE if loading and version < _LOADING_CODE_VERSION else translated
+    return Code.COORDINATOR_NOT_AVAILABLE if loading and version < _OFFSETS_LOADING_VERSION else translated
 
 
 def append_error(code: int) -> int:

@@ -120,8 +120,22 @@ WritingReply = InitProducerIdReply | AddPartitionsReply | AddOffsetsReply | EndT
 Reply = WritingReply | ListTransactionsReply | DescribeTransactionsReply
 
 
+@dataclass(frozen=True)
+class EndMarker:
+    """How a transaction ends, as its coordinator tells a partition leader (WriteTxnMarkers).
+
+    ``transaction_version`` is the one used by the transaction's client; 0 if the request does not say.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    transaction_version: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
-class SendMarkers:
+class SendMarkers(EndMarker):
     """Write end markers to these partitions (WriteTxnMarkers v2), AFTER the plan's records are durable.
 
     Report the answers as `MarkersAnswered`; partitions to retry are returned as a further effect. The caller chooses
@@ -129,11 +143,6 @@ class SendMarkers:
     """
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    commit: bool
-    transaction_version: int
     partitions: tuple[TopicPartition, ...]
 
 

@@ -131,7 +131,7 @@ class LogRecord:
 
     @property
     def key_bytes(self) -> bytes:
-        return encode_key(self.transactional_id)
+        return schemas.encode_key(schemas.TransactionLogKey(transactional_id=self.transactional_id))
 
     @property
     def value_bytes(self) -> bytes | None:
@@ -139,29 +139,16 @@ class LogRecord:
 
     @classmethod
     def decode(cls, partition: int, key: bytes, value: bytes | None) -> LogRecord:
-        transactional_id = decode_key(key)
-        if value is None:
-            return cls(partition=partition, transactional_id=transactional_id, value=None)
-        version = int.from_bytes(value[:2], "big", signed=True)
-        decoded = TransactionLogValue.decode(value)
-        return cls(partition=partition, transactional_id=transactional_id, value=decoded, version=version)
-
-
-def encode_key(transactional_id: str) -> bytes:
-    return schemas.encode_key(schemas.TransactionLogKey(transactional_id=transactional_id))
+        """Decode a record whose key has KEY_VERSION."""
+        named = schemas.decode(schemas.TransactionLogKey, key, version=KEY_VERSION, peer=_PEER)
+        decoded = None if value is None else TransactionLogValue.decode(value)
+        version = FLEXIBLE_VERSION if value is None else schemas.prefix_of(value, peer=_PEER)
+        return cls(partition=partition, transactional_id=named.transactional_id, value=decoded, version=version)
 
 
 def key_version(data: bytes) -> int:
     """The version of a record's key. Records with any but KEY_VERSION are skipped."""
     return schemas.prefix_of(data, peer=_PEER)
-
-
-def decode_key(data: bytes) -> str:
-    version = key_version(data)
-    if version != KEY_VERSION:
-        raise RemoteProtocolError(peer=_PEER, detail=f"TransactionLogKey v{version}")
-    transactional_id: str = schemas.decode(schemas.TransactionLogKey, data, version=0, peer=_PEER).transactional_id
-    return transactional_id
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[Any]:

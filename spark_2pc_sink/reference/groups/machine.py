@@ -43,12 +43,6 @@ SKIP_ASSIGNMENT_VERSION: Final = 9
 
 
 @dataclass(frozen=True)
-class Reply:
-    ticket: Ticket
-    answer: JoinAnswer | SyncAnswer
-
-
-@dataclass(frozen=True)
 class AssignmentStored:
     """Once the record is durable every member gets its assignment, and the group is stable."""
 
@@ -120,7 +114,7 @@ class GroupStep:
     group: Group
     properties: BrokerProperties
     now_ms: int
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[tuple[Ticket, JoinAnswer | SyncAnswer]] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
 
     def change(self, **changes: Any) -> None:
@@ -129,7 +123,7 @@ class GroupStep:
     def answer(self, ticket: Ticket | None, answer: JoinAnswer | SyncAnswer) -> None:
         """Without a ticket there is no waiting request."""
         if ticket is not None:
-            self.replies.append(Reply(ticket, answer))
+            self.replies.append((ticket, answer))
 
     def put(self, member: Member) -> None:
         self.group = self.group.with_member(member)

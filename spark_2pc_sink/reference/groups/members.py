@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Final, TypeAlias
 
 from spark_2pc_sink.codes import Code
@@ -76,7 +77,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinRequest:
-    """JoinGroup v0 to v9; v0 uses the session timeout for the rebalance too. The `Reply` has the same ticket."""
+    """JoinGroup v0 to v9; v0 uses the session timeout for the rebalance too. The reply has the same ticket."""
 
     ticket: Ticket
     version: int = 9
@@ -131,6 +132,14 @@ class SyncAnswer:
     protocol_type: str | None = None
     protocol: str | None = None
     assignment: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committer:
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
 
 
 @dataclass(frozen=True)
@@ -248,15 +257,14 @@ class Group:
                 return Code.FENCED_INSTANCE_ID
         return Code.NONE if member_id in self.members else Code.UNKNOWN_MEMBER_ID
 
-    def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool = False
-    ) -> Code:
+    def check_commit(self, committer: Committer, *, transactional: bool) -> Code:
         """Whether a member may commit offsets (``ClassicGroup.validateOffsetCommit``)."""
+        generation = committer.generation
         if generation < 0 and self.state is GroupState.EMPTY:
             # Offsets from a client that assigns its partitions itself.
             return Code.NONE
-        if generation >= 0 or member_id or instance_id is not None:
-            code = self.check_member(member_id, instance_id)
+        if generation >= 0 or committer.member_id or committer.instance_id is not None:
+            code = self.check_member(committer.member_id, committer.instance_id)
             if code is not Code.NONE:
                 return code
             if generation != self.generation:
@@ -278,18 +286,12 @@ class Group:
             return frozenset()
         if self.protocol is None:
             return None
+        # As in Kafka read as version 0, the prefix of all others.
+        read = partial(
+            decode, ConsumerProtocolSubscription, version=0, peer="a member's subscription", prefix_only=True
+        )
         try:
-            # As in Kafka read as version 0, the prefix of all others.
-            subscriptions = [
-                decode(
-                    ConsumerProtocolSubscription,
-                    member.metadata(self.protocol),
-                    version=0,
-                    peer="a member's subscription",
-                    prefix_only=True,
-                )
-                for member in self.members.values()
-            ]
+            subscriptions = [read(member.metadata(self.protocol)) for member in self.members.values()]
             return frozenset(topic for found in subscriptions for topic in found.topics)
         except RemoteProtocolError:
             # Kafka too treats metadata that is not a consumer subscription as unknown.

@@ -7,6 +7,7 @@ A tombstone is a key without a value.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -24,6 +25,26 @@ _EXPIRING_VERSION: Final = 1
 _GROUP_VERSION: Final = 3
 #: An unknown epoch or time.
 UNKNOWN: Final = -1
+#: Fields of values and members whose names differ in Kafka's schemas.
+_THEIRS: Final = {
+    "commit_ms": "commit_timestamp",
+    "expire_ms": "expire_timestamp",
+    "state_since_ms": "current_state_timestamp",
+    "instance_id": "group_instance_id",
+    "rebalance_timeout_ms": "rebalance_timeout",
+    "session_timeout_ms": "session_timeout",
+}
+_OFFSET: Final = ("offset", "leader_epoch", "metadata", "commit_ms", "expire_ms", "topic_id")
+_GROUP: Final = ("protocol_type", "generation", "protocol", "leader", "state_since_ms")
+_MEMBER: Final = ("member_id", "instance_id", "client_id", "client_host", "rebalance_timeout_ms", "session_timeout_ms")
+
+
+def _theirs(value: Any, names: Iterable[str]) -> dict[str, Any]:
+    return {_THEIRS.get(name, name): getattr(value, name) for name in names}
+
+
+def _ours(found: Any, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(found, _THEIRS.get(name, name)) for name in names}
 
 
 @dataclass(frozen=True)
@@ -33,9 +54,8 @@ class OffsetKey:
     partition: int
 
     def encode(self) -> bytes:
-        return schemas.encode_key(
-            schemas.OffsetCommitKey(group=self.group_id, topic=self.topic, partition=self.partition)
-        )
+        key = schemas.OffsetCommitKey(group=self.group_id, topic=self.topic, partition=self.partition)
+        return schemas.encode_key(key)
 
 
 @dataclass(frozen=True)
@@ -72,27 +92,12 @@ class OffsetValue:
     topic_id: UUID | None = None
 
     def encode(self) -> bytes:
-        value = schemas.OffsetCommitValue(
-            offset=self.offset,
-            leader_epoch=self.leader_epoch,
-            metadata=self.metadata,
-            commit_timestamp=self.commit_ms,
-            expire_timestamp=self.expire_ms,
-            topic_id=self.topic_id,
-        )
+        value = schemas.OffsetCommitValue(**_theirs(self, _OFFSET))
         return schemas.encode_value(value, _OFFSET_VERSION if self.expire_ms == UNKNOWN else _EXPIRING_VERSION)
 
     @classmethod
     def decode(cls, data: bytes) -> OffsetValue:
-        found = schemas.decode_value(schemas.OffsetCommitValue, data, peer=_PEER)
-        return cls(
-            offset=found.offset,
-            leader_epoch=found.leader_epoch,
-            metadata=found.metadata,
-            commit_ms=found.commit_timestamp,
-            expire_ms=found.expire_timestamp,
-            topic_id=found.topic_id,
-        )
+        return cls(**_ours(schemas.decode_value(schemas.OffsetCommitValue, data, peer=_PEER), _OFFSET))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,53 +116,23 @@ class GroupValue:
     members: tuple[Member, ...] = ()
 
     def encode(self) -> bytes:
-        return schemas.encode_value(
-            schemas.GroupMetadataValue(
-                protocol_type=self.protocol_type,
-                generation=self.generation,
-                protocol=self.protocol,
-                leader=self.leader,
-                current_state_timestamp=self.state_since_ms,
-                members=[
-                    schemas.GroupMetadataValue.MemberMetadata(
-                        member_id=member.member_id,
-                        group_instance_id=member.instance_id,
-                        client_id=member.client_id,
-                        client_host=member.client_host,
-                        rebalance_timeout=member.rebalance_timeout_ms,
-                        session_timeout=member.session_timeout_ms,
-                        subscription=member.metadata(self.protocol),
-                        assignment=member.assignment,
-                    )
-                    for member in self.members
-                ],
-            ),
-            _GROUP_VERSION,
-        )
+        kind = schemas.GroupMetadataValue.MemberMetadata
+        members = [
+            kind(subscription=each.metadata(self.protocol), assignment=each.assignment, **_theirs(each, _MEMBER))
+            for each in self.members
+        ]
+        value = schemas.GroupMetadataValue(members=members, **_theirs(self, _GROUP))
+        return schemas.encode_value(value, _GROUP_VERSION)
 
     @classmethod
     def decode(cls, data: bytes) -> GroupValue:
         found = schemas.decode_value(schemas.GroupMetadataValue, data, peer=_PEER)
-        return cls(
-            protocol_type=found.protocol_type,
-            generation=found.generation,
-            protocol=found.protocol,
-            leader=found.leader,
-            state_since_ms=found.current_state_timestamp,
-            members=tuple(_member(each, found.protocol or "") for each in found.members),
-        )
+        members = tuple(_member(each, found.protocol or "") for each in found.members)
+        return cls(members=members, **_ours(found, _GROUP))
 
 
 def _member(found: Any, protocol: str) -> Member:
-    # Version 0 had one timeout for both.
-    unknown = found.rebalance_timeout == UNKNOWN
-    return Member(
-        member_id=found.member_id,
-        instance_id=found.group_instance_id,
-        client_id=found.client_id,
-        client_host=found.client_host,
-        rebalance_timeout_ms=found.session_timeout if unknown else found.rebalance_timeout,
-        session_timeout_ms=found.session_timeout,
-        protocols=((protocol, found.subscription),),
-        assignment=found.assignment,
-    )
+    if found.rebalance_timeout == UNKNOWN:
+        found.rebalance_timeout = found.session_timeout  # version 0 had one timeout for both
+    protocols = ((protocol, found.subscription),)
+    return Member(protocols=protocols, assignment=found.assignment, **_ours(found, _MEMBER))

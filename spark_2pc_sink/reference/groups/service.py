@@ -20,7 +20,15 @@ from spark_2pc_sink.reference.coordinator.leader_answers import OFFSETS_ADD_VERS
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups import machine
 from spark_2pc_sink.reference.groups.machine import GroupStep, Store
-from spark_2pc_sink.reference.groups.members import Group, GroupState, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from spark_2pc_sink.reference.groups.members import (
+    Committer,
+    Group,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+)
 from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
@@ -33,6 +41,10 @@ _SET_MS_MIN: Final = 100
 #: The shortest sleep: deadlines are whole milliseconds.
 _SLEEP_MS_MIN: Final = 1
 _MINUTE_MS: Final = 60_000
+# First versions of OffsetCommit (of KIP-848's protocol) and TxnOffsetCommit (KIP-1319) whose clients know that a group
+# may no longer exist, and are answered GROUP_ID_NOT_FOUND.
+_GROUP_GONE_VERSION: Final = 9
+_TRANSACTION_GROUP_GONE_VERSION: Final = 6
 #: Group records store text lengths as int16. A member id is an instance id and a suffix.
 TEXT_BYTES_MAX: Final = 32_767 - 64
 
@@ -66,9 +78,6 @@ class GroupService:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     # --- life --------------------------------------------------------------------------------------------------------
-
-    def load(self) -> None:
-        self.store.load(self.properties)
 
     def start(self) -> None:
         """Start the timers; every loaded member gets a whole session."""
@@ -170,9 +179,8 @@ class GroupService:
             return Code.GROUP_ID_NOT_FOUND
         if group.state is not GroupState.EMPTY:
             return Code.NON_EMPTY_GROUP
-        code = self.store.append_tombstones(
-            group_id, (*self.store.offsets(group_id).keys_of(group_id), GroupKey(group_id))
-        )
+        keys = self.store.offsets(group_id).keys_of(group_id)
+        code = self.store.append_tombstones(group_id, (*keys, GroupKey(group_id)))
         self._arm(group_id)
         return code
 
@@ -236,8 +244,8 @@ class GroupService:
         """Apply a step; records are in the log before any other step of the group."""
         group_id = step.group.group_id
         self.store.groups[group_id] = step.group
-        for reply in step.replies:
-            _answer(reply.ticket, reply.answer)
+        for ticket, answer in step.replies:
+            _answer(ticket, answer)
         for store in step.stores:
             code = self.store.append(group_id, [(GroupKey(group_id), store.value)])
             self._background.run(self._stored(group_id, store, code))
@@ -268,14 +276,6 @@ class OffsetVerification(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Committer:
-    group_id: str
-    member_id: str = ""
-    instance_id: str | None = None
-    generation: int = -1
-
-
-@dataclass(frozen=True, kw_only=True)
 class Transaction:
     transactional_id: str
     pair: Pair
@@ -299,7 +299,6 @@ class OffsetService:
         return units <= self._groups.properties.offset_metadata_max_bytes
 
     async def commit(self, committer: Committer, offsets: Mapping[OffsetKey, OffsetValue], *, version: int) -> Code:
-        # v9 belongs to the protocol of KIP-848, whose clients know that a group may no longer exist.
         code = self._check(committer, knows_gone=version >= _GROUP_GONE_VERSION)
         if code is not Code.NONE:
             return code
@@ -307,13 +306,11 @@ class OffsetService:
         return await self._append(committer.group_id, offsets)
 
     def _check(self, committer: Committer, *, knows_gone: bool, transactional: bool = False) -> Code:
-        group, generation = self._store.groups.get(committer.group_id), committer.generation
+        group = self._store.groups.get(committer.group_id)
         if group is not None:
-            return group.check_commit(
-                committer.member_id, committer.instance_id, generation, transactional=transactional
-            )
+            return group.check_commit(committer, transactional=transactional)
         unknown = Code.GROUP_ID_NOT_FOUND if knows_gone else Code.ILLEGAL_GENERATION
-        return unknown if generation >= 0 else Code.NONE
+        return unknown if committer.generation >= 0 else Code.NONE
 
     async def _append(
         self,
@@ -396,9 +393,3 @@ class OffsetService:
         if failed is Code.NONE and there:
             failed = await self._store.durable(group_id)
         return {key: failed if key in there else code for key, code in codes.items()}
-
-
-#: First OffsetCommit version that answers GROUP_ID_NOT_FOUND.
-_GROUP_GONE_VERSION = 9
-#: First TxnOffsetCommit version that does (KIP-1319).
-_TRANSACTION_GROUP_GONE_VERSION = 6

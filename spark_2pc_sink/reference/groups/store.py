@@ -24,7 +24,6 @@ from spark_2pc_sink.reference.groups.records import UNKNOWN, GroupKey, GroupValu
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard, Writer
-from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.transactions.service import Logs
 from spark_2pc_sink.wire.batch_format import Record, end_marker
 
@@ -166,13 +165,8 @@ class GroupStore:
         log = self.log(group_id)
         if log is None:
             return Code.COORDINATOR_NOT_AVAILABLE
-        if log.high_watermark >= log.end_offset:
-            return Code.NONE
-        try:
-            await log.sync()
-        except LogFailedError:
-            return Code(append_error(Code.KAFKA_STORAGE_ERROR))
-        return Code.NONE
+        failed = await log.flush()
+        return Code.NONE if failed is None else Code(append_error(Code.KAFKA_STORAGE_ERROR))
 
     def on_marker(self, partition: int, producer_id: int, commit: bool) -> None:  # noqa: FBT001 -- GroupMarker
         """Handle an end marker in ``__consumer_offsets``: pending offsets take effect or are dropped."""

@@ -18,7 +18,7 @@ from spark_2pc_sink.reference.metadata.acls import (
     AclStore,
     PatternCode,
     PermissionCode,
-    ResourceCode,
+    codes_of,
     refusal_of,
 )
 from spark_2pc_sink.reference.protocol.api import RefusedError, RequestContext, serves
@@ -39,10 +39,9 @@ class AclHandlers:
     async def describe_acls(self, context: RequestContext, request: Any) -> Any:
         """The rules that match a filter, by resource; requires DESCRIBE on the cluster."""
         wanted = _read(AclFilter, request, _FILTER)
-        try:
-            store = self._allowed(context, AclOperation.DESCRIBE)
-        except RefusedError as error:
-            return DescribeAclsResponse(error_code=error.code, error_message=error.message)
+        store = self._allowed(context, AclOperation.DESCRIBE)
+        if isinstance(store, RefusedError):
+            return DescribeAclsResponse(error_code=store.code, error_message=store.message)
         found = groupby(
             sorted(filter(wanted.matches, store.acls)), key=lambda acl: (acl.resource, acl.pattern, acl.name)
         )
@@ -69,10 +68,9 @@ class AclHandlers:
     @serves(Api.CREATE_ACLS, 1, 3)
     async def create_acls(self, context: RequestContext, request: Any) -> Any:
         acls = [_read(Acl, creation, _CREATION) for creation in request.creations]
-        try:
-            store = self._allowed(context, AclOperation.ALTER)
-        except RefusedError as error:
-            denied = _Created(error_code=error.code, error_message=error.message)
+        store = self._allowed(context, AclOperation.ALTER)
+        if isinstance(store, RefusedError):
+            denied = _Created(error_code=store.code, error_message=store.message)
             return CreateAclsResponse(results=[denied for _ in acls])
         refusals = [refusal_of(acl) for acl in acls]
         await store.add(acl for acl, refusal in zip(acls, refusals, strict=True) if refusal is None)
@@ -82,10 +80,9 @@ class AclHandlers:
     @serves(Api.DELETE_ACLS, 1, 3)
     async def delete_acls(self, context: RequestContext, request: Any) -> Any:
         wanted = [_read(AclFilter, each, _FILTER) for each in request.filters]
-        try:
-            store = self._allowed(context, AclOperation.ALTER)
-        except RefusedError as error:
-            denied = _Deleted(error_code=error.code, error_message=error.message)
+        store = self._allowed(context, AclOperation.ALTER)
+        if isinstance(store, RefusedError):
+            denied = _Deleted(error_code=store.code, error_message=store.message)
             return DeleteAclsResponse(filter_results=[denied for _ in wanted])
         found = [tuple(filter(each.matches, store.acls)) for each in wanted]
         await store.remove(acl for matching in found for acl in matching)
@@ -98,12 +95,12 @@ class AclHandlers:
             results.append(_Deleted(error_code=code, error_message=text, matching_acls=removed))
         return DeleteAclsResponse(filter_results=results)
 
-    def _allowed(self, context: RequestContext, operation: AclOperation) -> AclStore:
-        """The rules. As in Kafka, permissions are checked before the error that there is no authorizer."""
+    def _allowed(self, context: RequestContext, operation: AclOperation) -> AclStore | RefusedError:
+        """The rules, or a refusal; as in Kafka, permissions come before the error that there is no authorizer."""
         if self._store is None:
-            raise RefusedError(Code.SECURITY_DISABLED, "No Authorizer is configured.")
+            return RefusedError(Code.SECURITY_DISABLED, "No Authorizer is configured.")
         if not context.access.allows(operation, Resource.CLUSTER, CLUSTER_NAME):
-            raise RefusedError(Code.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+            return RefusedError(Code.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
         return self._store
 
 
@@ -126,7 +123,7 @@ _Asked = TypeVar("_Asked", Acl, AclFilter)
 def _read(kind: type[_Asked], asked: Any, names: Mapping[str, str]) -> _Asked:
     """As in Kafka, a request with the code UNKNOWN (0) ends its connection: real clients never send it."""
     found = kind(**{ours: getattr(asked, theirs) for theirs, ours in names.items()})
-    if 0 in found.codes:
+    if 0 in codes_of(found):
         raise RemoteProtocolError(peer="the client", detail=f"an ACL with the code UNKNOWN: {found}")
     return found
 
@@ -135,6 +132,6 @@ def _unknown(wanted: AclFilter) -> str | None:
     """Kafka's error for a deletion filter with an unknown code; such a filter matches no rule."""
     if wanted.operation > OPERATION_CODES[-1] or wanted.permission > max(PermissionCode):
         return "Unknown entryFilter."
-    if wanted.resource > max(ResourceCode) or wanted.pattern > max(PatternCode):
+    if wanted.resource > max(Resource) or wanted.pattern > max(PatternCode):
         return "Unknown patternFilter."
     return None

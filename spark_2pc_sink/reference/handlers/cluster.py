@@ -25,10 +25,8 @@ _Topic: Final = MetadataResponse.MetadataResponseTopic
 _Partition: Final = _Topic.MetadataResponsePartition
 _Coordinator: Final = FindCoordinatorResponse.Coordinator
 
-#: The first version of Metadata that may identify topics by id.
-_METADATA_IDS_VERSION: Final = 12
-#: The first version of FindCoordinator with several keys and share groups.
-_COORDINATORS_VERSION: Final = 4
+_METADATA_IDS_VERSION: Final = 12  # the first version of Metadata that may identify topics by id
+_COORDINATORS_VERSION: Final = 4  # the first version of FindCoordinator with several keys and share groups
 #: Most partitions that one Metadata request creates: each is a directory, and the request waits for all of them.
 AUTO_CREATED_PARTITIONS_MAX: Final = 1000
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2

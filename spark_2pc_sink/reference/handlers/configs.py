@@ -83,7 +83,8 @@ class ConfigHandlers:
                 raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, "")
             return [(entry, False) for entry in topic_entries(topic.configs, self._catalog.properties, wanted)]
         if resource.resource_type != _BROKER:
-            raise _unsupported(resource.resource_type)
+            text = f"The server has no configs of {_OTHER_TYPES[resource.resource_type]}."
+            raise RefusedError(Code.INVALID_REQUEST, text)
         return self._broker_entries(name, wanted)
 
     def _broker_entries(self, name: str, wanted: Callable[[str], bool]) -> list[tuple[ConfigEntry, bool]]:
@@ -204,18 +205,18 @@ def _altered_configs(now: Mapping[str, str], operations: Iterable[Any], defaults
 
 def _check_form(resource: Any, *, count: int) -> None:
     """Refuse errors in the request that do not depend on its resources."""
-    if count > 1:
-        raise RefusedError(Code.INVALID_REQUEST, "Each resource must appear at most once.")
-    names = [config.name for config in resource.configs]
-    if len(set(names)) < len(names):
-        raise RefusedError(Code.INVALID_REQUEST, "Error due to duplicate config keys")
+    names, kind = [config.name for config in resource.configs], resource.resource_type
     nothing = [each.name for each in resource.configs if each.config_operation != _DELETE and each.value is None]
-    if nothing:
-        raise RefusedError(Code.INVALID_REQUEST, f"Null value not supported for : {', '.join(nothing)}")
-    if resource.resource_type in _OTHER_TYPES:
-        raise _unsupported(resource.resource_type)
-    if resource.resource_type not in {_TOPIC, _BROKER}:
-        raise RefusedError(Code.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+    faults = (
+        (count > 1, "Each resource must appear at most once."),
+        (len(set(names)) < len(names), "Error due to duplicate config keys"),
+        (nothing, f"Null value not supported for : {', '.join(nothing)}"),
+        (kind in _OTHER_TYPES, f"The server has no configs of {_OTHER_TYPES.get(kind)}."),
+        (kind not in {_TOPIC, _BROKER}, f"Unknown resource type {kind}"),
+    )
+    for found, text in faults:
+        if found:
+            raise RefusedError(Code.INVALID_REQUEST, text)
     if any(config.config_operation not in {_SET, _DELETE, _APPEND, _SUBTRACT} for config in resource.configs):
         raise RefusedError(Code.UNKNOWN_SERVER_ERROR)  # Kafka has a null pointer error here
 
@@ -226,10 +227,6 @@ def _check_access(access: Access, operation: AclOperation, resource: Any) -> Non
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
     elif not access.allows(operation, Resource.CLUSTER, CLUSTER_NAME):
         raise RefusedError(Code.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
-
-
-def _unsupported(resource_type: int) -> RefusedError:
-    return RefusedError(Code.INVALID_REQUEST, f"The server has no configs of {_OTHER_TYPES[resource_type]}.")
 
 
 def _config(entry: ConfigEntry, request: Any, *, read_only: bool) -> Any:

@@ -30,17 +30,13 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 _NEEDS_TYPE: Final = (
     "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade."
 )
-#: First version of UpdateFeatures with an upgrade type. Kafka ignores version 0's field in its place.
-_UPGRADE_TYPE_VERSION: Final = 1
-#: First version of UpdateFeatures without a result for each feature.
-_ONE_RESULT_VERSION: Final = 2
-#: First version of ApiVersions with the client's expected cluster and node (KIP-1242).
-_EXPECTED_NODE_VERSION: Final = 5
+# First versions of an API in which ...
+_UPGRADE_TYPE_VERSION: Final = 1  # UpdateFeatures has an upgrade type; Kafka ignores version 0's field in its place
+_ONE_RESULT_VERSION: Final = 2  # UpdateFeatures is answered without a result for each feature
+_SOFTWARE_NAME_VERSION: Final = 3  # ApiVersions has the client's name, whose form is checked, and features
+_LEVEL_ZERO_VERSION: Final = 4  # clients of ApiVersions accept a feature that begins at level 0 (KIP-1022)
+_EXPECTED_NODE_VERSION: Final = 5  # ApiVersions has the client's expected cluster and node (KIP-1242)
 _NO_NODE: Final = -1
-#: First version of ApiVersions with the client's name, whose form is checked, and with features.
-_SOFTWARE_NAME_VERSION: Final = 3
-#: First version of ApiVersions whose clients accept a feature that begins at level 0 (KIP-1022).
-_LEVEL_ZERO_VERSION: Final = 4
 #: ``ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN``.
 _SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 #: Lower versions are listed but refused: older librdkafkas take their absence for a broker without
@@ -93,6 +89,8 @@ class FeatureHandlers:
         properties = self._catalog.properties
         supported = supported_levels(properties)
         lowest, highest = supported.get(name, (0, 0))
+        # A setting must not lose its effect while the node runs; without effect it is refused at the start too.
+        keeps = properties.transaction_keep_prepared_enable and name == TRANSACTION_VERSION and level < highest
         keeping = f"transaction.keep.prepared.enable needs level {highest}"
         known_type = upgrade_type in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}
         faults = (
@@ -104,11 +102,7 @@ class FeatureHandlers:
             (level < now and upgrade_type == _UPGRADE, _NEEDS_TYPE),
             (level > now and upgrade_type != _UPGRADE, "Can't downgrade to a newer version."),
             (level != now and name != TRANSACTION_VERSION, f"The reference coordinator supports only {now}."),
-            # A setting must not lose its effect while the node runs; without effect it is refused at the start too.
-            (
-                properties.transaction_keep_prepared_enable and name == TRANSACTION_VERSION and level < highest,
-                f"{keeping}: restart the node without that setting first.",
-            ),
+            (keeps, f"{keeping}: restart the node without that setting first."),
         )
         return next((text for found, text in faults if found), None)
 

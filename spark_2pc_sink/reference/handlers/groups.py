@@ -31,16 +31,12 @@ _DescribedMember: Final = _DescribedGroup.DescribedGroupMember
 _ListedGroup: Final = ListGroupsResponse.ListedGroup
 _DeletedGroup: Final = DeleteGroupsResponse.DeletableGroupResult
 
-#: JoinGroup v0 uses one timeout for session and rebalance.
-_REBALANCE_TIMEOUT_VERSION: Final = 1
-#: First version of JoinGroup whose answer may omit the protocol.
-_NO_PROTOCOL_VERSION: Final = 7
-#: First version of SyncGroup that must state the client's expected group protocol (KIP-559).
-_SYNC_PROTOCOL_VERSION: Final = 5
-#: First version of LeaveGroup for several members.
-_LEAVE_BATCH_VERSION: Final = 3
-#: First version of DescribeGroups that reports a nonexistent group (KIP-1043).
-_GROUP_NOT_FOUND_VERSION: Final = 6
+# First versions of an API in which ...
+_REBALANCE_TIMEOUT_VERSION: Final = 1  # JoinGroup has a timeout for the rebalance besides that of the session
+_NO_PROTOCOL_VERSION: Final = 7  # JoinGroup's answer may omit the protocol
+_SYNC_PROTOCOL_VERSION: Final = 5  # SyncGroup must state the client's expected group protocol (KIP-559)
+_LEAVE_BATCH_VERSION: Final = 3  # LeaveGroup has several members
+_GROUP_NOT_FOUND_VERSION: Final = 6  # DescribeGroups reports a nonexistent group (KIP-1043)
 #: Supported group types, in the lower case of the filter's comparison.
 _GROUP_TYPE: Final = "classic"
 

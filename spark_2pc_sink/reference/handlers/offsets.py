@@ -13,8 +13,9 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import offsets_code
 from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.groups.members import Committer
 from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetValue
-from spark_2pc_sink.reference.groups.service import Committer, FetchedOffset, OffsetService, Transaction
+from spark_2pc_sink.reference.groups.service import FetchedOffset, OffsetService, Transaction
 from spark_2pc_sink.reference.handlers.groups import may_read
 from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, find_topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
@@ -33,14 +34,11 @@ _FetchGroup: Final = OffsetFetchResponse.OffsetFetchResponseGroup
 _GroupTopic: Final = _FetchGroup.OffsetFetchResponseTopics
 _GroupPartition: Final = _GroupTopic.OffsetFetchResponsePartitions
 
-#: First version of OffsetCommit and OffsetFetch that identifies topics by id.
-_TOPIC_ID_VERSION: Final = 10
-#: First version of TxnOffsetCommit that does (KIP-1319).
-_TXN_TOPIC_ID_VERSION: Final = 6
-#: First version of OffsetFetch for several groups.
-_GROUPS_VERSION: Final = 8
-#: First version of OffsetFetch with a code for the whole request.
-_FETCH_CODE_VERSION: Final = 2
+# First versions of an API in which ...
+_TOPIC_ID_VERSION: Final = 10  # OffsetCommit and OffsetFetch identify topics by id
+_TXN_TOPIC_ID_VERSION: Final = 6  # TxnOffsetCommit does (KIP-1319)
+_GROUPS_VERSION: Final = 8  # OffsetFetch has several groups
+_FETCH_CODE_VERSION: Final = 2  # OffsetFetch has a code for the whole request
 _NO_OFFSET: Final = -1
 #: Name and id of a topic, its code, and the partitions to fetch.
 _FetchTarget: TypeAlias = tuple[str, UUID | None, Code, list[int]]
@@ -161,13 +159,8 @@ class GroupOffsetHandlers:
             return OffsetFetchResponse(groups=groups)
         code, topics = await self._fetch_group(context, request.group_id, request.topics, require_stable=stable)
         if code and context.version < _FETCH_CODE_VERSION:
-            topics = [
-                _FetchTopic(
-                    name=topic.name,
-                    partitions=[_fetched_partition(_FetchPartition, at, code, None) for at in topic.partition_indexes],
-                )
-                for topic in request.topics
-            ]
+            asked = ((each.name, None, code, list(each.partition_indexes)) for each in request.topics)
+            topics = [_fetched(request.group_id, each, {}, context.version) for each in asked]
         return OffsetFetchResponse(topics=topics, error_code=code)
 
     async def _fetch_group(
@@ -246,17 +239,15 @@ def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, Fetch
         if value is not None and value.topic_id and topic_id and value.topic_id != topic_id:
             # Committed for a deleted topic of the same name.
             value = None
-        partitions.append(_fetched_partition(kind, index, row_code, value))
+        partitions.append(
+            kind(
+                partition_index=index,
+                committed_offset=_NO_OFFSET if value is None else value.offset,
+                committed_leader_epoch=UNKNOWN if value is None else value.leader_epoch,
+                metadata="" if value is None else value.metadata,
+                error_code=row_code,
+            )
+        )
     if version >= _GROUPS_VERSION:
         return _GroupTopic(name=name, topic_id=topic_id, partitions=partitions)
     return _FetchTopic(name=name, partitions=partitions)
-
-
-def _fetched_partition(kind: Any, index: int, code: Code, value: OffsetValue | None) -> Any:
-    return kind(
-        partition_index=index,
-        committed_offset=_NO_OFFSET if value is None else value.offset,
-        committed_leader_epoch=UNKNOWN if value is None else value.leader_epoch,
-        metadata="" if value is None else value.metadata,
-        error_code=code,
-    )

@@ -186,8 +186,7 @@ class PartitionHandlers:
                 if isinstance(log, Code):
                     row.error_code = log
                 else:
-                    end = log.offset_for_epoch(wanted.leader_epoch)
-                    row.leader_epoch, row.end_offset = end.epoch, end.end_offset
+                    row.leader_epoch, row.end_offset = log.offset_for_epoch(wanted.leader_epoch)
                 rows.append(row)
             topics.append(_EpochTopic(topic=topic.topic, partitions=rows))
         return OffsetForLeaderEpochResponse(topics=topics)

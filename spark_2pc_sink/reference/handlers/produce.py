@@ -90,10 +90,8 @@ def explain(
     return ProduceRefusal(Code.INVALID_RECORD, message, named)
 
 
-#: First version that identifies topics by id.
-_TOPIC_ID_VERSION: Final = 13
-#: First version whose client may compress with zstd (KIP-110).
-_ZSTD_VERSION: Final = 7
+_TOPIC_ID_VERSION: Final = 13  # the first version that identifies topics by id
+_ZSTD_VERSION: Final = 7  # the first version whose client may compress with zstd (KIP-110)
 _ZSTD: Final = 4
 #: Valid acks values; any but 0 waits for the disk, whether 1 or -1.
 _ACKS: Final = frozenset({-1, 0, 1})

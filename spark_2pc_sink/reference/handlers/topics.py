@@ -201,19 +201,13 @@ class TopicHandlers:
         for topic in request.topics:
             if counts[topic.name] == 1:
                 try:
-                    self._check_growth(context.access, topic)
-                    if (
-                        not request.validate_only
-                        and await self._catalog.add_partitions(topic.name, topic.count) is None
-                    ):
-                        # Another request came first: it deleted the topic, or gave it as many.
-                        _check_count(self._catalog.topic(topic.name), topic.count)
+                    await self._grow(context.access, topic, validate_only=request.validate_only)
                     results.append(_Grown(name=topic.name))
                 except RefusedError as error:
                     results.append(_refused(_Grown, error, name=topic.name))
         return CreatePartitionsResponse(results=results)
 
-    def _check_growth(self, access: Access, asked: Any) -> None:
+    async def _grow(self, access: Access, asked: Any, *, validate_only: bool) -> None:
         if not access.allows(AclOperation.ALTER, Resource.TOPIC, asked.name):
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
         topic = _check_count(self._catalog.topic(asked.name), asked.count)
@@ -228,6 +222,9 @@ class TopicHandlers:
             raise RefusedError(Code.POLICY_VIOLATION, text)
         for each in asked.assignments or ():
             self._check_replicas(each.broker_ids)
+        if not validate_only and await self._catalog.add_partitions(asked.name, asked.count) is None:
+            # Another request came first: it deleted the topic, or gave it as many.
+            _check_count(self._catalog.topic(asked.name), asked.count)
 
 
 def _exists(name: str) -> RefusedError:

@@ -18,7 +18,6 @@ from spark_2pc_sink.reference.coordinator import events, plans
 from spark_2pc_sink.reference.coordinator.add_partitions import BATCH_VERSION, batch_allowed
 from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, by_topic
 from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
-from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService
 from spark_2pc_sink.wire.api_versions import Api
@@ -159,7 +158,7 @@ class TransactionHandlers:
         partitions = [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
         if not allowed:
             return dict.fromkeys(partitions, Code.CLUSTER_AUTHORIZATION_FAILED)
-        read = EndMarker(
+        read = plans.EndMarker(
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
             commit=marker.transaction_result,

@@ -21,10 +21,9 @@ from spark_2pc_sink.errors import RemoteProtocolError
 
 TRANSACTION_STATE: Final = "__transaction_state"
 GROUP_OFFSETS: Final = "__consumer_offsets"
-#: The reference broker has no share coordinator, but reserves the name of its topic, as Kafka does.
-SHARE_GROUP_STATE: Final = "__share_group_state"
-#: Topics that clients may read but must not produce to or add to a transaction (``Topic.INTERNAL_TOPICS``).
-INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS, SHARE_GROUP_STATE})
+#: Topics that clients may read but must not produce to or add to a transaction (``Topic.INTERNAL_TOPICS``). As in Kafka
+#: the last name is reserved without a share coordinator.
+INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS, "__share_group_state"})
 
 #: A string outside of flexible versions has an int16 length.
 STRING_BYTES_MAX: Final = 32767

@@ -15,20 +15,12 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.log.producer_state import NO_TIMESTAMP
+from spark_2pc_sink.reference.log.producer_state import NO_EPOCH, NO_TIMESTAMP
 from spark_2pc_sink.reference.storage.batches import decode_records
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.wire.batch_format import BatchHeader, Buffer, Record
 
-NO_EPOCH: Final = -1
-
-
-@dataclass(frozen=True)
-class EpochEnd:
-    """An epoch and the offset after its last record; -1 and -1 if unknown."""
-
-    epoch: int
-    end_offset: int
+NO_OFFSET: Final = -1
 
 
 class LeaderEpochs:
@@ -60,18 +52,15 @@ class LeaderEpochs:
         position = bisect_right(self._starts, offset)
         return self._epochs[position - 1] if position else NO_EPOCH
 
-    def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """The end of the largest epoch not later than ``epoch``."""
+    def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest epoch not later than ``epoch``, and the offset after its last record; -1 and -1 if unknown."""
         if epoch < 0 or epoch > self.latest:
-            return EpochEnd(NO_EPOCH, NO_OFFSET)
+            return NO_EPOCH, NO_OFFSET
         if epoch == self.latest:
-            return EpochEnd(epoch, log_end_offset)
+            return epoch, log_end_offset
         later = bisect_right(self._epochs, epoch)
         floor = self._epochs[later - 1] if later else epoch
-        return EpochEnd(floor, self._starts[later])
-
-
-NO_OFFSET: Final = -1
+        return floor, self._starts[later]
 
 
 class Isolation(IntEnum):
@@ -117,8 +106,6 @@ class Appended:
     code: Code
     base_offset: int = NO_OFFSET
     log_append_time_ms: int = NO_TIMESTAMP
-    log_start_offset: int = NO_OFFSET
-    duplicate: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The leader of one partition: what may be appended, what is durable, and what a reader may see.
 
-Everything runs on one event loop. An append is in the log when the call returns, and durable after `sync`; the high
+Everything runs on one event loop. An append is in the log when the call returns, and durable after `flush`; the high
 watermark is the durable end, so that readers never see records that a crash could take back. A caller must not answer
-its client before `sync`.
+its client before `flush` is done.
 
 The rules are those of Kafka 4.4.0's ``UnifiedLog`` and ``LocalLog``. There is no retention and no compaction; records
 deleted by DeleteRecords become unreadable, and their bytes are removed with the topic.
@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.log.log_values import (
     NOT_FOUND,
     Appended,
-    EpochEnd,
     FetchedData,
     FoundOffset,
     Isolation,
@@ -36,7 +36,6 @@ from spark_2pc_sink.reference.log.producer_state import (
     NO_TIMESTAMP,
     AbortedIndex,
     EndedTransaction,
-    EndMarker,
     ProducerEntry,
     ProducerStamp,
     ProducerStates,
@@ -220,10 +219,10 @@ class PartitionLog:
         guard: VerificationGuard | None = None,
         lacks_keys: bool = False,
     ) -> Appended:
-        """Append a client's batch. Durable after `sync`; nothing is written unless the code is NONE.
+        """Append a client's batch. Durable after `flush`; nothing is written unless the code is NONE.
 
         ``records`` are exactly the bytes that ``storage.batches.inspect`` returned ``header`` for, and are not kept;
-        ``guard`` is from `start_verification`. `sync` is required before the answer to a duplicate too.
+        ``guard`` is from `start_verification`. `flush` is required before the answer to a duplicate too.
         """
         code = self._refusal(header, now_ms)
         if code is Code.NONE and lacks_keys:
@@ -233,7 +232,7 @@ class PartitionLog:
         if header.has_producer:
             repeated = self._state.producers.duplicate(header)
             if repeated is not None:
-                return self._appended(repeated.first_offset, repeated.timestamp_ms, duplicate=True)
+                return Appended(Code.NONE, repeated.first_offset, repeated.timestamp_ms)
             code = self._state.producers.check_batch(header, guard)
             if code is not Code.NONE:
                 return Appended(code)
@@ -266,37 +265,25 @@ class PartitionLog:
         return self._write_batch(self._stamped(batch, header, now_ms), NO_TIMESTAMP)
 
     def append_marker(self, marker: EndMarker, *, now_ms: int) -> Code:
-        """Append the end marker of a transaction. Durable after `sync`; nothing is written unless the code is NONE.
+        """Append the end marker of a transaction. Durable after `flush`; nothing is written unless the code is NONE.
 
         As in Kafka, a marker for an unknown producer or transaction is also written.
         """
         code = self._state.producers.check_marker(marker)
         if code is not Code.NONE:
             return code
-        batch = build_marker(
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            commit=marker.commit,
-            coordinator_epoch=marker.coordinator_epoch,
-            timestamp_ms=now_ms,
-        )
+        batch = build_marker(marker, timestamp_ms=now_ms)
         stamped = self._stamped(batch, read_header(batch), now_ms)
         if not self._written(stamped):
             return Code.KAFKA_STORAGE_ERROR
         self._state.marker_written(stamped.header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
         return Code.NONE
 
-    async def sync(self) -> None:
-        """Wait until everything appended before this call is durable and visible. Many callers share one fdatasync.
-
-        After a LogFailedError pending writes are in doubt, and the log takes no more.
-        """
-        failure = await self.flush()
-        if failure is not None:
-            raise failure
-
     def flush(self) -> Synced:
-        """Start what `sync` waits for, for a client that does not wait (acks=0 or 1); the result is a failure."""
+        """Done when everything appended before this call is durable and visible. Many callers share one fdatasync.
+
+        The result is a failure, or None. After a failure pending writes are in doubt, and the log takes no more.
+        """
         return self._sync.request()
 
     def delete_before(self, offset: int) -> None:
@@ -324,9 +311,8 @@ class PartitionLog:
         data = b""
         aborted: tuple[tuple[int, int], ...] | None = () if committed else None
         if offset < limit:
-            found = self._log.read(offset, max_bytes=max_bytes, min_one=min_one, limit_offset=limit)
-            data = found.data
-            aborted = self._state.aborted.between(offset, found.upper_offset) if committed else None
+            data, upper_offset = self._log.read(offset, max_bytes=max_bytes, min_one=min_one, limit_offset=limit)
+            aborted = self._state.aborted.between(offset, upper_offset) if committed else None
         return FetchedData(data, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
 
     def limit(self, isolation: Isolation) -> int:
@@ -379,7 +365,7 @@ class PartitionLog:
         largest_ms = max(self._log.max_timestamp_from(self.log_start_offset), await self._cut_batch_timestamp_ms())
         return NOT_FOUND if largest_ms < 0 else await self.offset_for_timestamp(largest_ms, isolation)
 
-    def offset_for_epoch(self, epoch: int) -> EpochEnd:
+    def offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         return self._state.epochs.end_of(epoch, self._log.end_offset)
 
     def producers(self) -> Iterator[ProducerEntry]:
@@ -388,7 +374,7 @@ class PartitionLog:
     def close(self) -> None:
         """Take no more records and wake waiting readers; files are closed when a running fdatasync is over.
 
-        Does not flush: call `sync` first. A second call does nothing.
+        Does not flush. A second call does nothing.
         """
         self._sync.close()
         self._wake()
@@ -401,10 +387,8 @@ class PartitionLog:
             return Code.MESSAGE_TOO_LARGE
         if header.size_bytes > self.settings.segment_bytes:
             return Code.RECORD_LIST_TOO_LARGE
-        if (
-            not self.settings.log_append_time
-            and header.max_timestamp_ms > now_ms + self.settings.timestamp_after_max_ms
-        ):
+        latest_ms = now_ms + self.settings.timestamp_after_max_ms
+        if not self.settings.log_append_time and header.max_timestamp_ms > latest_ms:
             return Code.INVALID_TIMESTAMP
         return Code.NONE
 
@@ -422,10 +406,7 @@ class PartitionLog:
             return Appended(Code.KAFKA_STORAGE_ERROR)
         if stamped.header.has_producer:
             self._state.producers.batch_written(stamped.header)
-        return self._appended(stamped.header.base_offset, log_append_time_ms)
-
-    def _appended(self, base_offset: int, log_append_time_ms: int, *, duplicate: bool = False) -> Appended:
-        return Appended(Code.NONE, base_offset, log_append_time_ms, self.log_start_offset, duplicate=duplicate)
+        return Appended(Code.NONE, stamped.header.base_offset, log_append_time_ms)
 
     def _written(self, stamped: Stamped) -> bool:
         """False if the disk refused; the log is then unchanged."""

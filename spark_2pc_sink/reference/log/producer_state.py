@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT
+from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.wire.batch_format import NO_SEQUENCE, BatchHeader, next_sequence
 
 
@@ -121,20 +122,6 @@ class ProducerEntry:
         )
 
 
-@dataclass(frozen=True)
-class EndMarker:
-    """How a transaction ends, as its coordinator tells a partition leader (WriteTxnMarkers).
-
-    ``transaction_version`` is the one used by the transaction's client; 0 if the request does not say.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    commit: bool
-    coordinator_epoch: int
-    transaction_version: int = 0
-
-
 class ProducerStamp(Protocol):
     """The producer of a write: a `BatchHeader`, or a `Writer`."""
 
@@ -175,8 +162,8 @@ class ProducerStates:
         # First offset of each open transaction to its producer id. Offsets only grow, so the first entry is smallest.
         self._open: dict[int, int] = {}
 
-    def entry(self, producer_id: int) -> ProducerEntry | None:
-        return self._entries.get(producer_id)
+    def entry(self, producer_id: int) -> ProducerEntry:
+        return self._entries.get(producer_id) or ProducerEntry(producer_id)
 
     def entries(self) -> Iterator[ProducerEntry]:
         return iter(tuple(self._entries.values()))
@@ -219,7 +206,7 @@ class ProducerStates:
 
         Broker records have no sequence numbers: they are not ``sequenced``.
         """
-        entry = self._entries.get(header.producer_id) or ProducerEntry(header.producer_id)
+        entry = self.entry(header.producer_id)
         epoch = header.producer_epoch
         # Both of Kafka's checks begin with the epoch: a fenced producer is told so, whatever its guard.
         if epoch < entry.epoch:
@@ -235,22 +222,17 @@ class ProducerStates:
         return Code.NONE
 
     def check_marker(self, marker: EndMarker) -> Code:
-        entry = self._entries.get(marker.producer_id) or ProducerEntry(marker.producer_id)
-        if self._stale_marker(entry, marker):
+        entry = self.entry(marker.producer_id)
+        stale = marker.producer_epoch < entry.epoch
+        if marker.transaction_version >= EPOCH_BUMP_VERSION and marker.producer_epoch == entry.epoch:
+            # KIP-890: it carries the epoch of the transaction + 1, so this is a retry. It is accepted if there is
+            # nothing to end, and at the last epoch, which cannot be bumped.
+            stale = entry.txn_start_offset is not None and marker.producer_epoch != EPOCH_LIMIT
+        if stale:
             return Code.INVALID_PRODUCER_EPOCH
         if entry.coordinator_epoch > marker.coordinator_epoch:
             return Code.TRANSACTION_COORDINATOR_FENCED
         return Code.NONE
-
-    @staticmethod
-    def _stale_marker(entry: ProducerEntry, marker: EndMarker) -> bool:
-        """KIP-890: a marker of transaction.version 2 carries the transaction's epoch + 1, so an equal one is a retry.
-
-        It is accepted if there is nothing to end, and at the last epoch, which cannot be bumped.
-        """
-        if marker.transaction_version < EPOCH_BUMP_VERSION or marker.producer_epoch != entry.epoch:
-            return marker.producer_epoch < entry.epoch
-        return entry.txn_start_offset is not None and marker.producer_epoch != EPOCH_LIMIT
 
     def _in_sequence(self, entry: ProducerEntry, header: BatchHeader) -> bool:
         first, asked = header.base_sequence, self._verifying.get(header.producer_id)
@@ -269,7 +251,7 @@ class ProducerStates:
     # --- effects ------------------------------------------------------------------------------------------------------
 
     def batch_written(self, header: BatchHeader) -> None:
-        before = self._entries.get(header.producer_id) or ProducerEntry(header.producer_id)
+        before = self.entry(header.producer_id)
         after = before.written(header)
         self._entries[header.producer_id] = after
         if before.txn_start_offset is None and after.txn_start_offset is not None:
@@ -279,10 +261,9 @@ class ProducerStates:
 
     def marker_written(self, header: BatchHeader, *, coordinator_epoch: int) -> EndedTransaction | None:
         """Apply an end marker in the log; returns the transaction that it ended, or None if none was open."""
-        before = self._entries.get(header.producer_id) or ProducerEntry(header.producer_id)
-        self._entries[header.producer_id] = before.ended(
-            header.producer_epoch, coordinator_epoch, header.max_timestamp_ms
-        )
+        before = self.entry(header.producer_id)
+        after = before.ended(header.producer_epoch, coordinator_epoch, header.max_timestamp_ms)
+        self._entries[header.producer_id] = after
         asked = self._verifying.get(header.producer_id)
         # A marker with the bumped epoch ends the previous transaction; the next one is already being verified.
         if asked is not None and not (asked.supports_epoch_bump and asked.epoch == header.producer_epoch):
@@ -304,36 +285,20 @@ class ProducerStates:
         self._verifying = {key: asked for key, asked in verifying if asked.created_ms > oldest_ms}
 
 
-@dataclass(frozen=True)
-class AbortedTransaction:
-    """One aborted transaction.
-
-    ``stable_offset`` is the last stable offset once the marker is written, as far as this partition can know: the start
-    of the earliest transaction of another producer id, else the offset after the marker. No later entry begins before
-    it, so a search can stop there.
-    """
-
-    producer_id: int
-    first_offset: int
-    marker_offset: int
-    stable_offset: int
-
-
 class AbortedIndex:
     def __init__(self) -> None:
-        self._entries: list[AbortedTransaction] = []
+        self._entries: list[tuple[EndedTransaction, int]] = []
         self._marker_offsets: list[int] = []
 
-    @property
-    def entries(self) -> tuple[AbortedTransaction, ...]:
-        return tuple(self._entries)
-
     def add(self, ended: EndedTransaction, stable_offset: int) -> None:
-        """Add an aborted transaction; its marker must be the newest."""
+        """Add an aborted transaction; its marker must be the newest.
+
+        ``stable_offset`` is the last stable offset once the marker is written, as far as this partition can know: the
+        start of the earliest transaction of another producer id, else the offset after the marker. No later entry
+        begins before it, so a search can stop there.
+        """
         assert not self._marker_offsets or self._marker_offsets[-1] < ended.marker_offset
-        self._entries.append(
-            AbortedTransaction(ended.producer_id, ended.first_offset, ended.marker_offset, stable_offset)
-        )
+        self._entries.append((ended, stable_offset))
         self._marker_offsets.append(ended.marker_offset)
 
     def between(self, fetch_offset: int, upper_offset: int) -> tuple[tuple[int, int], ...]:
@@ -342,9 +307,9 @@ class AbortedIndex:
         ``TransactionIndex.collectAbortedTxns``: marker at or after the fetch offset, begun before the upper one.
         """
         found = []
-        for entry in self._entries[bisect_left(self._marker_offsets, fetch_offset) :]:
-            if entry.first_offset < upper_offset:
-                found.append((entry.producer_id, entry.first_offset))
-            if entry.stable_offset >= upper_offset:
+        for ended, stable_offset in self._entries[bisect_left(self._marker_offsets, fetch_offset) :]:
+            if ended.first_offset < upper_offset:
+                found.append((ended.producer_id, ended.first_offset))
+            if stable_offset >= upper_offset:
                 break
         return tuple(found)

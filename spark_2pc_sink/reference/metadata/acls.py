@@ -34,17 +34,6 @@ _NO_COLON: Final = "(no colon is present separating the principal type from the 
 _ANY_NAME: Final = "hardcode"
 
 
-class ResourceCode(IntEnum):
-    """``ResourceType`` codes allowed in a rule."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
 class PatternCode(IntEnum):
     """``PatternType`` codes allowed in a rule (KIP-290)."""
 
@@ -73,10 +62,6 @@ class Acl:
     host: str
     operation: int
     permission: int
-
-    @property
-    def codes(self) -> tuple[int, int, int, int]:
-        return self.resource, self.pattern, self.operation, self.permission
 
     @property
     def allows(self) -> bool:
@@ -116,10 +101,6 @@ class AclFilter:
     ANY = 1
     MATCH = 2
 
-    @property
-    def codes(self) -> tuple[int, int, int, int]:
-        return self.resource, self.pattern, self.operation, self.permission
-
     def matches(self, acl: Acl) -> bool:
         covered = self.name is not None and self.pattern == self.MATCH and acl.names(acl.resource, self.name)
         return (
@@ -141,14 +122,12 @@ class AclRows(Protocol):
 
 
 class AclStore:
+    """The rules in effect, ``acls``: those that are durable."""
+
     def __init__(self, rows: AclRows) -> None:
         self._rows = rows
         self._wanted = frozenset(Acl(**row) for row in rows.acls())
-        self._durable = tuple(sorted(self._wanted))
-
-    @property
-    def acls(self) -> tuple[Acl, ...]:
-        return self._durable
+        self.acls: tuple[Acl, ...] = tuple(sorted(self._wanted))
 
     async def add(self, acls: Iterable[Acl]) -> None:
         await self._change(self._wanted | frozenset(acls))
@@ -162,9 +141,9 @@ class AclStore:
         try:
             await self._rows.set_acls([dict(vars(acl)) for acl in sorted(wanted)])
         finally:
-            self._durable = tuple(sorted(Acl(**row) for row in self._rows.acls()))
+            self.acls = tuple(sorted(Acl(**row) for row in self._rows.acls()))
             if self._wanted is wanted:
-                self._wanted = frozenset(self._durable)
+                self._wanted = frozenset(self.acls)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,17 +199,21 @@ def access_by_acls(properties: BrokerProperties, store: AclStore) -> Callable[[s
     )
 
 
+def codes_of(rule: Acl | AclFilter) -> tuple[int, int, int, int]:
+    return rule.resource, rule.pattern, rule.operation, rule.permission
+
+
 def refusal_of(acl: Acl) -> tuple[Code, str | None] | None:
     """Why a rule cannot be added, as Kafka 4.4.0 answers it, or None.
 
     The codes ANY and MATCH belong to filters; Kafka's answer to a rule with one of them is UNKNOWN_SERVER_ERROR.
     """
-    if AclFilter.ANY in acl.codes or acl.pattern == AclFilter.MATCH:
+    if AclFilter.ANY in codes_of(acl) or acl.pattern == AclFilter.MATCH:
         return Code.UNKNOWN_SERVER_ERROR, None
     checks = (
-        (acl.resource == ResourceCode.CLUSTER and acl.name != CLUSTER_NAME, _ONE_CLUSTER),
+        (acl.resource == Resource.CLUSTER and acl.name != CLUSTER_NAME, _ONE_CLUSTER),
         (not acl.name, "Invalid empty resource name"),
-        (acl.resource not in set(ResourceCode), "Invalid resourceType UNKNOWN"),
+        (acl.resource not in set(Resource), "Invalid resourceType UNKNOWN"),
         (acl.pattern not in set(PatternCode), "Invalid patternType UNKNOWN"),
         (acl.operation not in OPERATION_CODES, "Invalid operation UNKNOWN"),
         (acl.permission not in set(PermissionCode), "Invalid permissionType UNKNOWN"),

@@ -38,9 +38,10 @@ class Catalog:
     Reads never wait. Changes run one after the other, in the order of the calls, and complete even if the caller is
     cancelled in between.
 
-    ``properties`` are those of the start with later alterations applied. ``on_deleted`` is called with each deleted
-    topic, after it became invisible to readers and before its logs are closed; ``on_transaction_version`` with each new
-    level of the feature, once it is durable; ``on_properties`` with the altered properties.
+    ``node_epoch`` counts the starts before this one: the leader epoch of every partition, and the coordinator epoch of
+    both coordinators. ``properties`` are those of the start with later alterations applied. ``on_deleted`` is called
+    with each deleted topic, after it became invisible to readers and before its logs are closed;
+    ``on_transaction_version`` with each new level of the feature, once it is durable.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class Catalog:
         executor: Executor | None,
         durable_ends: LogEnds,
     ) -> None:
+        self.cluster_id: str = state.cluster_id
+        self.node_id: int = state.node_id
+        self.node_epoch: int = state.starts - 1
         self.started_with = properties
         self.properties: BrokerProperties = with_configs(properties, state.broker_configs)
         self.on_deleted: list[Callable[[Topic], None]] = []
         self.on_transaction_version: list[Callable[[int], None]] = []
-        self.on_properties: list[Callable[[BrokerProperties], None]] = []
         self._state = state
         self._directory = directory
         self._executor = executor
@@ -80,19 +83,6 @@ class Catalog:
             return cls(new_state(properties), None, properties, executor, {})
         held, state, durable_ends = await asyncio.to_thread(start, directory, properties)
         return cls(state, held, properties, executor, durable_ends)
-
-    @property
-    def cluster_id(self) -> str:
-        return self._state.cluster_id
-
-    @property
-    def node_id(self) -> int:
-        return self._state.node_id
-
-    @property
-    def node_epoch(self) -> int:
-        """Starts before this one: leader epoch of every partition, and coordinator epoch of both coordinators."""
-        return self._state.starts - 1
 
     @property
     def transaction_version(self) -> int:
@@ -132,18 +122,15 @@ class Catalog:
         self.properties = with_configs(self.started_with, self._state.broker_configs)
         for log in self.logs():
             log.settings = replace(log.settings, verification=self.properties.transaction_partition_verification_enable)
-        for call in self.on_properties:
-            call(self.properties)
 
     async def allocate_producer_ids(self) -> ProducerIdBlock:
         """A new block; its ids are not handed out again after a restart or crash.
 
         A restart loses the unused rest of the last block, as in Kafka (``AllocateProducerIds``, KIP-730).
         """
-        state = await self._change(
-            lambda state: replace(state, next_producer_id=state.next_producer_id + PRODUCER_ID_BLOCK_SIZE)
-        )
-        return ProducerIdBlock(state.next_producer_id - PRODUCER_ID_BLOCK_SIZE, PRODUCER_ID_BLOCK_SIZE)
+        size = PRODUCER_ID_BLOCK_SIZE
+        state = await self._change(lambda now: replace(now, next_producer_id=now.next_producer_id + size))
+        return ProducerIdBlock(state.next_producer_id - size, size)
 
     def acls(self) -> tuple[AclRow, ...]:
         return self._state.acls
@@ -239,13 +226,8 @@ class Catalog:
             executor=self._executor,
         )
         if opened.recovered_cut_bytes:
-            _log.warning(
-                "%s-%d: truncated %d bytes after offset %d: torn write from an unclean shutdown",
-                topic,
-                partition,
-                opened.recovered_cut_bytes,
-                opened.end_offset,
-            )
+            message = "%s-%d: truncated %d bytes after offset %d: torn write from an unclean shutdown"
+            _log.warning(message, topic, partition, opened.recovered_cut_bytes, opened.end_offset)
         self._logs[topic, partition] = opened
         return opened
 
@@ -264,17 +246,17 @@ class Catalog:
         async with self._changing:
             logs, self._closed = self.logs(), True
             self._logs.clear()
-            outcomes = await asyncio.gather(*(log.sync() for log in logs), return_exceptions=True)
+            begun = [log.flush() for log in logs]
+            failed = [failure for each in begun if (failure := await each) is not None]
             for log in logs:
                 log.close()
             if self._directory is not None:
-                if self._opened_all and not any(isinstance(outcome, BaseException) for outcome in outcomes):
+                if self._opened_all and not failed:
                     await asyncio.to_thread(self._directory.write_log_ends, self._ends_of(logs))
                 self._directory.close()
                 self._directory = None
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        if failed:
+            raise failed[0]
 
     def _open_all(self, directory: DataDirectory) -> None:
         names = directory.partitions_with_records()

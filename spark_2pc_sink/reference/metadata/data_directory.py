@@ -35,6 +35,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.reference.config.properties import BrokerProperties, check_level
 from spark_2pc_sink.reference.metadata.catalog_state import (
     CatalogState,
@@ -47,6 +48,7 @@ from spark_2pc_sink.reference.metadata.catalog_state import (
     write_checked,
     write_state,
 )
+from spark_2pc_sink.reference.storage.files import sync_directory
 
 #: Topic id and partition to the offset after the last record.
 LogEnds: TypeAlias = Mapping[tuple[UUID, int], int]
@@ -179,7 +181,7 @@ class DataDirectory:
                 shutil.rmtree(directory, ignore_errors=True)
             raise
         if made:
-            _sync_directory(self.path)
+            sync_directory(self.path)
 
     def must_belong(self, topic: Topic, partition: int) -> Path:
         """The partition's directory, after checking which topic it belongs to."""
@@ -209,7 +211,7 @@ class DataDirectory:
                     existing.discard(directory.name)
                     renamed = True
         if renamed:
-            _sync_directory(self.path)
+            sync_directory(self.path)
         for leftover in self.path.glob("*-delete"):
             try:
                 shutil.rmtree(leftover)
@@ -253,18 +255,10 @@ class DataDirectory:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(self.path / name)
-        _sync_directory(self.path)
+        sync_directory(self.path)
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(option="--data-dir", value=str(self.path), rule=rule, remedy=remedy)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _has_records(directory: Path) -> bool:
@@ -308,12 +302,8 @@ def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogS
     if found is None:
         state = new_state(properties)
     elif found.node_id != properties.node_id:
-        raise ConfigurationError(
-            option="node.id",
-            value=properties.node_id,
-            rule=f"{directory.path} belongs to node {found.node_id}",
-            remedy="use that id, or another directory",
-        )
+        rule = f"{directory.path} belongs to node {found.node_id}"
+        raise refused("node.id", properties.node_id, rule, "use that id, or another directory")
     else:
         # The last change of the level wins: by kafka-features.sh, or by the property.
         same = properties.transaction_version == found.property_transaction_version

@@ -190,9 +190,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._reader = RequestReader(server.scratch, frame_bytes_max=bytes_max, has_room=server.may_hold)
         self._frames: deque[bytes | bytearray] = deque()
         self._frame_bytes = 0
-        self._carried_out_bytes = 0
+        self._carried_out: bytes | bytearray | None = None
         self._ended = False
-        self._busy = False
         self._active_s = self._loop.time()
         self._unsent_bytes = 0
         self._arrival: asyncio.Future[None] | None = None
@@ -281,11 +280,9 @@ class ClientConnection(asyncio.BufferedProtocol):
     async def _serve(self) -> None:
         try:
             while (frame := await self._next_frame()) is not None:
-                self._busy = True
-                self._carried_out_bytes = len(frame)
+                self._carried_out = frame
                 await self._channel.carry_out(frame)
-                self._carried_out_bytes = 0
-                self._busy = False
+                self._carried_out = None
                 if self._channel.logged_in:
                     self._reader.frame_bytes_max = self._server.properties.socket_request_max_bytes
             await self._channel.finish()
@@ -344,7 +341,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     @property
     def request_bytes(self) -> int:
         """Memory used by this connection's requests: received, waiting, and in progress."""
-        in_progress = self._carried_out_bytes + (self._channel.produce_bytes if self._admitted else 0)
+        in_progress = len(self._carried_out or b"") + (self._channel.produce_bytes if self._admitted else 0)
         return self._frame_bytes + self._reader.buffered_bytes + in_progress
 
     def _fail(self, error: Exception) -> None:
@@ -380,7 +377,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _check_idle(self) -> None:
         unsent_bytes = self._transport.get_write_buffer_size()
-        if self._busy or self._channel.busy or unsent_bytes < self._unsent_bytes:
+        if self._carried_out is not None or self._channel.busy or unsent_bytes < self._unsent_bytes:
             self._active_s = self._loop.time()
         self._unsent_bytes = unsent_bytes
         left_s = self._active_s + self._idle_s_max - self._loop.time()
@@ -421,7 +418,6 @@ class SocketServer:
         self._emptied: asyncio.Future[None] | None = None
         self.metrics: NetworkMetrics = NetworkMetrics()
         self.addresses: list[tuple[str, int]] = []
-        self.advertised: list[tuple[str, int]] = []
         self.scratch: memoryview = memoryview(bytearray(SCRATCH_BYTES))
 
     async def start(self) -> None:
@@ -484,16 +480,13 @@ class SocketServer:
         host, port = server.sockets[0].getsockname()[:2]
         self.addresses.append((host, port))
         public_host, public_port = listener.advertised or (listener.endpoint.host, 0)
-        advertised = (public_host, public_port or port)
-        self.advertised.append(advertised)
         contexts.append(
             ListenerContext(
                 dispatcher=self._dispatcher,
                 access_of=self._access_of,
                 metrics=self.metrics,
-                advertised=advertised,
+                advertised=(public_host, public_port or port),
                 users=self.properties.users_of(listener) if listener.protocol.has_sasl else None,
-                mechanisms=self.properties.mechanisms,
-                failed_login_delay_ms=self.properties.connection_failed_authentication_delay_ms,
+                properties=self.properties,
             )
         )

@@ -19,13 +19,13 @@ from kafka.protocol.metadata import ApiVersionsResponse
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.listeners import Users
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import Access
 from spark_2pc_sink.reference.network.sasl import Expect, Login, LoginStep
 from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Handler, Handlers, RequestContext
 from spark_2pc_sink.reference.protocol.codec import (
     REQUESTS,
     ApiRequest,
-    RequestHead,
     read_head,
     read_request,
     write_response,
@@ -59,10 +59,11 @@ def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, 
 
 @dataclass(frozen=True)
 class QueuedCall:
+    """A request to carry out; without a handler the version of an ApiVersions that is not offered."""
+
     api: Api
-    head: RequestHead
     handler: Handler | None
-    request: ApiRequest | None
+    request: ApiRequest
 
 
 class Dispatcher:
@@ -83,26 +84,25 @@ class Dispatcher:
         if api is not Api.PRODUCE and len(frame) > OTHER_REQUEST_BYTES_MAX:
             raise RemoteProtocolError(peer="the client", detail=f"{api.name} of {len(frame)} bytes")
         if handler.version_min <= head.version <= handler.version_max:
-            return QueuedCall(api, head, handler, read_request(frame, head))
+            return QueuedCall(api, handler, read_request(frame, head))
         if api is Api.API_VERSIONS:
-            return QueuedCall(api, head, None, None)
+            return QueuedCall(api, None, ApiRequest(head, None, None))
         offered = f"{handler.version_min} to {handler.version_max} are offered"
         raise RemoteProtocolError(peer="the client", detail=f"{api.name} v{head.version}; {offered}")
 
     async def answer(self, call: QueuedCall, context: RequestContext) -> Reply | None:
         """Carry out a call. None: no reply is sent."""
-        if call.handler is None or call.request is None:
+        head = call.request.head
+        if call.handler is None:
             # KIP-511: the answer has version 0, which every client can read, and lists the versions of ApiVersions.
             offered = self._handlers[Api.API_VERSIONS]
             entry = ApiVersionsResponse.ApiVersion(
                 api_key=Api.API_VERSIONS, min_version=offered.version_min, max_version=offered.version_max
             )
             response = ApiVersionsResponse(error_code=Code.UNSUPPORTED_VERSION, api_keys=[entry])
-            return write_response(response, call.head.correlation_id, version=0)
+            return write_response(response, head.correlation_id, version=0)
         response = await call.handler.function(context, call.request.body)
-        return (
-            None if response is None else write_response(response, call.head.correlation_id, version=call.head.version)
-        )
+        return None if response is None else write_response(response, head.correlation_id, version=head.version)
 
 
 #: Produce requests in progress at a time: as many as Java producers send (``max.in.flight.requests.per.connection``),
@@ -133,8 +133,7 @@ class ListenerContext:
     metrics: NetworkMetrics
     advertised: tuple[str, int]
     users: Users | None
-    mechanisms: tuple[str, ...]
-    failed_login_delay_ms: int
+    properties: BrokerProperties
 
 
 class RequestChannel:
@@ -155,7 +154,7 @@ class RequestChannel:
     ) -> None:
         self._listener = listener
         self._client_host = client_host
-        self._login = None if listener.users is None else Login(listener.users, listener.mechanisms)
+        self._login = None if listener.users is None else Login(listener.users, listener.properties.mechanisms)
         self._send = send
         self._fail = fail
         self._produces: deque[asyncio.Task[None]] = deque()
@@ -218,8 +217,8 @@ class RequestChannel:
 
     def _context(self, call: QueuedCall, appended: Callable[[], None] = lambda: None) -> RequestContext:
         return RequestContext(
-            version=call.head.version,
-            client_id=None if call.request is None else call.request.client_id,
+            version=call.request.head.version,
+            client_id=call.request.client_id,
             principal=self._principal,
             access=self._access,
             client_host=f"/{self._client_host}",
@@ -229,18 +228,17 @@ class RequestChannel:
 
     async def _log_in(self, login: Login, call: QueuedCall) -> None:
         if call.api is Api.API_VERSIONS:
-            if call.request is not None:
+            if call.handler is not None:
                 login.api_versions_requested()
             await self._answer(call)
         else:
-            assert call.request is not None, "only ApiVersions is answered in any version"
             await self._follow(login.request(call.api, call.request))
 
     async def _follow(self, step: LoginStep) -> None:
         """Send the login's answer; a refusal is delayed, to slow down password guessing."""
         if step.refused is not None:
             self._listener.metrics.failed_logins += 1
-            await asyncio.sleep(self._listener.failed_login_delay_ms / 1000)
+            await asyncio.sleep(self._listener.properties.connection_failed_authentication_delay_ms / 1000)
         if step.reply is not None:
             self._send(step.reply)
         if step.refused is not None:

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from types import FunctionType, new_class
 from typing import Any, Final, TypeAlias
@@ -27,6 +28,7 @@ from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_header import ResponseClassRegistry
 
 from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.wire.batch_format import VARINT_BYTES_MAX, read_unsigned
 
 _Schema: TypeAlias = dict[str, Any]
 _Patch: TypeAlias = Callable[[_Schema], None]
@@ -82,20 +84,16 @@ ApiVersionsRequest: Final = _newer(metadata.ApiVersionsRequest, 5, _add_expected
 ApiVersionsResponse: Final = _newer(metadata.ApiVersionsResponse, 5)
 DeleteGroupsRequest: Final = _newer(admin.DeleteGroupsRequest, 3)
 DeleteGroupsResponse: Final = _newer(admin.DeleteGroupsResponse, 3, _add_messages)
-_REQUESTS: Final = (TxnOffsetCommitRequest, ApiVersionsRequest, DeleteGroupsRequest)
-_RESPONSES: Final = (TxnOffsetCommitResponse, ApiVersionsResponse, DeleteGroupsResponse)
-#: The responses, by API key.
-NEWER_RESPONSES: Final = {each.API_KEY: each for each in _RESPONSES}
+NEWER_RESPONSES: Final = (TxnOffsetCommitResponse, ApiVersionsResponse, DeleteGroupsResponse)
 
 _HEAD: Final = struct.Struct(">hhi")  # api key, version, correlation id
 _SHORT: Final = struct.Struct(">h")
 _RESPONSE_HEAD: Final = struct.Struct(">ii")  # length, correlation id
 #: The only response whose header never has tags: a client reads it before it knows the server.
 _API_VERSIONS: Final = 18
+_read_varint: Final = partial(read_unsigned, bytes_max=VARINT_BYTES_MAX)
 #: Bound for request header tags, which are skipped; Kafka has defined none.
 _TAGS_MAX: Final = 16
-#: A varint of 32 bits has at most five bytes with seven bits each.
-_VARINT_SHIFT_MAX: Final = 28
 
 #: Most entries in a request, counting all its lists and tags: each is an object, and most are answered with another.
 #: Fifty thousand take a second at most; no client needs as many partitions or names at a time. Kafka, which has
@@ -111,7 +109,7 @@ REQUESTS: Final[dict[int, Any]] = {
     for name in dir(module)
     if name.endswith("Request") and name != "SaslBytesRequest"
     for found in (getattr(module, name),)
-} | {each.API_KEY: each for each in _REQUESTS}
+} | {each.API_KEY: each for each in (TxnOffsetCommitRequest, ApiVersionsRequest, DeleteGroupsRequest)}
 
 
 @dataclass(frozen=True)
@@ -147,9 +145,8 @@ def read_request(frame: bytes | bytearray | memoryview, head: RequestHead) -> Ap
             # Every entry has at least one byte.
             body = schema.decode(view[position:], version=head.version)
     except Exception as error:  # arbitrary bytes can make the decoder fail in any way
-        raise RemoteProtocolError(
-            peer="the client", detail=f"request {head.api_key} v{head.version} cannot be read: {error!r}"
-        ) from error
+        detail = f"request {head.api_key} v{head.version} cannot be read: {error!r}"
+        raise RemoteProtocolError(peer="the client", detail=detail) from error
     return ApiRequest(head, client_id, body)
 
 
@@ -171,7 +168,7 @@ def _decode_counted(schema: Any, body: memoryview, *, version: int, flexible: bo
         return range(count)
 
     def tag_bytes(rest: bytes) -> BytesIO:
-        count, _ = _unsigned_varint(memoryview(rest), 0)  # the number of tags is first
+        count, _ = _read_varint(rest, 0)  # the number of tags is first
         take(count + len(rest) // _COPIED_BYTES_PER_ENTRY)
         return BytesIO(rest)
 
@@ -191,25 +188,14 @@ def _read_client_id(view: memoryview, *, flexible: bool) -> tuple[str | None, in
 
 
 def _skip_tags(view: memoryview, position: int) -> int:
-    count, position = _unsigned_varint(view, position)
+    count, position = _read_varint(view, position)
     if count > _TAGS_MAX:
         raise ValueError(f"{count} tags in a header")
     for _ in range(count):
-        _tag, position = _unsigned_varint(view, position)
-        size, position = _unsigned_varint(view, position)
+        _tag, position = _read_varint(view, position)
+        size, position = _read_varint(view, position)
         position += size
     return position
-
-
-def _unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, _VARINT_SHIFT_MAX + 1, 7):
-        byte = view[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the continuation bit
-            return value, position
-    raise ValueError("a varint of more than five bytes")
 
 
 def write_response(response: Any, correlation_id: int, *, version: int) -> tuple[bytes, bytes | bytearray]:

@@ -15,6 +15,7 @@ import google_crc32c
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.wire.batch_format import (
     ABORT,
@@ -147,16 +148,14 @@ def checksum(data: memoryview, start: int = 0) -> int:
 def _client_fault(header: BatchHeader) -> str:
     """LogValidator's objection to a client's batch, or ''."""
     records, payload_bytes = header.record_count, header.size_bytes - HEADER_BYTES
+    too_short = not header.compression and records * _RECORD_BYTES_MIN > payload_bytes
     faults = (
         (header.base_offset != 0, f"the base offset is {header.base_offset}, not 0"),
         (header.control, "clients must not write control batches"),
         (header.has_producer and header.base_sequence < 0, f"producer id {header.producer_id} without a sequence"),
         (records <= 0 or records != header.last_offset_delta + 1, f"{records} records do not match the offsets"),
         (header.compression > COMPRESSION_MAX, f"unknown compression {header.compression}"),
-        (
-            not header.compression and records * _RECORD_BYTES_MIN > payload_bytes,
-            f"{records} records in {payload_bytes} bytes",
-        ),
+        (too_short, f"{records} records in {payload_bytes} bytes"),
     )
     return next((fault for found, fault in faults if found), "")
 
@@ -180,17 +179,15 @@ def encode_records(records: Sequence[KeyValue]) -> bytes:
     return b"".join(encode_varint(len(body)) + body for body in bodies)
 
 
-def build_marker(
-    *, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int, timestamp_ms: int
-) -> bytes:
+def build_marker(marker: EndMarker, *, timestamp_ms: int) -> bytes:
     """A control batch that ends a transaction (KIP-98, "Control Records"), at base offset 0."""
-    key = CONTROL_KEY.pack(0, COMMIT if commit else ABORT)
+    key = CONTROL_KEY.pack(0, COMMIT if marker.commit else ABORT)
     return build_batch(
-        encode_records([(key, MARKER_VALUE.pack(0, coordinator_epoch))]),
+        encode_records([(key, MARKER_VALUE.pack(0, marker.coordinator_epoch))]),
         record_count=1,
         timestamp_ms=timestamp_ms,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
         attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
     )
 

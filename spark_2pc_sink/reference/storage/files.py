@@ -30,6 +30,15 @@ def segment_name(base_offset: int) -> str:
     return f"{base_offset:0{_DIGITS}d}{SUFFIX}"
 
 
+def sync_directory(path: Path) -> None:
+    """Wait until the names of all files are on disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class DiskFile:
     """The bytes of one segment; `sync` may be called in a thread."""
 
@@ -100,12 +109,7 @@ class DiskStore:
         return DiskFile(self._directory / segment_name(base_offset))
 
     def sync(self) -> None:
-        """Wait until the names of all files are on disk."""
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(self._directory)
 
 
 class MemoryFile:

@@ -116,11 +116,8 @@ class GroupSync:
             self._synced(self._running_end)
         else:
             self._log.refuse(f"fdatasync failed: {error}")
-            _logger.error(
-                "%s: fdatasync failed, refusing records until the next start reads what the disk has: %s",
-                self._log.path,
-                error,
-            )
+            message = "%s: fdatasync failed, refusing records until the next start reads what the disk has: %s"
+            _logger.error(message, self._log.path, error)
         running, self._running, self._running_end = self._running, [], None
         waiting, self._waiting = self._waiting, []
         failure = None if error is None else self._failure()

@@ -20,7 +20,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -50,15 +49,6 @@ class Segment:
         self._timestamps_before = array("q")
         self._unindexed_bytes = 0
 
-    @property
-    def size_bytes(self) -> int:
-        return self.file.size_bytes
-
-    def append(self, stamped: Stamped) -> None:
-        position = self.file.size_bytes
-        self.file.append(stamped.parts)
-        self.index(stamped.header, position)
-
     def index(self, header: BatchHeader, position: int) -> None:
         if self._unindexed_bytes > INDEX_INTERVAL_BYTES:
             self._last_offsets.append(header.last_offset)
@@ -78,18 +68,15 @@ class Segment:
                 return found
         return self.file.size_bytes
 
-    def upper_offset(self, position: int) -> int | None:
-        """The offset in the first index entry at or after a position (``OffsetIndex.fetchUpperBoundOffset``)."""
+    def upper_offset(self, position: int) -> int:
+        """The offset in the first index entry at or after a position, or the end (``fetchUpperBoundOffset``)."""
         entry = bisect_left(self._positions, position)
-        return self._last_offsets[entry] if entry < len(self._positions) else None
+        return self._last_offsets[entry] if entry < len(self._positions) else self.end_offset
 
     def position_before_timestamp(self, timestamp_ms: int) -> int:
         """A position such that every earlier batch is older than ``timestamp_ms``."""
         entry = bisect_left(self._timestamps_before, timestamp_ms) - 1
         return self._positions[entry] if entry >= 0 else 0
-
-    def batch(self, header: BatchHeader, position: int) -> bytes:
-        return self.file.read(position, header.size_bytes)
 
     def batches(self, position: int) -> Iterator[tuple[BatchHeader, int]]:
         """Headers and positions from the batch at ``position`` on; small batches share one read."""
@@ -157,18 +144,6 @@ def _sound_batches(segment: Segment) -> Iterator[tuple[BatchHeader, bytes]]:
         position += header.size_bytes
 
 
-@dataclass(frozen=True)
-class ReadBytes:
-    """Whole batches, and the end of the range in which aborted transactions matter to the reader.
-
-    That is the offset of the next index entry after ``data``, else the end of the segment, which is the log's end in
-    the last one.
-    """
-
-    data: bytes
-    upper_offset: int
-
-
 class SegmentedLog:
     """The bytes of one partition. Call `recover` before anything else.
 
@@ -198,7 +173,7 @@ class SegmentedLog:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self._segments)
+        return sum(segment.file.size_bytes for segment in self._segments)
 
     def recover(self, take: Callable[[BatchHeader, bytes], None], *, durable_end: int = 0) -> None:
         """Open the store; each batch is validated and passed to ``take``. Blocks."""
@@ -217,7 +192,7 @@ class SegmentedLog:
         for before, after in pairwise(self._segments):
             if before.end_offset != after.base_offset:
                 detail = f"it ends at offset {before.end_offset}, the next segment begins at {after.base_offset}"
-                raise CorruptLogError(path=before.file.path, position_bytes=before.size_bytes, detail=detail)
+                raise CorruptLogError(path=before.file.path, position_bytes=before.file.size_bytes, detail=detail)
         if self.end_offset < durable_end:
             raise ShortLogError(path=self.path, end_offset=self.end_offset, durable_end=durable_end)
         if self.end_offset == 0:
@@ -240,24 +215,27 @@ class SegmentedLog:
             raise OSError(self.failure)
         assert stamped.header.base_offset == self.end_offset
         segment, header = self._segments[-1], stamped.header
-        too_long = segment.size_bytes + header.size_bytes > segment_bytes
+        too_long = segment.file.size_bytes + header.size_bytes > segment_bytes
         too_far = header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
         try:
-            if segment.size_bytes and (too_long or too_far):
+            if segment.file.size_bytes and (too_long or too_far):
                 segment = self._roll(segment)
-            segment.append(stamped)
+            position = segment.file.size_bytes
+            segment.file.append(stamped.parts)
         except TornFileError as error:
             self.refuse(str(error))
             raise
+        segment.index(header, position)
         if segment.file not in self._unsynced:
             self._unsynced.append(segment.file)
         self.unsynced_bytes += header.size_bytes
 
-    def read(self, offset: int, *, max_bytes: int, min_one: bool, limit_offset: int) -> ReadBytes:
+    def read(self, offset: int, *, max_bytes: int, min_one: bool, limit_offset: int) -> tuple[bytes, int]:
         """Whole batches from the one with ``offset``, all below ``limit_offset``, from one segment.
 
         Only a single batch may exceed ``max_bytes``, and only with ``min_one``. ``limit_offset`` is the start of a
-        batch, or the log's end.
+        batch, or the log's end. The second value is the end of the range in which aborted transactions matter to the
+        reader: the offset of the next index entry after the batches, else the end of the segment.
         """
         index = bisect_right(self._base_offsets, offset) - 1
         segment = self._segments[index]
@@ -269,21 +247,20 @@ class SegmentedLog:
         end, reached_limit = _whole_batches(data, limit_offset)
         # Kafka returns a cut batch at the end, and looks for aborted transactions after that.
         returned = end if reached_limit else len(data)
-        upper = segment.upper_offset(position + returned)
-        return ReadBytes(data if end == len(data) else data[:end], segment.end_offset if upper is None else upper)
+        return data if end == len(data) else data[:end], segment.upper_offset(position + returned)
 
     def batches(self, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
         first = max(bisect_right(self._base_offsets, offset) - 1, 0)
         for segment in self._segments[first:]:
             for header, position in segment.batches(segment.position_of(offset)):
-                yield header, segment.batch(header, position)
+                yield header, segment.file.read(position, header.size_bytes)
 
     def batches_with_timestamp(self, timestamp_ms: int) -> Iterator[tuple[BatchHeader, bytes]]:
         for segment in self._segments:
             if segment.max_timestamp_ms >= timestamp_ms:
                 for header, position in segment.batches(segment.position_before_timestamp(timestamp_ms)):
                     if header.max_timestamp_ms >= timestamp_ms:
-                        yield header, segment.batch(header, position)
+                        yield header, segment.file.read(position, header.size_bytes)
 
     def max_timestamp_from(self, offset: int) -> int:
         """The largest timestamp in any batch that begins at or after ``offset``, or -1."""

@@ -38,6 +38,7 @@ from spark_2pc_sink.reference.coordinator.machine import Settled, finish_loading
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     Effect,
+    EndMarker,
     InitProducerIdReply,
     Plan,
     Reply,
@@ -48,7 +49,6 @@ from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, LogRecord,
 from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair, StateId, TransactionMetadata
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.storage.group_sync import Synced
 
@@ -191,9 +191,6 @@ class CoordinatorCluster(Logs, Protocol):
 
     @property
     def node_epoch(self) -> int: ...
-
-    @property
-    def transaction_version(self) -> int: ...
 
     def topic(self, name: str) -> Topic | None: ...
 
@@ -395,14 +392,7 @@ class TransactionService:
 
     async def _send(self, effect: SendMarkers, pause_ms: int) -> None:
         await _pause(pause_ms)
-        marker = EndMarker(
-            effect.producer_id,
-            effect.producer_epoch,
-            effect.commit,
-            effect.coordinator_epoch,
-            effect.transaction_version,
-        )
-        results = await self._markers.write(marker, effect.partitions)
+        results = await self._markers.write(effect, effect.partitions)
         codes = {f"{each.topic}-{each.partition}": int(code) for each, code in results.items()}
         kind, pair = "commit" if effect.commit else "abort", f"{effect.producer_id}:{effect.producer_epoch}"
         message = "%s: %s markers of %s, coordinator epoch %d: %s"

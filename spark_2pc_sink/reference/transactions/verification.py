@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn
 from spark_2pc_sink.reference.coordinator.leader_answers import (
-    Question,
+    OFFSETS_ADD_VERSION,
+    PRODUCE_ADD_VERSION,
     offsets_code,
-    offsets_question,
     produce_code,
     produce_message,
-    produce_question,
 )
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply
 from spark_2pc_sink.reference.coordinator.states import Pair
@@ -47,22 +46,16 @@ class VerificationMetrics:
         self.failures += sum(code != Code.NONE for _, code in reply.results)
 
 
-class LeaderAnswer(NamedTuple):
-    code: int
-    message: str | None
-
-
 class Verification:
-    def __init__(self, service: TransactionService, properties: BrokerProperties) -> None:
+    """``properties`` are asked for each time: some can be altered while the broker runs."""
+
+    def __init__(self, service: TransactionService, properties: Callable[[], BrokerProperties]) -> None:
         self._service = service
         self._properties = properties
         self.metrics: VerificationMetrics = VerificationMetrics()
 
-    def use(self, properties: BrokerProperties) -> None:
-        self._properties = properties
-
     def verifies(self, version: int) -> bool:
-        return self._properties.transaction_partition_verification_enable or produce_question(version) is Question.ADD
+        return self._properties().transaction_partition_verification_enable or version >= PRODUCE_ADD_VERSION
 
     def is_sealed(self, pair: Pair) -> bool:
         """Whether this pair's transaction was kept: leaders then refuse the pair as fenced (KIP-939).
@@ -74,36 +67,34 @@ class Verification:
 
     async def for_produce(
         self, version: int, transactional_id: str, pair: Pair, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, LeaderAnswer]:
+    ) -> dict[TopicPartition, tuple[int, str | None]]:
         """The codes for a Produce's partitions, with Kafka's messages for the producer; 0 lets its leader append.
 
         While the previous transaction is being completed (CONCURRENT_TRANSACTIONS), adding is retried for
         ``add.partitions.to.txn.retry.backoff.max.ms``. Kafka polls every ``add.partitions.to.txn.retry.backoff.ms``;
         here the completion itself wakes the waiting requests.
         """
-        question = produce_question(version)
-        event = _event(question, transactional_id, pair, partitions)
+        event = _event(transactional_id, pair, partitions, verify_only=version < PRODUCE_ADD_VERSION)
         reply = self._added(event)
-        if question is Question.ADD and _busy(reply):
+        if not event.verify_only and _busy(reply):
             reply = await self._add_again(event, reply)
         translated = {each: (produce_code(version, code), code) for each, code in reply.results}
-        return {each: LeaderAnswer(code, produce_message(code, asked)) for each, (code, asked) in translated.items()}
+        return {each: (code, produce_message(code, asked)) for each, (code, asked) in translated.items()}
 
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
         """The code for a client that commits offsets in a transaction, 0 if they may be appended; asked once."""
-        question = offsets_question(version)
-        if question is Question.VERIFY and not self._properties.transaction_partition_verification_enable:
+        event = _event(transactional_id, pair, (partition,), verify_only=version < OFFSETS_ADD_VERSION)
+        if event.verify_only and not self._properties().transaction_partition_verification_enable:
             return Code.NONE
         began_s = time.perf_counter()
-        submitted = await self._service.submit(_event(question, transactional_id, pair, (partition,)))
-        reply = cast("AddPartitionsReply", submitted)
+        reply = cast("AddPartitionsReply", await self._service.submit(event))
         self.metrics.count(reply, began_s=began_s, now_s=time.perf_counter())
         return offsets_code(version, reply.codes[partition])
 
     async def _add_again(self, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:
         now_s = asyncio.get_running_loop().time
-        pause_ms = self._properties.add_partitions_to_txn_retry_backoff_ms
-        end_s = now_s() + self._properties.add_partitions_to_txn_retry_backoff_max_ms / 1000
+        pause_ms = self._properties().add_partitions_to_txn_retry_backoff_ms
+        end_s = now_s() + self._properties().add_partitions_to_txn_retry_backoff_max_ms / 1000
         while _busy(reply) and now_s() < end_s:
             left_ms = (end_s - now_s()) * 1000
             await self._service.next_change(event.transactional_id, timeout_ms=min(pause_ms, left_ms))
@@ -118,14 +109,14 @@ class Verification:
 
 
 def _event(
-    question: Question, transactional_id: str, pair: Pair, partitions: Sequence[TopicPartition]
+    transactional_id: str, pair: Pair, partitions: Sequence[TopicPartition], *, verify_only: bool
 ) -> AddPartitionsToTxn:
     return AddPartitionsToTxn(
         transactional_id=transactional_id,
         producer_id=pair.producer_id,
         producer_epoch=pair.epoch,
         partitions=tuple(partitions),
-        verify_only=question is Question.VERIFY,
+        verify_only=verify_only,
     )
 
 

@@ -22,16 +22,17 @@ from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile, Settings
 from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, DescribeTransactions, EndTxn, InitProducerId
-from spark_2pc_sink.reference.coordinator.leader_answers import Question, produce_code, produce_question
+from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION, produce_code
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     DescribeTransactionsReply,
+    EndMarker,
     EndTxnReply,
     InitProducerIdReply,
 )
 from spark_2pc_sink.reference.coordinator.plans import DescribedTransaction as Described
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.log.producer_state import EndMarker, ProducerStates, VerificationGuard
+from spark_2pc_sink.reference.log.producer_state import ProducerStates, VerificationGuard
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 from spark_2pc_sink.wire.error_codes import describe_error
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID, FakeCoordinator
@@ -232,8 +233,7 @@ class FakeBroker(FakeCoordinator):
 
     def open_since(self, partition: TopicPartition, *, producer_id: int) -> int | None:
         """What DescribeProducers shows of a producer."""
-        known = self.logs[partition].producers.entry(producer_id)
-        return None if known is None else known.txn_start_offset
+        return self.logs[partition].producers.entry(producer_id).txn_start_offset
 
     def crash(self) -> None:
         """Be killed, and started again from the logs."""
@@ -249,7 +249,7 @@ class FakeBroker(FakeCoordinator):
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
             partitions=(partition,),
-            verify_only=produce_question(version) is Question.VERIFY,
+            verify_only=version < PRODUCE_ADD_VERSION,
         )
         reply = cast("AddPartitionsReply", self.do(event))
         return produce_code(version, reply.codes[partition])

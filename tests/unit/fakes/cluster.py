@@ -35,6 +35,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     DescribedTransaction,
     DescribeTransactionsReply,
+    EndMarker,
     ListTransactionsReply,
     Reply,
 )
@@ -43,7 +44,6 @@ from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
@@ -222,7 +222,7 @@ class FakeCluster(Topology, FakeCoordinator):
         self._scripts: dict[int, deque[Step]] = {}
         reference: Any = self
         families = (
-            ProduceHandlers(self, Verification(reference, BrokerProperties()), now_ms=self._now_ms),
+            ProduceHandlers(self, Verification(reference, BrokerProperties), now_ms=self._now_ms),
             PartitionHandlers(self),
             TransactionHandlers(reference, reference, self),
         )

@@ -16,10 +16,15 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorSt
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import Event, InitProducerId, MarkersAnswered, ProducerIdBlockAllocated
 from spark_2pc_sink.reference.coordinator.machine import finish_loading, reserve, settle, step
-from spark_2pc_sink.reference.coordinator.plans import AllocateProducerIdBlock, Effect, Reply, SendMarkers, StepNext
+from spark_2pc_sink.reference.coordinator.plans import (
+    AllocateProducerIdBlock,
+    Effect,
+    EndMarker,
+    Reply,
+    StepNext,
+)
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
 from spark_2pc_sink.reference.coordinator.states import COMPLETION, StateId, TransactionMetadata
-from spark_2pc_sink.reference.log.producer_state import EndMarker
 
 #: The id of the one producer, where there is one.
 TRANSACTIONAL_ID: Final = "orders"
@@ -211,12 +216,11 @@ class FakeCoordinator:
             block = self._next_block()
             self.do(ProducerIdBlockAllocated(first=block.first, size=block.size))
         else:
-            marker = marker_of(effect)
             event = MarkersAnswered(
                 transactional_id=effect.transactional_id,
                 producer_id=effect.producer_id,
                 producer_epoch=effect.producer_epoch,
-                results={each: self.write_marker(marker, each) for each in effect.partitions},
+                results={each: self.write_marker(effect, each) for each in effect.partitions},
             )
             self.do(event)
 
@@ -224,10 +228,3 @@ class FakeCoordinator:
         first = self._next_producer_id
         self._next_producer_id += BLOCK_SIZE
         return ProducerIdBlock(first, BLOCK_SIZE)
-
-
-def marker_of(effect: SendMarkers) -> EndMarker:
-    """The marker that partitions are to get."""
-    return EndMarker(
-        effect.producer_id, effect.producer_epoch, effect.commit, effect.coordinator_epoch, effect.transaction_version
-    )

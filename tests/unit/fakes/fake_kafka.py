@@ -106,8 +106,7 @@ class FakeKafka(FakeClient):
             log = self.broker.logs.setdefault(partition, _log(partition))
             if self.transaction_version < EPOCH_BUMP_VERSION:
                 self.broker.add(producer, (partition,))
-            known = log.producers.entry(producer.producer_id)
-            same = known is not None and known.txn_start_offset is not None
+            same = log.producers.entry(producer.producer_id).txn_start_offset is not None
             answered = self.broker.produce(producer, partition, ("row",) * 3, 3 * int(same))
             if answered.code:
                 raise kafka_error("Produce", answered.code)

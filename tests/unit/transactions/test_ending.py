@@ -19,7 +19,7 @@ from spark_2pc_sink.errors import (
     StateStoreError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.reference.log.producer_state import EndMarker
+from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.transactions import TransactionTool
 from spark_2pc_sink.transactions import tool as tool_module
 from spark_2pc_sink.wire.api_versions import Api

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.testing import CapabilityError
 from tests.harness.kafka_tools import tool_command
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch
@@ -58,7 +58,7 @@ async def test_data_a_transaction_and_control_batches(tmp_path: Path, tool: list
     log.append_marker(EndMarker(7, 1, commit=False, coordinator_epoch=4, transaction_version=2), now_ms=NOW_MS)
     append_in_transaction(log, [b"committed", b"c"], producer=(7, 1), sequence=0)
     log.append_marker(EndMarker(7, 2, commit=True, coordinator_epoch=4, transaction_version=2), now_ms=NOW_MS)
-    await log.sync()
+    await log.flush()
     log.close()
     text = dump(tool, "--files", str(tmp_path / "00000000000000000000.log"), "--deep-iteration", "--print-data-log")
     found = batches_in(text)

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.leader_answers import (
-    Question,
-    offsets_code,
-    offsets_question,
-    produce_code,
-    produce_message,
-    produce_question,
-)
+from spark_2pc_sink.reference.coordinator.leader_answers import offsets_code, produce_code, produce_message
 
 # Coordinator says; then what Produce v>=12, v11 and v<=10 are told.
 PRODUCE = """
@@ -68,9 +61,3 @@ def test_every_cell_for_producers(version: int, code: int, told: int) -> None:
 def test_every_cell_for_offset_commits(version: int, code: int, told: int) -> None:
     """90->47, NETWORK_EXCEPTION->14, 3/19/7->15, 6->16; 120 passes from v4 on; v<2 replaces 14 by 15."""
     assert offsets_code(version, code) == told
-
-
-def test_new_clients_have_partitions_added_and_old_ones_verified() -> None:
-    """Produce: v>=12 add, below verify. TxnOffsetCommit: v>=5 implicit add, below verify."""
-    assert [produce_question(version) for version in (13, 12, 11, 3)] == [Question.ADD] * 2 + [Question.VERIFY] * 2
-    assert [offsets_question(version) for version in (6, 5, 4, 0)] == [Question.ADD] * 2 + [Question.VERIFY] * 2

@@ -14,6 +14,7 @@ from kafka.protocol import admin, consumer, producer
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups.service import GroupService, OffsetService
 from spark_2pc_sink.reference.groups.store import GroupStore
@@ -22,7 +23,6 @@ from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES, REQUESTS
@@ -36,7 +36,7 @@ START_MS = 1_700_000_000_000
 
 
 def response_class(name: str) -> Any:
-    newer = next((each for each in NEWER_RESPONSES.values() if each.__name__ == f"{name}Response"), None)
+    newer = next((each for each in NEWER_RESPONSES if each.__name__ == f"{name}Response"), None)
     return newer or next(
         found for module in (consumer, admin, producer) if (found := getattr(module, f"{name}Response", None))
     )
@@ -102,7 +102,7 @@ class GroupRig:
             new_member_id=lambda prefix: f"{prefix}-{next(self._ids)}",
         )
         self.offsets = OffsetService(self.service, self.verification, now_ms=lambda: self.now_ms)
-        self.service.load()
+        store.load(self.settings)
         self._handlers = {
             **handlers_of(GroupHandlers(self.service)),
             **handlers_of(GroupOffsetHandlers(self.offsets, self.cluster, now_ms=lambda: self.now_ms)),
@@ -147,7 +147,7 @@ class GroupRig:
         mark = EndMarker(pair.producer_id, pair.epoch, commit, coordinator_epoch=0)
         assert log.append_marker(mark, now_ms=self.now_ms) is Code.NONE
         self.service.store.on_marker(index, pair.producer_id, commit)
-        await log.sync()
+        await log.flush()
 
 
 @asynccontextmanager

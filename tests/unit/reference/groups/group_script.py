@@ -29,9 +29,9 @@ class GroupScript:
 
     def take(self, step: GroupStep) -> None:
         self.group = step.group
-        for reply in step.replies:
-            assert reply.ticket not in self.answers, "answered twice"
-            self.answers[reply.ticket] = reply.answer
+        for ticket, answer in step.replies:
+            assert ticket not in self.answers, "answered twice"
+            self.answers[ticket] = answer
         self.unstored.extend(step.stores)
 
     def durable(self, code: Code = Code.NONE) -> None:

@@ -48,11 +48,11 @@ class Recorder(GroupScript):
 
     def take(self, step: GroupStep) -> None:
         super().take(step)
-        for reply in step.replies:
-            if isinstance(reply.answer, JoinAnswer) and reply.answer.code is Code.NONE:
-                self._joined(reply.answer)
-            if isinstance(reply.answer, SyncAnswer) and reply.answer.code is Code.NONE:
-                self._synced(self.syncing[reply.ticket], reply.answer)  # type: ignore[index]
+        for ticket, answer in step.replies:
+            if isinstance(answer, JoinAnswer) and answer.code is Code.NONE:
+                self._joined(answer)
+            if isinstance(answer, SyncAnswer) and answer.code is Code.NONE:
+                self._synced(self.syncing[ticket], answer)  # type: ignore[index]
 
     def _joined(self, answer: JoinAnswer) -> None:
         assert answer.generation == self.group.generation

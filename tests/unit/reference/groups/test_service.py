@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from spark_2pc_sink.reference.groups.members import GroupState
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.storage.errors import LogFailedError, UnreadableRecordError
+from spark_2pc_sink.reference.storage.group_sync import Synced
 from tests.unit.reference.groups import messages
 from tests.unit.reference.groups.group_rig import FakeCluster, GroupRig, codes_of, running_groups
 
@@ -25,19 +26,18 @@ class Disk:
         self.asked = asyncio.Event()
         self.failure: LogFailedError | None = None
         for log in cluster.partitions.values():
-            log.sync = self._slow(log)  # type: ignore[method-assign]
+            log.flush = self._slow(log)  # type: ignore[method-assign]
 
-    def _slow(self, log: PartitionLog) -> Callable[[], Coroutine[Any, Any, None]]:
-        sync = log.sync
+    def _slow(self, log: PartitionLog) -> Callable[[], Synced]:
+        flush = log.flush
 
-        async def slow() -> None:
-            self.asked.set()
-            await self.free.wait()
-            if self.failure is not None:
-                raise self.failure
-            await sync()
+        async def slow() -> LogFailedError | None:
+            if log.high_watermark < log.end_offset:
+                self.asked.set()
+                await self.free.wait()
+            return self.failure or await flush()
 
-        return slow
+        return lambda: asyncio.ensure_future(slow())
 
 
 async def waiting(*tasks: asyncio.Task[Any]) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.log.log_values import NOT_FOUND, EpochEnd, FoundOffset, Isolation, LogSettings
+from spark_2pc_sink.reference.coordinator.plans import EndMarker
+from spark_2pc_sink.reference.log.log_values import NOT_FOUND, FoundOffset, Isolation, LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.storage.files import MemoryStore, SegmentStore
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, seen
@@ -41,12 +41,12 @@ def values(log: PartitionLog, offset: int = 0, isolation: Isolation = UNCOMMITTE
 
 async def test_readers_see_what_is_durable(log: PartitionLog) -> None:
     outcome = append(log, client_batch([b"a", b"b"]))
-    assert (outcome.code, outcome.base_offset, outcome.log_append_time_ms, outcome.log_start_offset) == (0, 0, -1, 0)
+    assert (outcome.code, outcome.base_offset, outcome.log_append_time_ms) == (0, 0, -1)
     assert (log.end_offset, log.high_watermark, log.last_stable_offset) == (2, 0, 0)
     assert values(log) == []
     moved = log.changed()
     assert not moved.done()
-    await log.sync()
+    await log.flush()
     assert moved.done()
     assert (log.high_watermark, log.last_stable_offset) == (2, 2)
     assert values(log, 1) == [b"a", b"b"]
@@ -60,7 +60,7 @@ async def test_offsets_are_found_by_time_as_far_as_the_reader_may_see(log: Parti
     append(log, client_batch([b"a", b"b"], timestamps_ms=[10, 30]))
     append(log, client_batch([b"c"], timestamps_ms=[20], compression=3))
     assert await log.offset_for_timestamp(0, UNCOMMITTED) == NOT_FOUND
-    await log.sync()
+    await log.flush()
     found = [await log.offset_for_timestamp(ms, UNCOMMITTED) for ms in (0, 10, 11, 30, 31)]
     assert found == [
         *(FoundOffset(0, 10, 0), FoundOffset(0, 10, 0)),
@@ -69,7 +69,7 @@ async def test_offsets_are_found_by_time_as_far_as_the_reader_may_see(log: Parti
     ]
     assert await log.offset_of_max_timestamp(UNCOMMITTED) == FoundOffset(1, 30, 0)
     append_in_transaction(log, [b"d"], producer=(7, 0), sequence=0)
-    await log.sync()
+    await log.flush()
     assert await log.offset_for_timestamp(31, UNCOMMITTED) == FoundOffset(3, NOW_MS, 0)
     assert await log.offset_for_timestamp(31, COMMITTED) == NOT_FOUND
     assert (log.latest(UNCOMMITTED).offset, log.latest(COMMITTED).offset, log.earliest().offset) == (4, 3, 0)
@@ -84,13 +84,13 @@ def test_leader_epochs_are_read_back_from_the_batches() -> None:
     log = opened(store, leader_epoch=5)
     append(log, client_batch([b"a", b"b"]))
     expected = {
-        -1: EpochEnd(-1, -1),
-        0: EpochEnd(0, 2),
-        1: EpochEnd(0, 2),
-        2: EpochEnd(2, 4),
-        4: EpochEnd(2, 4),
-        5: EpochEnd(5, 6),
-        6: EpochEnd(-1, -1),
+        -1: (-1, -1),
+        0: (0, 2),
+        1: (0, 2),
+        2: (2, 4),
+        4: (2, 4),
+        5: (5, 6),
+        6: (-1, -1),
     }
     assert {epoch: log.offset_for_epoch(epoch) for epoch in expected} == expected
     assert log.latest(UNCOMMITTED).leader_epoch == 5
@@ -120,7 +120,7 @@ async def test_a_full_disk_refuses_and_takes_again_later(
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     assert f"{tmp_path}: cannot write records, refusing them: No space left" in caplog.text
     assert "can be written again" in caplog.text
-    await log.sync()
+    await log.flush()
     log.close()
 
 
@@ -130,7 +130,7 @@ async def test_after_a_failed_fdatasync_readers_see_no_more_and_writers_are_refu
     """B32: and the log says what settles it."""
     log = opened(tmp_path)
     append(log, client_batch([b"safe"]))
-    await log.sync()
+    await log.flush()
 
     def broken(_: int) -> None:
         raise OSError("Input/output error")
@@ -138,11 +138,11 @@ async def test_after_a_failed_fdatasync_readers_see_no_more_and_writers_are_refu
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", broken)
         append(log, client_batch([b"lost"]))
-        with pytest.raises(LogFailedError, match="Input/output error"):
-            await log.sync()
+        failed = await log.flush()
+        assert isinstance(failed, LogFailedError)
+        assert "Input/output error" in str(failed)
     assert append(log, client_batch()).code == Code.KAFKA_STORAGE_ERROR
-    with pytest.raises(LogFailedError):
-        await log.sync()
+    assert isinstance(await log.flush(), LogFailedError)
     assert (log.high_watermark, values(log)) == (1, [b"safe"])
     assert "refusing records until the next start reads what the disk has: Input/output error" in caplog.text
     log.close()

@@ -96,7 +96,7 @@ async def test_deleted_records_do_not_come_back_with_a_restart(tmp_path: Path) -
         log = present(catalog.log("orders", 0))
         for _ in range(5):
             log.append(records, read_header(records), now_ms=START_MS)
-        await log.sync()
+        await log.flush()
         await catalog.delete_records("orders", {0: 3})
         await catalog.delete_records("orders", {0: 2})
         assert log.log_start_offset == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from urllib.request import urlopen
 
 import pytest
@@ -15,7 +14,7 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorSt
 from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.metrics import LATE_PADDING_MS, MetricsSnapshot, metrics_server, render, take_snapshot
+from spark_2pc_sink.reference.metrics import LATE_PADDING_MS, BrokerMetrics, metrics_server
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 from spark_2pc_sink.wire.batch_format import read_header
@@ -23,14 +22,6 @@ from tests.unit.reference.coordinator.driver import metadata
 from tests.unit.reference.node import START_MS, batch
 
 TIMEOUT_MS = 900_000
-SNAPSHOT = MetricsSnapshot(
-    transactions={"Ongoing": 2, "Empty": 0},
-    open_time_max_ms=1500,
-    late_partitions=1,
-    log_bytes={'a"b': 10, "orders": 20},
-    network=NetworkMetrics(requests=7, connections_accepted=3, protocol_errors=1),
-    verification=VerificationMetrics(asked=5, time_ms=2.5, failures=3),
-)
 
 
 def transaction(name: str, state: StateId, start_ms: int) -> TransactionMetadata:
@@ -53,15 +44,24 @@ def partition(*pairs: tuple[int, int], topic: str = "orders") -> PartitionLog:
     return log
 
 
-def snapshot(*logs: PartitionLog, state: CoordinatorState | None = None, now_ms: int = START_MS) -> MetricsSnapshot:
-    return take_snapshot(
-        state or coordinator(),
-        logs,
-        NetworkMetrics(),
-        VerificationMetrics(),
+def metrics(*logs: PartitionLog, state: CoordinatorState | None = None, now_ms: int = START_MS) -> BrokerMetrics:
+    return BrokerMetrics(
+        state=lambda: state or coordinator(),
+        logs=lambda: logs,
+        network=NetworkMetrics(requests=7, connections_accepted=3, protocol_errors=1),
+        verification=VerificationMetrics(asked=5, time_ms=2.5, failures=3),
         transaction_max_timeout_ms=TIMEOUT_MS,
-        now_ms=now_ms,
+        now_ms=lambda: now_ms,
     )
+
+
+def figures(found: BrokerMetrics) -> dict[tuple[str, ...], float]:
+    samples = (sample for family in found.collect() for sample in family.samples)
+    return {(sample.name.removeprefix("kafka_"), *sample.labels.values()): sample.value for sample in samples}
+
+
+OPEN_MS = ("active_transaction_open_time_max_ms",)
+LATE = ("partitions_with_late_transactions_count",)
 
 
 def test_the_oldest_open_transaction_is_measured() -> None:
@@ -72,16 +72,16 @@ def test_the_oldest_open_transaction_is_measured() -> None:
         transaction("c", StateId.PREPARE_COMMIT, START_MS - 9000),
         transaction("d", StateId.COMPLETE_COMMIT, START_MS - 9000),
     )
-    found = snapshot(state=state)
-    assert found.open_time_max_ms == 2000
-    assert found.transactions == {
+    found = figures(metrics(state=state))
+    assert found[OPEN_MS] == 2000
+    assert {labels[0]: value for (name, *labels), value in found.items() if name == "transactions"} == {
         **dict.fromkeys((each.label for each in StateId), 0),
         "Ongoing": 2,
         "PrepareCommit": 1,
         "CompleteCommit": 1,
     }
-    assert snapshot().open_time_max_ms == 0
-    assert snapshot(state=state, now_ms=START_MS - 5000).open_time_max_ms == 0  # a clock that was set back
+    assert figures(metrics())[OPEN_MS] == 0
+    assert figures(metrics(state=state, now_ms=START_MS - 5000))[OPEN_MS] == 0  # a clock that was set back
 
 
 @pytest.mark.parametrize(("beyond_ms", "late"), [(0, 0), (1, 1)])
@@ -90,25 +90,32 @@ def test_a_transaction_is_late_after_the_longest_timeout_and_five_minutes(beyond
     now_ms = START_MS + TIMEOUT_MS + LATE_PADDING_MS + beyond_ms
     logs = [partition((7, START_MS), (8, START_MS + 5)), partition((7, START_MS + 100_000)), partition()]
     assert LATE_PADDING_MS == 300_000
-    assert snapshot(*logs, now_ms=now_ms).late_partitions == late
+    assert figures(metrics(*logs, now_ms=now_ms))[LATE] == late
 
 
-def test_the_text_is_what_prometheus_reads() -> None:
+async def test_the_page_is_what_prometheus_reads() -> None:
+    logs = [partition((7, START_MS), topic='a"b'), partition((7, START_MS), (8, START_MS))]
+    state = coordinator(transaction("a", StateId.ONGOING, START_MS - 1500))
+    server = metrics_server(metrics(*logs, state=state), MetricsAccess())
+    host, port = await server.start("127.0.0.1", 0)
+    with await asyncio.to_thread(urlopen, f"http://{host}:{port}/metrics", timeout=10) as page:
+        assert page.headers["Content-Type"].startswith("text/plain; version=")
+        body = page.read()
+    await server.stop()
     samples = {
         (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(render(SNAPSHOT).decode())
+        for family in text_string_to_metric_families(body.decode())
         for sample in family.samples
     }
-    assert samples == {
+    states = {("kafka_transactions", each.label): each is StateId.ONGOING for each in StateId}
+    assert samples == states | {
         ("kafka_active_transaction_open_time_max_ms",): 1500,
-        ("kafka_partitions_with_late_transactions_count",): 1,
-        ("kafka_transactions", "Ongoing"): 2,
-        ("kafka_transactions", "Empty"): 0,
+        ("kafka_partitions_with_late_transactions_count",): 0,
         ("kafka_verification_time_ms_count",): 5,
         ("kafka_verification_time_ms_sum",): 2.5,
         ("kafka_verification_failures_total",): 3,
-        ("kafka_log_bytes", 'a"b'): 10,
-        ("kafka_log_bytes", "orders"): 20,
+        ("kafka_log_bytes", 'a"b'): logs[0].size_bytes,
+        ("kafka_log_bytes", "orders"): 2 * logs[0].size_bytes,
         ("kafka_requests_total",): 7,
         ("kafka_connections_total", "accepted"): 3,
         ("kafka_connections_total", "refused"): 0,
@@ -119,19 +126,10 @@ def test_the_text_is_what_prometheus_reads() -> None:
     }
 
 
-async def test_the_page_is_served() -> None:
-    server = metrics_server(lambda: replace(SNAPSHOT, late_partitions=4), MetricsAccess())
-    host, port = await server.start("127.0.0.1", 0)
-    with await asyncio.to_thread(urlopen, f"http://{host}:{port}/metrics", timeout=10) as page:
-        assert page.headers["Content-Type"].startswith("text/plain; version=")
-        assert b"kafka_partitions_with_late_transactions_count 4.0\n" in page.read()
-    await server.stop()
-
-
 async def test_who_sends_nothing_or_is_one_too_many_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served, "_CONNECTIONS_MAX", 2)
     monkeypatch.setattr(served, "_CLIENT_DEADLINE_S", 0.5)
-    server = metrics_server(lambda: SNAPSHOT, MetricsAccess())
+    server = metrics_server(metrics(), MetricsAccess())
     address = await server.start("127.0.0.1", 0)
     silent = [await asyncio.open_connection(*address) for _ in range(3)]
     # The third first, then those whose time is over.

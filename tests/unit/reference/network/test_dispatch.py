@@ -29,7 +29,7 @@ from tests.unit.reference.waiting import present
 
 async def answer(found: Dispatcher, frame: bytes) -> bytes:
     call = found.read(frame)
-    reply = present(await found.answer(call, RequestContext(version=call.head.version)))
+    reply = present(await found.answer(call, RequestContext(version=call.request.head.version)))
     return b"".join(reply)[4:]
 
 

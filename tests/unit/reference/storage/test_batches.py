@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.storage.batches import (
     build_batch,
     build_marker,
@@ -132,7 +133,7 @@ def test_records_of_the_broker_are_read_by_others(records: list[tuple[bytes | No
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_end_marker_is_what_consumers_take_for_one(commit: bool) -> None:
     """KIP-98, "Control Records"."""
-    batch = build_marker(producer_id=5, producer_epoch=3, commit=commit, coordinator_epoch=2, timestamp_ms=NOW_MS)
+    batch = build_marker(EndMarker(5, 3, commit, coordinator_epoch=2), timestamp_ms=NOW_MS)
     (decoded,) = decode_record_batches(batch)
     assert decoded.marker == StoredMarker(commit, 2)
     assert (decoded.transactional, decoded.control, decoded.base_sequence) == (True, True, -1)

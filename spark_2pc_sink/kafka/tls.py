@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Final
 
-from spark_2pc_sink.errors import ConfigurationError, TlsRefusedError
+from spark_2pc_sink.errors import TlsRefusedError
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.options.settings import refused
 
 #: OpenSSL's X509_V_ERR codes (openssl-verification-options(1) has their meaning).
 _NO_AUTHORITY: Final = frozenset({2, 18, 19, 20, 21})
@@ -84,12 +85,9 @@ def _reading(option: str, files: str, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # ssl.SSLError is one
-        raise ConfigurationError(
-            option=option,
-            value=files,
-            rule=f"must be a PEM file with {what} that this process can read: {error}",
-            remedy="correct the file, on the driver and on executors; ssl.key.password is for an encrypted key",
-        ) from error
+        rule = f"must be a PEM file with {what} that this process can read: {error}"
+        remedy = "correct the file, on the driver and on executors; ssl.key.password is for an encrypted key"
+        raise refused(option, files, rule, remedy) from error
 
 
 class TlsFailedError(OSError):

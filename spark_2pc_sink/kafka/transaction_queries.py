@@ -14,12 +14,12 @@ from typing import Final
 
 from spark_2pc_sink.clock import Deadline, now_ms
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.kafka.error_policy import COORDINATOR_MOVED, LEADER_MOVED, kafka_error
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
@@ -468,18 +468,11 @@ class TransactionQueries:
 
 def _check_listing(reply: KafkaResponse, wanted: ListFilter) -> None:
     if reply.error_code == Code.INVALID_REGULAR_EXPRESSION:
-        raise ConfigurationError(
-            option="transactional_id_pattern",
-            value=wanted.transactional_id_pattern,
-            rule="must be a regular expression in RE2 syntax that matches the whole id",
-            remedy="for example, write 'orders-.*' for all ids that begin with orders-",
-        )
+        rule = "must be a regular expression in RE2 syntax that matches the whole id"
+        remedy = "for example, write 'orders-.*' for all ids that begin with orders-"
+        raise refused("transactional_id_pattern", wanted.transactional_id_pattern, rule, remedy)
     if reply.error_code != Code.NONE:
         raise kafka_error("ListTransactions", reply.error_code)
     if reply.unknown_state_filters:
-        raise ConfigurationError(
-            option="state",
-            value=", ".join(reply.unknown_state_filters),
-            rule="must be a state that the broker knows",
-            remedy="use Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort",
-        )
+        remedy = "use Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort"
+        raise refused("state", ", ".join(reply.unknown_state_filters), "must be a state that the broker knows", remedy)

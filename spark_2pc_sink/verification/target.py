@@ -12,6 +12,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import check_topic, parse_identifier, quote_identifier
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.verification.columns import (
     ComparedColumns,
     FieldFacts,
@@ -155,12 +156,9 @@ class Target:
         """The columns that identify a row, among those that are compared."""
         for name in self.keys:
             if name not in compared:
-                raise ConfigurationError(
-                    option="keys",
-                    value=list(self.keys),
-                    rule=f"must be columns that can be compared, and {name!r} is not",
-                    remedy=f"choose from {', '.join(compared) or 'none'}, or pass record_columns",
-                )
+                rule = f"must be columns that can be compared, and {name!r} is not"
+                remedy = f"choose from {', '.join(compared) or 'none'}, or pass record_columns"
+                raise refused("keys", list(self.keys), rule, remedy)
         return self.keys or next((key for key in shape.unique_keys if set(key) <= set(compared)), ())
 
     def updated_only(self, compared: ComparedColumns) -> ComparedColumns:

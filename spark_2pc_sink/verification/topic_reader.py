@@ -24,6 +24,7 @@ from spark_2pc_sink.extras import extra
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.logins.tokens import confluent_callback, token_source
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.verification.batch_check import BatchCheck, check_login
 from spark_2pc_sink.verification.history import Headers, Ranges, TopicLogs
 
@@ -360,12 +361,8 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
     installed = version("confluent-kafka")
     # Earlier clients get a token only in calls of ``poll``, which an admin client never makes.
     if source is not None and tuple(int(part) for part in installed.split(".")[:2]) < _TOKENS_SINCE:
-        raise ConfigurationError(
-            option="sasl.mechanism",
-            value="OAUTHBEARER",
-            rule=f"topics are read by confluent-kafka; version {installed} is installed, and tokens require 2.13",
-            remedy="pip install 'confluent-kafka>=2.13'",
-        )
+        rule = f"topics are read by confluent-kafka; version {installed} is installed, and tokens require 2.13"
+        raise refused("sasl.mechanism", "OAUTHBEARER", rule, "pip install 'confluent-kafka>=2.13'")
     settings: dict[str, Any] = {name: getattr(options, name.replace(".", "_")) for name in _SAME_SETTINGS} | {
         "bootstrap.servers": ",".join(options.bootstrap_servers),
         "client.id": f"{options.client_id}-verify",

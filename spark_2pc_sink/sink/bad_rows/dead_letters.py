@@ -34,6 +34,7 @@ from sqlalchemy.schema import CreateTable
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
+from spark_2pc_sink.sink.rows.catalog import table_transaction
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Dialect
@@ -107,7 +108,7 @@ class DeadLetters:
         Raises:
             ConfigurationError: the table belongs to another application, or the role may not create or write it.
         """
-        with self._transaction("preparing the dead-letter table") as connection:
+        with table_transaction(self._database, self._options, "preparing the dead-letter table") as connection:
             refusal = self.refusal(connection)
             if refusal is not None:
                 raise refusal
@@ -162,7 +163,7 @@ class DeadLetters:
             *(columns.identity, columns.occurrences, columns.output, columns.reason, columns.sqlstate),
             cast(columns.row, Text).label("row"),
         ).where(*self._of(batch_id))
-        with self._transaction("reading the dead-letter table") as connection:
+        with table_transaction(self._database, self._options, "reading the dead-letter table") as connection:
             if not self.exists(connection):
                 return BadRows()
             found = connection.execute(query).all()
@@ -207,13 +208,6 @@ class DeadLetters:
             columns.transactional_id == self._options.transactional_id,
             columns.query_id == self._query_id,
             columns.batch_id == batch_id,
-        )
-
-    def _transaction(self, operation: str) -> Any:
-        return self._database.transaction(
-            operation,
-            lock_timeout_ms=self._options.lock_timeout_ms,
-            statement_timeout_ms=self._options.statement_timeout_ms,
         )
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:

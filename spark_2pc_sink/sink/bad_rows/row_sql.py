@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY_BYTES
 from spark_2pc_sink.sink.spark_sql import quoted
 
@@ -107,12 +108,8 @@ def _elements(sql: str, kind: DataType, column: str, depth: int) -> str:
 
 
 def _refused(column: str, rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(
-        option="bad_rows",
-        value="dead_letter",
-        rule=f"rows of the batch must be distinguishable, which column {column!r} prevents: {rule}",
-        remedy=remedy,
-    )
+    rule = f"rows of the batch must be distinguishable, which column {column!r} prevents: {rule}"
+    return refused("bad_rows", "dead_letter", rule, remedy)
 
 
 #: SQL for the text of types that to_json cannot convert in every supported Spark version, truncates to milliseconds, or

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import text
 
-from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state import SchemaReport, SqlStateStore, StoreSettings
 from jdbc_state.database_kind import PLAIN, DatabaseKind
 from spark_2pc_sink.choices.choice import STATUS, remedy
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
@@ -25,7 +25,7 @@ from spark_2pc_sink.sink.check.executor_side import executor_findings
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding
 from spark_2pc_sink.sink.check.kafka_rules import is_durable, kafka_findings, minutes, timeout_ms
 from spark_2pc_sink.sink.check.kafka_side import query_brokers
-from spark_2pc_sink.sink.rows.catalog import read_target, table_oid
+from spark_2pc_sink.sink.rows.catalog import read_target, table_oid, table_transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 # --- PostgreSQL: read-only queries ----------------------------------------------------------------------------------
 
 _SERVER = text(
-    "SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS integer), "
-    "current_user, pg_catalog.pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', "
-    "current_setting('fsync') = 'on', has_schema_privilege(current_user, oid, 'CREATE') "
+    "SELECT current_setting('server_version') AS version, "
+    "CAST(current_setting('server_version_num') AS integer) AS version_number, current_user AS role, "
+    "pg_catalog.pg_is_in_recovery() AS standby, current_setting('transaction_read_only') = 'on' AS read_only, "
+    "current_setting('fsync') = 'on' AS fsync, has_schema_privilege(current_user, oid, 'CREATE') AS may_make_state "
     "FROM (SELECT (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = :schema) AS oid) AS named"
 )
 _MAY_INSERT = text("SELECT has_table_privilege(:table, 'INSERT')")
@@ -67,6 +68,9 @@ class TableFacts:
     created: bool = False
 
 
+_READY: Final = SchemaReport(there=True, ready=True, lines=())
+
+
 @dataclass(frozen=True)
 class DatabaseFacts:
     """The database, as the role of the job sees it.
@@ -77,10 +81,7 @@ class DatabaseFacts:
         read_only: whether this role's transactions are read-only by default.
         fsync: whether commits are flushed to disk.
         may_make_state: whether the role may create tables in the state table's schema; None if there is no such schema.
-        state_there: whether a state table exists.
-        state_ready: whether this version's driver can start with it.
-        state_lines: description of the state table.
-        state_remedies: commands and statements that make it ready.
+        state: the state table.
         dead_letters: the dead-letter table; None if the sink has none.
     """
 
@@ -94,10 +95,7 @@ class DatabaseFacts:
     read_only: bool = False
     fsync: bool = True
     may_make_state: bool | None = True
-    state_there: bool = True
-    state_ready: bool = True
-    state_lines: tuple[str, ...] = ()
-    state_remedies: tuple[str, ...] = ()
+    state: SchemaReport = _READY
     tables: tuple[TableFacts, ...] = ()
     dead_letters: TableFacts | None = None
 
@@ -113,34 +111,12 @@ def query_database(options: SinkOptions) -> DatabaseFacts:
 
 
 def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> DatabaseFacts:
-    with store.database.transaction(
-        "check of the database",
-        lock_timeout_ms=options.lock_timeout_ms,
-        statement_timeout_ms=options.statement_timeout_ms,
-    ) as connection:
+    with table_transaction(store.database, options, "check of the database") as connection:
         kind = store.database.check_kind()
-        version, version_number, role, standby, read_only, fsync, may_make = connection.execute(
-            _SERVER, {"schema": options.state_schema}
-        ).one()
+        server = connection.execute(_SERVER, {"schema": options.state_schema}).mappings().one()
         tables = tuple(_table_facts(connection, lane.rows) for lane in options.lanes if lane.rows is not None)
         dead_letters = None if options.bad_rows == "fail" else _dead_letter_facts(connection, letters)
-    state = store.check_schema()
-    return DatabaseFacts(
-        version=version,
-        kind=kind,
-        version_number=version_number,
-        role=role,
-        standby=standby,
-        read_only=read_only,
-        fsync=fsync,
-        may_make_state=may_make,
-        state_there=state.there,
-        state_ready=state.ready,
-        state_lines=state.lines,
-        state_remedies=state.remedies,
-        tables=tables,
-        dead_letters=dead_letters,
-    )
+    return DatabaseFacts(kind=kind, state=store.check_schema(), tables=tables, dead_letters=dead_letters, **server)
 
 
 def _dead_letter_facts(connection: Connection, letters: DeadLetters) -> TableFacts:
@@ -204,10 +180,10 @@ def _server(database: DatabaseFacts) -> Finding:
 
 def _state(options: SinkOptions, database: DatabaseFacts) -> Finding:
     subject, name = "state table", f"{options.state_schema}.{options.state_table}"
-    remedy = "\n".join(database.state_remedies) or "choose another state_table or history_table"
-    if database.state_there:
-        text = "; ".join(database.state_lines)
-        if database.state_ready:
+    remedy = "\n".join(database.state.remedies) or "choose another state_table or history_table"
+    if database.state.there:
+        text = "; ".join(database.state.lines)
+        if database.state.ready:
             return Finding(subject, "ok", text)
         return Finding(subject, "problem", text, remedy)
     if database.may_make_state:
@@ -318,7 +294,7 @@ def check_sink(
     kafka = query_brokers(options.kafka, options.transactional_id, options.all_topics, timeout_s=timeout_s)
     database = query_database(options)
     findings = [*kafka_findings(options, kafka), *database_findings(options, database)]
-    if kafka.id_allowed and database.state_there and not (kafka.problem or database.problem):
+    if kafka.id_allowed and database.state.there and not (kafka.problem or database.problem):
         findings += _sink_findings(options, timeout_s)
     if rows is None:
         how = "pass the schema of a batch: --schema 'order_id BIGINT, …', or sink.check(schema)"
@@ -357,11 +333,7 @@ def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
         if item.name in {"kafka", "database", *READER_OPTIONS}:
             name = value is not None and setting_of(item).parse is parse_identifier
             sides[item.name] = quote_identifier(value) if name else value
-    found = status(
-        transactional_id=options.transactional_id,
-        timeout_s=timeout_s,
-        **sides,
-    )
+    found = status(transactional_id=options.transactional_id, timeout_s=timeout_s, **sides)
     look = remedy(f"{STATUS} {sink_flags(options)}", "changes nothing: shows both sides, and what settles it")
     for report in found.sinks:
         yield _sink(report, look)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.choices import Facts, HaltCause, HaltError
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.placement import Placement, missing_batches, place_batch, place_beyond, place_explicit_id
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 from spark_2pc_sink.sink.driver.batch_work import Replay
@@ -141,13 +141,12 @@ class BatchPlacement:
         if isinstance(placed, Halt):
             raise _halted(row, placed)
         if placed is None:
-            raise ConfigurationError(
-                option="batch_id",
-                value=batch_id,
-                rule=f"ids must ascend: the last one was {row.batch_id}, and the history has no batch {batch_id}",
-                remedy=f"if it was never written, give it a number above {row.batch_id}; if the history is too short "
-                "for it (history_batches), leave it out",
+            rule = f"ids must ascend: the last one was {row.batch_id}, and the history has no batch {batch_id}"
+            remedy = (
+                f"if it was never written, give it a number above {row.batch_id}; if the history is too short "
+                "for it (history_batches), leave it out"
             )
+            raise refused("batch_id", batch_id, rule, remedy)
         return placed
 
     def _beyond_missing(self, row: StateRow, batch_id: int, halt: Halt) -> tuple[StateRow, Placement | Halt]:

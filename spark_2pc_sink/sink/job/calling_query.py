@@ -22,6 +22,7 @@ from uuid import uuid4
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, beside_server, is_connect
 
@@ -39,15 +40,18 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 def current_query(spark: SparkSession) -> str:
     query_id = running_query(spark)
     if query_id is None:
-        raise ConfigurationError(
-            option="foreachBatch",
-            value="called outside a streaming query",
-            rule="a batch is only safe to replay under the id of its query",
-            remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query; write a batch DataFrame "
-            "with sink.write(df, batch_id=…); if your function calls the sink in another thread, wrap the call in "
-            "pyspark.inheritable_thread_target(spark), which passes the query's id on to the thread",
+        raise _outside_query(
+            "; if your function calls the sink in another thread, wrap the call in "
+            "pyspark.inheritable_thread_target(spark), which passes the query's id on to the thread"
         )
     return query_id
+
+
+def _outside_query(more: str = "") -> ConfigurationError:
+    rule = "a batch is only safe to replay under the id of its query"
+    remedy = "pass the sink to writeStream.foreachBatch(sink) and start() the query; write a batch DataFrame "
+    remedy += f"with sink.write(df, batch_id=…){more}"
+    return refused("foreachBatch", "called outside a streaming query", rule, remedy)
 
 
 def running_query(spark: SparkSession) -> str | None:
@@ -155,26 +159,15 @@ class Backfill(CallingQuery):
 def check_frame(frame: DataFrame, batch_id: object) -> None:
     """Refuse anything but a numbered batch frame outside foreachBatch."""
     if isinstance(batch_id, bool) or not isinstance(batch_id, int) or not 0 <= batch_id < 2**63:
-        raise ConfigurationError(
-            option="batch_id",
-            value=batch_id,
-            rule="must be a whole number from 0 to 2**63 - 1, greater than that of every earlier batch",
-            remedy="number the parts of the backfill, for example by date: batch_id=20260131",
-        )
+        rule = "must be a whole number from 0 to 2**63 - 1, greater than that of every earlier batch"
+        remedy = "number the parts of the backfill, for example by date: batch_id=20260131"
+        raise refused("batch_id", batch_id, rule, remedy)
     if frame.isStreaming:
-        raise ConfigurationError(
-            option="write",
-            value="a streaming frame",
-            rule="Spark assigns the ids of a stream's batches",
-            remedy="pass the sink to writeStream.foreachBatch(sink)",
-        )
+        rule = "Spark assigns the ids of a stream's batches"
+        raise refused("write", "a streaming frame", rule, "pass the sink to writeStream.foreachBatch(sink)")
     if _in_foreach_batch(frame.sparkSession):
-        raise ConfigurationError(
-            option="write",
-            value="called inside foreachBatch",
-            rule="ids that you assign may have gaps, so a batch that did not reach the sink would not be noticed",
-            remedy="call the sink itself there: sink(batch, batch_id)",
-        )
+        rule = "ids that you assign may have gaps, so a batch that did not reach the sink would not be noticed"
+        raise refused("write", "called inside foreachBatch", rule, "call the sink itself there: sink(batch, batch_id)")
 
 
 def _in_foreach_batch(spark: SparkSession) -> bool:
@@ -203,26 +196,18 @@ class ConnectQuery(CallingQuery):
         ``started_in`` is the session in which the stream was started; None if unknown.
         """
         if not beside_server():
-            raise ConfigurationError(
-                option="foreachBatch",
-                value="called outside a streaming query",
-                rule="a batch is only safe to replay under the id of its query",
-                remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query; write a batch DataFrame "
-                "with sink.write(df, batch_id=…)",
-            )
+            raise _outside_query()
         if query_name is not None:
             return cls(RunIds(f"query {query_name!r}", _RUN_ID), None)
         # Before 4.3 a batch has the session in which the stream was started.
         active = (spark if started_in is None else session_by_id(started_in)).streams.active
         if len(active) != 1:
             shown = f"has {len(active)} queries" if active else "is unknown"
-            raise ConfigurationError(
-                option="query_name",
-                value=None,
-                rule="Spark Connect does not tell a foreachBatch function its query, and the session in which the "
-                f"stream was started {shown}",
-                remedy=_NAMED,
+            rule = (
+                "Spark Connect does not tell a foreachBatch function its query, and the session in which the "
+                f"stream was started {shown}"
             )
+            raise refused("query_name", None, rule, _NAMED)
         (query,) = active
         return cls(RunIds(str(query.id), _RUN_ID), query)
 
@@ -291,34 +276,20 @@ def check_call(batch: object, batch_id: object = None) -> None:
             "spark.createDataFrame(frame) or, from pandas on Spark, with frame.to_spark()",
         )
     if not hasattr(batch, "sparkSession"):
-        raise ConfigurationError(
-            option="foreach",
-            value=f"the sink was called with a {type(batch).__name__}",
-            rule="the sink writes whole batches, each in one transaction",
-            remedy="use writeStream.foreachBatch(sink) instead of writeStream.foreach(sink)",
-        )
+        rule = "the sink writes whole batches, each in one transaction"
+        remedy = "use writeStream.foreachBatch(sink) instead of writeStream.foreach(sink)"
+        raise refused("foreach", f"the sink was called with a {type(batch).__name__}", rule, remedy)
     if batch_id is None:
-        raise ConfigurationError(
-            option="batch_id",
-            value=None,
-            rule="a replay of a batch is recognised by its id",
-            remedy="writeStream.foreachBatch(sink) passes one; write a batch DataFrame with sink.write(df, batch_id=…)",
-        )
+        remedy = "writeStream.foreachBatch(sink) passes one; write a batch DataFrame with sink.write(df, batch_id=…)"
+        raise refused("batch_id", None, "a replay of a batch is recognised by its id", remedy)
     if not isinstance(batch_id, int):
-        raise ConfigurationError(
-            option="batch_id",
-            value=batch_id,
-            rule=f"must be the int that Spark passes with the batch, not a {type(batch_id).__name__}",
-            remedy="pass on the id that your function gets from foreachBatch",
-        )
+        rule = f"must be the int that Spark passes with the batch, not a {type(batch_id).__name__}"
+        raise refused("batch_id", batch_id, rule, "pass on the id that your function gets from foreachBatch")
 
 
 def check_is_batch(batch: DataFrame) -> None:
     """Refuse a frame that is still a stream; its plan shows this, so only the first batch of a run is checked."""
     if batch.isStreaming:
-        raise ConfigurationError(
-            option="foreachBatch",
-            value="the sink was called with a stream",
-            rule="a streaming DataFrame does not define which rows are in this batch",
-            remedy="pass the batch that your function gets from foreachBatch, or a frame derived from it",
-        )
+        rule = "a streaming DataFrame does not define which rows are in this batch"
+        remedy = "pass the batch that your function gets from foreachBatch, or a frame derived from it"
+        raise refused("foreachBatch", "the sink was called with a stream", rule, remedy)

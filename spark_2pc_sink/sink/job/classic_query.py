@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.settings import HIDDEN
+from spark_2pc_sink.options.settings import HIDDEN, refused
 from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.sink.job.batch_size import FIRST_BYTES_MAX
 from spark_2pc_sink.sink.job.calling_query import CallingQuery, RunIds, current_query, lag_of
@@ -61,26 +60,15 @@ def check_query(execution: Any | None) -> None:
         _log.warning("this Spark does not show the running query: checkpoint and trigger are not checked")
         return
     if _ASYNC_EXECUTION in execution.getClass().getName():
-        raise ConfigurationError(
-            option="asyncProgressTrackingEnabled",
-            value="true",
-            rule="after a restart several batches would be replayed under one batch id",
-            remedy="remove the option from writeStream",
-        )
+        rule = "after a restart several batches would be replayed under one batch id"
+        raise refused("asyncProgressTrackingEnabled", "true", rule, "remove the option from writeStream")
     if _REAL_TIME_TRIGGER in execution.trigger().getClass().getName():
-        raise ConfigurationError(
-            option="trigger",
-            value="real-time mode",
-            rule="its batches end only when they are recorded, so they cannot be committed one by one",
-            remedy="use the default trigger, processingTime or availableNow",
-        )
+        rule = "its batches end only when they are recorded, so they cannot be committed one by one"
+        raise refused("trigger", "real-time mode", rule, "use the default trigger, processingTime or availableNow")
     if _private(execution, _TEMPORARY) is True:
-        raise ConfigurationError(
-            option="checkpointLocation",
-            value=None,
-            rule="without it Spark makes a temporary checkpoint, and a restarted query would begin again with batch 0",
-            remedy="set writeStream.option('checkpointLocation', DIRECTORY) to a directory that outlives the job",
-        )
+        rule = "without it Spark makes a temporary checkpoint, and a restarted query would begin again with batch 0"
+        remedy = "set writeStream.option('checkpointLocation', DIRECTORY) to a directory that outlives the job"
+        raise refused("checkpointLocation", None, rule, remedy)
     options = _private(execution, _OPTIONS)
     if options is not None:
         check_options(str(options.keys().mkString("\n")).splitlines())
@@ -96,12 +84,9 @@ def check_options(names: list[str]) -> None:
             remedy = f"pass kafka={{{name[len(_KAFKA_PREFIX) :]!r}: …}} to DualWriteSink"
         else:
             continue
-        raise ConfigurationError(
-            option=f"writeStream.option({name!r})",
-            value=HIDDEN,
-            rule="this is an option of Spark's own Kafka sink; foreachBatch does not pass it on to this sink",
-            remedy=f"{remedy}, and remove the option from writeStream",
-        )
+        rule = "this is an option of Spark's own Kafka sink; foreachBatch does not pass it on to this sink"
+        remedy = f"{remedy}, and remove the option from writeStream"
+        raise refused(f"writeStream.option({name!r})", HIDDEN, rule, remedy)
 
 
 def _private(execution: Any, name: str) -> Any | None:

@@ -13,6 +13,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import with_columns_for_star, with_fields_for_star
 from spark_2pc_sink.sink.job.task_plan import LanePlan
 from spark_2pc_sink.sink.records import record_columns
@@ -45,22 +46,14 @@ def rows_of(batch: DataFrame, source: RowSource) -> DataFrame:
     if explosion is not None:
         _check_array(batch, explosion.array)
         if explosion.name.casefold() in (name.casefold() for name in batch.columns):
-            raise ConfigurationError(
-                option="rows",
-                value=source.rows,
-                rule=f"the batch has a column {explosion.name!r}, and the element would have the same name",
-                remedy="choose another name after AS",
-            )
+            rule = f"the batch has a column {explosion.name!r}, and the element would have the same name"
+            raise refused("rows", source.rows, rule, "choose another name after AS")
         frame = batch.selectExpr("*", f"explode({explosion.array}) AS {quoted(explosion.name)}")
     if source.where is not None:
         kind = type_of(frame, "where", source.where).simpleString()
         if kind != "boolean":
-            raise ConfigurationError(
-                option="where",
-                value=source.where,
-                rule=f"its type is {kind}; a condition must be boolean",
-                remedy="compare it with something, for example where='amount > 0'",
-            )
+            rule = f"its type is {kind}; a condition must be boolean"
+            raise refused("where", source.where, rule, "compare it with something, for example where='amount > 0'")
         frame = frame.where(source.where)
     return frame
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.job.lane_columns import LaneWork, rows_of
 from spark_2pc_sink.sink.records.record_columns import PARTS
 from spark_2pc_sink.sink.records.record_expressions import (
@@ -80,12 +81,8 @@ def check_places(frame: DataFrame, expressions: RecordExpressions, lane: Lane, t
     """Refuse to leave records out, or warn, if records of one upsert key may have several keys or partitions."""
     records, rows = lane.records, lane.rows
     if records is not None and records.tombstone_when is not None and expressions.key is None:
-        raise ConfigurationError(
-            option="tombstone_when",
-            value=records.tombstone_when,
-            rule="a tombstone needs a key, and the records have no key",
-            remedy="pass key=, derived from the upsert keys",
-        )
+        rule = "a tombstone needs a key, and the records have no key"
+        raise refused("tombstone_when", records.tombstone_when, rule, "pass key=, derived from the upsert keys")
     if records is None or rows is None or (rows.order_by is None and records.tombstone_when is None):
         return
     leave_out = records.superseded == "leave_out"
@@ -134,13 +131,11 @@ def _evaluates(frame: DataFrame, sql: str) -> bool:
 
 
 def _refused(rows: Rows, rule: str) -> ConfigurationError:
-    return ConfigurationError(
-        option="upsert_superseded",
-        value="leave_out",
-        rule=rule,
-        remedy=f"derive the key from the upsert keys, as with key={rows.keys[0]!r}; or send them, with "
-        "upsert_superseded='send_first'",
+    remedy = (
+        f"derive the key from the upsert keys, as with key={rows.keys[0]!r}; or send them, with "
+        "upsert_superseded='send_first'"
     )
+    return refused("upsert_superseded", "leave_out", rule, remedy)
 
 
 class RecordSchemas:

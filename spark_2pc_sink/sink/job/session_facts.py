@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint
 
 if TYPE_CHECKING:
@@ -99,12 +100,8 @@ def _unrepeatable(where: str, culprit: str) -> ConfigurationError:
     )
     if culprit in _OF_FILES:
         remedy = f"select {_OF_FILES[culprit]} where the stream is read: it is the same in every replay"
-    return ConfigurationError(
-        option=where,
-        value=culprit,
-        rule="its result changes each time it is evaluated, so a replayed batch would have different rows",
-        remedy=remedy,
-    )
+    rule = "its result changes each time it is evaluated, so a replayed batch would have different rows"
+    return refused(where, culprit, rule, remedy)
 
 
 def _culprit_in_plan(plan: Any) -> str | None:
@@ -153,12 +150,8 @@ class SessionFacts:
     def check_speculation(self) -> None:
         """Refuse a setting that would let two attempts of a task write."""
         if self._speculation().lower() == "true":
-            raise ConfigurationError(
-                option="spark.speculation",
-                value="true",
-                rule="a speculative copy of a task would write its records a second time",
-                remedy="set spark.speculation=false for this application",
-            )
+            rule = "a speculative copy of a task would write its records a second time"
+            raise refused("spark.speculation", "true", rule, "set spark.speculation=false for this application")
 
     def _speculation(self) -> str:
         """The application's setting, which its scheduler follows; a client sees only its value at the start."""

@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from jdbc_state.sqlstate import describe
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
 from spark_2pc_sink.sink.records import record_columns, record_expressions
@@ -19,6 +20,7 @@ from spark_2pc_sink.sink.rows.catalog import (
     quote_identifier,
     read_target,
     table_oid,
+    table_transaction,
 )
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.rows.conflict_rule import ConflictRule, order_in_table
@@ -28,7 +30,6 @@ from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -75,20 +76,15 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
         missing.append("TEMPORARY on the database")
         grants.append(f"GRANT TEMPORARY ON DATABASE {quote_identifier(database)} TO {quote_identifier(role)}")
     if missing:
-        raise ConfigurationError(
-            option="table",
-            value=table,
-            rule=f"role {role!r} lacks {' and '.join(missing)}, which mode={plan.mode!r} needs",
-            remedy=f"have the owner run: {'; '.join(grants)}",
-        )
+        rule = f"role {role!r} lacks {' and '.join(missing)}, which mode={plan.mode!r} needs"
+        raise refused("table", table, rule, f"have the owner run: {'; '.join(grants)}")
     if row_security and not upsert:
-        raise ConfigurationError(
-            option="table",
-            value=table,
-            rule=f"its row-level security applies to role {role!r}, and PostgreSQL does not support COPY with it",
-            remedy=f"have an administrator run: ALTER ROLE {quote_identifier(role)} BYPASSRLS; or pass mode='upsert', "
-            "which uses INSERT, checked by the policies",
+        rule = f"its row-level security applies to role {role!r}, and PostgreSQL does not support COPY with it"
+        remedy = (
+            f"have an administrator run: ALTER ROLE {quote_identifier(role)} BYPASSRLS; or pass mode='upsert', "
+            "which uses INSERT, checked by the policies"
         )
+        raise refused("table", table, rule, remedy)
 
 
 def check_condition(connection: Connection, plan: ColumnPlan) -> None:
@@ -108,13 +104,11 @@ def check_condition(connection: Connection, plan: ColumnPlan) -> None:
 
 def _refused_condition(plan: ColumnPlan, rule: str) -> ConfigurationError:
     name = quote_identifier(target_alias(plan))
-    return ConfigurationError(
-        option="upsert_where",
-        value=plan.conflict.where,
-        rule=rule,
-        remedy=f"write it over EXCLUDED (the row of the batch) and {name} (the row in the table), as in "
-        f"{name}.version < EXCLUDED.version",
+    remedy = (
+        f"write it over EXCLUDED (the row of the batch) and {name} (the row in the table), as in "
+        f"{name}.version < EXCLUDED.version"
     )
+    return refused("upsert_where", plan.conflict.where, rule, remedy)
 
 
 class TableLoader:
@@ -210,12 +204,6 @@ class TableLoader:
     def forget(self) -> None:
         """Match batch and table again before the next attempt: the table may have been altered."""
         self._schema = None
-
-
-def table_transaction(database: Database, options: SinkOptions, operation: str) -> AbstractContextManager[Connection]:
-    return database.transaction(
-        operation, lock_timeout_ms=options.lock_timeout_ms, statement_timeout_ms=options.statement_timeout_ms
-    )
 
 
 #: References between some tables, by a constraint that is checked with each row.

@@ -9,6 +9,7 @@ by a view, become unlogged, or get a rule.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,14 @@ from psycopg2 import sql
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import names
 from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.settings import refused
 
 if TYPE_CHECKING:
     import psycopg2.extensions
     from sqlalchemy import Connection
+
+    from jdbc_state.connections import Database
+    from spark_2pc_sink.options import SinkOptions
 
 
 __all__ = ["SqlTableName", "identifiers", "quote_identifier"]
@@ -198,12 +203,9 @@ def refuse_unfit(tree: TableTree, table: SqlTableName, *, upsert: bool, deletes:
         (tree.delete_rule, deletes, "deletions: rows that delete_when removes may stay", _MARK_DELETED),
     ):
         if name and applies:
-            raise ConfigurationError(
-                option="table",
-                value=str(table),
-                rule=f"its rule {name!r} rewrites {effect}, and PostgreSQL does not report how many",
-                remedy=f"DROP RULE {quote_identifier(name)} ON {table}, and replace it with a trigger; or {otherwise}",
-            )
+            rule = f"its rule {name!r} rewrites {effect}, and PostgreSQL does not report how many"
+            remedy = f"DROP RULE {quote_identifier(name)} ON {table}, and replace it with a trigger; or {otherwise}"
+            raise refused("table", str(table), rule, remedy)
 
 
 def _why_unfit(unfit: Unfit, *, partitioned: bool) -> tuple[str, str]:
@@ -446,6 +448,12 @@ class TargetTable:
         return next((column for column in self.columns if column.name == name), None)
 
 
+def table_transaction(database: Database, options: SinkOptions, operation: str) -> AbstractContextManager[Connection]:
+    return database.transaction(
+        operation, lock_timeout_ms=options.lock_timeout_ms, statement_timeout_ms=options.statement_timeout_ms
+    )
+
+
 def table_oid(connection: Connection, table: str) -> int | None:
     """The catalog's oid of a table; None if it does not exist.
 
@@ -458,19 +466,11 @@ def table_oid(connection: Connection, table: str) -> int | None:
         [(schema_exists, closed, oid, role)] = cursor.fetchall()
     schema = "" if wanted.schema is None else quote_identifier(wanted.schema)
     if not schema_exists:
-        raise ConfigurationError(
-            option="table",
-            value=table,
-            rule=f"the database has no schema {schema}",
-            remedy=f"correct the name, or create the schema: CREATE SCHEMA {schema}",
-        )
+        rule = f"the database has no schema {schema}"
+        raise refused("table", table, rule, f"correct the name, or create the schema: CREATE SCHEMA {schema}")
     if closed:
-        raise ConfigurationError(
-            option="table",
-            value=table,
-            rule=f"role {role!r} lacks USAGE on schema {schema}",
-            remedy=f"have its owner run: GRANT USAGE ON SCHEMA {schema} TO {quote_identifier(role)}",
-        )
+        remedy = f"have its owner run: GRANT USAGE ON SCHEMA {schema} TO {quote_identifier(role)}"
+        raise refused("table", table, f"role {role!r} lacks USAGE on schema {schema}", remedy)
     return None if oid is None else int(oid)
 
 
@@ -489,12 +489,8 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
     """
     wanted, oid = SqlTableName.parse(table), table_oid(connection, table)
     if oid is None:
-        raise ConfigurationError(
-            option="table",
-            value=table,
-            rule="there is no such table in the database",
-            remedy="create it, pass create_table=True to create it from the batch's schema, or name its schema",
-        )
+        remedy = "create it, pass create_table=True to create it from the batch's schema, or name its schema"
+        raise refused("table", table, "there is no such table in the database", remedy)
     with driver_connection(connection).cursor() as cursor:
         cursor.execute(_FIND, (oid,))
         [(schema, relation, root_oid, root_schema, root_relation, partition_key)] = cursor.fetchall()
@@ -542,12 +538,9 @@ def driver_connection(connection: Connection) -> psycopg2.extensions.connection:
     """
     driver: psycopg2.extensions.connection = connection.connection.driver_connection  # type: ignore[assignment]
     if driver.encoding != "UTF8":
-        raise ConfigurationError(
-            option="database",
-            value=connection.engine.url.render_as_string(hide_password=True),
-            rule=f"its connections must use UTF-8, and this one uses {driver.encoding}",
-            remedy="add client_encoding=utf8 to the URL's query; the server then converts text",
-        )
+        rule = f"its connections must use UTF-8, and this one uses {driver.encoding}"
+        remedy = "add client_encoding=utf8 to the URL's query; the server then converts text"
+        raise refused("database", connection.engine.url.render_as_string(hide_password=True), rule, remedy)
     return driver
 
 

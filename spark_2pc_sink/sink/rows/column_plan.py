@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, DecimalType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable, quote_identifier
 from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule, LateRows
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, OWN_PREFIX, CopyColumn, CopyPlan, Storage
@@ -219,36 +220,22 @@ def _check_names(
     names = [name for name, _ in fields]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if not names or twice:
-        raise ConfigurationError(
-            option="columns",
-            value=names,
-            rule=f"column {twice[0]!r} occurs twice" if twice else "there is no column to write",
-            remedy="name each column of the table once, with columns={'name': 'expression'}",
-        )
+        rule = f"column {twice[0]!r} occurs twice" if twice else "there is no column to write"
+        raise refused("columns", names, rule, "name each column of the table once, with columns={'name': 'expression'}")
     for name, spark_type in fields:
         column = target.column(name)
         if column is None:
-            raise ConfigurationError(
-                option="columns",
-                value=name,
-                rule=f"table {target.table} has no column of this name (names are compared exactly)",
-                remedy=_nearest_column(name, spark_type, source_sql[name], target),
-            )
+            rule = f"table {target.table} has no column of this name (names are compared exactly)"
+            raise refused("columns", name, rule, _nearest_column(name, spark_type, source_sql[name], target))
         if column.unwritable:
-            raise ConfigurationError(
-                option="columns",
-                value=name,
-                rule=f"in table {target.table} it is {column.unwritable}, which only the database writes",
-                remedy="leave it out of columns={...}" + (" and of upsert_keys" if name in upsert_keys else ""),
-            )
+            rule = f"in table {target.table} it is {column.unwritable}, which only the database writes"
+            remedy = "leave it out of columns={...}" + (" and of upsert_keys" if name in upsert_keys else "")
+            raise refused("columns", name, rule, remedy)
     for column in target.columns:
         if column.name not in names and not (column.nullable or column.has_default or column.unwritable):
-            raise ConfigurationError(
-                option="columns",
-                value=names,
-                rule=f"column {column.name!r} ({column.type_name}) of {target.table} is NOT NULL without a default",
-                remedy=f"write it too, with columns={{..., {column.name!r}: 'expression'}}, or give it a default",
-            )
+            rule = f"column {column.name!r} ({column.type_name}) of {target.table} is NOT NULL without a default"
+            remedy = f"write it too, with columns={{..., {column.name!r}: 'expression'}}, or give it a default"
+            raise refused("columns", names, rule, remedy)
 
 
 def _check_updated(updated: Sequence[str], target: TargetTable) -> None:
@@ -286,23 +273,17 @@ def _unique_key(upsert_keys: Sequence[str], names: list[str], target: TargetTabl
         return ()
     for key in upsert_keys:
         if key not in names:
-            raise ConfigurationError(
-                option="upsert_keys",
-                value=list(upsert_keys),
-                rule=f"{key!r} is not among the columns that are written",
-                remedy=f"the columns are {', '.join(names)}",
-            )
+            rule = f"{key!r} is not among the columns that are written"
+            raise refused("upsert_keys", list(upsert_keys), rule, f"the columns are {', '.join(names)}")
     for unique_key in target.unique_keys:
         if sorted(unique_key.columns) == sorted(upsert_keys):
             return unique_key.columns
     there = "; ".join(f"({', '.join(key.columns)})" for key in target.unique_keys) or "none"
-    raise ConfigurationError(
-        option="upsert_keys",
-        value=list(upsert_keys),
-        rule=f"table {target.table} has no primary key or unique index on exactly these columns (it has: {there}); "
-        "deferrable, partial and expression indexes do not count, nor do those with another collation than the column",
-        remedy=_unique_index(upsert_keys, target),
+    rule = (
+        f"table {target.table} has no primary key or unique index on exactly these columns (it has: {there}); "
+        "deferrable, partial and expression indexes do not count, nor do those with another collation than the column"
     )
+    raise refused("upsert_keys", list(upsert_keys), rule, _unique_index(upsert_keys, target))
 
 
 def _unique_index(upsert_keys: Sequence[str], target: TargetTable) -> str:
@@ -369,21 +350,14 @@ def order_column(spark_type: DataType) -> tuple[Any, TargetColumn]:
     kind = type(spark_type).__name__
     arrives = arrow_type(spark_type)
     if arrives is None or pa.types.is_list(arrives):
-        raise ConfigurationError(
-            option="upsert_order_by",
-            value=spark_type.simpleString(),
-            rule="it must be a number, a text, a date or a timestamp, whose order is the same everywhere",
-            remedy="order by a field of it",
-        )
+        rule = "it must be a number, a text, a date or a timestamp, whose order is the same everywhere"
+        raise refused("upsert_order_by", spark_type.simpleString(), rule, "order by a field of it")
     # Spark has text collations from 4.0 on.
     collation = getattr(spark_type, "collation", _BYTE_COLLATION)
     if kind in TEXTS and collation != _BYTE_COLLATION:
-        raise ConfigurationError(
-            option="upsert_order_by",
-            value=spark_type.simpleString(),
-            rule=f"texts are ordered by their bytes, and Spark orders these by the collation {collation}",
-            remedy=f"order by bytes, with upsert_order_by='expression COLLATE {_BYTE_COLLATION}'",
-        )
+        rule = f"texts are ordered by their bytes, and Spark orders these by the collation {collation}"
+        remedy = f"order by bytes, with upsert_order_by='expression COLLATE {_BYTE_COLLATION}'"
+        raise refused("upsert_order_by", spark_type.simpleString(), rule, remedy)
     if kind in _BYTES:
         return pa.binary(), TargetColumn(name=ORDER_COLUMN, type_name="bytea", base_type="bytea")
     if isinstance(spark_type, DecimalType):
@@ -418,9 +392,5 @@ def _check_json(name: str, spark_type: DataType, source_sql: str) -> None:
                 + columns_with(name, f"cast({source_sql} as {with_text_keys(spark_type)})"),
             )
         if isinstance(part, StructType) and len(set(part.names)) < len(part.names):
-            raise ConfigurationError(
-                option="columns",
-                value=name,
-                rule=f"it is {spark_type.simpleString()}: a field's name occurs twice, and jsonb would keep the last",
-                remedy="rename the fields",
-            )
+            rule = f"it is {spark_type.simpleString()}: a field's name occurs twice, and jsonb would keep the last"
+            raise refused("columns", name, rule, "rename the fields")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from psycopg2 import sql
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.rows.type_mapping import TEXTS, retyped
 from spark_2pc_sink.sink.spark_sql import quoted
 
@@ -150,9 +151,4 @@ def order_in_table(
 
 
 def _refused_order(rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(
-        option="upsert_late_rows",
-        value="keep_newer",
-        rule=rule,
-        remedy=f"{remedy}; or leave it at upsert_late_rows='replace'",
-    )
+    return refused("upsert_late_rows", "keep_newer", rule, f"{remedy}; or leave it at upsert_late_rows='replace'")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from psycopg2 import sql
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
 
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, driver_connection, quote_identifier
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
 from spark_2pc_sink.sink.rows.type_mapping import COMPLEX_TYPES, unsupported
@@ -64,14 +64,11 @@ def create_table_ddl(
     missing = set(keys) - {field.name for field in fields}
     if not fields:
         remedy = "name at least one, with columns={'name': 'expression'}"
-        raise ConfigurationError(option="columns", value=[], rule="there is no column to write", remedy=remedy)
+        raise refused("columns", [], "there is no column to write", remedy)
     if missing:
-        raise ConfigurationError(
-            option="upsert_keys" if upsert_keys else "primary_key",
-            value=list(keys),
-            rule=f"{min(missing)!r} is not among the columns that are written",
-            remedy=f"the columns are {', '.join(field.name for field in fields)}",
-        )
+        rule = f"{min(missing)!r} is not among the columns that are written"
+        remedy = f"the columns are {', '.join(field.name for field in fields)}"
+        raise refused("upsert_keys" if upsert_keys else "primary_key", list(keys), rule, remedy)
     lines = []
     for field in fields:
         null = "" if field.nullable and field.name not in keys else " NOT NULL"
@@ -84,19 +81,11 @@ def create_table_ddl(
 def _check_columns(names: Sequence[str]) -> None:
     own = next((name for name in names if name in _SYSTEM_COLUMNS), None)
     if own is not None:
-        raise ConfigurationError(
-            option="columns",
-            value=own,
-            rule="every PostgreSQL table has a system column of this name",
-            remedy=f"give it another name in the table, as with columns={{'source_{own}': '{own}', …}}",
-        )
+        remedy = f"give it another name in the table, as with columns={{'source_{own}': '{own}', …}}"
+        raise refused("columns", own, "every PostgreSQL table has a system column of this name", remedy)
     if len(names) > _COLUMNS_MAX:
-        raise ConfigurationError(
-            option="columns",
-            value=len(names),
-            rule=f"a PostgreSQL table can have at most {_COLUMNS_MAX} columns",
-            remedy="choose some with columns=…, or combine several into a struct, which becomes jsonb",
-        )
+        remedy = "choose some with columns=…, or combine several into a struct, which becomes jsonb"
+        raise refused("columns", len(names), f"a PostgreSQL table can have at most {_COLUMNS_MAX} columns", remedy)
 
 
 def sql_type(name: str, spark_type: DataType) -> str:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import psycopg2
 
 from jdbc_state.sqlstate import AGAINST_POLICY, INSUFFICIENT_PRIVILEGE, is_retriable
-from spark_2pc_sink.errors import ConfigurationError, ConstraintError
+from spark_2pc_sink.errors import ConstraintError
+from spark_2pc_sink.options.settings import refused
 
 if TYPE_CHECKING:
     from spark_2pc_sink.sink.rows.catalog import SqlTableName
@@ -85,12 +86,8 @@ def refused_rows(table: SqlTableName, *, casts: bool = False) -> Iterator[None]:
         if remedy is None and code.startswith(_STATEMENT_CLASS) and in_function:
             remedy = _CORRECT_FUNCTION
         if remedy is not None:
-            raise ConfigurationError(
-                option="table",
-                value=str(table),
-                rule=f"PostgreSQL refused all rows: {_detail(error)} [{code}]",
-                remedy=remedy,
-            ) from error
+            rule = f"PostgreSQL refused all rows: {_detail(error)} [{code}]"
+            raise refused("table", str(table), rule, remedy) from error
         raise
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, DecimalType
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable, quote_identifier
 from spark_2pc_sink.sink.rows.copy_encoder import Encoding, Storage
 from spark_2pc_sink.sink.rows.value_checks import (
@@ -319,22 +320,14 @@ def incompatible(
     name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, source_sql: str
 ) -> ConfigurationError:
     """A column of the batch with this Spark SQL, and one of the table, that do not match."""
-    return ConfigurationError(
-        option="columns",
-        value=name,
-        rule=f"the batch has {spark_type.simpleString()}, the table has {column.type_name}",
-        remedy=_remedy(name, spark_type, target, column, source_sql),
-    )
+    rule = f"the batch has {spark_type.simpleString()}, the table has {column.type_name}"
+    return refused("columns", name, rule, _remedy(name, spark_type, target, column, source_sql))
 
 
 def unsupported(name: str, spark_type: DataType, source_sql: str) -> ConfigurationError:
     """A column of a type that has no counterpart in PostgreSQL, or that Spark cannot pass to Python."""
-    return ConfigurationError(
-        option="columns",
-        value=name,
-        rule=f"PostgreSQL has no type for {spark_type.simpleString()}",
-        remedy=f"convert it, for example with {columns_with(name, f'cast({source_sql} as string)')}, or leave it out",
-    )
+    remedy = f"convert it, for example with {columns_with(name, f'cast({source_sql} as string)')}, or leave it out"
+    return refused("columns", name, f"PostgreSQL has no type for {spark_type.simpleString()}", remedy)
 
 
 def retyped(target: TargetTable, column: TargetColumn, to: str, source_sql: str) -> str:

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 from pyspark.errors import PySparkException
 
+from jdbc_state import SchemaReport
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import Records, Rows, SinkOptions
 from spark_2pc_sink.sink.check.check import DatabaseFacts, TableFacts, database_findings, guarantee
@@ -43,6 +44,8 @@ KAFKA = KafkaFacts(
     trial=Trial(),
     log=replace(TOPIC, name="__transaction_state"),
 )
+OLD_STATE = SchemaReport(there=True, ready=False, lines=("old",))
+NO_STATE = SchemaReport(there=False, ready=False, lines=())
 DATABASE = DatabaseFacts(version="18.1", version_number=180001, role="job", tables=(TableFacts("orders", columns=3),))
 
 
@@ -72,7 +75,7 @@ def test_a_topic_that_each_row_names_is_not_checked() -> None:
 
 
 def test_what_the_first_start_makes_is_no_problem() -> None:
-    facts = replace(DATABASE, state_there=False, tables=(TableFacts("t", created=True),))
+    facts = replace(DATABASE, state=NO_STATE, tables=(TableFacts("t", created=True),))
     for letters in (TableFacts("d", created=True), TableFacts("d")):
         assert of_database(replace(facts, dead_letters=letters)) == []
 

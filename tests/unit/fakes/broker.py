@@ -315,7 +315,10 @@ class FakeClient:
         """What the broker is set to is known."""
 
     def describe(self) -> TransactionDescription:
-        found = self.ask("describe", self.broker.describe, lambda reply: reply.code)
+        return self.description_of(self.ask("describe", self.broker.describe, lambda reply: reply.code))
+
+    @staticmethod
+    def description_of(found: Described) -> TransactionDescription:
         if found.code == Code.TRANSACTIONAL_ID_NOT_FOUND:
             return TransactionDescription(TransactionState.UNKNOWN.value, None, 0)
         if found.code != Code.NONE:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from spark_2pc_sink.errors import OutcomeUnknownError
-from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition, TransactionState
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
 from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.log_reader import CommitQuery, Marker
@@ -67,12 +67,12 @@ class FakeKafka(FakeClient):
     @property
     def state(self) -> str:
         """Of the transactional id, as the coordinator shows it."""
-        return self._described().state
+        return self._shown_now().state
 
     @property
     def pair(self) -> ProducerIdAndEpoch | None:
         """The pair that the coordinator shows."""
-        return self._described().producer
+        return self._shown_now().producer
 
     @property
     def committed(self) -> list[ProducerIdAndEpoch]:
@@ -181,14 +181,8 @@ class FakeKafka(FakeClient):
         if self.before is not None:
             self.before(name)
 
-    def _described(self) -> TransactionDescription:
-        if self.shown is not None:
-            return self.shown
-        self.broker.drain()
-        metadata = self.broker.metadata()
-        if metadata is None:
-            return TransactionDescription(TransactionState.UNKNOWN.value, None, 0)
-        return TransactionDescription(metadata.state.label, ProducerIdAndEpoch(*metadata.pair), metadata.timeout_ms)
+    def _shown_now(self) -> TransactionDescription:
+        return self.shown or self.description_of(self.broker.describe())
 
     def _ended(self, *, commit: bool) -> list[ProducerIdAndEpoch]:
         self.broker.drain()

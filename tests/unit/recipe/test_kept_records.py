@@ -99,3 +99,8 @@ def test_topics_that_will_have_the_batch_twice_are_named() -> None:
 def test_topics_without_an_id_are_known() -> None:
     assert missing_id_topics(WRITTEN) == []
     assert missing_id_topics(replace(WRITTEN, topic_ids={"orders": "", "other": "x"})) == ["audit", "orders"]
+
+
+def test_a_message_names_a_few_partitions_only() -> None:
+    many = WrittenRecords(5, {TopicPartition("orders", number): (0, 9) for number in range(100)})
+    assert "those of 92 more partitions" in lost(LogsView({}, {}), many).reason

@@ -95,3 +95,10 @@ def test_names_that_are_refused(count: int, came: int | None, named: str, rule: 
     suggested = lost(count, came=came).suggested
     assert suggested is not None
     assert str(suggested) in raised.value.remedy
+
+
+def test_messages_stay_short() -> None:
+    found = FoundCommits(tuple(transaction(each, partitions=50) for each in range(1, 31)))
+    reason = LostBatches(41, found).explain(HALT).reason
+    assert f"and {30 - SHOWN_TRANSACTIONS_MAX} more" in reason
+    assert f"{50 - SHOWN_PARTITIONS_MAX} more partitions" in reason

@@ -214,3 +214,8 @@ def test_a_row_that_tells_by_itself_is_not_overruled() -> None:
         kafka = KafkaView(state, OWN, 2, "here")
         found = resolve(row, kafka, adopt=True)
         assert apply_operator_choice(row, kafka, found, choice) is found
+
+
+def test_views_are_readable() -> None:
+    row = RowView(RowStatus.DECIDED, PreparedTxnState("7:10"), PreparedTxnState("7:9"))
+    assert (str(row), str(RowView(RowStatus.NONE))) == ("decided 7:10, settled at 7:9", "none")

@@ -78,76 +78,58 @@ def test_the_next_batch(change: dict[str, Any], next_batch: int | None) -> None:
     assert replace(REPORT, row=replace(ROW, **change)).next_batch == next_batch
 
 
-DONE = replace(ROW, status="done", decided_age_s=None, age_s=3.9)
-LOOK = replace(REPORT, actions=(), dry_run=True, row=DONE, before=DONE)
-ALIVE = Liveness(True, "", SESSION)
-
-
-@pytest.mark.parametrize(
-    ("look", "headline"),
-    [
-        (LOOK, "healthy, batch 7 on both sides, 3 s ago"),
-        (replace(LOOK, row=replace(DONE, age_s=7_300.0)), "healthy, batch 7 on both sides, 2 h ago"),
-        (replace(LOOK, row=replace(DONE, batch_id=None)), "healthy, no batch yet"),
-        (replace(LOOK, row=replace(DONE, digest="")), "healthy, batch 7 settled, 3 s ago"),
-        (replace(LOOK, kafka=None), "nothing is in doubt in the database; Kafka was not read"),
-        (
-            replace(LOOK, settled=False, driver=ALIVE),
-            "healthy, batch 7 on both sides, 3 s ago; the next batch is in progress",
-        ),
-        (
-            replace(LOOK, settled=False, prepared_s=90.0),
-            "IN DOUBT for 1 min, Kafka has an open transaction that the database has not decided",
-        ),
-        (
-            replace(LOOK, settled=False, row=ROW),
-            "IN DOUBT for 1 min, the database has batch 7, and Kafka has not confirmed it",
-        ),
-        (
-            replace(LOOK, settled=False, row=ROW, driver=ALIVE),
-            "batch 7 is in progress for 1 min: the database has batch 7, and Kafka has not confirmed it",
-        ),
-        (replace(LOOK, settled=False, before=None), "IN DOUBT, the state row is lost"),
-        (
-            replace(LOOK, settled=False, row=replace(ROW, status="owed")),
-            "Kafka lacks batch 7 for 1 min: the database has it, and Kafka aborted it",
-        ),
-        (replace(LOOK, elsewhere=True), "belongs to another Kafka cluster"),
-        (replace(LOOK, known=None), "unclear, the database was not read"),
-    ],
-)
-def test_the_verdict_in_one_line(look: RecoveryReport, headline: str) -> None:
-    assert str(look).splitlines()[0] == f"orders: {headline}"
-
-
 LIVES = Liveness(alive=True, detail="as it is")
 FINE = replace(REPORT, actions=())
 DECIDED = replace(REPORT, settled=False, row=ROW, dry_run=True, actions=())
 SETTLED = replace(ROW, status="done")
-OPEN = replace(DECIDED, before=SETTLED, row=SETTLED, prepared_s=7.0)
+LOOK = replace(FINE, dry_run=True, before=SETTLED, row=SETTLED)
+OPEN = replace(LOOK, settled=False, prepared_s=7.0)
+OWED = replace(DECIDED, row=replace(ROW, status="owed"))
+BEHIND = HaltCause.DATABASE_BEHIND
+UNDECIDED = "IN DOUBT for 7 s, Kafka has an open transaction that the database has not decided"
 
 
 @pytest.mark.parametrize(
-    ("report", "condition"),
+    ("report", "condition", "headline"),
     [
-        (FINE, "fine"),
-        (replace(FINE, known=False, row=None), "not_known"),
-        (replace(DECIDED, known=None, row=None), "unclear"),
-        (DECIDED, "in_doubt"),
-        (replace(DECIDED, driver=LIVES), "in_doubt"),
-        (replace(DECIDED, row=replace(ROW, status="owed")), "owed"),
-        (replace(DECIDED, row=replace(ROW, status="owed"), cause=HaltCause.DATABASE_BEHIND), "in_doubt"),
-        (replace(DECIDED, elsewhere=True), "elsewhere"),
-        (OPEN, "in_doubt"),
-        (replace(OPEN, driver=LIVES), "at_work"),
-        (replace(OPEN, driver=replace(LIVES, alive=None)), "in_doubt"),
-        (replace(OPEN, driver=LIVES, cause=HaltCause.DATABASE_BEHIND), "in_doubt"),
-        (replace(OPEN, driver=LIVES, before=None), "in_doubt"),
+        (FINE, "fine", "healthy, batch 7 on both sides"),
+        (LOOK, "fine", "healthy, batch 7 on both sides, 4 s ago"),
+        (replace(LOOK, row=replace(SETTLED, age_s=7_300.0)), "fine", "healthy, batch 7 on both sides, 2 h ago"),
+        (replace(LOOK, row=replace(SETTLED, batch_id=None)), "fine", "healthy, no batch yet"),
+        (replace(LOOK, row=replace(SETTLED, digest="")), "fine", "healthy, batch 7 settled, 4 s ago"),
+        (replace(LOOK, kafka=None), "fine", "nothing is in doubt in the database; Kafka was not read"),
+        (replace(FINE, known=False, row=None), "not_known", "UNKNOWN, the state table has no row for this id"),
+        (replace(DECIDED, known=None, row=None), "unclear", "unclear, the database was not read"),
+        (replace(DECIDED, elsewhere=True), "elsewhere", "belongs to another Kafka cluster"),
+        (DECIDED, "in_doubt", "IN DOUBT for 1 min, the database has batch 7, and Kafka has not confirmed it"),
+        (
+            replace(DECIDED, driver=LIVES),
+            "in_doubt",
+            "batch 7 is in progress for 1 min: the database has batch 7, and Kafka has not confirmed it",
+        ),
+        (OWED, "owed", "Kafka lacks batch 7 for 1 min: the database has it, and Kafka aborted it"),
+        (replace(OWED, cause=BEHIND), "in_doubt", "STOPPED for 1 min, a person must decide (database_behind)"),
+        (OPEN, "in_doubt", UNDECIDED),
+        (replace(OPEN, driver=replace(LIVES, alive=None)), "in_doubt", UNDECIDED),
+        (
+            replace(OPEN, driver=LIVES),
+            "at_work",
+            "healthy, batch 7 on both sides, 4 s ago; the next batch is in progress",
+        ),
+        (
+            replace(OPEN, driver=LIVES, cause=BEHIND),
+            "in_doubt",
+            "STOPPED for 7 s, a person must decide (database_behind)",
+        ),
+        (replace(OPEN, driver=LIVES, before=None), "in_doubt", "IN DOUBT, the state row is lost"),
     ],
 )
-def test_the_condition_of_a_sink(report: RecoveryReport, condition: str) -> None:
+def test_the_condition_of_a_sink_and_its_verdict_in_one_line(
+    report: RecoveryReport, condition: str, headline: str
+) -> None:
     """An open transaction of a driver that lives is a batch at work; a decision that Kafka lacks is in doubt."""
     assert report.condition == condition
+    assert str(report).splitlines()[0] == f"orders: {headline}"
     assert bool(StatusReport(sinks=(report,)).in_doubt) is (condition in {"in_doubt", "owed"})
 
 

@@ -8,6 +8,8 @@ from spark_2pc_sink.choices import Facts, HaltCause
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.recipe.lost_batches import (
+    SHOWN_PARTITIONS_MAX,
+    SHOWN_TRANSACTIONS_MAX,
     CommittedTransaction,
     FoundCommits,
     LostBatches,

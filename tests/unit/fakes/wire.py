@@ -18,6 +18,7 @@ from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.wire.api_versions import Api
+from tests.unit.reference.batches import message
 
 if TYPE_CHECKING:
     from tests.unit.fakes.cluster import FakeLog
@@ -236,88 +237,61 @@ class Topology:
         return None if log is None else log.leader
 
     def _serve_api_versions(self, received: Received, code: int) -> Any:
-        feature = ApiVersionsResponse.FinalizedFeatureKey
-        level = self.transaction_version
-        return ApiVersionsResponse(
+        level, ranges = self.transaction_version, self.versions.items()
+        feature = {"name": "transaction.version", "max_version_level": level, "min_version_level": level}
+        return message(
+            ApiVersionsResponse,
             error_code=code,
-            api_keys=[
-                ApiVersionsResponse.ApiVersion(api_key=int(api), min_version=low, max_version=high)
-                for api, (low, high) in self.versions.items()
-            ],
+            api_keys=[{"api_key": int(api), "min_version": low, "max_version": high} for api, (low, high) in ranges],
             finalized_features_epoch=self.features_epoch,
-            finalized_features=[]
-            if level is None
-            else [feature(name="transaction.version", max_version_level=level, min_version_level=level)],
+            finalized_features=[] if level is None else [feature],
         )
 
     def _serve_metadata(self, received: Received, code: int) -> Any:
         topics = None if received.body.topics is None else {wanted.name for wanted in received.body.topics}
         everything = {key.topic for key in self.partitions} | ({STATE_TOPIC} if self.state_partitions else set())
-        return MetadataResponse(
-            brokers=[
-                MetadataResponse.MetadataResponseBroker(
-                    node_id=broker.node_id, host="127.0.0.1", port=broker.port, rack=None
-                )
-                for broker in self.brokers
-            ],
+        return message(
+            MetadataResponse,
+            brokers=[{"node_id": each.node_id, "host": "127.0.0.1", "port": each.port} for each in self.brokers],
             cluster_id="fake-cluster",
             controller_id=0,
             topics=[self._topic(name, code) for name in sorted(everything if topics is None else topics)],
         )
 
-    def _topic(self, name: str, code: int) -> Any:
-        topic = MetadataResponse.MetadataResponseTopic
+    def _topic(self, name: str, code: int) -> dict[str, Any]:
         leaders = (
             dict(enumerate(self.state_partitions or ()))
             if name == STATE_TOPIC
             else {key.partition: (log.leader, 0) for key, log in self.partitions.items() if key.topic == name}
         )
         parts = [
-            topic.MetadataResponsePartition(
-                error_code=Code.NONE if leader >= 0 else Code.LEADER_NOT_AVAILABLE,
-                partition_index=index,
-                leader_id=leader,
-                leader_epoch=epoch,
-                replica_nodes=[leader] if leader >= 0 else [],
-                isr_nodes=[],
-            )
+            {
+                "error_code": Code.NONE if leader >= 0 else Code.LEADER_NOT_AVAILABLE,
+                "partition_index": index,
+                "leader_id": leader,
+                "leader_epoch": epoch,
+                "replica_nodes": [leader] if leader >= 0 else [],
+            }
             for index, (leader, epoch) in leaders.items()
         ]
         missing = Code.NONE if parts else Code.UNKNOWN_TOPIC_OR_PARTITION
-        return topic(
-            error_code=code or missing,
-            name=name,
-            topic_id=self.topic_ids.get(name),
-            partitions=parts,
-        )
+        return {"error_code": code or missing, "name": name, "topic_id": self.topic_ids.get(name), "partitions": parts}
 
     def _serve_find_coordinator(self, received: Received, code: int) -> Any:
-        found = [
-            FindCoordinatorResponse.Coordinator(
-                key=key,
-                node_id=(node := self.coordinator_of(key)),
-                host="127.0.0.1",
-                port=self.brokers[node].port,
-                error_code=code,
-                error_message=None,
-            )
-            for key in received.body.coordinator_keys
-        ]
-        return FindCoordinatorResponse(coordinators=found)
+        found = []
+        for key in received.body.coordinator_keys:
+            node_id = self.coordinator_of(key)
+            port = self.brokers[node_id].port
+            found.append({"key": key, "node_id": node_id, "host": "127.0.0.1", "port": port, "error_code": code})
+        return message(FindCoordinatorResponse, coordinators=found)
 
     def _serve_describe_configs(self, received: Received, code: int) -> Any:
-        result = DescribeConfigsResponse.DescribeConfigsResult
-        config = result.DescribeConfigsResourceResult
         (asked,) = received.body.resources
         values = self.configs if asked.resource_type == _TOPIC_RESOURCE else self.broker_configs
-        found = result(
-            error_code=code or (Code.TOPIC_AUTHORIZATION_FAILED if values is None else Code.NONE),
-            error_message=None,
-            resource_type=asked.resource_type,
-            resource_name=asked.resource_name,
-            configs=[
-                config(name=name, value=value, read_only=False, config_source=1, is_sensitive=False, synonyms=[])
-                for name, value in (values or {}).items()
-            ],
-        )
-        return DescribeConfigsResponse(results=[found])
+        found = {
+            "error_code": code or (Code.TOPIC_AUTHORIZATION_FAILED if values is None else Code.NONE),
+            "resource_type": asked.resource_type,
+            "resource_name": asked.resource_name,
+            "configs": [{"name": name, "value": value, "config_source": 1} for name, value in (values or {}).items()],
+        }
+        return message(DescribeConfigsResponse, results=[found])

@@ -14,6 +14,7 @@ from kafka.protocol.producer import InitProducerIdRequest
 
 from spark_2pc_sink import RecoveryReport, recover
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
@@ -133,6 +134,11 @@ class Job:
         os.utime(unfinished, (1_700_000_000 + batch, 1_700_000_000 + batch))
         unfinished.rename(path)
 
+    def add_batch(self) -> None:
+        """One more batch at the end of the input."""
+        self.write_batch(self.batches, make_rows(self.batches, 20))
+        self.batches += 1
+
     # --- drivers -------------------------------------------------------------------------------------------------
 
     def sink(self, *, kafka: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
@@ -205,6 +211,28 @@ class Job:
         """Wait until a driver has come to the end of the input."""
         outcome = driver.outcome(deadline_s=deadline_s)
         assert outcome == Outcome("finished"), f"{outcome}\n{driver.log_tail()}"
+
+    def ends_well(self, driver: DriverProcess | None = None, **sink: Any) -> DriverProcess:
+        """This driver goes on, or a new one runs, to the end of the input, and both sides hold all of it."""
+        if driver is None:
+            driver = self.start(**sink)
+        else:
+            driver.go_on()
+        self.finished(driver)
+        self.check()
+        return driver
+
+    def refused(self, why: HaltCause | str, *texts: str, times: int = 1, **sink: Any) -> Outcome:
+        """Run drivers that must end for this cause, or by this error, and say each of these texts; the last one's end.
+
+        Args:
+            times: how many, one after the other.
+        """
+        for outcome in (self.fail(**sink) for _ in range(times)):
+            assert why in (outcome.cause, outcome.error), outcome
+            for text in texts:
+                assert text in outcome.text, outcome.text
+        return outcome
 
     def superseded(self, driver: DriverProcess) -> None:
         """Continue a stopped driver, and wait until it gives up because another has taken over."""
@@ -298,6 +326,21 @@ class Job:
         """What the coordinator says of the sink's transactional id."""
         with self.coordinator() as client:
             return client.describe()
+
+    def wait_for_state(self, state: str) -> None:
+        """Wait until the coordinator shows the sink's transactional id in this state, by itself."""
+        wait_until(lambda: self.describe().state == state, deadline_s=60, what=f"state {state}", interval_s=0.2)
+
+    @contextmanager
+    def unchanged(self, columns: str = "*") -> Iterator[None]:
+        """The block changes neither what the coordinator shows nor the state row, or these columns of it."""
+
+        def sides() -> tuple[TransactionDescription, list[tuple[Any, ...]]]:
+            return self.describe(), self.sql(f"SELECT {columns} FROM kafka_transaction_state")
+
+        before = sides()
+        yield
+        assert sides() == before
 
     def terminate(self) -> None:
         """Take the id over, as `terminate` does."""

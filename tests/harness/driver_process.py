@@ -169,6 +169,10 @@ class DriverProcess:
         text = self._log.read_bytes()[:upto].decode(errors="replace") if self._log.exists() else ""
         return f"{journal}\n{text[-_LOG_TAIL_CHARACTERS:]}"
 
+    def wait_for_log(self, text: str) -> None:
+        """Wait until it has logged this."""
+        wait_until(lambda: text in self.log_tail(), deadline_s=DRIVER_DEADLINE_S, what=f"{text!r} in its log")
+
     def account(self) -> str:
         """The same, and what each of its threads does now; of a stopped one nobody tells. For a driver that runs."""
         before = self._log.stat().st_size

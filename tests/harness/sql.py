@@ -9,6 +9,12 @@ from typing import Any
 import psycopg2
 from sqlalchemy.engine import make_url
 
+#: The sessions of a database but the one that asks.
+_OTHERS = (
+    "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+    "AND backend_type = 'client backend' AND"
+)
+
 
 @contextmanager
 def sql_session(database: str, **connecting: Any) -> Iterator[Any]:
@@ -30,3 +36,18 @@ def run_sql(database: str, statement: str, *values: object, **connecting: Any) -
     with sql_session(database, **connecting) as cursor:
         cursor.execute(statement, values or None)
         return list(cursor.fetchall()) if cursor.description else []
+
+
+def sessions(database: str, where: str = "true") -> list[tuple[str, int]]:
+    """Name and process of each other session in a database, in the order in which they began.
+
+    Args:
+        where: a condition on ``pg_stat_activity``.
+    """
+    found = run_sql(database, f"SELECT application_name, pid {_OTHERS} {where} ORDER BY backend_start")
+    return [(name, pid) for name, pid in found]
+
+
+def end_sessions(database: str, where: str = "true") -> int:
+    """End other sessions, and wait until they are gone; how many there were."""
+    return sum(ended for (ended,) in run_sql(database, f"SELECT pg_terminate_backend(pid, 10000) {_OTHERS} {where}"))

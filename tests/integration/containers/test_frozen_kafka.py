@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_2pc_sink.testing import wait_until
 from tests.integration.faults.conftest import MakeJob
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ def test_kafka_is_frozen(place: str, kafka_apart: ContainerBroker, make_job: Mak
     driver = job.stop_at(place, batch=BATCH, **IMPATIENT)
     kafka_apart.pause()
     driver.go_on()
-    wait_until(lambda: "attempt 1 of 3 failed" in driver.log_tail(), deadline_s=60, what="the driver to lose patience")
+    driver.wait_for_log("attempt 1 of 3 failed")
     kafka_apart.resume()
-    job.finished(driver)
-    job.check()
+    job.ends_well(driver)

@@ -48,9 +48,7 @@ def test_one_broker_is_cut_off(place: str, choose: Choose, cluster: ContainerClu
     driver = job.stop_at(place, batch=BATCH)
     node = choose(cluster, job.topic)
     node.disconnect()
-    driver.go_on()
-    job.finished(driver)
-    job.check()
+    job.ends_well(driver)
     wait_until(
         lambda: all(node.node_id not in cluster.in_sync(job.topic, number) for number in range(3)),
         deadline_s=60,

@@ -14,7 +14,7 @@ from tests.harness.driver_process import Nursery
 from tests.harness.providers import Broker
 
 #: The type of the fixture run.
-Run = Callable[..., tuple[int, str]]
+Run = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
@@ -81,17 +81,18 @@ def make_job(
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `spark-2pc` against a job's sides, perhaps by another URL; its exit code and all that it printed.
+    """Runs `spark-2pc` against a job's sides, perhaps by another URL, with this exit code; all that it printed.
 
     The URL, which has a password, is in the environment.
     """
 
-    def call(job: Job, command: str, *options: str, named: bool = True, database: str = "") -> tuple[int, str]:
+    def call(job: Job, code: int, command: str, *options: str, database: str = "") -> str:
         capsys.readouterr()
         monkeypatch.setenv("SPARK_2PC_DATABASE", database or job.database)
-        one = ("--transactional-id", job.transactional_id) if named else ()
-        code = cli.main([command, "--bootstrap-server", job.broker.bootstrap, *one, *options])
+        sink = ("--bootstrap-server", job.broker.bootstrap, "--transactional-id", job.transactional_id)
+        found = cli.main([command, *sink, *options])
         out, err = capsys.readouterr()
-        return code, out + err
+        assert found == code, out + err
+        return out + err
 
     return call

@@ -11,12 +11,18 @@ from spark_2pc_sink import OperatorDecision
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.testing import read_topic
+from tests.conftest import StartKafka
 from tests.harness.damage import delete_log
 from tests.harness.driver_job import Job
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
 
 BATCH = 1
+#: After how long the coordinator forgets a transactional id: a week, by default.
+EXPIRATION = {
+    "transactional.id.expiration.ms": "4000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+}
 
 
 def commit_as_somebody_else(job: Job) -> None:
@@ -70,15 +76,8 @@ def test_the_log_is_deleted(decision: OperatorDecision, kafka_any_version: Broke
     job.kill_at("step:DECIDE", batch=BATCH)
     job.terminate()
     delete_log(job)
-    described, row = job.describe(), job.state("status", "prepared_transaction_state", "settled", "batch_id")
-    for _ in range(2):
-        refused = job.fail()
-        assert refused.cause == HaltCause.OUTCOME_LOST
-        assert "deleted or compacted" in refused.text
-        assert "--accept-replay" in refused.text
-        assert "--drop" in refused.text
-    assert job.describe() == described
-    assert job.state("status", "prepared_transaction_state", "settled", "batch_id") == row
+    with job.unchanged("status, prepared_transaction_state, settled, batch_id"):
+        job.refused(HaltCause.OUTCOME_LOST, "deleted or compacted", "--accept-replay", "--drop", times=2)
     job.recover(decision=decision, batch=BATCH)
     restarted = job.run()
     sent_again = decision is OperatorDecision.ACCEPT_REPLAY
@@ -88,3 +87,35 @@ def test_the_log_is_deleted(decision: OperatorDecision, kafka_any_version: Broke
     rows = {batch: rows if batch >= first_kept else [] for batch, rows in job.input().items()}
     job.check(rows, table=job.rows())
     assert read_topic(job.broker.bootstrap, job.topic)
+
+
+# --- the id is forgotten: the job was down for longer than the coordinator keeps it --------------------------------
+
+
+@pytest.mark.slow
+def test_the_coordinator_forgets_the_id(start_kafka: StartKafka, make_job: MakeJob) -> None:
+    """B9: decided, and unknown to Kafka. The log tells how it ended, and a new producer id is taken."""
+    job = make_job(start_kafka(properties=EXPIRATION))
+    job.kill_at("step:COMPLETE", batch=BATCH)
+    before = job.describe().producer
+    assert before is not None
+    job.wait_for_state("Unknown")
+    restarted = job.ends_well()
+    assert "is COMMIT" in restarted.actions
+    assert restarted.placements[0] == (BATCH, "SKIP")
+    after = job.describe().producer
+    assert after is None or after.producer_id != before.producer_id
+
+
+@pytest.mark.slow
+def test_the_coordinator_aborts_the_decided_batch_and_forgets_the_id(
+    start_kafka: StartKafka, make_job: MakeJob
+) -> None:
+    """B1, B9: a pause of a week without two-phase commit. The log tells of the abort, and the batch is sent again."""
+    soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200", **EXPIRATION}
+    job = make_job(start_kafka(two_phase_commit=False, properties=soon))
+    job.kill_at("step:DECIDE", batch=BATCH, kafka={"transaction.timeout.ms": 2_000}, decision_margin_ms=100)
+    job.wait_for_state("Unknown")
+    restarted = job.ends_well()
+    assert "is ABORT" in restarted.actions
+    assert restarted.placements[0] == (BATCH, "RESEND")

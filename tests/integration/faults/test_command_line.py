@@ -1,7 +1,8 @@
-"""``spark-2pc`` against real servers: what it says, what it changes, and its exit codes."""
+"""``spark-2pc`` beside a job: what it sees of its driver, what it leaves alone, what it changes, and its exit codes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,13 +10,18 @@ import pytest
 from spark_2pc_sink import recover
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import TakeOverRefusedError
-from tests.harness.driver_job import Job
-from tests.harness.json_contract import read_output
+from tests.harness.driver_job import LARGE_INPUT, Job
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob, Run
 
 BATCH = 1
-ROW = ("status", "prepared_transaction_state", "settled", "batch_id", "generation", "claimed_at", "settled_at")
+OLD = "UPDATE kafka_transaction_state SET {0} = {0} - interval '1 hour' WHERE {0} IS NOT NULL"
+
+
+def age(job: Job) -> None:
+    """Let the row look as if nobody had touched it for an hour, as in a batch that takes so long."""
+    for column in ("claimed_at", "decided_at", "settled_at"):
+        job.sql(OLD.format(column))
 
 
 @pytest.fixture
@@ -26,82 +32,101 @@ def decided(kafka_without_2pc: Broker, make_job: MakeJob) -> Job:
     return job
 
 
-def sides(job: Job) -> Any:
-    """All that a command could change."""
-    return job.state(*ROW), job.describe()
-
-
 def test_status_and_dry_run_change_nothing(decided: Job, run: Run) -> None:
     """Looking never claims, also many times. 3 says that something is in doubt."""
-    before = sides(decided)
-    for options in (("status",), ("recover", "--dry-run"), ("recover", "--dry-run", "--take-over")):
-        code, text = run(decided, *options)
-        assert code == exits.EXIT_IN_DOUBT
-        assert "IN DOUBT" in text
-        assert "recovery will commit Kafka transaction" in text
-    assert sides(decided) == before
-
-
-def test_json(decided: Job, run: Run) -> None:
-    """Both commands print an object of the documented form, with the same fields of a sink, whatever they found."""
-    code, text = run(decided, "status", "--json", named=False)
-    (report,) = read_output(text)["sinks"]
-    assert (code, report["settled"], report["transactional_id"]) == (3, False, decided.transactional_id)
-    code, text = run(decided, "recover", "--take-over", "--json")
-    (report,) = read_output(text)["sinks"]
-    assert (code, report["settled"]) == (0, True)
-    assert (report["before"]["status"], report["row"]["status"]) == ("decided", "done")
-    assert (report["row"]["batch_id"], report["next_batch"]) == (BATCH, BATCH + 1)
-    assert sorted(report["row"]["kafka_offsets"]) == [f"{decided.topic}-{number}" for number in range(3)]
-    assert (report["kafka"]["state"], report["actions"]) == ("Ongoing", ["commit"])
+    with decided.unchanged():
+        for options in (("status",), ("recover", "--dry-run"), ("recover", "--dry-run", "--take-over")):
+            text = run(decided, exits.EXIT_IN_DOUBT, *options)
+            assert "IN DOUBT" in text
+            assert "recovery will commit Kafka transaction" in text
 
 
 def test_an_owed_batch_stays_in_doubt_until_it_is_sent_or_dropped(decided: Job, run: Run) -> None:
     """B28: settled is what the job has sent again, or a person has dropped; the exit code says so."""
     decided.terminate()
     for options in (("recover", "--take-over"), ("status",), ("recover", "--take-over")):
-        code, text = run(decided, *options)
-        assert code == exits.EXIT_IN_DOUBT
-        assert "owed" in text
+        assert "owed" in run(decided, exits.EXIT_IN_DOUBT, *options)
     assert decided.state("status") == ("owed",)
-    assert run(decided, "recover", "--take-over", "--drop", "--reason", "given up")[0] == exits.EXIT_SETTLED
-    assert run(decided, "status")[0] == exits.EXIT_SETTLED
+    run(decided, exits.EXIT_SETTLED, "recover", "--take-over", "--drop", "--reason", "given up")
+    run(decided, exits.EXIT_SETTLED, "status")
     table = decided.rows()
     decided.run()
     decided.check({BATCH: []}, table=table)
 
 
+# --- a driver that runs --------------------------------------------------------------------------------------------
+
+
 def test_recover_stops_a_job_that_runs(kafka_any_version: Broker, make_job: MakeJob, run: Run) -> None:
-    """A12, D1: with --take-over the running driver is superseded; started again it goes on where it was."""
+    """A12, D1, D10: only when told to, in Python too; the job goes on where it was when it is started again."""
     job = make_job(kafka_any_version)
     running = job.stop_at("step:PREPARE", batch=BATCH)
-    before = sides(job)
-    code, text = run(job, "recover")
-    assert code == exits.EXIT_IN_DOUBT
-    assert "was left alone: its driver is running (pid " in text
-    code, text = run(job, "recover", "--json")
-    (report,) = read_output(text[: text.index("\n}\n") + 3])["sinks"]
-    assert (code, report["settled"], report["driver"]["alive"]) == (exits.EXIT_IN_DOUBT, False, True)
-    assert sides(job) == before
-    code, text = run(job, "recover", "--take-over")
-    assert code == exits.EXIT_SETTLED
-    assert "aborted the open transaction" in text
-    job.superseded(running)
-    job.run()
-    job.check()
-
-
-def test_recover_in_python_asks_first_too(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
-    """A12, D10: nothing is claimed under a driver that lives, and the error says where it is and what to pass."""
-    job = make_job(kafka_without_2pc)
-    running = job.stop_at("step:PREPARE", batch=BATCH)
-    before = sides(job)
-    with pytest.raises(TakeOverRefusedError, match=r"pid .* from .*; claim 1, made at ") as refused:
-        recover(**job.sides)
+    with job.unchanged():
+        assert "was left alone: its driver is running (pid " in run(job, exits.EXIT_IN_DOUBT, "recover")
+        with pytest.raises(TakeOverRefusedError, match=r"pid .* from .*; claim 1, made at ") as refused:
+            recover(**job.sides)
     assert "take_over=True" in refused.value.remedies[-1]
     assert refused.value.report.driver.alive
-    assert sides(job) == before
-    assert [action.kind for action in job.recover().actions] == ["abort"]
+    assert "aborted the open transaction" in run(job, exits.EXIT_SETTLED, "recover", "--take-over")
     job.superseded(running)
-    job.run()
-    job.check()
+    job.ends_well()
+
+
+@pytest.mark.parametrize("place", ["step:PREPARE", "copy"])
+def test_a_driver_in_a_long_batch_is_left_alone(
+    kafka_without_2pc: Broker, make_job: MakeJob, run: Run, place: str
+) -> None:
+    """D10: before it has a transaction of the database, and within it. It goes on where it was."""
+    job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
+    driver = job.stop_at(place, batch=BATCH)
+    age(job)
+    with job.unchanged():
+        text = run(job, exits.EXIT_IN_DOUBT, "recover")
+    assert "its driver is running (pid " in text
+    assert "from 127.0.0.1, role postgres; claim 1, made at " in text
+    assert f"spark-2pc recover --transactional-id {job.transactional_id} " in text
+    assert " --take-over  # stop the driver from here" in text
+    job.ends_well(driver)
+
+
+def test_a_driver_that_was_killed_is_not_waited_for(kafka_without_2pc: Broker, make_job: MakeJob, run: Run) -> None:
+    """D10: however young its row is."""
+    job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
+    job.kill_at("copy", batch=BATCH)
+    assert "  driver:   no driver is running (no database session of claim 1)" in run(
+        job, exits.EXIT_IN_DOUBT, "status"
+    )
+    assert "aborted the open transaction" in run(job, exits.EXIT_SETTLED, "recover")
+    job.ends_well()
+
+
+# --- behind a pooler -----------------------------------------------------------------------------------------------
+
+
+def test_behind_a_pooler_the_age_of_the_row_decides(
+    kafka_without_2pc: Broker, make_job: MakeJob, run: Run, database: str, pooled: Callable[..., str]
+) -> None:
+    """C6, D10: in transaction mode. It is said that it does, and what to do about a row that is young."""
+    job = make_job(kafka_without_2pc, database=database)
+    pooler = pooled(database, "transaction")
+    job.kill_at("step:DECIDE", batch=BATCH, database=pooler)
+    text = run(job, exits.EXIT_IN_DOUBT, "recover", database=pooler)
+    assert "it is unknown whether its driver is running (behind a pooler" in text
+    assert "so it may" in text
+    age(job)
+    run(job, exits.EXIT_SETTLED, "recover", database=pooler)
+    job.ends_well(database=pooler)
+
+
+@pytest.mark.parametrize(
+    ("mode", "upsert"), [("session", False), ("transaction", True)], ids=["session-append", "transaction-upsert"]
+)
+def test_a_job_works_behind_a_pooler(
+    kafka_without_2pc: Broker, make_job: MakeJob, database: str, pooled: Callable[..., str], mode: str, upsert: bool
+) -> None:
+    """C6: also where a killed driver has left its transaction to the pooler."""
+    keyed: dict[str, Any] = {"mode": "upsert", "upsert_keys": ["id"]} if upsert else {}
+    job = make_job(kafka_without_2pc, sizes=LARGE_INPUT, database=database)
+    pooler = pooled(database, mode)
+    job.kill_at("copy", batch=BATCH, database=pooler, **keyed)
+    job.ends_well(database=pooler, **keyed)

@@ -12,12 +12,11 @@ import pytest
 
 from spark_2pc_sink import cli, history
 from spark_2pc_sink.cli import exits
+from tests.harness.damage import HISTORY, STATE, lose_row
 from tests.harness.driver_job import Job
 from tests.harness.json_contract import read_output
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob, Run
-
-STATE = ("kafka_transaction_state", "kafka_transaction_state_history")
 
 
 def killed_at(job: Job, place: str, batch: int) -> None:
@@ -33,27 +32,19 @@ def decided_and_aborted(job: Job, batch: int) -> None:
 
 def lose_batch(job: Job, batch: int) -> None:
     """The database is set back to before this batch, which Kafka has."""
-    for table in STATE:
+    for table in (STATE, HISTORY):
         job.sql(f"CREATE TABLE backup_{table} AS SELECT * FROM {table}")
     job.batches = batch + 1
     job.run()
-    for table in STATE:
+    for table in (STATE, HISTORY):
         job.sql(f"DELETE FROM {table}")
         job.sql(f"INSERT INTO {table} SELECT * FROM backup_{table}")
     job.sql(f"DELETE FROM {job.table} WHERE id >= {batch * 100_000}")
 
 
-def force_terminate(job: Job, reason: str) -> int:
-    words = ["transactions", "force-terminate", "--bootstrap-server", job.broker.bootstrap]
-    words += ["--transactional-id", job.transactional_id, "--database", job.database, "--reason", reason]
-    return cli.main(words)
-
-
-def actions_of(job: Job, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    capsys.readouterr()
-    words = ["history", "--database", job.database, "--transactional-id", job.transactional_id]
-    assert cli.main([*words, "--actions-only", "--last", "1000", "--json"]) == exits.EXIT_SETTLED
-    found: list[dict[str, Any]] = read_output(capsys.readouterr().out)["entries"]
+def actions_of(run: Run, job: Job) -> list[dict[str, Any]]:
+    text = run(job, exits.EXIT_SETTLED, "history", "--actions-only", "--last", "1000", "--json")
+    found: list[dict[str, Any]] = read_output(text)["entries"]
     return found
 
 
@@ -93,43 +84,34 @@ def check_actions(job: Job, found: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-def test_everything_is_named_with_who_when_and_why(
-    kafka_without_2pc: Broker, make_job: MakeJob, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_everything_is_named_with_who_when_and_why(kafka_without_2pc: Broker, make_job: MakeJob, run: Run) -> None:
     """D2, C5: claim, recovery, adopt, drop, accept-replay, accept-loss, open-transaction and force-terminate."""
     job = make_job(kafka_without_2pc, sizes=(5,) * 8, primary_key=False)
 
-    def recover(reason: str, *options: str) -> int:
-        return run(job, "recover", *options, "--reason", reason)[0]
+    def recover(code: int, reason: str, *options: str) -> None:
+        run(job, code, "recover", *options, "--reason", reason)
 
     killed_at(job, "step:DECIDE", 0)
-    assert run(job, "recover")[0] == exits.EXIT_SETTLED
+    run(job, exits.EXIT_SETTLED, "recover")
     decided_and_aborted(job, 1)
-    assert run(job, "recover", "--drop")[0] == exits.EXIT_USAGE
-    assert recover("the topic is rebuilt anyway", "--drop") == exits.EXIT_SETTLED
+    run(job, exits.EXIT_USAGE, "recover", "--drop")
+    recover(exits.EXIT_SETTLED, "the topic is rebuilt anyway", "--drop")
     decided_and_aborted(job, 2)
-    assert recover("the source was corrected", "--accept-replay") == exits.EXIT_IN_DOUBT
+    recover(exits.EXIT_IN_DOUBT, "the source was corrected", "--accept-replay")
     job.run()
     lose_batch(job, 3)
-    assert recover("restored from last night", "--adopt", "--accept-loss", "3") == exits.EXIT_SETTLED
+    recover(exits.EXIT_SETTLED, "restored from last night", "--adopt", "--accept-loss", "3")
     killed_at(job, "step:DECIDE", 4)
-    for table in STATE:
-        job.sql(f"DELETE FROM {table}")
+    lose_row(job, history=True)
     words = ("--adopt", "--open-transaction", "commit", "--batch", "4")
-    assert recover("its rows are in the table", *words) == exits.EXIT_SETTLED
+    recover(exits.EXIT_SETTLED, "its rows are in the table", *words)
     job.batches = 6
     job.run(adopt=True, reason="moved to the new Spark")
     killed_at(job, "step:PREPARE", 6)
-    assert force_terminate(job, "readers stand still") == exits.EXIT_SETTLED
+    words = ("transactions", "force-terminate", "--database", job.database, "--reason", "readers stand still")
+    sides = ("--bootstrap-server", job.broker.bootstrap, "--transactional-id", job.transactional_id)
+    assert cli.main([*words, *sides]) == exits.EXIT_SETTLED
 
-    check_actions(job, actions_of(job, capsys))
+    check_actions(job, actions_of(run, job))
     merged = history(database=job.database, transactional_id=job.transactional_id, last=1_000).entries
     assert [entry.at for entry in merged] == sorted(entry.at for entry in merged)
-    capsys.readouterr()
-    assert cli.main(["history", "--database", job.database, "--last", "3"]) == exits.EXIT_SETTLED
-    header, *lines = capsys.readouterr().out.splitlines()
-    assert header.split()[:2] == ["Time", "What"]
-    assert header.split()[-3:] == ["Who", "Reason", "Detail"]
-    assert len(lines) == 3
-    assert f"{getpass.getuser()}@{socket.gethostname()} by " in lines[-1]
-    assert "readers stand still" in lines[-1]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from functools import partial
+from contextlib import closing
 from typing import Any, cast
 
 import pytest
@@ -28,11 +26,8 @@ BYTES_PER_SECOND = 30_000.0
 THROTTLED_S = 4.0
 
 
-@contextmanager
-def admin(bootstrap: str) -> Iterator[Any]:
-    """An administrator of the cluster."""
-    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as client:
-        yield client
+def admin(bootstrap: str) -> closing[Any]:
+    return closing(KafkaAdminClient(bootstrap_servers=bootstrap))
 
 
 def set_quota(bootstrap: str, key: str, value: float) -> None:
@@ -53,15 +48,10 @@ def test_a_quota_slows_and_breaks_nothing(start_kafka: StartKafka, make_job: Mak
     job = make_job(broker, sizes=SIZES, primary_key=False)
     set_quota(broker.bootstrap, "producer_byte_rate", BYTES_PER_SECOND)
     begun_s = time.monotonic()
-    driver = job.run(kafka={"compression.type": "none", "batch.size": 20_000})
+    driver = job.ends_well(kafka={"compression.type": "none", "batch.size": 20_000})
     assert time.monotonic() - begun_s > THROTTLED_S
     assert [driver.attempts(batch) for batch in range(len(SIZES))] == [1, 1, 1]
     assert len(driver.recoveries) == 1
-    job.check()
-
-
-def _moved(client: Any) -> bool:
-    return not client.list_partition_reassignments()
 
 
 def test_partitions_move_to_other_brokers(pytestconfig: pytest.Config, make_job: MakeJob) -> None:
@@ -75,8 +65,10 @@ def test_partitions_move_to_other_brokers(pytestconfig: pytest.Config, make_job:
             for brokers in ([1, 2], [3, 1], [2, 3]):
                 moves = dict.fromkeys(leaders, brokers)
                 assert set(client.alter_partition_reassignments(moves).values()) == {None}
-                wait_until(partial(_moved, client), deadline_s=DEADLINE_S, what="the partitions to have moved")
-        driver.go_on()
-        job.finished(driver)
+                wait_until(
+                    lambda: not client.list_partition_reassignments(),
+                    deadline_s=DEADLINE_S,
+                    what="the partitions to have moved",
+                )
+        job.ends_well(driver)
         assert len(driver.recoveries) == 1, driver.log_tail()
-        job.check()

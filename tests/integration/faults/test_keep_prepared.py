@@ -15,6 +15,7 @@ from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.recovery.report import Action
 from spark_2pc_sink.testing import ReferenceCoordinator
+from tests.harness.damage import lose_row
 from tests.harness.driver_job import Job
 from tests.integration.faults.conftest import MakeJob
 
@@ -63,8 +64,7 @@ def test_a_decided_transaction_is_taken_over_and_committed(decided: Job, bumps: 
     (action,) = settle(decided)
     assert action.kind == "commit"
     assert decided.state("status", "settled") == ("done", f"{pair.producer_id}:{pair.epoch + bumps}")
-    decided.run()
-    decided.check()
+    decided.ends_well()
 
 
 def test_each_recovery_that_dies_half_way_fences_the_one_before(decided: Job) -> None:
@@ -79,19 +79,14 @@ def test_each_recovery_that_dies_half_way_fences_the_one_before(decided: Job) ->
             assert client.end(stale, commit=False).code == Code.PRODUCER_FENCED
         assert client.describe().producer == pair
     settle(decided)
-    decided.run()
-    decided.check()
+    decided.ends_well()
 
 
 def test_row_and_history_are_lost_where_prepared_transactions_are_kept(decided: Job) -> None:
     """C14: no InitProducerId, which would take the transaction over, comes before the person's word."""
     pair = prepared_pair(decided)
-    for table in ("kafka_transaction_state", "kafka_transaction_state_history"):
-        decided.sql(f"DELETE FROM {table}")
-    for _ in range(2):
-        assert decided.fail(adopt=True).cause == HaltCause.OPEN_TRANSACTION
+    lose_row(decided, history=True)
+    decided.refused(HaltCause.OPEN_TRANSACTION, times=2, adopt=True)
     assert (decided.describe().state, decided.describe().producer) == ("Ongoing", pair)
-    report = decided.recover(adopt=True, open_transaction="commit", batch=1)
-    assert report.settled
-    assert decided.run().placements[0] == (1, "SKIP")
-    decided.check()
+    assert decided.recover(adopt=True, open_transaction="commit", batch=1).settled
+    assert decided.ends_well().placements[0] == (1, "SKIP")

@@ -7,27 +7,36 @@ next start completes what was begun.
 from __future__ import annotations
 
 import resource
-import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import make_url
 
 from spark_2pc_sink.testing import wait_until
+from spark_2pc_sink.testing.processes import children
+from tests.conftest import or_skip
+from tests.harness.driver_config import STOP, Fault
 from tests.harness.driver_job import LARGE_INPUT, Job
-from tests.harness.driver_process import DriverProcess
+from tests.harness.driver_process import SPARK_DEADLINE_S, DriverProcess
+from tests.harness.memory_group import MemoryGroup, prefer
 from tests.harness.providers import Broker
+from tests.harness.sql import end_sessions
 from tests.integration.faults.conftest import MakeJob
+from tests.integration.state.state_stores import role
 
 BATCH = 1
-DEADLINE_S = 60.0
+#: The second batch needs much more memory than the first has taken. Tasks write both.
+SIZES = (30_000, 150_000)
+FREE_BYTES = 4 << 20
 PLACE = "step:DECIDE"
 
 
 def until_told(driver: DriverProcess, text: str) -> None:
     """Wait until the driver says so, and goes on trying."""
-    wait_until(lambda: text in driver.log_tail(), deadline_s=DEADLINE_S, what=f"the driver to say {text!r}")
+    driver.wait_for_log(text)
     assert driver.running
 
 
@@ -57,86 +66,108 @@ def test_time_outs_of_the_server_are_not_those_of_the_job(kafka_without_2pc: Bro
     job.check()
 
 
-@pytest.fixture
-def limited(kafka_without_2pc: Broker, make_job: MakeJob) -> Iterator[tuple[Job, str]]:
-    """A job, and the role as which it connects."""
-    job = make_job(kafka_without_2pc)
-    admin = job.database
-    role = f"limited_{secrets.token_hex(4)}"
-    job.sql(f"CREATE ROLE {role} LOGIN PASSWORD 'of-the-role'; GRANT ALL ON SCHEMA public TO {role}")
-    job.sql(f"ALTER TABLE target OWNER TO {role}")
-    job.database = make_url(admin).set(username=role, password="of-the-role").render_as_string(hide_password=False)
-    yield job, admin
-    job.close()
-    job.database = admin
-    job.sql(f"REASSIGN OWNED BY {role} TO CURRENT_USER; DROP OWNED BY {role}; DROP ROLE {role}")
-
-
-def no_connections(job: Job, admin: str, *, but: int) -> None:
-    """Let the role have so many, and end those that it has."""
-    role, job.database = make_url(job.database).username, admin
-    job.sql(f"ALTER ROLE {role} CONNECTION LIMIT {but}")
-    if but == 0:
-        job.sql("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", role)
-
-
-def test_no_connection_is_left_for_a_while(limited: tuple[Job, str]) -> None:
-    """C11: the connections of the job are ended, and there is none for it until others have gone."""
-    job, admin = limited
-    own = job.database
-    driver = job.stop_at(PLACE, batch=BATCH)
-    no_connections(job, admin, but=0)
-    driver.go_on()
-    until_told(driver, "too many connections for role")
-    job.database = own
-    no_connections(job, admin, but=-1)
-    job.finished(driver)
-    job.check()
-    job.database = own
-
-
 #: Short, where a limit is to be told and not waited out; long enough for the batch before it on a busy machine.
 HASTY: dict[str, Any] = dict.fromkeys(("connect_deadline_ms", "settle_deadline_ms", "claim_deadline_ms"), 4_000)
 
 
-def test_no_connection_is_left(limited: tuple[Job, str]) -> None:
+@pytest.fixture
+def limited(kafka_without_2pc: Broker, make_job: MakeJob) -> Iterator[tuple[Job, str, str]]:
+    """A job, the role as which it connects, and the URL with which it does."""
+    job = make_job(kafka_without_2pc)
+    with role(job.database) as (name, url):
+        job.sql(f"GRANT ALL ON SCHEMA public TO {name}; ALTER TABLE target OWNER TO {name}")
+        yield job, name, url
+        job.close()
+
+
+def end_connections(job: Job, name: str) -> None:
+    """Let the role have none, and end those that it has."""
+    job.sql(f"ALTER ROLE {name} CONNECTION LIMIT 0")
+    end_sessions(job.database, f"usename = '{name}'")
+
+
+def test_no_connection_is_left_for_a_while(limited: tuple[Job, str, str]) -> None:
+    """C11: the connections of the job are ended, and there is none for it until others have gone."""
+    job, name, url = limited
+    driver = job.stop_at(PLACE, batch=BATCH, database=url)
+    end_connections(job, name)
+    driver.go_on()
+    until_told(driver, "too many connections for role")
+    job.sql(f"ALTER ROLE {name} CONNECTION LIMIT -1")
+    job.ends_well(driver)
+
+
+def test_no_connection_is_left(limited: tuple[Job, str, str]) -> None:
     """C11: not within connect_deadline_ms. The limit is named, and the next start completes what was begun."""
-    job, admin = limited
-    own = job.database
-    driver = job.stop_at(PLACE, batch=BATCH, **HASTY)
-    no_connections(job, admin, but=0)
-    job.database = own
+    job, name, url = limited
+    driver = job.stop_at(PLACE, batch=BATCH, database=url, **HASTY)
+    end_connections(job, name)
     driver.go_on()
     outcome = driver.outcome()
     assert outcome.event == "error", driver.log_tail()
     assert "too many connections for role" in f"{outcome}{driver.log_tail()}"
-    no_connections(job, admin, but=-1)
-    job.database = own
-    job.run()
-    job.check()
+    job.sql(f"ALTER ROLE {name} CONNECTION LIMIT -1")
+    job.ends_well(database=url)
 
 
 # --- of the operating system -----------------------------------------------------------------------------------------
-
-
-def without_files(job: Job, driver: DriverProcess) -> int:
-    """Let a stopped driver open no more files, and end its connections; what it could open before."""
-    _, most = resource.prlimit(driver.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(driver.pid, resource.RLIMIT_NOFILE, (3, most))
-    job.sql(
-        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
-        "AND datname = current_database()"
-    )
-    return most
 
 
 def test_the_driver_has_no_file_descriptor_left(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
     """D16: its connections are cut, and it may make no other until it is given more."""
     job = make_job(kafka_without_2pc)
     driver = job.stop_at(PLACE, batch=BATCH)
-    most = without_files(job, driver)
+    _, most = resource.prlimit(driver.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(driver.pid, resource.RLIMIT_NOFILE, (3, most))
+    end_sessions(job.database)
     driver.go_on()
     until_told(driver, "Too many open files")
     resource.prlimit(driver.pid, resource.RLIMIT_NOFILE, (most, most))
-    job.finished(driver)
-    job.check()
+    job.ends_well(driver)
+
+
+def program_is(pid: int, name: str) -> bool:
+    return name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def driver_of(driver: DriverProcess) -> list[int]:
+    """The driver's Python."""
+    return [driver.pid]
+
+
+def workers_of(driver: DriverProcess) -> list[int]:
+    """The Python of its tasks, without the process that forks them."""
+    machines = [pid for pid in children(driver.pid) if program_is(pid, "java")]
+    daemons = [pid for machine in machines for pid in children(machine) if program_is(pid, "pyspark.daemon")]
+    return [pid for daemon in daemons for pid in children(daemon)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("processes_of", [driver_of, workers_of], ids=["driver", "worker"])
+def test_the_kernel_kills_for_want_of_memory(
+    processes_of: Callable[[DriverProcess], list[int]],
+    kafka_without_2pc: Broker,
+    make_job: MakeJob,
+    pytestconfig: pytest.Config,
+) -> None:
+    """D16: in the middle of a batch. However the driver ends, the next start, without the limit, completes it."""
+    with ExitStack() as stack:
+        group = stack.enter_context(or_skip(pytestconfig, MemoryGroup))
+        job = make_job(kafka_without_2pc, sizes=SIZES, primary_key=False, spark=True)
+        stack.callback(job.close)
+        driver = job.start(Fault(at="step:BEGIN", batch=BATCH, do=STOP))
+        group.add(driver.pid)  # long before it starts Spark: what it and its children take counts in the group
+        driver.wait_for_fault()
+        assert set(driver.session()) <= group.processes
+        victims = processes_of(driver)
+        assert victims
+        for pid in victims:
+            prefer(pid)
+        assert group.kills == 0
+        group.leave(FREE_BYTES)
+        driver.go_on()
+        wait_until(lambda: group.kills > 0, deadline_s=SPARK_DEADLINE_S, what=f"a kill: {driver.log_tail()}")
+        assert [event["batch"] for event in driver.events("batch")] == [0]
+        wait_until(lambda: not driver.running, deadline_s=SPARK_DEADLINE_S, what=f"its end: {driver.log_tail()}")
+        assert not set(victims) & group.processes, "none of those that the kernel should have killed first is gone"
+        job.ends_well()

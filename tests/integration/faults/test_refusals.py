@@ -8,26 +8,13 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_2pc_sink.errors import HaltCause
-from tests.harness.damage import Backup
-from tests.harness.driver_job import LARGE_INPUT, Job, make_rows
+from tests.harness.damage import Backup, lose_row
+from tests.harness.driver_job import LARGE_INPUT, make_rows
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
 
 BATCH = 1
 ADOPT = "adopt=True"
-ROW = ("status", "prepared_transaction_state", "settled", "batch_id", "query_id", "cluster_id")
-
-
-def refused(job: Job, error: str, *texts: str, **sink: object) -> None:
-    """A start that must fail with ``error`` and these texts, twice, and leave Kafka and the row as they are."""
-    described, row = job.describe(), job.state(*ROW)
-    for _ in range(2):
-        outcome = job.fail(**sink)
-        assert outcome.error == error, outcome
-        for text in texts:
-            assert text in outcome.text
-    assert job.describe() == described
-    assert job.state(*ROW) == row
 
 
 # --- whose row it is -----------------------------------------------------------------------------------------------
@@ -40,19 +27,12 @@ def test_another_query_does_not_harm_the_one_that_runs(kafka_without_2pc: Broker
     """
     job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
     healthy = job.stop_at("copy", batch=BATCH)
-    described = job.describe()
-    for _ in range(2):
-        outcome = job.fail(query_id="query-2")
-        assert outcome.error == "ClaimRefusedError"
-        assert "query-1" in outcome.text
-        assert ADOPT in outcome.text
-    assert job.describe() == described
+    with job.unchanged():
+        job.refused("ClaimRefusedError", "query-1", ADOPT, times=2, query_id="query-2")
     assert job.state("generation", "query_id") == (1, "query-1")
-    healthy.go_on()
-    job.finished(healthy)
+    job.ends_well(healthy)
     assert len(healthy.recoveries) == 1
     assert {event["attempts"] for event in healthy.events("batch")} == {1}
-    job.check()
 
 
 def test_an_id_that_another_application_uses(kafka_any_version: Broker, make_job: MakeJob) -> None:
@@ -65,9 +45,7 @@ def test_an_id_that_another_application_uses(kafka_any_version: Broker, make_job
     job.broker.create_topic(elsewhere)
     other.produce(elsewhere, b"record")
     other.flush(30)
-    for _ in range(2):
-        outcome = job.fail()
-        assert outcome.cause == HaltCause.ID_IN_USE
+    job.refused(HaltCause.ID_IN_USE, times=2)
     other.commit_transaction(30)
 
 
@@ -82,19 +60,11 @@ def test_the_state_row_is_lost(kafka_any_version: Broker, make_job: MakeJob) -> 
     """
     job = make_job(kafka_any_version)
     job.kill_at("step:PLACE", batch=BATCH)
-    job.sql("DELETE FROM kafka_transaction_state")
-    job.sql("DELETE FROM kafka_transaction_state_history")
-    described = job.describe()
-    for _ in range(2):
-        outcome = job.fail()
-        assert outcome.cause == HaltCause.ID_IN_USE
-        assert ADOPT in outcome.text
-        assert job.describe() == described
-    outcome = job.fail(adopt=True)
-    assert outcome.cause == HaltCause.DATABASE_BEHIND
-    assert "accept_loss='0'" in outcome.text
-    job.run(adopt=True, accept_loss="0")
-    job.check()
+    lose_row(job, history=True)
+    with job.unchanged("count(*)"):
+        job.refused(HaltCause.ID_IN_USE, ADOPT, times=2)
+    job.refused(HaltCause.DATABASE_BEHIND, "accept_loss='0'", adopt=True)
+    job.ends_well(adopt=True, accept_loss="0")
 
 
 def test_the_checkpoint_is_wiped(kafka_any_version: Broker, make_job: MakeJob) -> None:
@@ -104,7 +74,8 @@ def test_the_checkpoint_is_wiped(kafka_any_version: Broker, make_job: MakeJob) -
     shutil.rmtree(job.checkpoint)
     job.checkpoint.mkdir()
     job.query_id = "query-2"
-    refused(job, "ClaimRefusedError", ADOPT)
+    with job.unchanged():
+        job.refused("ClaimRefusedError", ADOPT, times=2)
     written = job.rows()
     for batch in job.input():
         job.write_batch(batch, make_rows(batch + 10, 20))
@@ -119,11 +90,10 @@ def test_a_full_refresh_of_a_named_query(kafka_any_version: Broker, make_job: Ma
     for finished in job.checkpoint.iterdir():
         finished.unlink()
     for sink in ({}, {"adopt": True}, {"accept_replay": 0}):
-        outcome = job.fail(**sink)
-        assert outcome.cause == HaltCause.BATCHES_RESTARTED
-        assert "a new query_name if the sink has one" in outcome.text
+        job.refused(HaltCause.BATCHES_RESTARTED, "a new query_name if the sink has one", **sink)
     job.query_id = "query-2"
-    refused(job, "ClaimRefusedError", ADOPT)
+    with job.unchanged():
+        job.refused("ClaimRefusedError", ADOPT, times=2)
     job.sql(f"TRUNCATE {job.table}")
     job.run(adopt=True)
     rows = job.input()
@@ -136,31 +106,10 @@ def test_a_gap_between_the_batches(kafka_any_version: Broker, make_job: MakeJob)
     job.kill_at("step:PLACE", batch=BATCH)
     (job.checkpoint / str(BATCH)).touch()
     for sink in ({}, {"adopt": True}):
-        outcome = job.fail(**sink)
-        assert outcome.cause == HaltCause.GAP
-        assert "show no batch that the database lacks" in outcome.text
-        assert "accept_loss='1'" in outcome.text
-    outcome = job.fail(adopt=True, accept_loss="1..3")
-    assert outcome.error == "ConfigurationError"
-    assert "must end with batch 1 or 2" in outcome.text
+        job.refused(HaltCause.GAP, "show no batch that the database lacks", "accept_loss='1'", **sink)
+    job.refused("ConfigurationError", "must end with batch 1 or 2", adopt=True, accept_loss="1..3")
     job.run(adopt=True, accept_loss="1")
     job.check({BATCH: []})
-
-
-def restore_a_backup(job: Job, place: str) -> None:
-    """Batches 0 to 3 in Kafka, and a database as it was at ``place`` of the first one."""
-    job.kill_at(place, batch=0)
-    backup = Backup.make(job, batches=1)
-    job.run()
-    job.check()
-    generation = job.state("generation")
-    backup.restore()
-    assert job.state("generation") < generation
-
-
-def check_without(job: Job, lost: range) -> None:
-    """Kafka has every batch once, and the table all but those that were named as lost."""
-    job.check(table=job.rows(but=lost))
 
 
 @pytest.mark.parametrize("place", ["step:NOTE", "step:DECIDE"])
@@ -171,23 +120,24 @@ def test_the_database_is_restored_from_a_backup(place: str, kafka_any_version: B
     logs show two batches of three.
     """
     job = make_job(kafka_any_version)
-    restore_a_backup(job, place)
+    job.kill_at(place, batch=0)
+    backup = Backup.make(job, batches=1)
+    job.ends_well()
+    generation = job.state("generation")
+    backup.restore()
+    assert job.state("generation") < generation
     # One that is new to both sides.
-    job.write_batch(4, make_rows(4, 20))
-    job.batches = 5
+    job.add_batch()
     described = job.describe()
+    said = ("at least 2 batches that the database lacks", "batch 1: 20 records of", f"{job.topic}-0 ")
     for sink in ({}, {"adopt": True}):
-        outcome = job.fail(**sink)
-        assert outcome.cause == HaltCause.DATABASE_BEHIND
-        assert "at least 2 batches that the database lacks" in outcome.text
-        assert "batch 1: 20 records of" in outcome.text
+        outcome = job.refused(HaltCause.DATABASE_BEHIND, *said, **sink)
         assert "compare topic and table" in outcome.text.partition("What to do:")[2].splitlines()[2]
-        assert f"{job.topic}-0 " in outcome.text
     assert job.describe() == described
-    outcome = job.fail(adopt=True, accept_loss="2..3")
-    assert (outcome.error, "must begin with batch 1" in outcome.text) == ("ConfigurationError", True)
+    job.refused("ConfigurationError", "must begin with batch 1", adopt=True, accept_loss="2..3")
     assert job.run(adopt=True, accept_loss="1..3").placements == [(4, "RUN")]
-    check_without(job, range(1, 4))
+    # Kafka has every batch once, and the table all but those that were named as lost.
+    job.check(table=job.rows(but=range(1, 4)))
 
 
 def test_the_replayed_batch_itself_is_what_the_database_lost(kafka_any_version: Broker, make_job: MakeJob) -> None:
@@ -202,8 +152,6 @@ def test_the_replayed_batch_itself_is_what_the_database_lost(kafka_any_version: 
     job.terminate()
     backup.restore()
     (job.checkpoint / "0").touch()
-    outcome = job.fail()
-    assert outcome.cause == HaltCause.DATABASE_BEHIND
-    assert "batch 1: 20 records" in outcome.text
+    job.refused(HaltCause.DATABASE_BEHIND, "batch 1: 20 records")
     assert job.run(adopt=True, accept_loss="1").placements[0] == (BATCH, "SKIP")
-    check_without(job, range(1, 2))
+    job.check(table=job.rows(but=[BATCH]))

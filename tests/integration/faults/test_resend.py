@@ -14,7 +14,6 @@ import pytest
 from spark_2pc_sink import OperatorDecision
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.testing import wait_until
 from tests.conftest import StartKafka
 from tests.harness.driver_config import Row
 from tests.harness.driver_job import Job, make_rows
@@ -31,16 +30,6 @@ OWED = "noted that Kafka is owed batch 1"
 CHANGED = make_rows(BATCH, 19)
 
 
-def wait_for_time_out(job: Job) -> None:
-    """Wait until the coordinator has aborted the open transaction by itself."""
-    wait_until(
-        lambda: job.describe().state == "CompleteAbort",
-        deadline_s=30,
-        what="the time-out of the transaction",
-        interval_s=0.2,
-    )
-
-
 def owe(job: Job) -> None:
     """Kill a driver right after its decision, and end its transaction by InitProducerId."""
     job.kill_at("step:DECIDE", batch=BATCH)
@@ -52,11 +41,10 @@ def test_timed_out_after_the_decision(start_kafka: StartKafka, make_job: MakeJob
     """B1, B7: the driver is dead for longer than transaction.timeout.ms."""
     job = make_job(start_kafka(properties=CLEANUP))
     job.kill_at("step:DECIDE", batch=BATCH, **SOON)
-    wait_for_time_out(job)
-    restarted = job.run()
+    job.wait_for_state("CompleteAbort")
+    restarted = job.ends_well()
     assert OWED in restarted.actions
     assert restarted.placements[0] == (BATCH, "RESEND")
-    job.check()
 
 
 @pytest.mark.slow
@@ -65,22 +53,18 @@ def test_timed_out_while_the_driver_stood_still(start_kafka: StartKafka, make_jo
     broker = start_kafka(properties=CLEANUP)
     job = make_job(broker)
     driver = job.stop_at("commit", batch=BATCH, **SOON)
-    wait_for_time_out(job)
-    driver.go_on()
-    job.finished(driver)
+    job.wait_for_state("CompleteAbort")
+    job.ends_well(driver)
     assert OWED in driver.actions
-    assert {event["batch"]: event["attempts"] for event in driver.events("batch")}[BATCH] == 2
-    job.check()
+    assert driver.attempts(BATCH) == 2
 
-    job.write_batch(4, make_rows(4, 20))
-    job.batches = 5
+    job.add_batch()
     driver = job.stop_at("step:PREPARE", batch=4, **SOON)
-    wait_for_time_out(job)
+    job.wait_for_state("CompleteAbort")
     driver.go_on()
     assert driver.outcome().error == "TransactionExpiredError"
     assert job.state("status", "batch_id") == ("done", 3)
-    job.run()
-    job.check()
+    job.ends_well()
 
 
 def test_killed_at_every_step_of_the_resend_in_turn(kafka_any_version: Broker, make_job: MakeJob) -> None:
@@ -94,8 +78,7 @@ def test_killed_at_every_step_of_the_resend_in_turn(kafka_any_version: Broker, m
     job.terminate()
     again = job.kill_at("step:COMPLETE", batch=BATCH)
     assert OWED in again.actions
-    job.run()
-    job.check()
+    job.ends_well()
 
 
 def test_a_replay_that_differs_is_refused_until_a_person_decides(kafka_any_version: Broker, make_job: MakeJob) -> None:
@@ -104,21 +87,15 @@ def test_a_replay_that_differs_is_refused_until_a_person_decides(kafka_any_versi
     before = job.input()
     owe(job)
     job.write_batch(BATCH, CHANGED)
+    sides = f"--transactional-id {job.transactional_id} --bootstrap-server {job.broker.bootstrap} --database postgres"
+    ways = (f"spark-2pc recover {sides}", f" --batch {BATCH} --accept-replay", f" --batch {BATCH} --drop")
     for _ in range(2):
-        refused = job.fail()
-        assert refused.cause == HaltCause.RESEND_DIFFERS
-        sides = (
-            f"--transactional-id {job.transactional_id} --bootstrap-server {job.broker.bootstrap} --database postgres"
-        )
-        assert f"spark-2pc recover {sides}" in refused.text
-        assert f" --batch {BATCH} --accept-replay" in refused.text
-        assert f" --batch {BATCH} --drop" in refused.text
+        job.refused(HaltCause.RESEND_DIFFERS, *ways)
         assert job.state("status", "batch_id") == ("owed", BATCH)
         assert job.describe().state != "Ongoing"
     # What the database has is put back: no decision is needed any more.
     job.write_batch(BATCH, before[BATCH])
-    job.run()
-    job.check()
+    job.ends_well()
 
 
 @pytest.mark.parametrize("decision", list(OperatorDecision), ids=lambda decision: decision.name)
@@ -130,7 +107,7 @@ def test_a_person_decides_about_an_owed_batch(
     table = job.rows()
     owe(job)
     job.write_batch(BATCH, CHANGED)
-    assert job.fail().cause == HaltCause.RESEND_DIFFERS
+    job.refused(HaltCause.RESEND_DIFFERS)
     report = job.recover(decision=decision)
     assert report.settled == (decision is OperatorDecision.DROP)
     in_kafka: Mapping[int, list[Row]] = {BATCH: CHANGED if decision is OperatorDecision.ACCEPT_REPLAY else []}

@@ -17,7 +17,7 @@ from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.testing import PostgresServer, wait_until
 from tests.conftest import or_skip
 from tests.harness.driver_config import KILL, STOP, Fault
-from tests.harness.driver_job import Job, make_rows
+from tests.harness.driver_job import Job
 from tests.harness.driver_process import DriverProcess
 from tests.harness.postgres_standby import PostgresStandby
 from tests.harness.providers import Broker
@@ -50,7 +50,6 @@ class Pair:
         return int(count)
 
     def wait_for_hanging_commit(self) -> None:
-        """Wait until a COMMIT on the primary waits for the standby."""
         wait_until(lambda: self.waiting_for_the_standby() > 0, deadline_s=DEADLINE_S, what="COMMIT to hang")
 
     def fail_over(self) -> None:
@@ -103,9 +102,8 @@ def test_the_standby_goes_on(kafka_without_2pc: Broker, make_job: MakeJob, pair:
     driver = stopped_in_commit(job, pair)
     assert job.describe().state == "Ongoing"
     pair.standby.resume()
-    job.finished(driver)
+    job.ends_well(driver)
     assert (driver.attempts(BATCH), len(driver.recoveries)) == (1, 1)
-    job.check()
 
 
 def test_the_driver_dies_while_commit_hangs(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
@@ -124,24 +122,20 @@ def test_the_driver_dies_while_commit_hangs(kafka_without_2pc: Broker, make_job:
     )
     assert job.describe().state == "Ongoing"
     pair.standby.resume()
-    job.finished(new)
+    job.ends_well(new)
     assert "committed" in new.actions
-    job.check()
 
 
 def test_commit_hangs_for_too_long(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
     """C1: the driver cuts the connection; what COMMIT did is unknown, until a claim gets through and shows it."""
     job = make(make_job, kafka_without_2pc, pair)
     driver = stopped_in_commit(job, pair, commit_timeout_ms=1_000)
-    wait_until(
-        lambda: "attempt 1 of 3 failed" in driver.log_tail(), deadline_s=DEADLINE_S, what="COMMIT to be given up"
-    )
+    driver.wait_for_log("attempt 1 of 3 failed")
     assert job.describe().state == "Ongoing"
     pair.standby.resume()
-    job.finished(driver)
+    job.ends_well(driver)
     assert "committed" in driver.actions
     assert driver.attempts(BATCH) == 1
-    job.check()
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["lost", "kept"])
@@ -194,20 +188,15 @@ def test_commits_that_kafka_has_are_lost(kafka_without_2pc: Broker, make_job: Ma
     driver = job.stop_at("step:NOTE", batch=0)
     pair.standby.wait_until_caught_up()
     pair.standby.stop()
-    driver.go_on()
-    job.finished(driver)
-    job.check()
+    job.ends_well(driver)
     before = job.describe()
     pair.fail_over()
     behind = promoted(job, pair)
+    said = ("at least 2 batches that the database lacks", "batch 1: 20 records of")
     for sink in ({}, {"adopt": True}):
-        outcome = behind.fail(**sink)
-        assert outcome.cause == HaltCause.DATABASE_BEHIND
-        assert "at least 2 batches that the database lacks" in outcome.text
-        assert "batch 1: 20 records of" in outcome.text
+        behind.refused(HaltCause.DATABASE_BEHIND, *said, **sink)
     assert job.describe() == before
-    behind.write_batch(4, make_rows(4, 20))
-    behind.batches = 5
+    behind.add_batch()
     assert behind.run(adopt=True, accept_loss="1..3").placements == [(4, "RUN")]
     rows = behind.input()
     behind.check(table=[*rows[0], *rows[4]])
@@ -236,9 +225,7 @@ def test_a_commit_is_lost_that_kafka_has_not_followed(kafka_without_2pc: Broker,
     driver = stopped_behind_the_standby(job, pair, Fault(at="step:DECIDE", batch=BATCH, do=KILL))
     wait_until(lambda: not driver.running, deadline_s=DEADLINE_S, what="the driver to decide and die")
     pair.fail_over()
-    new = promoted(job, pair)
-    assert "aborted the open transaction" in new.run().actions
-    new.check()
+    assert "aborted the open transaction" in promoted(job, pair).ends_well().actions
 
 
 def test_a_failover_to_a_decision_that_kafka_has_gone_beyond(
@@ -255,9 +242,7 @@ def test_a_failover_to_a_decision_that_kafka_has_gone_beyond(
     wait_until(lambda: not driver.running, deadline_s=DEADLINE_S, what="the driver to finish the next batch and die")
     pair.fail_over()
     new = promoted(job, pair)
-    outcome = new.fail()
-    assert outcome.cause == HaltCause.DATABASE_BEHIND
-    assert "batch 1: 20 records of" in outcome.text
+    new.refused(HaltCause.DATABASE_BEHIND, "batch 1: 20 records of")
     assert new.run(adopt=True, accept_loss="1").placements[0] == (BATCH, "SKIP")
     new.check(table=new.rows(but=[BATCH]))
 
@@ -270,8 +255,7 @@ def test_a_url_that_names_the_standby_alone(kafka_without_2pc: Broker, make_job:
     job = make(make_job, kafka_without_2pc, pair)
     job.kill_at("step:DECIDE", batch=BATCH)
     pair.standby.wait_until_caught_up()
-    refused = promoted(job, pair).fail()
-    assert "read-only transaction" in refused.text
-    assert "target_session_attrs=read-write" in refused.text
-    job.run(database=pair.url)
-    job.check()
+    outcome = promoted(job, pair).fail()
+    assert "read-only transaction" in outcome.text
+    assert "target_session_attrs=read-write" in outcome.text
+    job.ends_well(database=pair.url)

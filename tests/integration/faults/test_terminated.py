@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: Spark's own end, on a busy machine.
 STOPPED_S = GRACE_S + 20
+LEFT = "stopped: the current batch did not finish. The next start completes or repeats it"
 
 
 def terminated_at(job: Job, step: Step, batch: int, do: str = TERMINATE) -> DriverProcess:
@@ -51,10 +52,9 @@ def test_a_batch_that_stands_still_at_a_step_is_left_to_the_next_start(
     """A29: it is decided, and the next start completes it."""
     job = make_job(kafka_without_2pc, sizes=(20, 20), spark=True)
     driver = terminated_at(job, Step.DECIDE, 0, HOLD)
-    assert "stopped: the current batch did not finish. The next start completes or repeats it" in driver.log_tail()
+    assert LEFT in driver.log_tail()
     assert job.state("batch_id") == (0,)
-    job.run()
-    job.check()
+    job.ends_well()
 
 
 def test_a_batch_that_does_not_end_is_left_to_the_next_start(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
@@ -64,7 +64,6 @@ def test_a_batch_that_does_not_end_is_left_to_the_next_start(kafka_without_2pc: 
         session.connection.autocommit = False
         session.execute(f"LOCK TABLE {job.table} IN ACCESS EXCLUSIVE MODE")
         driver = terminated_at(job, Step.BEGIN, 0)
-        assert "stopped: the current batch did not finish. The next start completes or repeats it" in driver.log_tail()
+        assert LEFT in driver.log_tail()
         session.connection.rollback()
-    job.run()
-    job.check()
+    job.ends_well()

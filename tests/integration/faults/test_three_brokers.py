@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from spark_2pc_sink.testing import KafkaBroker, TcpProxy, kafka_request, wait_until
+from spark_2pc_sink.testing import TcpProxy, kafka_request, wait_until
 from tests.conftest import or_skip
 from tests.harness.driver_job import LARGE_INPUT, SMALL_INPUT, Job
 from tests.harness.driver_process import DriverProcess
@@ -60,10 +60,9 @@ def make(make_job: MakeJob, cluster: KafkaCluster, sizes: tuple[int, ...] = SMAL
 
 def finished_at_once(job: Job, driver: DriverProcess) -> None:
     """The driver ends well, and neither began a batch twice nor recovered in mid-run."""
-    job.finished(driver)
+    job.ends_well(driver)
     assert [event["batch"] for event in driver.events("batch") if event["attempts"] > 1] == [], driver.log_tail()
     assert len(driver.recoveries) == 1, driver.log_tail()
-    job.check()
 
 
 @contextmanager
@@ -72,34 +71,6 @@ def behind_proxies(cluster: KafkaCluster) -> Iterator[tuple[dict[int, TcpProxy],
     with ExitStack() as stack:
         proxies = {node_id: stack.enter_context(node.proxy()) for node_id, node in cluster.nodes.items()}
         yield proxies, ",".join(proxy.address for proxy in proxies.values())
-
-
-@contextmanager
-def standing_still(cluster: KafkaCluster, *, but: KafkaBroker) -> Iterator[None]:
-    """All brokers but one are stopped: it appends to its own log, and nobody copies that."""
-    others = [node for node in cluster.nodes.values() if node is not but]
-    for node in others:
-        node.pause()
-    try:
-        yield
-    finally:
-        for node in others:
-            node.resume()
-
-
-def append_alone_and_kill(
-    cluster: KafkaCluster, driver: DriverProcess, node: KafkaBroker, topic: str, partition: int = 0
-) -> None:
-    """The broker appends what is asked to its own log, and dies by SIGKILL before anybody has copied it."""
-    with standing_still(cluster, but=node):
-        before = node.log_bytes(topic, partition)
-        driver.go_on()
-        wait_until(
-            lambda: node.log_bytes(topic, partition) > before,
-            deadline_s=FAULT_DEADLINE_S,
-            what=f"{topic}-{partition} to grow on node {node.node_id}",
-        )
-        node.kill()
 
 
 # --- the leader of a partition -----------------------------------------------------------------------------------
@@ -129,7 +100,17 @@ def test_a_leader_dies_with_records_that_nobody_else_has(cluster: KafkaCluster, 
     """B14: in the middle of a transaction, records that were in flight are gone with the leader, and are sent again."""
     job = make(make_job, cluster, LARGE_INPUT)
     driver = job.stop_at("acknowledged", batch=BATCH, nth=ACKNOWLEDGED_OF_EACH, kafka=SMALL_RECORD_BATCHES)
-    append_alone_and_kill(cluster, driver, cluster.leader(job.topic), job.topic)
+    leader = cluster.leader(job.topic)
+    others = [node for node in cluster.nodes.values() if node is not leader]
+    # The leader appends to its own log, nobody copies that, and it dies by SIGKILL.
+    for node in others:
+        node.pause()
+    before = leader.log_bytes(job.topic, 0)
+    driver.go_on()
+    wait_until(lambda: leader.log_bytes(job.topic, 0) > before, deadline_s=FAULT_DEADLINE_S, what="the log to grow")
+    leader.kill()
+    for node in others:
+        node.resume()
     finished_at_once(job, driver)
 
 
@@ -142,8 +123,7 @@ def test_driver_and_coordinator_die_together(cluster: KafkaCluster, make_job: Ma
     driver = job.stop_at("end", batch=BATCH)
     cluster.coordinator().kill()
     driver.close()
-    assert "committed" in job.run().actions
-    job.check()
+    assert "committed" in job.ends_well().actions
 
 
 # --- replicas ----------------------------------------------------------------------------------------------------
@@ -185,6 +165,3 @@ def test_replicas_are_missing_for_a_while(cluster: KafkaCluster, make_job: MakeJ
         driver.go_on()
         missing.start()
         finished_at_once(job, driver)
-
-
-# --- all of them -------------------------------------------------------------------------------------------------

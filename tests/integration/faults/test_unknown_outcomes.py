@@ -17,6 +17,7 @@ from tests.conftest import StartKafka
 from tests.harness.driver_job import LARGE_INPUT, SMALL_INPUT, Job
 from tests.harness.driver_process import DriverProcess
 from tests.harness.providers import Broker, Database
+from tests.harness.sql import end_sessions
 from tests.integration.faults.conftest import MakeJob
 
 BATCH = 1
@@ -35,11 +36,10 @@ def behind_proxy(job: Job, server: Database) -> Iterator[tuple[TcpProxy, str]]:
 
 def settled_by_claiming_again(job: Job, driver: DriverProcess, *, committed: bool) -> None:
     """The driver ends well; whether the batch took one transaction or two tells what it found."""
-    job.finished(driver)
+    job.ends_well(driver)
     assert [recovered["generation"] for recovered in driver.recoveries] == [1, 2]
     assert ("committed" if committed else "aborted the open transaction") in driver.actions
     assert driver.attempts(BATCH) == (1 if committed else 2)
-    job.check()
 
 
 # --- COMMIT ------------------------------------------------------------------------------------------------------
@@ -51,7 +51,6 @@ def test_the_answer_to_commit_is_lost(kafka_any_version: Broker, make_job: MakeJ
     with behind_proxy(job, postgres) as (proxy, url):
         driver = job.stop_at("commit", batch=BATCH, database=url)
         proxy.lose_answer(postgres_query("COMMIT"))
-        driver.go_on()
         settled_by_claiming_again(job, driver, committed=True)
         assert proxy.answers_lost == 1
 
@@ -62,7 +61,6 @@ def test_commit_itself_is_lost(kafka_any_version: Broker, make_job: MakeJob, pos
     with behind_proxy(job, postgres) as (proxy, url):
         driver = job.stop_at("commit", batch=BATCH, database=url)
         proxy.reset_connections()
-        driver.go_on()
         settled_by_claiming_again(job, driver, committed=False)
 
 
@@ -70,11 +68,7 @@ def test_the_backend_is_terminated(kafka_without_2pc: Broker, make_job: MakeJob)
     """C1, C7: pg_terminate_backend before COMMIT; 57P01 is no class 08, and not a definite failure."""
     job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
     driver = job.stop_at("commit", batch=BATCH)
-    assert job.sql(
-        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND application_name LIKE '2pc:%%'"
-    ) == [(True,)]
-    driver.go_on()
+    assert end_sessions(job.database, "application_name LIKE '2pc:%'") == 1
     settled_by_claiming_again(job, driver, committed=False)
 
 
@@ -87,7 +81,7 @@ def test_postgresql_is_killed(
     driver = job.stop_at("copy", batch=BATCH)
     server.kill()
     driver.go_on()
-    wait_until(lambda: "attempt 1 of 3 failed" in driver.log_tail(), deadline_s=60, what="the driver to notice")
+    driver.wait_for_log("attempt 1 of 3 failed")
     server.start()
     settled_by_claiming_again(job, driver, committed=False)
 
@@ -120,11 +114,9 @@ def test_the_answer_to_end_txn_is_lost(kafka_each_version: Broker, make_job: Mak
     with kafka_each_version.proxy() as proxy:
         driver = job.stop_at("end", batch=BATCH, kafka={"bootstrap.servers": proxy.address})
         proxy.lose_answer(kafka_request(END_TXN))
-        driver.go_on()
-        job.finished(driver)
+        job.ends_well(driver)
         assert proxy.answers_lost == 1
     assert driver.attempts(BATCH) == 1
-    job.check()
 
 
 def test_end_txn_finds_no_coordinator(kafka_any_version: Broker, make_job: MakeJob) -> None:
@@ -135,12 +127,11 @@ def test_end_txn_finds_no_coordinator(kafka_any_version: Broker, make_job: MakeJ
         driver = job.stop_at("end", batch=BATCH, kafka=kafka)
         proxy.cut()
         driver.go_on()
-        wait_until(lambda: "attempt 1 of 3 failed" in driver.log_tail(), deadline_s=60, what="EndTxn to be given up")
+        driver.wait_for_log("attempt 1 of 3 failed")
         proxy.restore()
-        job.finished(driver)
+        job.ends_well(driver)
     assert "committed" in driver.actions
     assert driver.attempts(BATCH) == 1
-    job.check()
 
 
 def test_end_txn_finds_no_coordinator_for_too_long(kafka_any_version: Broker, make_job: MakeJob) -> None:
@@ -155,8 +146,7 @@ def test_end_txn_finds_no_coordinator_for_too_long(kafka_any_version: Broker, ma
     assert outcome.error == "InDoubtError"
     assert "Nothing is lost" in outcome.text
     assert job.state("status", "batch_id") == ("decided", BATCH)
-    assert "committed" in job.run().actions
-    job.check()
+    assert "committed" in job.ends_well().actions
 
 
 @pytest.mark.slow
@@ -167,7 +157,5 @@ def test_the_broker_is_killed_between_decision_and_end(start_kafka: StartKafka, 
     driver = job.stop_at("step:DECIDE", batch=BATCH)
     broker.kill()
     broker.start()
-    driver.go_on()
-    job.finished(driver)
+    job.ends_well(driver)
     assert driver.attempts(BATCH) == 1
-    job.check()

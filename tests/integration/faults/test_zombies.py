@@ -6,8 +6,6 @@ must not wait for it: not for its locks, not for its transaction.
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from sqlalchemy import Connection
 
@@ -21,35 +19,25 @@ from tests.harness.driver_job import LARGE_INPUT, Job, make_rows
 from tests.harness.driver_process import DriverProcess
 from tests.harness.driver_rows import RowsWork
 from tests.harness.providers import Broker
+from tests.harness.sql import sessions
 from tests.integration.faults.conftest import MakeJob
 
 #: What a new driver may take for everything, on a busy machine. All time-outs that it has are longer, so that none of
 #: its waits can have ended by one: but that of the claim for the row's lock, after which it ends the older session.
 TAKEN_OVER_S = 45.0
 BATCH = 1
+#: The deciding transactions that are open.
+DECIDING = "application_name LIKE '2pc:%' AND xact_start IS NOT NULL"
 
 
 def taken_over(job: Job, zombie: DriverProcess) -> DriverProcess:
     """Run a new driver to the end beside the stopped one, then continue that; returns the new one."""
-    begun_s = time.monotonic()
     new = job.run(deadline_s=TAKEN_OVER_S)
-    assert time.monotonic() - begun_s < TAKEN_OVER_S
     job.check()
     assert zombie.stopped
     job.superseded(zombie)
     job.check()
     return new
-
-
-def backends(job: Job) -> list[str]:
-    """The names of the deciding transactions that are open."""
-    return [
-        name
-        for (name,) in job.sql(
-            "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() "
-            "AND application_name LIKE '2pc:%%' AND xact_start IS NOT NULL"
-        )
-    ]
 
 
 def test_stopped_after_prepare(kafka_any_version: Broker, make_job: MakeJob) -> None:
@@ -65,14 +53,14 @@ def test_stopped_inside_copy(kafka_any_version: Broker, make_job: MakeJob) -> No
     """C2, D1: the old driver's session holds rows with the keys that the new one is about to write; it is ended."""
     job = make_job(kafka_any_version, sizes=LARGE_INPUT)
     zombie = job.stop_at("copy", batch=BATCH)
-    wait_until(lambda: backends(job), deadline_s=30, what="the deciding transaction of the stopped driver")
+    wait_until(lambda: sessions(job.database, DECIDING), deadline_s=30, what="the stopped driver's transaction")
     (held,) = job.sql(
         "SELECT count(*) FROM pg_locks WHERE relation = 'target'::regclass AND mode = 'RowExclusiveLock' AND granted"
     )
     assert held[0] == 1
     new = taken_over(job, zombie)
     assert "aborted the open transaction" in new.actions
-    assert backends(job) == []
+    assert sessions(job.database, DECIDING) == []
 
 
 def test_stopped_before_end_of_transaction(kafka_any_version: Broker, make_job: MakeJob) -> None:
@@ -92,9 +80,7 @@ def test_stopped_before_end_while_the_new_one_has_a_transaction_open(
     new = job.stop_at("step:PRODUCE", batch=BATCH)
     job.superseded(zombie)
     assert job.describe().state == "Ongoing"
-    new.go_on()
-    job.finished(new)
-    job.check()
+    job.ends_well(new)
 
 
 def test_stopped_before_init_producer_id_that_aborts_a_decided_transaction(
@@ -109,10 +95,8 @@ def test_stopped_before_init_producer_id_that_aborts_a_decided_transaction(
     zombie = job.stop_at("init", batch=BATCH)
     new = job.stop_at("step:DECIDE", batch=BATCH)
     job.superseded(zombie)
-    new.go_on()
-    job.finished(new)
+    job.ends_well(new)
     assert "noted that Kafka is owed batch 1" in new.actions
-    job.check()
 
 
 @pytest.mark.parametrize("reached", [pytest.param("BEGIN", marks=pytest.mark.thorough), "PRODUCE"])
@@ -138,9 +122,7 @@ def test_a_task_that_outlives_its_driver(reached: str, kafka_any_version: Broker
     orphan = RowsWork(SinkOptions.parse(**job.sink()), make_rows(BATCH, 20), half_copied=lambda: None)
     with pytest.raises((FencedError, AbortableError)):
         orphan.produce(ticket, _no_database)
-    new.go_on()
-    job.finished(new)
-    job.check()
+    job.ends_well(new)
 
 
 def _no_database() -> Connection:
@@ -157,8 +139,7 @@ def test_several_drivers_at_once(kafka_any_version: Broker, make_job: MakeJob) -
     drivers = [job.start() for _ in range(3)]
     outcomes = [driver.outcome() for driver in drivers]
     assert {outcome.error for outcome in outcomes} <= {"", "SupersededError", "HaltError"}, outcomes
-    job.run()
-    job.check()
+    job.ends_well()
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
@@ -176,6 +157,4 @@ def test_a_late_end_of_one_transaction_leaves_the_next_alone(
         answer = client.end(before, commit=commit)
         assert answer.code != Code.NONE
         assert client.describe() == opened
-    driver.go_on()
-    job.finished(driver)
-    job.check()
+    job.ends_well(driver)

@@ -1,4 +1,4 @@
-"""`query.stop()` while the sink is in the middle of a batch, in streaming queries of this process."""
+"""Streaming queries of this process: stopped in the middle of a batch, and an entry of the checkpoint is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
-from spark_2pc_sink.testing import wait_until
+from spark_2pc_sink.testing import read_topic, wait_until
 from tests.harness.driver_job import Job
 from tests.harness.driver_spark import start_query
 from tests.harness.providers import Broker
@@ -29,14 +29,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @contextmanager
-def query_of(spark: SparkSession, job: Job) -> Iterator[StreamingQuery]:
+def query_of(spark: SparkSession, job: Job, *, slash: str = "") -> Iterator[StreamingQuery]:
     """The job's query, running in this process, and stopped in the end."""
     sink = DualWriteSink(**job.sink())
-    query = start_query(spark, str(job.folder / "input"), str(job.checkpoint), sink)
+    query = start_query(spark, str(job.folder / "input"), f"{job.checkpoint}{slash}", sink)
     try:
         yield query
     finally:
         query.stop()
+
+
+def run_query(spark: SparkSession, job: Job, *, slash: str = "") -> None:
+    """Run the query to the end of its input."""
+    with query_of(spark, job, slash=slash) as query:
+        assert query.awaitTermination(QUERY_S)
 
 
 def test_stopped_in_the_middle_of_a_batch(
@@ -60,7 +66,28 @@ def test_stopped_in_the_middle_of_a_batch(
     # Spark cancels the jobs that run; what the Python side does without one it may still finish.
     assert job.state("batch_id") == (0,)
     assert seen.count(Step.BEGIN) == 1, "another attempt was begun after stop()"
-    with query_of(spark, job) as again:
-        assert again.awaitTermination(QUERY_S)
+    run_query(spark, job)
     assert job.state("status", "batch_id") == ("done", 1)
+    job.check()
+
+
+def test_replay_of_a_batch_that_is_done(spark: SparkSession, kafka_without_2pc: Broker, make_job: MakeJob) -> None:
+    """A1, A6, A9: the last entry of the commit log is lost: nothing is written again, not even to be aborted.
+
+    The checkpoint's path is spelt with a slash at its end the second time: the query is the same.
+    """
+    job = make_job(kafka_without_2pc, sizes=(30, 30, 30), spark=True)
+    run_query(spark, job)
+    job.check()
+    everything = read_topic(job.broker.bootstrap, job.topic, isolation="read_uncommitted")
+    row = job.state("status", "batch_id", "prepared_transaction_state", "settled")
+    # As if the driver had died before Spark wrote it.
+    commits = job.checkpoint / "commits"
+    assert max(int(path.name) for path in commits.iterdir() if path.name.isdigit()) == 2
+    for name in ("2", ".2.crc"):
+        (commits / name).unlink(missing_ok=True)
+    run_query(spark, job, slash="/")
+    assert (commits / "2").exists()
+    assert read_topic(job.broker.bootstrap, job.topic, isolation="read_uncommitted") == everything
+    assert job.state("status", "batch_id", "prepared_transaction_state", "settled") == row
     job.check()

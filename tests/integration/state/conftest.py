@@ -9,7 +9,7 @@ import pytest
 
 from jdbc_state import Actor, SqlStateStore, StateStore
 from tests.harness.providers import Database
-from tests.integration.state.state_stores import settings
+from tests.integration.state.state_stores import settings, sql_store
 from tests.unit.fakes.memory_store import MemoryStateStore
 
 ALICE = Actor(os_user="alice", host="desk", program="spark-2pc recover", reason="the disk of broker 2 is gone")
@@ -50,3 +50,10 @@ def make(unprepared: Make) -> Make:
         return store
 
     return made
+
+
+@pytest.fixture
+def sql(database: str) -> Iterator[SqlStateStore]:
+    """A store on PostgreSQL in a database of its own, whose tables exist."""
+    with sql_store(database) as made:
+        yield made

@@ -110,10 +110,22 @@ def reach(store: StateStore, status: str, transactional_id: str = ID) -> StateRo
         store.mark_done(transactional_id, row.generation, "5:1")
     if status == "owed":
         store.mark_owed(transactional_id, row.generation)
-    reached = store.read(transactional_id)
-    assert reached is not None
+    reached = row_of(store, transactional_id)
     assert reached.status == status
     return reached
+
+
+def row_of(store: StateStore, transactional_id: str = ID) -> StateRow:
+    """The row of a sink that has one."""
+    row = store.read(transactional_id)
+    assert row is not None
+    return row
+
+
+def set_of(url: str, **values: str) -> None:
+    """What each new session of a database begins with."""
+    for name, value in values.items():
+        execute(url, f"ALTER DATABASE \"{make_url(url).database}\" SET {name} = '{value}'")
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from jdbc_state import SqlStateStore, StateRow
 from spark_2pc_sink.errors import StateStoreError, SupersededError
 from spark_2pc_sink.testing import TcpProxy, postgres_query, wait_until
 from tests.harness.providers import Database
-from tests.integration.state.state_stores import FIRST, ID, admin, claim, decide, execute, settings, sql_store
+from tests.harness.sql import sessions
+from tests.integration.state.state_stores import FIRST, ID, admin, claim, decide, execute, row_of, settings, sql_store
 
 #: More statements than any claim has: where a loop over them must have ended.
 STATEMENTS_MAX = 60
@@ -30,12 +31,6 @@ def proxy(postgres: Database) -> Iterator[TcpProxy]:
     """A proxy in front of the server."""
     with postgres.proxy() as proxy:
         yield proxy
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def through(url: str, proxy: TcpProxy) -> str:
@@ -140,26 +135,31 @@ def test_a_claim_whose_answer_is_lost_is_made_once(database: str, proxy: TcpProx
 
 
 def test_a_claim_that_still_waits_in_the_server_is_not_granted_beside_its_repetition(
-    database: str, proxy: TcpProxy, stack: ExitStack
+    database: str, proxy: TcpProxy
 ) -> None:
     """C18: the server does not notice that the client is gone, and carries the first one out when the lock is free."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+    def claims_waiting() -> int:
+        return len(sessions(database, "wait_event_type = 'Lock'"))
+
     answers: SimpleQueue[StateRow] = SimpleQueue()
-    with sql_store(database) as direct, sql_store(through(database, proxy), claim_lock_timeout_ms=9_000) as store:
+    with (
+        sql_store(database) as direct,
+        sql_store(through(database, proxy), claim_lock_timeout_ms=9_000) as store,
+        ExitStack() as stack,
+    ):
         claim(direct)
         unlock = stack.enter_context(row_locked(database))
         thread = threading.Thread(target=lambda: answers.put(claim(store, run_id="run-2")))
         thread.start()
-        wait_until(lambda: execute(database, waiting) == [(1,)], deadline_s=10, what="a claim to wait")
+        wait_until(lambda: claims_waiting() == 1, deadline_s=10, what="a claim to wait")
         proxy.reset_connections()
-        wait_until(lambda: execute(database, waiting) == [(2,)], deadline_s=10, what="its repetition to wait too")
+        wait_until(lambda: claims_waiting() == 2, deadline_s=10, what="its repetition to wait too")
         unlock()
         assert answers.get(timeout=20).generation == 2
         thread.join(10)
-        wait_until(lambda: execute(database, waiting) == [(0,)], deadline_s=10, what="the server to end the other one")
-        row = direct.read(ID)
-        assert row is not None
-        assert (row.generation, row.run_id) == (2, "run-2")
+        wait_until(lambda: claims_waiting() == 0, deadline_s=10, what="the server to end the other one")
+        assert (row_of(direct).generation, row_of(direct).run_id) == (2, "run-2")
         assert claims(database) == [1, 2]
 
 

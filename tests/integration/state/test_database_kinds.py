@@ -14,7 +14,6 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
@@ -24,7 +23,7 @@ from spark_2pc_sink.testing.processes import ServerProcess
 from tests.conftest import or_skip
 from tests.harness.kafka_tools import find_jars
 from tests.harness.sql import run_sql
-from tests.integration.state.state_stores import settings
+from tests.integration.state.state_stores import role, settings
 
 _OF_17 = "PostgreSQL 17.4 on x86_64-pc-linux-gnu, compiled by gcc (GCC) 12.4.0, 64-bit"
 _REDSHIFT = "PostgreSQL 8.0.2 on i686-pc-linux-gnu, compiled by GCC gcc (GCC) 3.4.2 20041017, Redshift 1.0.117891"
@@ -167,13 +166,7 @@ def test_a_service_of_postgresql_is_used_and_its_limits_are_told(
 def test_a_catalog_that_the_role_may_not_read_is_postgresql_s(database: str) -> None:
     """C20: some operators take it from their roles."""
     run_sql(database, "REVOKE SELECT ON pg_catalog.pg_roles FROM PUBLIC")
-    role = f"reader_{make_url(database).database}"
-    run_sql(database, f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
-    try:
-        own = make_url(database).set(username=role, password="x").render_as_string(hide_password=False)
-        with store_of(own) as store:
-            assert store.read_all() == []
-            assert store.database.kind is not None
-            assert (store.database.kind.name, store.database.kind.lacks) == ("PostgreSQL", "")
-    finally:
-        run_sql(database, f"DROP ROLE {role}")
+    with role(database) as (_, url), store_of(url) as store:
+        assert store.read_all() == []
+        assert store.database.kind is not None
+        assert (store.database.kind.name, store.database.kind.lacks) == ("PostgreSQL", "")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import psycopg2
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, text
 
-from jdbc_state import SqlStateStore, connections
+from jdbc_state import DecidingTransaction, SqlStateStore, connections
 from jdbc_state.connections import Database, driver_connection
 from jdbc_state.deciding import SqlDecidingTransaction
 from spark_2pc_sink.errors import (
@@ -24,37 +26,41 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.testing import wait_until
 from tests.harness.later import later
 from tests.harness.providers import Database as Server
-from tests.integration.state.state_stores import FIRST, ID, SETTINGS, claim, decide, execute, settings, sql_store
+from tests.harness.sql import end_sessions, sessions
+from tests.integration.state.state_stores import (
+    FIRST,
+    ID,
+    SETTINGS,
+    claim,
+    decide,
+    execute,
+    row_of,
+    set_of,
+    settings,
+    sql_store,
+)
 
 
 @pytest.fixture
-def store(database: str) -> Iterator[SqlStateStore]:
+def store(sql: SqlStateStore, database: str) -> SqlStateStore:
     """A store with its tables, beside a target table."""
     execute(database, "CREATE TABLE target (id int PRIMARY KEY, twin int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
-    with sql_store(database) as sql:
-        yield sql
+    return sql
 
 
-def status(store: SqlStateStore) -> str:
-    row = store.read(ID)
-    assert row is not None
-    return row.status
-
-
-def write(transaction: object, values: str = "(1, 1)") -> None:
-    transaction.connection.execute(text(f"INSERT INTO target VALUES {values}"))  # type: ignore[attr-defined]
+def write(transaction: DecidingTransaction, values: str = "(1, 1)") -> None:
+    transaction.connection.execute(text(f"INSERT INTO target VALUES {values}"))
 
 
 SHOWN = ("application_name", "synchronous_commit", "lock_timeout", "statement_timeout", "transaction_isolation")
+QUESTION = ", ".join(f"current_setting('{name}')" for name in (*SHOWN, "idle_in_transaction_session_timeout"))
 
 
-def show(connection: object) -> dict[str, str]:
-    cursor = driver_connection(connection).cursor()  # type: ignore[arg-type]
-    shown = {}
-    for name in (*SHOWN, "idle_in_transaction_session_timeout"):
-        cursor.execute(f"SHOW {name}")
-        shown[name] = cursor.fetchone()[0]
-    return shown
+def show(connection: Connection) -> list[str]:
+    """The values of SHOWN, and the bound of an idle transaction."""
+    cursor = driver_connection(connection).cursor()
+    cursor.execute(f"SELECT {QUESTION}")
+    return list(cursor.fetchone())
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
@@ -62,9 +68,7 @@ def show(connection: object) -> dict[str, str]:
 
 def test_settings_hold_inside_and_are_gone_outside(store: SqlStateStore, database: str) -> None:
     """C6, C12: behind a pooler the next transaction of this session is somebody else's."""
-    name = execute(database, "SELECT current_database()")[0][0]
-    execute(database, f'ALTER DATABASE "{name}" SET synchronous_commit = off')
-    execute(database, f'ALTER DATABASE "{name}" SET default_transaction_isolation = serializable')
+    set_of(database, synchronous_commit="off", default_transaction_isolation="serializable")
     row = claim(store)
     connection = Database(database, SETTINGS).open("test")
     before = show(connection)
@@ -76,58 +80,30 @@ def test_settings_hold_inside_and_are_gone_outside(store: SqlStateStore, databas
     transaction.commit()
     after = show(connection)
     connection.close()
-    assert inside == {
-        "application_name": "2pc:orders:1",
-        "synchronous_commit": "on",
-        "lock_timeout": "10s",
-        "statement_timeout": "20s",
-        "transaction_isolation": "read committed",
-        "idle_in_transaction_session_timeout": "20s",
-    }
-    assert before["synchronous_commit"] == "off"
+    assert inside == ["2pc:orders:1", "on", "10s", "20s", "read committed", "20s"]
+    assert before[1] == "off"
     assert after == before
 
 
 def test_requests_are_durable_and_leave_no_settings_behind(store: SqlStateStore, database: str) -> None:
     """C5, C6: a note that a crash of the server undid would be a lie; it is one message, so no client can hold it."""
-    name = execute(database, "SELECT current_database()")[0][0]
-    execute(database, f'ALTER DATABASE "{name}" SET synchronous_commit = off')
-    execute(database, f'ALTER DATABASE "{name}" SET default_transaction_isolation = serializable')
-    names = text(f"SELECT {', '.join(f'current_setting({name!r})' for name in SHOWN)}")
+    set_of(database, synchronous_commit="off", default_transaction_isolation="serializable")
     with Database(database, SETTINGS).requests("test", lock_timeout_ms=123) as connection:
         before = show(connection)
-        inside = connection.execute(names).one()
+        inside = connection.execute(text(f"SELECT {QUESTION}")).one()
         assert show(connection) == before
         assert driver_connection(connection).info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_IDLE
-    assert tuple(inside) == ("jdbc_state", "on", "123ms", "20s", "read committed")
-    assert (before["synchronous_commit"], before["lock_timeout"]) == ("off", "0")
-
-
-def test_a_short_transaction_is_bounded_and_whole(database: str) -> None:
-    connections = Database(database, SETTINGS)
-    limits = {"lock_timeout_ms": 123, "statement_timeout_ms": 4_567}
-    with connections.transaction("test", **limits) as connection:
-        connection.exec_driver_sql("CREATE TABLE kept ()")
-        shown = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in ("lock_timeout", "statement_timeout")]
-    assert shown == ["123ms", "4567ms"]
-    both = "CREATE TABLE undone (); CREATE TABLE kept ()"
-    refused = pytest.raises(StateStoreError, match='test: relation "kept" already exists')
-    with refused, connections.transaction("test", **limits) as connection:
-        connection.exec_driver_sql(both)
-    with connections.transaction("test", **limits) as connection:
-        found = connection.exec_driver_sql("SELECT to_regclass('kept') IS NOT NULL, to_regclass('undone')").one()
-    assert tuple(found) == (True, None)
-    connections.close()
+    assert tuple(inside)[:5] == ("jdbc_state", "on", "123ms", "20s", "read committed")
+    assert before[1:3] == ["off", "0"]
 
 
 def test_a_stricter_durability_is_left_alone(store: SqlStateStore, database: str) -> None:
     """C5: remote_apply waits for standbys, and 'on' in its place would weaken it."""
-    name = execute(database, "SELECT current_database()")[0][0]
-    execute(database, f'ALTER DATABASE "{name}" SET synchronous_commit = remote_apply')
+    set_of(database, synchronous_commit="remote_apply")
     store.close()  # a session keeps what it began with
     row = claim(store)
     with store.deciding(ID, row.generation) as transaction:
-        assert show(transaction.connection)["synchronous_commit"] == "remote_apply"
+        assert show(transaction.connection)[1] == "remote_apply"
 
 
 # --- COMMIT ----------------------------------------------------------------------------------------------------------
@@ -179,10 +155,8 @@ def test_an_interrupted_commit_closes_its_session(store: SqlStateStore, database
     event.listen(store.database._engine, "commit", interrupt)
     with pytest.raises(KeyboardInterrupt):
         decide(store, row)
-    sessions = (
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE '2pc:%' AND datname = current_database()"
-    )
-    wait_until(lambda: execute(database, sessions) == [(0,)], deadline_s=5, what="its session to be gone")
+    deciding = "application_name LIKE '2pc:%'"
+    wait_until(lambda: sessions(database, deciding) == [], deadline_s=5, what="its session to be gone")
     assert claim(store).status == "none"
 
 
@@ -216,7 +190,7 @@ def test_a_failed_transaction_is_not_taken_for_a_committed_one(store: SqlStateSt
 
     with pytest.raises(StateStoreError, match="failed after the decision"):
         swallowed()
-    assert status(store) == "none"
+    assert row_of(store).status == "none"
     assert execute(database, "SELECT * FROM target") == []
 
 
@@ -236,22 +210,6 @@ def test_an_overtaken_decision_writes_nothing(store: SqlStateStore, database: st
     with pytest.raises(SupersededError, match="generation 2"):
         overtaken()
     assert execute(database, "SELECT * FROM target") == []
-
-
-def test_a_lock_that_is_not_to_be_had(store: SqlStateStore, database: str) -> None:
-    """C7, C12: a definite failure, with PostgreSQL's code; nothing is left of the batch."""
-    row = claim(store)
-    blocker = Database(database, SETTINGS).open("test")
-    blocker.execute(text("LOCK TABLE target"))
-
-    def blocked() -> None:
-        with sql_store(database, lock_timeout_ms=200) as hasty, hasty.deciding(ID, row.generation) as transaction:
-            write(transaction)
-
-    with pytest.raises(StateStoreError) as raised:
-        blocked()
-    blocker.close()
-    assert (raised.value.sqlstate, raised.value.retriable) == ("55P03", True)
 
 
 def test_a_deadlock_may_be_run_again(store: SqlStateStore, database: str) -> None:
@@ -284,16 +242,14 @@ def test_a_deadlock_may_be_run_again(store: SqlStateStore, database: str) -> Non
 def test_a_driver_that_pauses_too_long_loses_its_transaction(store: SqlStateStore, database: str) -> None:
     """C12: its locks are given back by the server, and the batch may be run again."""
     row = claim(store)
-    idle = (
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '2pc:orders:1' AND datname = current_database()"
-    )
+    deciding = "application_name = '2pc:orders:1'"
 
     def pausing() -> None:
         with (
             sql_store(database, idle_in_transaction_timeout_ms=100) as hasty,
             hasty.deciding(ID, row.generation) as transaction,
         ):
-            wait_until(lambda: execute(database, idle) == [(0,)], deadline_s=10, what="the server to end it")
+            wait_until(lambda: sessions(database, deciding) == [], deadline_s=10, what="the server to end it")
             write(transaction)
 
     with pytest.raises(StateStoreError) as raised:
@@ -305,26 +261,11 @@ def test_a_driver_that_pauses_too_long_loses_its_transaction(store: SqlStateStor
 # --- the way to the database -----------------------------------------------------------------------------------------
 
 
-def test_an_unreachable_database_is_named_without_its_password(postgres: Server) -> None:
-    """D3: the first connection fails at once, and says where it went."""
-    wrong = SqlStateStore("postgresql+psycopg2://user:the-password@127.0.0.1:1/shop", SETTINGS)
-    with pytest.raises(
-        DatabaseUnreachableError, match=r"connecting to 127.0.0.1:1/shop: .*[Cc]onnection refused"
-    ) as raised:
-        wrong.prepare_schema()
-    assert "the-password" not in str(raised.value)
-    assert raised.value.__cause__ is None
-    assert not raised.value.retriable
-    with pytest.raises(DatabaseUnreachableError, match=r"connecting to 127.0.0.1:1,localhost:2/ci: "):
-        SqlStateStore("postgresql+psycopg2:///ci?host=127.0.0.1:1&host=localhost:2", SETTINGS).read_all()
-    missing = SqlStateStore(postgres.database_url("missing"), SETTINGS)
-    with pytest.raises(DatabaseUnreachableError, match='database "missing" does not exist'):
-        missing.read(ID)
-
-
-def test_a_database_that_was_there_is_waited_for(start_postgres: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_database_that_was_there_is_waited_for(
+    start_postgres: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
     """A failover takes 10 to 20 seconds, and the sink survives it."""
-    server = start_postgres()  # type: ignore[operator]
+    server = start_postgres()
     url = server.create_database("shop")
     with sql_store(url) as store, sql_store(url, connect_deadline_ms=300) as hasty:
         row = claim(store)
@@ -358,12 +299,12 @@ def test_a_server_that_falls_silent_when_it_is_reached_is_not_waited_for_without
 
 
 def test_a_stopped_server_is_not_waited_for_without_end(
-    start_postgres: object, monkeypatch: pytest.MonkeyPatch
+    start_postgres: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B26: TCP still acknowledges, no time-out of the server runs; requests and COPY end all the same."""
     for module in ("connections", "deciding"):
         monkeypatch.setattr(f"jdbc_state.{module}.ANSWER_GRACE_MS", 0)
-    server = start_postgres()  # type: ignore[operator]
+    server = start_postgres()
     url = server.create_database("shop")
     execute(url, "CREATE TABLE target (id int)")
     with sql_store(url, commit_timeout_ms=1_500, statement_timeout_ms=1_500) as store:
@@ -387,15 +328,30 @@ def test_a_stopped_server_is_not_waited_for_without_end(
             assert (raised.value.sqlstate, raised.value.retriable) == ("08006", True)
 
 
+def no_descriptor(_: int) -> int:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_transaction_that_cannot_be_watched_is_ended(
+    store: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D16: no file descriptor is left in the middle of it. It holds no lock afterwards, and COMMIT was not sent."""
+    row = claim(store)
+    deciding = ExitStack()
+    deciding.enter_context(store.deciding(ID, row.generation)).decide(FIRST)
+    with monkeypatch.context() as patch:
+        patch.setattr("jdbc_state.watchdog.os.dup", no_descriptor)
+        with pytest.raises(StateStoreError, match="cannot be watched") as raised:
+            deciding.close()
+    assert (raised.value.retriable, isinstance(raised.value, CommitUnknownError)) == (True, False)
+    assert execute(database, "SELECT status FROM kafka_transaction_state FOR UPDATE NOWAIT") == [("none",)]
+
+
 # --- the connection that is kept ---------------------------------------------------------------------------------
 
 
-def backends(database: str) -> set[int]:
-    """Server processes of the store's own sessions."""
-    statement = (
-        "SELECT pid FROM pg_stat_activity WHERE application_name = 'jdbc_state' AND datname = current_database()"
-    )
-    return {pid for (pid,) in execute(database, statement)}
+#: The store's own.
+KEPT = "application_name = 'jdbc_state'"
 
 
 @pytest.mark.parametrize("trusted_s", [connections._TRUSTED_S, 0.0])
@@ -406,25 +362,27 @@ def test_a_kept_connection_that_is_gone_is_replaced(
     monkeypatch.setattr(connections, "_TRUSTED_S", trusted_s)
     row = claim(store)
     store.check_generation(ID, row.generation)
-    (pid,) = backends(database)
-    execute(database, f"SELECT pg_terminate_backend({pid}, 5000)")
+    before = sessions(database, KEPT)
+    assert end_sessions(database, KEPT) == 1
     assert store.check_generation(ID, row.generation).generation == row.generation
-    assert pid not in backends(database)
+    assert sessions(database, KEPT) != before
 
 
-def test_a_connection_on_which_something_failed_is_not_kept(store: SqlStateStore, database: str) -> None:
-    """A broken one is never met twice."""
-    row = claim(store)
-    before = backends(database)
-    with pytest.raises(StateStoreError), store.deciding(ID, row.generation) as transaction:
-        transaction.connection.execute(text("SELECT 1 / 0"))
-    wait_until(lambda: not backends(database) & before, deadline_s=10, what="the session is closed")
-    assert store.check_generation(ID, row.generation).generation == row.generation
-
-
-def test_a_connection_that_was_closed_without_an_error_is_not_kept(store: SqlStateStore) -> None:
+@pytest.mark.parametrize(
+    ("break_it", "ends"),
+    [
+        (lambda connection: connection.execute(text("SELECT 1 / 0")), pytest.raises(StateStoreError)),
+        (lambda connection: driver_connection(connection).close(), nullcontext()),
+    ],
+    ids=["failed", "closed without an error"],
+)
+def test_a_connection_that_is_broken_is_not_kept(
+    store: SqlStateStore, database: str, break_it: Callable[[Connection], object], ends: AbstractContextManager[Any]
+) -> None:
     """Nobody meets it again, not even to find it closed."""
     row = claim(store)
-    with store.deciding(ID, row.generation) as transaction:
-        driver_connection(transaction.connection).close()
+    before = set(sessions(database, KEPT))
+    with ends, store.deciding(ID, row.generation) as transaction:
+        break_it(transaction.connection)
+    wait_until(lambda: not before & set(sessions(database, KEPT)), deadline_s=10, what="the session to be closed")
     assert store.check_generation(ID, row.generation).generation == row.generation

@@ -58,10 +58,9 @@ def no_owner(database: str) -> Iterator[str]:
 
 
 @pytest.mark.postgres
-def test_a_history_that_lacks_the_column_is_read_and_written_without(database: str) -> None:
+def test_a_history_that_lacks_the_column_is_read_and_written_without(database: str, sql: SqlStateStore) -> None:
     """A role that may not alter the table goes on: nothing is decided by figures."""
-    with sql_store(database) as first:
-        reach(first, "done")
+    reach(sql, "done")
     execute(database, LOSE)
     with no_owner(database) as url, sql_store(url) as store:
         row = claim(store, run_id="run-2")
@@ -72,9 +71,8 @@ def test_a_history_that_lacks_the_column_is_read_and_written_without(database: s
 
 
 @pytest.mark.postgres
-def test_a_check_names_the_command_that_adds_it(database: str) -> None:
-    with sql_store(database):
-        pass
+def test_a_check_names_the_command_that_adds_it(database: str, sql: SqlStateStore) -> None:
+    del sql
     execute(database, LOSE)
     store = SqlStateStore(database, settings())
     before = store.check_schema()

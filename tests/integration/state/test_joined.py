@@ -11,9 +11,21 @@ import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from jdbc_state import KeptRecords, SqlStateStore, StateRow
+from jdbc_state import KeptRecords, SqlStateStore
 from jdbc_state.errors import CommitsLostError, LocalProtocolError, StateStoreError, SupersededError
-from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, role, settings, sql_store
+from tests.harness.sql import sessions
+from tests.integration.state.state_stores import (
+    FIRST,
+    ID,
+    claim,
+    decide,
+    execute,
+    role,
+    row_of,
+    set_of,
+    settings,
+    sql_store,
+)
 
 SETTINGS_SHOWN = ("application_name", "synchronous_commit", "idle_in_transaction_session_timeout")
 KEPT = KeptRecords(0, ("orders-0", "orders-1"), b"\x00two batches")
@@ -34,12 +46,6 @@ def connection(request: pytest.FixtureRequest, database: str) -> Iterator[Connec
     engine.dispose()
 
 
-def row_of(store: SqlStateStore) -> StateRow:
-    row = store.read(ID)
-    assert row is not None
-    return row
-
-
 def shown(connection: Connection) -> dict[str, Any]:
     return {name: connection.scalar(text(f"SHOW {name}")) for name in SETTINGS_SHOWN}
 
@@ -52,11 +58,8 @@ def test_commit_decides_and_rollback_leaves_nothing(store: SqlStateStore, connec
     store.decide_within(connection, ID, row.generation, FIRST, kept=KEPT)
     connection.commit()
     decided = row_of(store)
-    assert (decided.status, decided.prepared_transaction_state, decided.kafka_offsets) == (
-        "decided",
-        FIRST.prepared,
-        FIRST.kafka_offsets,
-    )
+    assert (decided.status, decided.prepared_transaction_state) == ("decided", FIRST.prepared)
+    assert decided.kafka_offsets == FIRST.kafka_offsets
     assert store.read_kept(ID) == KEPT
 
 
@@ -87,7 +90,8 @@ def test_a_claim_that_is_lost_is_refused(store: SqlStateStore, connection: Conne
     with pytest.raises(CommitsLostError, match="lost commits"):
         store.decide_within(connection, ID, new.generation, replace(FIRST, expected="9:9"), settled="5:1")
     connection.rollback()
-    execute_on(connection, "DELETE FROM kafka_transaction_state")
+    connection.execute(text("DELETE FROM kafka_transaction_state"))
+    connection.commit()
     with pytest.raises(SupersededError):
         store.decide_within(connection, ID, new.generation, FIRST)
 
@@ -108,17 +112,11 @@ def test_a_row_that_has_changed_since_the_snapshot_is_no_lost_commit(
     assert row_of(store).status == "decided"
 
 
-def execute_on(connection: Connection, statement: str) -> None:
-    connection.execute(text(statement))
-    connection.commit()
-
-
 def test_its_settings_hold_to_the_end_of_the_transaction(
     store: SqlStateStore, connection: Connection, database: str
 ) -> None:
     """C6: a newer claim finds the transaction by its name; and a decision is durable, whatever the role is set to."""
-    name = make_url(database).database
-    execute(database, f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    set_of(database, synchronous_commit="off")
     connection.invalidate()
     connection.rollback()
     row = claim(store)
@@ -156,10 +154,5 @@ def test_one_session_shows_all_claims_of_a_run(database: str) -> None:
         rows = [claim(service, f"shop-{number}", run_id="run") for number in range(3)]
         other = claim(operator, "shop-3", run_id=None)
         assert [operator.liveness(row).alive for row in [*rows, other]] == [True, True, True, False]
-        names = execute(
-            database,
-            "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() "
-            "AND application_name LIKE '2pc@%'",
-        )
-        assert len([name for (name,) in names if name.startswith("2pc@run:")]) == 1
+        assert len(sessions(database, "application_name LIKE '2pc@run:%'")) == 1
         assert operator.liveness(replace(rows[0], run_id="another run")).alive is False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +13,7 @@ from jdbc_state import SqlStateStore
 from jdbc_state.connections import driver_connection
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch, OnDecide
-from tests.harness.sql import run_sql
-from tests.integration.state.state_stores import FIRST, ID, claim, execute, sql_store
+from tests.integration.state.state_stores import FIRST, ID, claim, execute, row_of
 
 BATCH = DecidingBatch(
     transactional_id=ID, batch_id=7, prepared="5:0", row_count=2, record_count=3, rows_deleted=1, rows_left_out=4
@@ -23,11 +22,10 @@ AUDIT = "INSERT INTO audit VALUES (:batch_id, :row_count)"
 
 
 @pytest.fixture
-def store(database: str) -> Iterator[SqlStateStore]:
+def store(database: str, sql: SqlStateStore) -> SqlStateStore:
     execute(database, "CREATE TABLE audit (batch bigint PRIMARY KEY, rows bigint)")
     execute(database, "CREATE TABLE target (id int)")
-    with sql_store(database) as sql:
-        yield sql
+    return sql
 
 
 def decide(store: SqlStateStore, given: Any) -> None:
@@ -40,16 +38,13 @@ def decide(store: SqlStateStore, given: Any) -> None:
 
 
 def audit(database: str) -> list[tuple[Any, ...]]:
-    return run_sql(database, "SELECT batch, rows FROM audit")
+    return execute(database, "SELECT batch, rows FROM audit")
 
 
-def rows(database: str) -> int:
-    return len(run_sql(database, "SELECT id FROM target"))
-
-
-def status(store: SqlStateStore) -> str | None:
-    row = store.read(ID)
-    return None if row is None else row.prepared_transaction_state
+def left(database: str, store: SqlStateStore) -> tuple[int, int, str]:
+    """Lines of the audit, rows, and the decision."""
+    ((rows,),) = execute(database, "SELECT count(*) FROM target")
+    return len(audit(database)), rows, row_of(store).prepared_transaction_state
 
 
 def test_statements_know_the_batch(database: str, store: SqlStateStore) -> None:
@@ -57,7 +52,7 @@ def test_statements_know_the_batch(database: str, store: SqlStateStore) -> None:
     more = "INSERT INTO audit SELECT 8, :rows_deleted + CAST(:rows_left_out AS int) - '0'::int WHERE 'a:b' LIKE '%:%'"
     decide(store, [AUDIT, more])
     assert audit(database) == [(7, 2), (8, 5)]
-    assert (rows(database), status(store)) == (1, "5:0")
+    assert left(database, store) == (2, 1, "5:0")
 
 
 def test_a_function_has_the_connection_and_the_batch(database: str, store: SqlStateStore) -> None:
@@ -74,11 +69,8 @@ def test_a_function_has_the_connection_and_the_batch(database: str, store: SqlSt
     assert audit(database) == [(7, 1)]
 
 
-def raw(statement: str) -> Callable[[Connection, DecidingBatch], None]:
-    def write(connection: Connection, _batch: DecidingBatch) -> None:
-        connection.exec_driver_sql(statement)
-
-    return write
+def raw(statement: str) -> Callable[[Connection, DecidingBatch], object]:
+    return lambda connection, _: connection.exec_driver_sql(statement)
 
 
 @pytest.mark.parametrize(
@@ -96,24 +88,20 @@ def test_the_transaction_is_kept_open(database: str, store: SqlStateStore, given
     """Refused before the database hears of it: nothing is written."""
     with pytest.raises(LocalProtocolError, match="on_decide may neither end the deciding transaction"):
         decide(store, given)
-    assert (audit(database), rows(database), status(store)) == ([], 0, "")
+    assert left(database, store) == (0, 0, "")
 
 
 def test_what_goes_past_sqlalchemy_is_noticed(database: str, store: SqlStateStore) -> None:
     """It cannot be undone then, so the message says what may be there."""
-
-    def end(connection: Connection, _batch: DecidingBatch) -> None:
-        driver_connection(connection).commit()
-
     with pytest.raises(LocalProtocolError, match="rows of the batch may be in the table without its decision"):
-        decide(store, end)
-    assert (rows(database), status(store)) == (1, "")
+        decide(store, lambda connection, _: driver_connection(connection).commit())
+    assert left(database, store) == (0, 1, "")
 
 
 def test_another_search_path_is_refused(database: str, store: SqlStateStore) -> None:
     with pytest.raises(LocalProtocolError, match=r"search_path=audits, which was .*public"):
         decide(store, [AUDIT, "SET LOCAL search_path TO audits"])
-    assert (audit(database), rows(database), status(store)) == ([], 0, "")
+    assert left(database, store) == (0, 0, "")
     decide(store, [AUDIT])
     assert audit(database) == [(7, 2)]
 
@@ -142,4 +130,4 @@ def swallow(connection: Connection, _batch: DecidingBatch) -> None:
 def test_an_error_undoes_the_attempt(database: str, store: SqlStateStore, given: Any, said: str) -> None:
     with pytest.raises(BatchRetryError, match=said):
         decide(store, given)
-    assert (audit(database), rows(database), status(store)) == ([], 0, "")
+    assert left(database, store) == (0, 0, "")

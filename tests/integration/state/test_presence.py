@@ -6,14 +6,14 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import make_url
 
-from jdbc_state import SqlStateStore, StateRow, ddl
+from jdbc_state import SqlStateStore, ddl
 from jdbc_state.connections import Database
 from jdbc_state.pooler import behind_pooler, takes_transactions
 from jdbc_state.sessions import Liveness
@@ -21,38 +21,45 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.testing import PostgresServer, wait_until
 from tests.harness.postgres_standby import PostgresStandby
 from tests.harness.providers import Database as Server
-from tests.integration.state.state_stores import ID, SETTINGS, claim, decide, execute, role, sql_store
+from tests.harness.sql import sessions
+from tests.integration.state.state_stores import (
+    ID,
+    SETTINGS,
+    claim,
+    decide,
+    execute,
+    role,
+    row_of,
+    set_of,
+    sql_store,
+)
 
 #: For a session to be there, or to be gone.
 SOON_S = 30
 
 
+#: The sessions by which drivers are seen.
+NAMED = "application_name LIKE '2pc@%'"
+
+
 @pytest.fixture
-def operator(database: str) -> Iterator[SqlStateStore]:
+def operator(sql: SqlStateStore) -> SqlStateStore:
     """A store that looks, and holds nothing."""
-    with sql_store(database) as store:
-        yield store
+    return sql
 
 
-def seen(operator: SqlStateStore, transactional_id: str = ID) -> Liveness:
+def seen(operator: SqlStateStore) -> Liveness:
     """What is seen of the driver with the newest claim."""
-    row = operator.read(transactional_id)
-    assert row is not None
-    return operator.liveness(row)
+    return operator.liveness(row_of(operator))
 
 
-def named(url: str) -> list[str]:
-    """The names of the sessions by which drivers are seen, older ones first."""
-    found = execute(
-        url,
-        "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() "
-        "AND application_name LIKE '2pc@%' ORDER BY backend_start",
-    )
-    return [name for (name,) in found]
+def wait_to_be_seen(operator: SqlStateStore, alive: bool) -> None:
+    """Wait until the driver is seen to live, or to be gone."""
+    wait_until(lambda: seen(operator).alive is alive, deadline_s=SOON_S, what=f"a driver that is alive: {alive}")
 
 
 def generations(url: str) -> list[str]:
-    return [name.rpartition(":")[2] for name in named(url)]
+    return [name.rpartition(":")[2] for name, _ in sessions(url, NAMED)]
 
 
 def test_a_driver_is_seen_from_its_claim_to_its_end(operator: SqlStateStore, database: str) -> None:
@@ -65,7 +72,7 @@ def test_a_driver_is_seen_from_its_claim_to_its_end(operator: SqlStateStore, dat
         assert str(row.claimed_at) in liveness.detail
         states = execute(database, "SELECT state, xact_start FROM pg_stat_activity WHERE application_name LIKE '2pc@%'")
         assert states == [("idle", None)]
-    wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
+    wait_to_be_seen(operator, False)
     assert "no database session of claim 1" in seen(operator).detail
 
 
@@ -75,17 +82,14 @@ def test_a_server_that_does_not_answer_holds_no_end_up(
     monkeypatch.setattr("jdbc_state.presence._CLOSE_MS", 50)
     with sql_store(database) as driver, caplog.at_level(logging.INFO):
         claim(driver)
-        ((pid,),) = execute(
-            database,
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '2pc@%'",
-        )
+        ((_, pid),) = sessions(database, NAMED)
         os.kill(pid, signal.SIGSTOP)
         try:
             driver.close()
         finally:
             os.kill(pid, signal.SIGCONT)
     assert "could not clear application_name" in caplog.text
-    wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
+    wait_to_be_seen(operator, False)
 
 
 def test_an_older_driver_is_not_taken_for_the_newest(operator: SqlStateStore, database: str) -> None:
@@ -95,7 +99,7 @@ def test_an_older_driver_is_not_taken_for_the_newest(operator: SqlStateStore, da
         with sql_store(database) as newer:
             claim(newer)
             assert sorted(generations(database)) == ["1", "2"]
-        wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the newer driver to be gone")
+        wait_to_be_seen(operator, False)
         assert generations(database) == ["1"]
 
 
@@ -105,11 +109,8 @@ def test_another_sink_is_not_taken_for_this_one(operator: SqlStateStore, databas
     with sql_store(database, state_schema="elsewhere") as elsewhere, sql_store(database) as other:
         claim(elsewhere)
         claim(other, f"{ID}:more")
-        assert len(named(database)) == 2
-        row = operator.read(ID)
-        assert row is not None
-        as_of_a_driver: dict[str, Any] = {**vars(row), "run_id": "run-1"}
-        assert operator.liveness(StateRow(**as_of_a_driver)).alive is False
+        assert len(sessions(database, NAMED)) == 2
+        assert operator.liveness(replace(row_of(operator), run_id="run-1")).alive is False
 
 
 def test_a_database_that_was_started_anew_sees_its_drivers_again(start_postgres: Callable[..., Server]) -> None:
@@ -119,19 +120,17 @@ def test_a_database_that_was_started_anew_sees_its_drivers_again(start_postgres:
     with sql_store(url) as driver, sql_store(url) as operator:
         claim(driver)
         server.restart()
-        wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen again")
+        wait_to_be_seen(operator, True)
 
 
 def test_a_session_outlives_the_idle_timeout_of_its_role(operator: SqlStateStore, database: str) -> None:
     """D10: a trigger may leave hours between two batches."""
-    name = make_url(database).database
-    idle = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '2pc@%'"
-    longer = f"{idle} AND state = 'idle' AND state_change < clock_timestamp() - interval '3 s'"
-    execute(database, f"ALTER DATABASE \"{name}\" SET idle_session_timeout = '2s'")
+    longer = f"{NAMED} AND state = 'idle' AND state_change < clock_timestamp() - interval '3 s'"
+    set_of(database, idle_session_timeout="2s")
     with sql_store(database) as driver:
         claim(driver)
-        seen_first = execute(database, idle)
-        wait_until(lambda: execute(database, longer) == seen_first, deadline_s=SOON_S, what="a session that was idle")
+        first = sessions(database, NAMED)
+        wait_until(lambda: sessions(database, longer) == first, deadline_s=SOON_S, what="a session that was idle")
 
 
 def test_a_driver_whose_query_has_ended_is_not_seen(operator: SqlStateStore, database: str) -> None:
@@ -143,7 +142,7 @@ def test_a_driver_whose_query_has_ended_is_not_seen(operator: SqlStateStore, dat
         claim(store)
         assert seen(operator).alive is True
         running.clear()
-        wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
+        wait_to_be_seen(operator, False)
         running.set()
         claim(store)
         assert seen(operator).alive is True
@@ -165,10 +164,10 @@ def test_a_claim_stands_where_no_session_is_left_for_it(
             assert "of-the-role" not in caplog.text
             decide(driver, row)
             execute(database, f"ALTER ROLE {name} CONNECTION LIMIT 10")
-            wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen")
+            wait_to_be_seen(operator, True)
         finally:
             driver.close()
-        wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
+        wait_to_be_seen(operator, False)
 
 
 def test_a_driver_in_its_deciding_transaction_is_seen_by_that_too(operator: SqlStateStore, database: str) -> None:
@@ -179,7 +178,7 @@ def test_a_driver_in_its_deciding_transaction_is_seen_by_that_too(operator: SqlS
         driver._presence.end()
         elsewhere._presence.end()
         with elsewhere.deciding(ID, there.generation):
-            wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="no session")
+            wait_to_be_seen(operator, False)
             with driver.deciding(ID, row.generation):
                 assert seen(operator).alive is True
 
@@ -210,7 +209,7 @@ def test_a_pooler_in_session_mode_shows_drivers(
         assert seen(operator).alive is True
         assert seen(looking).alive is True
         driver.close()
-        wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
+        wait_to_be_seen(operator, False)
         assert seen(looking).alive is None
 
 
@@ -223,7 +222,7 @@ def test_a_pooler_in_transaction_mode_shows_them_in_their_transactions(
     with sql_store(url) as driver, sql_store(url) as looking:
         row = claim(driver)
         assert "a pooler in transaction mode" in caplog.text
-        assert named(database) == []
+        assert sessions(database, NAMED) == []
         liveness = seen(looking)
         assert (liveness.alive, liveness.detail) == (
             None,

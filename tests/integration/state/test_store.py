@@ -34,7 +34,7 @@ from tests.integration.state.state_stores import (
     claim,
     decide,
     reach,
-    sql_store,
+    row_of,
 )
 from tests.unit.fakes.memory_store import MemoryStateStore
 
@@ -45,12 +45,6 @@ OPERATIONS = ["decide", *ARGUMENTS]
 def store(make: Make) -> StateStore:
     """An empty store whose tables exist."""
     return make()
-
-
-def read(store: StateStore, transactional_id: str = ID) -> StateRow:
-    row = store.read(transactional_id)
-    assert row is not None
-    return row
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -77,7 +71,7 @@ def test_every_row_is_listed_by_its_id(store: StateStore) -> None:
 def test_a_row_says_how_old_it_is_and_for_how_long_kafka_has_lacked_its_batch(status: str, store: StateStore) -> None:
     """B27: by the decision; claims come and go while a job fails at each start."""
     reach(store, status)
-    row = read(store)
+    row = row_of(store)
     assert 0 <= row.age_s < 5
     assert (row.decided_age_s is None) is (status == "none")
     assert 0 <= (row.decided_age_s or 0) < 5
@@ -100,7 +94,7 @@ def test_the_first_claim_makes_the_row(store: StateStore) -> None:
     again = claim(store, run_id="run-2")
     assert again == replace(row, generation=2, run_id="run-2", claimed_at=again.claimed_at)
     assert again.claimed_at >= row.claimed_at
-    assert read(store) == again
+    assert row_of(store) == again
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -130,7 +124,7 @@ def test_a_batch_in_doubt_in_another_cluster_is_not_adopted(store: StateStore) -
     row = reach(store, "decided")
     with pytest.raises(ClaimRefusedError, match="where a decided batch is not settled"):
         claim(store, cluster_id="cluster-b", adopt=True)
-    assert read(store) == row
+    assert row_of(store) == row
 
 
 def test_a_claim_can_depend_on_the_claim_before(store: StateStore) -> None:
@@ -146,7 +140,7 @@ def test_a_claim_can_depend_on_the_claim_before(store: StateStore) -> None:
     # C5: a row that is gone, for instance with a restored backup: that driver is not the one to begin anew.
     with pytest.raises(SupersededError, match="is gone from the state table"):
         claim(store, "gone", expected_generation=1)
-    assert read(store) == other
+    assert row_of(store) == other
 
 
 def test_a_generation_that_goes_back_is_no_newer_driver(store: StateStore) -> None:
@@ -162,7 +156,7 @@ def test_a_generation_that_goes_back_is_no_newer_driver(store: StateStore) -> No
     for attempt in attempts.values():
         with pytest.raises(CommitsLostError, match="left the state row at generation 2, and the row is now different"):
             attempt()
-    assert read(store) == row
+    assert row_of(store) == row
 
 
 def test_a_claim_whose_answer_was_lost_is_repeated(store: StateStore) -> None:
@@ -187,16 +181,16 @@ def test_a_row_moves_by_the_table_and_no_other_way(store: StateStore, operation:
     if status in legal_before(operation):
         moved = call(store, operation, ID, row.generation)
         assert moved is not None
-        assert moved == read(store)
+        assert moved == row_of(store)
         assert moved.status == status_after(operation)
         assert moved.generation == row.generation
     elif (operation, status) in {("mark_done", "done"), ("mark_owed", "owed")}:
         assert call(store, operation, ID, row.generation) == row  # a repeat, see below
-        assert read(store) == row
+        assert row_of(store) == row
     else:
         with pytest.raises(LocalProtocolError, match=f"{operation} in state {status}"):
             call(store, operation, ID, row.generation)
-        assert read(store) == row
+        assert row_of(store) == row
 
 
 @pytest.mark.parametrize(("operation", "status"), [(move.operation, move.before) for move in TRANSITIONS])
@@ -208,7 +202,7 @@ def test_an_overtaken_driver_moves_nothing(store: StateStore, operation: str, st
         call(store, operation, ID, old.generation)
     with pytest.raises(SupersededError):
         call(store, operation, "unknown", 1)
-    assert read(store) == new
+    assert row_of(store) == new
 
 
 @pytest.mark.parametrize(
@@ -246,8 +240,8 @@ def test_a_decision_writes_the_whole_row(store: StateStore) -> None:
     with store.deciding(ID, claimed.generation) as transaction:
         transaction.connection.execute(statement(store))
         transaction.decide(FIRST)
-        assert read(store).status == "none"
-    row = read(store)
+        assert row_of(store).status == "none"
+    row = row_of(store)
     assert row.decided_at is not None
     assert row.decided_at >= claimed.claimed_at
     told = {name: value for name, value in asdict(FIRST).items() if name not in {"prepared", "expected", "figures"}}
@@ -259,7 +253,7 @@ def test_a_resend_replaces_the_pair(store: StateStore) -> None:
     """B1, B28: Kafka aborted the decided batch; its records go again under a new pair, decided like any batch."""
     row = reach(store, "owed")
     decide(store, row, prepared="5:2", kafka_offsets={"orders-0": (9, 10)})
-    resent = read(store)
+    resent = row_of(store)
     assert (resent.status, resent.prepared_transaction_state, resent.settled_at) == ("decided", "5:2", None)
     assert resent.kafka_offsets == {"orders-0": (9, 10)}
 
@@ -274,7 +268,7 @@ def test_a_batch_goes_only_beside_the_decision_that_was_seen(store: StateStore, 
     assert f"{status}, decision {row.prepared_transaction_state or 'none'}" in raised.value.found
     with pytest.raises(CommitsLostError, match=left):
         store.take_empty_batch(ID, row.generation, 1, "5:8")
-    assert read(store) == row
+    assert row_of(store) == row
 
 
 def test_without_a_decision_nothing_is_left(store: StateStore) -> None:
@@ -289,7 +283,7 @@ def test_without_a_decision_nothing_is_left(store: StateStore) -> None:
 
     with pytest.raises(ZeroDivisionError):
         fail_after_the_decision()
-    assert read(store) == row
+    assert row_of(store) == row
 
 
 def test_the_decision_is_the_last_statement_and_the_only_one(store: StateStore) -> None:
@@ -302,7 +296,7 @@ def test_the_decision_is_the_last_statement_and_the_only_one(store: StateStore) 
             transaction.decide(FIRST)
     with pytest.raises(LocalProtocolError, match="decide in state ended"):
         transaction.decide(FIRST)
-    assert read(store).status == "decided"
+    assert row_of(store).status == "decided"
 
 
 def test_a_claim_ends_what_an_older_driver_has_open(store: StateStore) -> None:
@@ -317,7 +311,7 @@ def test_a_claim_ends_what_an_older_driver_has_open(store: StateStore) -> None:
     with pytest.raises(StateStoreError) as raised:
         overtaken()
     assert (raised.value.sqlstate[:2] in {"57", "08"}, raised.value.retriable) == (True, True)
-    assert read(store).status == "none"
+    assert row_of(store).status == "none"
 
 
 def test_a_claim_defeats_a_commit_that_has_not_begun(store: StateStore) -> None:
@@ -327,11 +321,11 @@ def test_a_claim_defeats_a_commit_that_has_not_begun(store: StateStore) -> None:
     def overtaken() -> None:
         with store.deciding(ID, row.generation) as transaction:
             transaction.decide(FIRST)
-            assert (claim(store).generation, read(store).status) == (2, "none")
+            assert (claim(store).generation, row_of(store).status) == (2, "none")
 
     with pytest.raises(CommitUnknownError):
         overtaken()
-    assert (read(store).generation, read(store).status) == (2, "none")
+    assert (row_of(store).generation, row_of(store).status) == (2, "none")
 
 
 def test_a_claim_leaves_other_ids_alone(store: StateStore) -> None:
@@ -341,14 +335,14 @@ def test_a_claim_leaves_other_ids_alone(store: StateStore) -> None:
         with store.deciding(other.transactional_id, other.generation) as transaction:
             claim(store)
             transaction.decide(FIRST)
-        assert read(store, other.transactional_id).status == "decided"
+        assert row_of(store, other.transactional_id).status == "decided"
 
 
 # --- both stores, one against the other ------------------------------------------------------------------------------
 
 
 @pytest.mark.postgres
-def test_both_stores_take_the_same_claims(database: str) -> None:
+def test_both_stores_take_the_same_claims(database: str, sql: SqlStateStore) -> None:
     """A8, A10, D6: every combination of status, owner and claimant, against claim_refusal and against each other."""
     memory = MemoryStateStore()
     memory.prepare_schema()
@@ -360,19 +354,15 @@ def test_both_stores_take_the_same_claims(database: str) -> None:
         for number, (status, query, cluster, _, _) in enumerate(cases)
     ]
     memory._rows = {row.transactional_id: row for row in standing}
-    with sql_store(database) as sql:
-        with admin(database) as engine, engine.begin() as connection:
-            connection.execute(insert(sql._state), [columns_of(row) for row in standing])
-        for row, (_, _, _, query_id, adopt) in zip(standing, cases, strict=True):
-            claimant: dict[str, Any] = {"cluster_id": "own", "query_id": query_id, "adopt": adopt}
-            answers = [claimed_or_refused(store, row.transactional_id, **claimant) for store in (memory, sql)]
-            assert answers[0] == answers[1]
-            assert isinstance(answers[0], str) == (claim_refusal(row, **claimant) is not None)
-
-
-def columns_of(row: StateRow) -> dict[str, Any]:
-    """The row as its table has it."""
-    return {name: value for name, value in asdict(row).items() if name not in {"age_s", "decided_age_s"}}
+    not_stored = {"age_s", "decided_age_s"}
+    columns = [{name: value for name, value in asdict(row).items() if name not in not_stored} for row in standing]
+    with admin(database) as engine, engine.begin() as connection:
+        connection.execute(insert(sql._state), columns)
+    for row, (_, _, _, query_id, adopt) in zip(standing, cases, strict=True):
+        claimant: dict[str, Any] = {"cluster_id": "own", "query_id": query_id, "adopt": adopt}
+        answers = [claimed_or_refused(store, row.transactional_id, **claimant) for store in (memory, sql)]
+        assert answers[0] == answers[1]
+        assert isinstance(answers[0], str) == (claim_refusal(row, **claimant) is not None)
 
 
 def claimed_or_refused(store: StateStore, transactional_id: str, **claimant: Any) -> StateRow | str:

@@ -43,9 +43,7 @@ def test_every_sink_is_read_over_one_connection(database: str) -> None:
 #: What a column has, and what is said of it.
 UNREADABLE: tuple[tuple[str, object, str], ...] = (
     ("kafka_offsets", [1, 2], 'kafka_offsets [1, 2] must be an object of "topic-partition": [first, last]'),
-    ("kafka_offsets", {"t-0": [1]}, "kafka_offsets {'t-0': [1]} must be an object of"),
     ("kafka_offsets", {"t" * 100: 7}, f"kafka_offsets {{'{'t' * 78}… must be"),
-    ("topic_ids", ["t"], 'topic_ids [\'t\'] must be an object of "topic": "id"'),
     ("topic_ids", {"t": 1}, "topic_ids {'t': 1} must be an object of"),
 )
 
@@ -77,10 +75,8 @@ def test_where_the_tables_are_not(database: str) -> None:
         execute(database, "DROP TABLE kafka_transaction_state")
         lost = looking.survey()
         assert not lost.table_exists
-        assert [(line.transactional_id, line.status) for line in lost.lost] == [
-            ("first", "decided"),
-            ("second", "done"),
-        ]
+        told = [(line.transactional_id, line.status) for line in lost.lost]
+        assert told == [("first", "decided"), ("second", "done")]
     with sql_store(database, state_table="other", history_batches=0) as store:
         reach(store, "done", "third")
         assert [row.transactional_id for row in store.survey().rows] == ["third"]
@@ -98,11 +94,3 @@ def test_who_keeps_the_table_locked_is_named(database: str) -> None:
         with pytest.raises(StateStoreError, match="status of 'orders'"):
             store.survey("orders")
         connection.execute(text("ROLLBACK"))
-
-
-def test_another_refusal_goes_on_as_it_is(database: str) -> None:
-    """A table of somebody else's, for instance."""
-    with sql_store(database) as store:
-        execute(database, "ALTER TABLE kafka_transaction_state DROP COLUMN settled")
-        with pytest.raises(StateStoreError, match="settled"):
-            store.survey()

@@ -14,7 +14,7 @@ from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import StateStoreError
 from tests.harness.json_contract import read_output
-from tests.integration.state.state_stores import ID, claim, decide, execute, role, settings, sql_store
+from tests.integration.state.state_stores import ID, claim, decide, execute, role, row_of, settings, sql_store
 
 #: As the manual of version 1 had it.
 VERSION_1 = """
@@ -88,8 +88,7 @@ def test_a_sink_of_1_0_0_goes_on(database: str, status: str) -> None:
     if status == "decided":
         row = store.mark_done(name, row.generation, "5:9")
     decide(store, row, prepared="5:9", batch_id=next_batch)
-    after = store.read(name)
-    assert after is not None
+    after = row_of(store, name)
     assert (after.status, after.prepared_transaction_state, after.batch_id) == ("decided", "5:9", next_batch)
     store.close()
 
@@ -143,15 +142,11 @@ def test_migrating_waits_for_nobody_without_end(database: str) -> None:
         assert SqlStateStore(database, settings()).migrate() != []
 
 
-def without_actions(url: str) -> None:
-    """Tables of version 2, as they were before the table of actions came to it."""
-    prepared(url).close()
-    execute(url, "DROP TABLE kafka_transaction_state_actions")
-
-
 def test_a_job_makes_the_table_of_actions_where_it_may(database: str) -> None:
     """C15: its own role made the others; who could look at them can look at it, and who wrote them writes it."""
-    without_actions(database)
+    prepared(database).close()
+    # As they were before the table of actions came to version 2.
+    execute(database, "DROP TABLE kafka_transaction_state_actions")
     with role(database) as (writer, url):
         for table, wanted in (("", STATE_PRIVILEGES), ("_history", HISTORY_PRIVILEGES)):
             execute(database, f"GRANT {', '.join(wanted)} ON kafka_transaction_state{table} TO {writer}")
@@ -181,21 +176,19 @@ def test_a_table_that_is_not_of_this_version_is_named_and_left_alone(
 
 
 @pytest.mark.parametrize("suffix", ["", "_history", "_actions"])
-def test_a_later_version_is_refused_by_name(database: str, suffix: str) -> None:
+def test_a_later_version_is_refused_by_name(database: str, sql: SqlStateStore, suffix: str) -> None:
     """C15: nobody here knows what it means."""
     table = f"kafka_transaction_state{suffix}"
-    with sql_store(database) as store:
-        execute(database, f"COMMENT ON TABLE {table} IS 'spark_2pc_sink state, version 9'")
-        said = refused(database)
-        assert f"{table}: it has version 9, and this package supports versions up to {VERSION}" in said
-        with pytest.raises(StateStoreError, match="version 9"):
-            store.migrate()
+    execute(database, f"COMMENT ON TABLE {table} IS 'spark_2pc_sink state, version 9'")
+    assert f"{table}: it has version 9, and this package supports versions up to {VERSION}" in refused(database)
+    with pytest.raises(StateStoreError, match="version 9"):
+        sql.migrate()
 
 
-@pytest.mark.parametrize("comment", ["NULL", "'our state'"])
-def test_the_comment_is_not_needed(database: str, comment: str) -> None:
+def test_the_comment_is_not_needed(database: str, sql: SqlStateStore) -> None:
     """C15: pg_dump --no-comments leaves it out, and who makes a table by hand may as well."""
-    with sql_store(database):
+    del sql
+    for comment in ("NULL", "'our state'"):
         execute(database, f"COMMENT ON TABLE kafka_transaction_state IS {comment}")
         prepared(database).close()
 

@@ -38,9 +38,9 @@ def make_pair(
         yield make
 
 
-@pytest.fixture(params=["append", "upsert"])
-def pair(request: pytest.FixtureRequest, make_pair: MakePair) -> WrittenPair:
-    """A pair with `BATCHES`, appended or upserted."""
-    made = make_pair(upsert=request.param == "upsert")
-    made.write(*BATCHES)
-    return made
+@pytest.fixture
+def appended(make_pair: MakePair) -> WrittenPair:
+    """A pair with `BATCHES`, appended."""
+    pair = make_pair(upsert=False)
+    pair.write(*BATCHES)
+    return pair

@@ -6,17 +6,16 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from typing import Any
 
-import psycopg2
 import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.testing import wait_until
 from tests.harness.json_contract import read_output
+from tests.harness.sql import sessions, sql_session
 from tests.harness.written_pair import TABLE, WrittenPair, rows_of
-from tests.integration.verification.conftest import BATCHES, MakePair
+from tests.integration.verification.conftest import MakePair
 
 DEADLINE_S = 60
 BATCHES_BESIDE = 8
@@ -27,13 +26,6 @@ def words(pair: WrittenPair, *more: str) -> list[str]:
     sides = ["--bootstrap-server", pair.broker.bootstrap, "--database", pair.database]
     shape = ["--mode", "upsert" if pair.upsert else "append", "--keys", "id"]
     return ["verify", *sides, "--transactional-id", pair.transactional_id, *shape, *more]
-
-
-@pytest.fixture
-def appended(make_pair: MakePair) -> WrittenPair:
-    pair = make_pair(upsert=False)
-    pair.write(*BATCHES)
-    return pair
 
 
 def test_exit_codes_and_json(appended: WrittenPair, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,15 +59,13 @@ def test_exit_codes_and_json(appended: WrittenPair, capsys: pytest.CaptureFixtur
 
 def test_ctrl_c_ends_it_whatever_the_database_does(appended: WrittenPair) -> None:
     """As in the middle of a large table; here the table is locked."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with closing(psycopg2.connect(appended.database.replace("+psycopg2", ""))) as other, other.cursor() as cursor:
-        cursor.execute(f"LOCK TABLE {TABLE} IN ACCESS EXCLUSIVE MODE")
+    waiting = "wait_event_type = 'Lock'"
+    with sql_session(appended.database) as cursor:
+        cursor.execute(f"BEGIN; LOCK TABLE {TABLE} IN ACCESS EXCLUSIVE MODE")
         command = [sys.executable, "-m", "spark_2pc_sink.cli", *words(appended, "--table", TABLE)]
         program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
-            wait_until(
-                lambda: appended.sql(waiting)[0][0] > 0, deadline_s=DEADLINE_S, what="verify to wait for the lock"
-            )
+            wait_until(lambda: sessions(appended.database, waiting) != [], deadline_s=DEADLINE_S, what="verify to wait")
             program.send_signal(signal.SIGINT)
             _, error = program.communicate(timeout=DEADLINE_S)
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,6 +10,8 @@ from sqlalchemy import make_url
 from spark_2pc_sink.errors import DatabaseUnreachableError, KafkaTimeoutError
 from spark_2pc_sink.testing.ports import free_port
 from tests.conftest import StartKafka
+from tests.harness.sql import end_sessions
+from tests.integration.state.state_stores import role
 from tests.integration.verification.written_sides import Sides, rows
 
 
@@ -50,10 +51,7 @@ def test_the_database_goes_away_half_way(sides: Sides) -> None:
     def cut(what: str, done: int, total: int) -> None:
         del done, total
         if what == "comparing":
-            sides.sql(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
+            end_sessions(sides.database)
 
     report = sides.verify(progress=cut)
     assert report.verdict == "inconclusive", str(report)
@@ -64,13 +62,9 @@ def test_the_database_goes_away_half_way(sides: Sides) -> None:
 def reader(sides: Sides) -> Iterator[str]:
     """A role that may read the state tables, and nothing else; the URL with which it logs in."""
     sides.write(rows(0, 5))
-    name = f"reader_{secrets.token_hex(4)}"
-    sides.sql(f"CREATE ROLE {name} LOGIN PASSWORD 'pw'")
-    sides.sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}")
-    sides.sql(f"REVOKE ALL ON target FROM {name}")
-    yield make_url(sides.database).set(username=name, password="pw").render_as_string(hide_password=False)
-    sides.sql(f"DROP OWNED BY {name}")
-    sides.sql(f"DROP ROLE {name}")
+    with role(sides.database) as (name, url):
+        sides.sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}; REVOKE ALL ON target FROM {name}")
+        yield url
 
 
 def test_a_role_is_told_what_it_lacks(sides: Sides, reader: str) -> None:
@@ -80,14 +74,14 @@ def test_a_role_is_told_what_it_lacks(sides: Sides, reader: str) -> None:
     assert "permission denied for table target" in report.not_checked[0].why
 
     # The role sees a part of the table, whether that looks the same or not.
-    role, name = make_url(reader).username, make_url(sides.database).database
-    sides.sql(f"GRANT SELECT ON target TO {role}")
+    user, name = make_url(reader).username, make_url(sides.database).database
+    sides.sql(f"GRANT SELECT ON target TO {user}")
     sides.sql("INSERT INTO target VALUES (99, 'a stranger', 1)")
     sides.sql("ALTER TABLE target ENABLE ROW LEVEL SECURITY")
     sides.sql("CREATE POLICY few ON target USING (id < 99)")
     report = sides.verify(database=reader)
     assert [part.what for part in report.not_checked] == ["rows that row-level security hides"], str(report)
-    assert f"role {role}" in report.not_checked[0].why
+    assert f"role {user}" in report.not_checked[0].why
     assert sides.verify().counts == {"missing_in_kafka": 1}
 
     sides.sql(f'REVOKE TEMPORARY ON DATABASE "{name}" FROM PUBLIC')

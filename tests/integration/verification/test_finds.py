@@ -1,12 +1,14 @@
-"""Differences that somebody made in the table: verify names each with its key, batch and place in the topic."""
+"""Differences that somebody made in the table or in Kafka: verify names each with its key, batch and place."""
 
 from __future__ import annotations
 
 import pytest
 
 from spark_2pc_sink.testing import assert_same_on_both_sides
+from spark_2pc_sink.testing.local_broker import LocalBroker
 from spark_2pc_sink.verification.report import Difference
-from tests.harness.damage import HISTORY, STATE, back_up, restore
+from tests.conftest import StartKafka
+from tests.harness.damage import HISTORY, STATE, back_up, delete_records, lose_tail, restore
 from tests.harness.written_pair import TABLE, WrittenPair
 from tests.integration.verification.conftest import BATCHES, MakePair
 
@@ -28,6 +30,14 @@ def found(pair: WrittenPair, **counts: int) -> list[Difference]:
 
 def place_of(difference: Difference) -> dict[str, object]:
     return {"topic": difference.topic, "partition": difference.partition, "offset": difference.offset}
+
+
+@pytest.fixture(params=["append", "upsert"])
+def pair(request: pytest.FixtureRequest, make_pair: MakePair) -> WrittenPair:
+    """A pair with `BATCHES`, appended or upserted."""
+    made = make_pair(upsert=request.param == "upsert")
+    made.write(*BATCHES)
+    return made
 
 
 def test_one_row(pair: WrittenPair) -> None:
@@ -69,10 +79,9 @@ def test_a_table_that_was_restored_from_a_backup(make_pair: MakePair, upsert: bo
     assert changed == ({(f"id={number}", 2) for number in range(5)} if upsert else set())
 
 
-def test_a_database_that_was_restored_from_a_backup(make_pair: MakePair) -> None:
+def test_a_database_that_was_restored_from_a_backup(appended: WrittenPair) -> None:
     """State row, history and table: no batch claims what Kafka has beyond the backup."""
-    pair = make_pair(upsert=False)
-    pair.write(*BATCHES)
+    pair = appended
     back_up(pair)
     pair.write([(4_000 + number, "after") for number in range(6)])
     restore(pair, TABLE, STATE, HISTORY)
@@ -83,3 +92,41 @@ def test_a_database_that_was_restored_from_a_backup(make_pair: MakePair) -> None
     ends = {partition: last for partition, (_, last) in pair.offsets(3).items()}
     assert {gap.partition for gap in gaps} == set(ends)
     assert all(gap.offset is not None and gap.offset > ends[gap.partition or 0] for gap in gaps)
+
+
+# --- Kafka ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_that_lost_its_beginning(appended: WrittenPair) -> None:
+    """As by retention: the first batch is gone, and of the second what one partition had."""
+    pair = appended
+    before = {partition: first for partition, (first, _) in pair.offsets(1).items()}
+    delete_records(pair.broker, pair.topic, before | {1: pair.offsets(1)[1][1] + 1})
+    report = pair.verify()
+    assert set(report.counts) == {"truncated", "missing_in_kafka"}, str(report)
+    lost = {(0, partition): at for partition, at in pair.offsets(0).items()} | {(1, 1): pair.offsets(1)[1]}
+    found = {
+        (difference.batch, difference.partition): (difference.offset, difference.last_offset)
+        for difference in report.differences
+        if difference.kind == "truncated"
+    }
+    assert found == lost, str(report)
+    assert report.counts["missing_in_kafka"] == sum(last - first + 1 for first, last in lost.values())
+
+
+def test_a_log_that_lost_its_end(start_kafka: StartKafka, make_pair: MakePair) -> None:
+    """As where a leader fails that was ahead of its followers and its disk: two partitions lose the last batch."""
+    broker = start_kafka()
+    if not isinstance(broker, LocalBroker):
+        pytest.skip("the files of a log can be cut where the broker is a local process")
+    pair = make_pair(upsert=False, broker=broker)
+    pair.write(*BATCHES)
+    lost = {partition: first for partition, (first, _) in pair.offsets(3).items() if partition}
+    rows = sum(last - first + 1 for partition, (first, last) in pair.offsets(3).items() if partition)
+    lose_tail(broker, pair.topic, lost)
+    report = pair.verify()
+    assert report.verdict == "different"
+    truncated = [each for each in report.differences if each.kind == "truncated"]
+    assert {(each.batch, each.partition) for each in truncated} == {(3, 1), (3, 2)}, str(report)
+    assert report.counts["missing_in_kafka"] == rows, str(report)
+    assert {each.batch for each in report.differences if each.batch is not None} == {3}

@@ -147,6 +147,14 @@ def test_a_claim_that_cannot_look_who_is_in_its_way_says_why(
     assert claim(store).status == "decided"
 
 
+def test_a_locked_table_is_waited_for_and_its_holder_named(database: str) -> None:
+    """Somebody's ALTER TABLE, or a VACUUM FULL."""
+    with sql_store(database, claim_deadline_ms=500) as store, session(database, name="psql") as cursor:
+        cursor.execute("LOCK TABLE kafka_transaction_state")
+        with pytest.raises(StateStoreError, match=r"stayed locked for 500 ms.*\(psql, role"):
+            claim(store)
+
+
 def test_a_claim_is_tried_a_bounded_number_of_times(
     store: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

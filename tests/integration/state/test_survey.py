@@ -94,3 +94,10 @@ def test_who_keeps_the_table_locked_is_named(database: str) -> None:
         with pytest.raises(StateStoreError, match="status of 'orders'"):
             store.survey("orders")
         connection.execute(text("ROLLBACK"))
+
+
+def test_another_refusal_goes_on_as_it_is(database: str, sql: SqlStateStore) -> None:
+    """A table of somebody else's, for instance."""
+    execute(database, "ALTER TABLE kafka_transaction_state DROP COLUMN settled")
+    with pytest.raises(StateStoreError, match="settled"):
+        sql.survey()

@@ -72,7 +72,11 @@ def test_what_a_server_refuses_is_named_and_its_sql_remedies_it(
     ("url", "said", "remedy"),
     [
         ({"port": 1}, "[Cc]onnection refused", "correct host and port in the URL"),
-        ({"host": None, "query": {"host": ("127.0.0.1:1", "localhost:2")}}, "127.0.0.1:1,localhost:2/", "correct host and port"),
+        (
+            {"host": None, "query": {"host": ("127.0.0.1:1", "localhost:2")}},
+            "127.0.0.1:1,localhost:2/",
+            "correct host and port",
+        ),
         ({"host": "no-such-host.invalid"}, "could not translate host name", "Correct the host"),
         ({"query": {"sslmode": "require"}}, "does not support SSL", "remove sslmode from the URL"),
         ({"query": {"pool_size": "5"}}, "invalid connection option", "only parameters of libpq"),

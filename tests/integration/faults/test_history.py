@@ -108,9 +108,9 @@ def test_everything_is_named_with_who_when_and_why(kafka_without_2pc: Broker, ma
     job.batches = 6
     job.run(adopt=True, reason="moved to the new Spark")
     killed_at(job, "step:PREPARE", 6)
-    words = ("transactions", "force-terminate", "--database", job.database, "--reason", "readers stand still")
+    ending = ("transactions", "force-terminate", "--database", job.database, "--reason", "readers stand still")
     sides = ("--bootstrap-server", job.broker.bootstrap, "--transactional-id", job.transactional_id)
-    assert cli.main([*words, *sides]) == exits.EXIT_SETTLED
+    assert cli.main([*ending, *sides]) == exits.EXIT_SETTLED
 
     check_actions(job, actions_of(run, job))
     merged = history(database=job.database, transactional_id=job.transactional_id, last=1_000).entries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_killed_with_dead_letters_before_and_after_the_decision(
     The second batch has two bad rows, the third nothing but one; each letter is in topic and table once.
     """
     letters = topic(partitions=2, broker=kafka_without_2pc)
-    options = {"bad_rows": "dead_letter", "dead_letter_topic": letters}
+    options: dict[str, Any] = {"bad_rows": "dead_letter", "dead_letter_topic": letters}
     job = make_job(kafka_without_2pc, sizes=(10, 10, 0, 10), primary_key=False)
     job.write_batch(BATCH, [*make_rows(BATCH, 10), (1_000, f"{BAD} äö€ 0"), (1_001, f"{BAD} äö€ 1")])
     job.write_batch(2, [(2_000, f"{BAD} alone")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -21,21 +21,8 @@ from sqlalchemy.ext.asyncio import (
 
 from spark_2pc_sink import AsyncDualWrite
 from spark_2pc_sink.service.commitment import Commitment
-from spark_2pc_sink.testing import ReferenceCoordinator
-from tests.integration.service.services import Order, engine_for, records_of, rows_of
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[ReferenceCoordinator]:
-    """A broker as it is shipped."""
-    with ReferenceCoordinator(two_phase_commit=False) as running:
-        yield running
-
-
-@pytest.fixture
-def table(database: str) -> Iterator[Engine]:
-    with engine_for(database) as made:
-        yield made
+from tests.harness.providers import Broker
+from tests.integration.service.services import Order, records_of, rows_of
 
 
 @pytest.fixture
@@ -53,8 +40,8 @@ def driver() -> str:
 
 
 @pytest.fixture
-def options(broker: ReferenceCoordinator, database: str, transactional_id: str) -> dict[str, Any]:
-    kafka = {"bootstrap.servers": broker.bootstrap}
+def options(kafka_without_2pc: Broker, database: str, transactional_id: str) -> dict[str, Any]:
+    kafka = {"bootstrap.servers": kafka_without_2pc.bootstrap}
     return {"transactional_id": transactional_id, "kafka": kafka, "database": database, "ids": 2}
 
 
@@ -66,13 +53,13 @@ async def write(dual: AsyncDualWrite, engine: AsyncEngine, topic: str, name: str
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
 async def test_rows_and_records_are_on_both_sides_or_on_none(
-    broker: ReferenceCoordinator,
+    kafka_without_2pc: Broker,
     engine: AsyncEngine,
     table: Engine,
     topic: Callable[..., str],
     options: dict[str, Any],
 ) -> None:
-    orders = topic(broker=broker)
+    orders = topic(broker=kafka_without_2pc)
     names = [f"order-{number}" for number in range(10)]
     async with AsyncDualWrite(**options) as dual:
         await asyncio.gather(*(write(dual, engine, orders, name) for name in names))
@@ -87,11 +74,11 @@ async def test_rows_and_records_are_on_both_sides_or_on_none(
             scoped.add(Order(id="row alone"))
         await scoped.remove()
     assert rows_of(table) == Counter([*names, "by connection", "row alone"])
-    assert records_of(broker.bootstrap, orders) == Counter([*names, "by connection"])
+    assert records_of(kafka_without_2pc.bootstrap, orders) == Counter([*names, "by connection"])
 
 
 async def test_a_cancelled_block_is_on_both_sides_or_on_none(
-    broker: ReferenceCoordinator,
+    kafka_without_2pc: Broker,
     engine: AsyncEngine,
     table: Engine,
     topic: Callable[..., str],
@@ -99,7 +86,7 @@ async def test_a_cancelled_block_is_on_both_sides_or_on_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before the decision nothing is left of it; from the decision on Kafka follows, and then it is cancelled."""
-    orders, loop = topic(broker=broker), asyncio.get_running_loop()
+    orders, loop = topic(broker=kafka_without_2pc), asyncio.get_running_loop()
     running: list[asyncio.Task[None]] = []
 
     def cancelling(patch: pytest.MonkeyPatch, name: str) -> None:
@@ -121,4 +108,4 @@ async def test_a_cancelled_block_is_on_both_sides_or_on_none(
                     await running[-1]
         await write(dual, engine, orders, "afterwards")
     expected = Counter(["whole", "cancelled at committed", "afterwards"])
-    assert rows_of(table) == records_of(broker.bootstrap, orders) == expected
+    assert rows_of(table) == records_of(kafka_without_2pc.bootstrap, orders) == expected

@@ -6,30 +6,23 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import pytest
 from sqlalchemy import create_engine, text
 
-from spark_2pc_sink.testing import ReferenceCoordinator, read_topic, wait_until
+from spark_2pc_sink.testing import read_topic, wait_until
 from tests.harness import ROOT
+from tests.harness.providers import Broker
 
 ENOUGH = 20
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[ReferenceCoordinator]:
-    """A broker as it is shipped."""
-    with ReferenceCoordinator(two_phase_commit=False) as running:
-        yield running
-
-
 def test_the_table_and_the_topic_have_the_same_orders(
-    broker: ReferenceCoordinator, database: str, topic: Callable[..., str]
+    kafka_without_2pc: Broker, database: str, topic: Callable[..., str]
 ) -> None:
-    orders = topic(partitions=2, broker=broker)
+    orders = topic(partitions=2, broker=kafka_without_2pc)
     command = [sys.executable, str(ROOT / "examples" / "service.py"), "--topic", orders]
-    command += ["--bootstrap", broker.bootstrap, "--database", database, "--threads", "4"]
+    command += ["--bootstrap", kafka_without_2pc.bootstrap, "--database", database, "--threads", "4"]
     engine = create_engine(database)
 
     def rows() -> Counter[str]:
@@ -45,7 +38,9 @@ def test_the_table_and_the_topic_have_the_same_orders(
         killed.wait()
     done = subprocess.run([*command, "--orders", "10"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "10 orders are in the table and in the topic\n"), done.stderr
-    records = Counter(json.loads(record.value or b"")["id"] for record in read_topic(broker.bootstrap, orders))
+    records = Counter(
+        json.loads(record.value or b"")["id"] for record in read_topic(kafka_without_2pc.bootstrap, orders)
+    )
     found = rows()
     engine.dispose()
     assert found == records

@@ -12,49 +12,31 @@ from sqlalchemy.engine import Engine
 from spark_2pc_sink import recover, status
 from spark_2pc_sink.testing import ReferenceCoordinator, wait_until
 from tests.integration.service.killed_service import STEPS, ServiceRun, run_to_its_end
-from tests.integration.service.services import engine_for, records_of, rows_of, statuses_of
+from tests.integration.service.services import records_of, rows_of, statuses_of
 
 SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 
 
-@pytest.fixture(scope="module")
-def reference() -> Iterator[ReferenceCoordinator]:
-    """A broker that keeps prepared transactions."""
-    with ReferenceCoordinator() as running:
-        yield running
-
-
-@pytest.fixture
-def engine(database: str) -> Iterator[Engine]:
-    with engine_for(database) as made:
-        yield made
-
-
-@pytest.mark.parametrize(("kind", "kafka_commit"), [("stock", "in_background"), ("keeping", "before_return")])
+@pytest.mark.parametrize(
+    ("broker", "commit"), [("stock", "in_background"), ("keeping", "before_return")], indirect=["broker"]
+)
 def test_after_each_step(
-    kind: str,
-    kafka_commit: str,
-    request: pytest.FixtureRequest,
-    engine: Engine,
-    database: str,
-    transactional_id: str,
-    topic: Callable[..., str],
+    broker: Any, commit: str, table: Engine, database: str, transactional_id: str, topic: Callable[..., str]
 ) -> None:
-    broker: Any = request.getfixturevalue("kafka_without_2pc" if kind == "stock" else "reference")
     orders = topic(partitions=2, broker=broker)
     kafka = {"bootstrap.servers": broker.bootstrap}
     options = {"transactional_id": transactional_id, "kafka": kafka, "database": database, "ids": 1}
-    options["kafka_commit"] = kafka_commit
+    options["kafka_commit"] = commit
     expected: Counter[str] = Counter()
     for step, decided in STEPS.items():
         names = (f"before {step}", f"killed after {step}")
         run_to_its_end(ServiceRun(options, database, orders, names, dies_after=step))
         expected += Counter(names if decided else names[:1])
-        assert rows_of(engine) == expected
+        assert rows_of(table) == expected
     run_to_its_end(ServiceRun(options, database, orders, ("last",)))
     expected += Counter(["last"])
-    assert rows_of(engine) == records_of(broker.bootstrap, orders) == expected
-    assert statuses_of(engine) == Counter(done=1)
+    assert rows_of(table) == records_of(broker.bootstrap, orders) == expected
+    assert statuses_of(table) == Counter(done=1)
 
 
 @pytest.fixture
@@ -65,7 +47,7 @@ def impatient() -> Iterator[ReferenceCoordinator]:
 
 
 def test_what_kafka_has_aborted_after_the_decision_is_sent_again(
-    impatient: ReferenceCoordinator, engine: Engine, database: str, transactional_id: str, topic: Callable[..., str]
+    impatient: ReferenceCoordinator, table: Engine, database: str, transactional_id: str, topic: Callable[..., str]
 ) -> None:
     orders = topic(broker=impatient)
     kafka = {"bootstrap.servers": impatient.bootstrap, "transaction.timeout.ms": 1_000}
@@ -85,4 +67,4 @@ def test_what_kafka_has_aborted_after_the_decision_is_sent_again(
             assert (report.settled, recover(**sides).actions) == (True, ())
     run_to_its_end(ServiceRun(options, database, orders, ("last",)))
     expected = Counter(["settled by a command", "settled by the next start", "last"])
-    assert rows_of(engine) == records_of(impatient.bootstrap, orders) == expected
+    assert rows_of(table) == records_of(impatient.bootstrap, orders) == expected

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, event, make_url, text
 
 from jdbc_state import DecidingTransaction, SqlStateStore, connections
 from jdbc_state.connections import Database, driver_connection
@@ -277,7 +277,7 @@ def test_a_database_that_was_there_is_waited_for(
         with later(0.5, server.start):
             assert store.check_generation(ID, row.generation) == row
     waits = [line for line in caplog.messages if "trying again for up to" in line]
-    assert [f":{server.port}/shop" in line for line in waits] == [True, True]  # one for each of the waits
+    assert [f":{make_url(url).port}/shop" in line for line in waits] == [True, True]  # one for each of the waits
 
 
 def test_a_server_that_falls_silent_when_it_is_reached_is_not_waited_for_without_end(

@@ -14,9 +14,7 @@ from itertools import count, islice
 from multiprocessing import get_context
 from typing import Final, TypeVar
 
-from tests.simulation import faults, people
-from tests.simulation.defects import DEFECTS, DEFECTS_OUTSIDE
-from tests.simulation.defects_people import DEFECTS_BAD_ROWS, DEFECTS_PEOPLE
+from tests.simulation import defects, defects_people, faults, people
 from tests.simulation.explore import (
     Caught,
     Tally,
@@ -34,7 +32,7 @@ from tests.simulation.explore import (
 from tests.simulation.schedule import CONTINUOUS, PEOPLE, PROFILES, PROMISED, Schedule, ScheduleError
 
 _T = TypeVar("_T")
-MUTANTS: Final = DEFECTS + DEFECTS_BAD_ROWS + DEFECTS_OUTSIDE + DEFECTS_PEOPLE
+MUTANTS: Final = defects.MUTANTS + defects_people.MUTANTS
 #: Random schedules in one piece of work.
 _PIECE: Final = 200
 #: Faults of a random schedule; with more, most of them meet drivers that are only just starting.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 from tests.simulation.checkers import check
@@ -165,6 +165,9 @@ def quiet() -> None:
 
 #: What replaces an attribute: made from the original, so that it can call it.
 Replacement = Callable[[Any], Any]
+#: An object, the name of its attribute, and what replaces that.
+Change = tuple[Any, str, Replacement]
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -177,24 +180,63 @@ class Mutant:
     """
 
     name: str
-    changes: tuple[tuple[Any, str, Replacement], ...]
+    changes: tuple[Change, ...]
     profiles: tuple[str, ...] = ("tv2",)
     faults: int = 2
     kinds: tuple[str, ...] = ()
 
-    def patches(self) -> list[Any]:
-        """What to start, and to stop again."""
-        return [
-            mock.patch.object(target, attribute, replacement(getattr(target, attribute)))
-            for target, attribute, replacement in self.changes
-        ]
+
+def returning(value: Any) -> Replacement:
+    """A function that answers the same whatever it is asked."""
+    return lambda _original: lambda *_args, **_kwargs: value
+
+
+def calling(function: Callable[..., Any]) -> Replacement:
+    """A function that is given the original, and then what the original would be given."""
+    return lambda original: lambda *args, **kwargs: function(original, *args, **kwargs)
+
+
+class Mutants(list[Mutant]):
+    """Mutants, each declared where its code is.
+
+    Args:
+        profiles: in which they are hunted unless they say other ones.
+    """
+
+    def __init__(self, *profiles: str) -> None:
+        super().__init__()
+        self._profiles = profiles
+
+    def add(self, name: str, *changes: Change, **more: Any) -> None:
+        """Declare a mutant by its changes.
+
+        Args:
+            more: the other fields of `Mutant`.
+        """
+        self.append(Mutant(name, changes, **{"profiles": self._profiles, **more}))
+
+    def of(self, name: str, *places: tuple[Any, str], also: tuple[Change, ...] = (), **more: Any) -> Callable[[_F], _F]:
+        """Declare a mutant whose code is the function below, as `calling` has it, in these places.
+
+        Args:
+            also: what else is changed.
+        """
+
+        def declare(function: _F) -> _F:
+            self.add(name, *((*place, calling(function)) for place in places), *also, **more)
+            return function
+
+        return declare
 
 
 class Applied:
     """The product with a defect, while the ``with`` block lasts."""
 
     def __init__(self, mutant: Mutant) -> None:
-        self._patches = mutant.patches()
+        self._patches: list[Any] = [
+            mock.patch.object(target, attribute, replacement(getattr(target, attribute)))
+            for target, attribute, replacement in mutant.changes
+        ]
 
     def __enter__(self) -> Applied:
         self._start()

@@ -14,7 +14,7 @@ from spark_2pc_sink.errors import HaltCause
 from tests.simulation import faults, people
 from tests.simulation.broker import Record
 from tests.simulation.checkers import check, green
-from tests.simulation.defects_people import DEFECTS_PEOPLE
+from tests.simulation.command import MUTANTS
 from tests.simulation.explore import Tally, hunt, run_children, run_random, run_schedule
 from tests.simulation.schedule import PEOPLE, Choices, RandomChoices, Schedule
 from tests.simulation.world import KAFKA, TABLE, Ledger, World
@@ -225,5 +225,5 @@ def test_every_act_is_offered_somewhere_and_every_halt_has_its_answers() -> None
 )
 def test_what_keeps_people_from_it_is_missed_when_it_is_taken_out(name: str) -> None:
     """`make simulate` hunts all of them."""
-    (mutant,) = (each for each in DEFECTS_PEOPLE if each.name == name)
+    (mutant,) = (each for each in MUTANTS if each.name == name)
     assert hunt(mutant, seed=1, schedules_max=2_000).violation is not None

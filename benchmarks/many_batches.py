@@ -27,7 +27,6 @@ from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer
 from spark_2pc_sink.testing.local_broker import create_topic
-from tests.harness.driver_config import DriverConfig
 from tests.harness.driver_main import batch_driver
 from tests.harness.driver_rows import RowsWork
 
@@ -99,14 +98,13 @@ class _Sink:
     def __init__(self, bootstrap: str, url: str) -> None:
         name = f"aged_{uuid.uuid4().hex[:12]}"
         self._url = url
-        self._sink = {
-            "transactional_id": name,
-            "kafka": {"bootstrap.servers": bootstrap, "compression.type": "zstd"},
-            "database": url,
-            "topic": name,
-            "table": "target",
-        }
-        self._options = SinkOptions.parse(**self._sink)
+        self._options = SinkOptions.parse(
+            transactional_id=name,
+            kafka={"bootstrap.servers": bootstrap, "compression.type": "zstd"},
+            database=url,
+            topic=name,
+            table="target",
+        )
         self._numbers = count()
         self.batches = 0
         create_topic(bootstrap, name, partitions=PARTITIONS)
@@ -124,7 +122,7 @@ class _Sink:
                 closing(SqlStateStore(options.database, StoreSettings(**options.store_settings())))
             )
             client = TransactionClient(cluster, options.transactional_id, options.kafka)
-            self._driver = batch_driver(_config(self._sink), options, client, store)
+            self._driver = batch_driver("aged", options, client, store)
             self._driver.recover()
             self._stack = stack.pop_all()
         return self
@@ -158,10 +156,6 @@ class _KeptWork(RowsWork):
 
     def cluster(self) -> AbstractContextManager[Cluster]:
         return nullcontext(self._kept)
-
-
-def _config(sink: dict[str, Any]) -> DriverConfig:
-    return DriverConfig(journal="", input="", checkpoint="", query_id="aged", batches=0, sink=sink)
 
 
 def _figures(turns: list[tuple[float, float]]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ writes three topics, three tables and dead letters in one decision. A plan, draw
 after each fault the jobs it can have harmed must come back within a deadline. At the end both sides are read by
 independent clients and compared with the input.
 
-Reading order: ``plan`` (what happens), ``faults`` (the table of kinds), ``faults_drivers``, ``faults_spark``,
-``faults_servers``, ``faults_links`` (how), ``jobs``, ``rows_job``, ``orders_job``, ``outputs_job`` (to what), ``world``
-(all of it), ``run`` (what is compared), ``command``.
+Reading order: ``plan`` (what happens), ``faults`` (how, and the table of kinds), ``jobs``, ``outputs_job`` (to what),
+``world`` (all of it), ``run`` (what is compared), ``command``.
 """

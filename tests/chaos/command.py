@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.chaos import orders_job, outputs_job
 from tests.chaos.faults import Kind, possible
+from tests.chaos.jobs import OrdersJob
+from tests.chaos.outputs_job import OutputsJob
 from tests.chaos.plan import plan
 from tests.chaos.run import Run, Tally
 from tests.chaos.world import BROKERS, JOBS, JOBS_DEFAULT, World
@@ -102,7 +103,7 @@ def _jobs(text: str) -> tuple[str, ...]:
     """The names of jobs that the command line has."""
     jobs = tuple(text.split(","))
     _check_known("job", jobs, JOBS)
-    if {orders_job.NAME, outputs_job.NAME} <= set(jobs):
+    if {OrdersJob.name, OutputsJob.name} <= set(jobs):
         sys.exit("orders and outputs cannot run together, because each starts Spark; choose one of them")
     return jobs
 

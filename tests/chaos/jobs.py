@@ -1,22 +1,34 @@
-"""A job under attack: its drivers, one after the other, its supervisor, who starts it again, and its processes."""
+"""The jobs under attack: their drivers, one after the other, the supervisor that starts them again, their processes.
+
+``rows`` is the batch driver and its recovery without Spark, which is back in a moment. ``orders`` is the orders example
+on a Spark cluster, as a user would start it. Both read files that come in while they run. `outputs_job` has another.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
+import random
 import signal
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import psutil
 
 from spark_2pc_sink import VerifyReport, verify
-from spark_2pc_sink.testing import MultisetDifference, wait_until
+from spark_2pc_sink.testing import MultisetDifference, multiset_difference, read_topic, wait_until
+from spark_2pc_sink.testing.local_broker import LocalBroker
+from spark_2pc_sink.testing.spark_cluster import SparkCluster
 from spark_2pc_sink.verification.report import Verdict
 from tests.chaos.plan import ANYWHERE, Planned
+from tests.harness import ROOT
+from tests.harness.driver_config import END, DriverConfig
+from tests.harness.driver_job import Job, make_rows
 from tests.harness.driver_process import DriverProcess, Nursery
 
 GONE_DEADLINE_S = 30.0
@@ -29,10 +41,18 @@ class MissedError(Exception):
 def descendants(pid: int, *, command: str, parent: str = "") -> list[psutil.Process]:
     """Processes below ``pid`` whose command line contains ``command``, and that of their parents ``parent``."""
     try:
-        found = psutil.Process(pid).children(recursive=True)
+        below = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
-    return list(_with(found, command, parent))
+    return [process for process in below if _is(process, command, parent)]
+
+
+def _is(process: psutil.Process, command: str, parent: str) -> bool:
+    try:
+        above = process.parent()
+        return command in " ".join(process.cmdline()) and above is not None and parent in " ".join(above.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def kill(process: psutil.Process) -> None:
@@ -54,20 +74,6 @@ def _ended(process: psutil.Process) -> bool:
         return True
 
 
-def _with(processes: list[psutil.Process], command: str, parent: str) -> Iterator[psutil.Process]:
-    for process in processes:
-        try:
-            above = process.parent()
-            if command in _line(process) and above is not None and parent in _line(above):
-                yield process
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
-            continue
-
-
-def _line(process: psutil.Process) -> str:
-    return " ".join(process.cmdline())
-
-
 #: A whole batch has gone through after a fault when this many have ended: the first may have been under way.
 BATCHES_BACK = 2
 #: Errors that no fault here may lead to: a person would have to act, or the driver has broken its own rules.
@@ -87,25 +93,32 @@ class BrokenError(AssertionError):
 class Sides:
     """What a job goes through, and what the harness reads directly."""
 
-    kafka: str
+    broker: LocalBroker
     database: str
     proxied_kafka: str
     proxied_database: str
 
 
 class ChaosJob(ABC):
-    """A job whose drivers are started one after the other."""
+    """A job whose drivers are started one after the other.
 
+    Args:
+        seed: of its input.
+    """
+
+    name: ClassVar[str]
+    #: With the number of partitions of each; all names begin with the job's own.
+    topics: ClassVar[dict[str, int]]
     #: How long it may take to come back, on a machine that is busy with ten other things.
     back_deadline_s: float
     #: What `spark_2pc_sink.verify` says of it when nothing is wrong.
     verify_says: Verdict = "same"
 
-    def __init__(self, name: str, sides: Sides, folder: Path) -> None:
-        self.name = name
-        self.folder = folder
-        self.topic = name
+    def __init__(self, sides: Sides, folder: Path, nursery: Nursery, seed: int) -> None:
         self.sides = sides
+        self.folder = folder
+        self.nursery = nursery
+        self.seed = seed
         self.drivers: list[DriverProcess] = []
         #: Drivers that were killed or stopped for good.
         self.struck: list[DriverProcess] = []
@@ -135,9 +148,14 @@ class ChaosJob(ABC):
             how each output differs from what it must hold, by its name.
         """
 
-    @abstractmethod
-    def verify(self) -> VerifyReport:
-        """Compare both sides with each other and with the history, as an operator does."""
+    def verify(self, **more: Any) -> VerifyReport:
+        """Compare both sides with each other and with the history, as an operator does, by no more than the sink's id.
+
+        Args:
+            **more: what the sink has not noted.
+        """
+        kafka = {"bootstrap.servers": self.sides.broker.bootstrap}
+        return verify(transactional_id=self.name, kafka=kafka, database=self.sides.database, **more)
 
     @property
     def driver(self) -> DriverProcess:
@@ -173,6 +191,11 @@ class ChaosJob(ABC):
     def disturbed(self) -> None:
         """Note a fault: only batches from now on show that the job has recovered."""
         self._disturbed_s = time.monotonic()
+
+    @property
+    def batches(self) -> int:
+        """How many batches its drivers have finished."""
+        return sum(len(driver.events("batch")) for driver in self.drivers)
 
     @property
     def back(self) -> bool:
@@ -230,8 +253,65 @@ class ChaosJob(ABC):
         self.news.append(f"the driver of {self.name} exited by itself: {end}")
 
 
-#: Calls of `feed` for each new file.
-_FEEDS_PER_FILE = 4
+#: Rows of a batch of the job ``rows``: also none, and more than COPY keeps in buffers.
+SIZES = (20, 20, 0, 5, 100, 600)
+#: Its batches that wait for the driver.
+_AHEAD = 4
+#: Calls of `feed` for each new batch of it, and for each new file of a job on Spark.
+_FEEDS_PER_BATCH, _FEEDS_PER_FILE = 2, 4
+READ_DEADLINE_S = 300.0
+
+
+class RowsJob(ChaosJob):
+    """The cheap job: the batch driver and its recovery without Spark, which is back in a moment."""
+
+    name = "rows"
+    topics: ClassVar = {"rows": 3}
+    back_deadline_s = 120.0
+
+    def __init__(self, sides: Sides, folder: Path, nursery: Nursery, seed: int) -> None:
+        super().__init__(sides, folder, nursery, seed)
+        self._sizes = random.Random(f"rows {seed}")
+        # No primary key: nothing but the sink keeps rows from being there twice.
+        self._job = Job(
+            broker=sides.broker,
+            database=sides.database,
+            topic=self.name,
+            transactional_id=self.name,
+            folder=folder,
+            nursery=nursery,
+            follow=True,
+            table=self.name,
+        ).create((), primary_key=False)
+        self._done = self._feeds = 0
+
+    def launch(self, folder: Path) -> DriverProcess:
+        kafka = {"bootstrap.servers": self.sides.proxied_kafka}
+        return self._job.start(folder=folder, kafka=kafka, database=self.sides.proxied_database)
+
+    def feed(self) -> None:
+        while (self._job.checkpoint / str(self._done)).exists():
+            self._done += 1
+        self._feeds += 1
+        if self._feeds % _FEEDS_PER_BATCH == 0 and self._job.batches - self._done < _AHEAD:
+            self._job.write_batch(self._job.batches, make_rows(self._job.batches, self._sizes.choice(SIZES)))
+            self._job.batches += 1
+
+    def finish(self) -> None:
+        """Say that there are no more batches."""
+        (self._job.folder / "input" / END).touch()
+
+    def compare(self) -> dict[str, MultisetDifference]:
+        expected = self._job.rows()
+        records = read_topic(self.sides.broker.bootstrap, self.name, deadline_s=READ_DEADLINE_S)
+        found = [(int((record.key or b"").decode()), (record.value or b"").decode()) for record in records]
+        stored = self._job.sql(f"SELECT id, payload FROM {self.name}")
+        return {"Kafka": multiset_difference(found, expected), "PostgreSQL": multiset_difference(stored, expected)}
+
+    def verify(self, **more: Any) -> VerifyReport:
+        """With what this driver, unlike a sink, has not noted."""
+        columns = "id = key::bigint, payload = value_text"
+        return super().verify(table=self.name, mode="append", record_columns=columns, **more)
 
 
 class SparkJob(ChaosJob):
@@ -239,10 +319,8 @@ class SparkJob(ChaosJob):
     #: Files that come in since the last batch was done, at most: as while a driver starts again.
     files_ahead = 40
 
-    def __init__(self, name: str, sides: Sides, folder: Path, nursery: Nursery, seed: int) -> None:
-        super().__init__(name, sides, folder)
-        self.nursery = nursery
-        self.seed = seed
+    def __init__(self, sides: Sides, folder: Path, nursery: Nursery, seed: int) -> None:
+        super().__init__(sides, folder, nursery, seed)
         self.input = folder / "events"
         self.input.mkdir()
         self.checkpoint = folder / "checkpoint"
@@ -285,18 +363,86 @@ class SparkJob(ChaosJob):
         if self.driver.running:
             self.kill(self.driver)
 
-    def verify(self) -> VerifyReport:
-        """With nothing but the sink's id: it has noted the rest."""
-        return verify(
-            transactional_id=self.name, kafka={"bootstrap.servers": self.sides.kafka}, database=self.sides.database
-        )
-
     def jvm(self) -> psutil.Process:
         found = descendants(self.driver.pid, command="SparkSubmit")
         if not found:
             raise MissedError("the driver has no JVM")
         return found[0]
 
+    def _launch(self, folder: Path, **config: Any) -> DriverProcess:
+        journal, orders = str(folder / "journal"), str(folder / "orders")
+        started = DriverConfig(journal=journal, orders=orders, checkpoint=str(self.checkpoint), spark=True, **config)
+        return self.nursery.start(started, folder)
+
     def _batches_done(self) -> int:
         """Spark's commit log has a file for each batch; it forgets old ones."""
         return max((int(file.name) for file in (self.checkpoint / "commits").glob("[0-9]*")), default=-1) + 1
+
+
+#: Of each of two workers: room for the executors of two drivers, since a stopped one keeps its own.
+_CORES = 2
+#: Orders go on from file to file within a round of files.
+_EVENTS_PER_ROUND, _FILES_PER_ROUND = 2_400, 40
+_FILES_PER_BATCH = 4
+
+
+class OrdersJob(SparkJob):
+    """The orders example on a Spark cluster of its own, as a user would start it."""
+
+    name = "orders"
+    topics: ClassVar = {"orders": 4}
+
+    def __init__(self, sides: Sides, folder: Path, nursery: Nursery, seed: int) -> None:
+        super().__init__(sides, folder, nursery, seed)
+        self._cluster = SparkCluster(folder, python_path=ROOT, cores=_CORES).__enter__()
+
+    def launch(self, folder: Path) -> DriverProcess:
+        """Start the example; the last time, until it has written what is there."""
+        command = {
+            "events": self.input,
+            "checkpoint": self.checkpoint,
+            "kafka": self.sides.proxied_kafka,
+            "database": self.sides.proxied_database,
+            "master": self._cluster.master,
+            "max-files-per-trigger": _FILES_PER_BATCH,
+        }
+        words = [f"--{name}={value}" for name, value in command.items()]
+        return self._launch(folder, example=(*words, *(["--available-now"] if self.finishing else [])))
+
+    def compare(self) -> dict[str, MultisetDifference]:
+        """What the example's own comparison compares: each event in the topic, each order's last state in the table."""
+        broker, database = self.sides.broker.bootstrap, self.sides.database
+        compared = _example("orders_compare").compare(
+            events=self.input, kafka=broker, topic=self.name, database=database, table=self.name
+        )
+        return {"Kafka": compared.topic, "PostgreSQL": compared.table}
+
+    def executors(self) -> list[psutil.Process]:
+        """Executors of all drivers, the oldest first."""
+        return self._below("CoarseGrainedExecutorBackend")
+
+    def python_workers(self) -> list[psutil.Process]:
+        """Each executor has a daemon, which forks them."""
+        return self._below("pyspark.daemon", parent="pyspark.daemon")
+
+    def write_round(self, folder: Path, number: int) -> None:
+        _example("orders_events").write_events(
+            folder, events=_EVENTS_PER_ROUND, seed=self.seed * 1_000 + number, files=_FILES_PER_ROUND
+        )
+
+    def close(self) -> None:
+        super().close()
+        self._cluster.__exit__(None, None, None)
+
+    def _below(self, command: str, *, parent: str = "") -> list[psutil.Process]:
+        pids = self._cluster.worker_pids
+        found = [found for pid in pids for found in descendants(pid, command=command, parent=parent)]
+        return sorted(found, key=lambda process: (process.create_time(), process.pid))
+
+
+def _example(name: str) -> Any:
+    """A module of the examples, which are programs and no package."""
+    examples = str(ROOT / "examples")
+    if examples not in sys.path:
+        sys.path.insert(0, examples)
+    return importlib.import_module(name)

@@ -7,13 +7,12 @@ import random
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
 from spark_2pc_sink.testing import MultisetDifference, TopicRecord, multiset_difference, read_topic
-from tests.chaos.jobs import Sides, SparkJob, descendants
-from tests.harness.driver_config import DriverConfig
+from tests.chaos.jobs import READ_DEADLINE_S, Sides, SparkJob, descendants
 from tests.harness.driver_job import KAFKA_OPTIONS, SINK_OPTIONS
 from tests.harness.driver_process import DriverProcess, Nursery
 from tests.harness.sql import run_sql
@@ -94,11 +93,8 @@ def _event(draw: random.Random, number: int) -> Event:
     )
 
 
-NAME = "outputs"
 #: The topic of dead letters.
-LETTERS = f"{NAME}.bad"
-#: The topics, and how many partitions each has.
-TOPICS = {NAME: 3, f"{NAME}.lines": 2, f"{NAME}.paid": 1, LETTERS: 2}
+LETTERS = "outputs.bad"
 DDL = (
     "CREATE TABLE outputs_log (id bigint PRIMARY KEY, item int NOT NULL, note text CHECK (note <> 'refused'))",
     "CREATE TABLE outputs_state (item int PRIMARY KEY, id bigint NOT NULL, note text)",
@@ -109,19 +105,19 @@ _LINES = "explode(lines) AS line"
 WRITES: tuple[dict[str, Any], ...] = (
     {
         "kind": "records",
-        "topic": NAME,
+        "topic": "outputs",
         "key": "cast(item AS string)",
         "tombstone_when": "gone",
         "value": "to_json(struct(id, note))",
     },
     {
         "kind": "records",
-        "topic": f"{NAME}.lines",
+        "topic": "outputs.lines",
         "rows": _LINES,
         "key": "line.sku",
         "value": "to_json(struct(id, line.n))",
     },
-    {"kind": "records", "topic": f"{NAME}.paid", "where": "paid", "key": "cast(id AS string)", "value": "note"},
+    {"kind": "records", "topic": "outputs.paid", "where": "paid", "key": "cast(id AS string)", "value": "note"},
     {"kind": "rows", "table": "outputs_log", "columns": {name: name for name in ("id", "item", "note")}},
     {
         "kind": "rows",
@@ -144,17 +140,18 @@ _EVENTS_PER_FILE = (1, 20, 60)
 _BAD_SHARE = 0.2
 _FILES_PER_BATCH = 2
 _LETTERS = "SELECT to_jsonb(letter) - 'at' FROM kafka_transaction_state_dead_letters AS letter"
-_READ_DEADLINE_S = 300.0
 
 
 class OutputsJob(SparkJob):
+    name = "outputs"
+    topics: ClassVar = {"outputs": 3, "outputs.lines": 2, "outputs.paid": 1, LETTERS: 2}
     # Of several outputs it compares the topics with the history; digests also have rows that go to a table alone.
     verify_says = "inconclusive"
     # As many as a batch takes: none pile up.
     files_ahead = _FILES_PER_BATCH
 
     def __init__(self, sides: Sides, folder: Path, nursery: Nursery, seed: int) -> None:
-        super().__init__(NAME, sides, folder, nursery, seed)
+        super().__init__(sides, folder, nursery, seed)
         self._draw = random.Random(f"outputs {seed}")
         self._events = 0
         for statement in DDL:
@@ -162,30 +159,24 @@ class OutputsJob(SparkJob):
 
     def launch(self, folder: Path) -> DriverProcess:
         """Start a query. Every second one leaves its batches, small as they are, to tasks that stage their rows."""
-        by_tasks = len(self.drivers) % 2 == 1
-        config = DriverConfig(
-            journal=str(folder / "journal"),
+        sink = {
+            "transactional_id": self.name,
+            "kafka": {"bootstrap.servers": self.sides.proxied_kafka, **KAFKA_OPTIONS},
+            "database": self.sides.proxied_database,
+            "writes": WRITES,
+            "bad_rows": "dead_letter",
+            "dead_letter_topic": LETTERS,
+            **SINK_OPTIONS,
+        }
+        return self._launch(
+            folder,
             input=str(self.input),
-            checkpoint=str(self.checkpoint),
-            query_id="",
-            batches=0,
-            sink={
-                "transactional_id": NAME,
-                "kafka": {"bootstrap.servers": self.sides.proxied_kafka, **KAFKA_OPTIONS},
-                "database": self.sides.proxied_database,
-                "writes": WRITES,
-                "bad_rows": "dead_letter",
-                "dead_letter_topic": LETTERS,
-                **SINK_OPTIONS,
-            },
-            spark=True,
+            sink=sink,
             schema=SCHEMA,
             files_per_batch=_FILES_PER_BATCH,
-            by_tasks=by_tasks,
+            by_tasks=len(self.drivers) % 2 == 1,
             follow=not self.finishing,
-            orders=str(folder / "orders"),
         )
-        return self.nursery.start(config, folder)
 
     def compare(self) -> dict[str, MultisetDifference]:
         """Every topic, every table and the dead letters; and the letters of the topic with those of the table."""
@@ -220,7 +211,7 @@ class OutputsJob(SparkJob):
         return [Event(**json.loads(line)) for line in lines]
 
     def _records(self) -> dict[str, list[tuple[Any, ...]]]:
-        whole, lines, paid = (self._read(topic) for topic in TOPICS if topic != LETTERS)
+        whole, lines, paid = (self._read(topic) for topic in self.topics if topic != LETTERS)
         return {
             "topic outputs": [
                 (_text(record.key), None if record.value is None else _fields(record, "id", "note")) for record in whole
@@ -242,7 +233,7 @@ class OutputsJob(SparkJob):
         return told, [letter for (letter,) in self._sql(_LETTERS)]
 
     def _read(self, topic: str) -> list[TopicRecord]:
-        return read_topic(self.sides.kafka, topic, deadline_s=_READ_DEADLINE_S)
+        return read_topic(self.sides.broker.bootstrap, topic, deadline_s=READ_DEADLINE_S)
 
     def _sql(self, statement: str) -> list[tuple[Any, ...]]:
         return run_sql(self.sides.database, statement)

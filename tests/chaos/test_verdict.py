@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,11 +15,11 @@ from spark_2pc_sink.verification.report import BatchResult
 from tests.chaos import command
 from tests.chaos.command import main
 from tests.chaos.faults import KINDS, possible
-from tests.chaos.jobs import ChaosJob
+from tests.chaos.jobs import BrokenError, ChaosJob
 from tests.chaos.outputs_job import WRITES, Event, expected
 from tests.chaos.plan import FILLERS, Planned, plan
 from tests.chaos.run import Tally, Verdict
-from tests.chaos.world import JOBS, Ends, Partition
+from tests.chaos.world import JOBS, Ends, Partition, wait_for_end
 
 INPUT = [(1, "a"), (2, "b"), (2, "b"), (3, "c")]
 PARTITION = ("rows", 0)
@@ -108,6 +109,35 @@ def test_a_run_without_a_fault_fails(monkeypatch: pytest.MonkeyPatch, capsys: py
     for broker in ("kafka", "reference"):
         assert f"WRONG {broker}: no fault was made, because the time was up when all jobs had started" in told
     assert told.endswith("kills=0 faults=0 lost=0 twice=0\n")
+
+
+class Moving:
+    """A job, as its end is waited for, that has finished one more batch at each look until there are enough."""
+
+    name = "rows"
+
+    def __init__(self, last: int, end: int) -> None:
+        self.last, self.end, self.looks = last, end, 0
+
+    @property
+    def batches(self) -> int:
+        self.looks += 1
+        return min(self.looks, self.last)
+
+    @property
+    def finished(self) -> bool:
+        return self.looks >= self.end
+
+
+def test_the_end_of_the_input_is_waited_for_as_long_as_batches_are_finished() -> None:
+    def wait(job: Moving, *, stuck_s: float = 0.0, all_s: float = 60.0) -> None:
+        wait_for_end(cast("ChaosJob", job), lambda: None, stuck_s=stuck_s, all_s=all_s)
+
+    wait(Moving(last=9, end=8))
+    with pytest.raises(BrokenError, match="rows is stuck: no batch finished for 0 s, 4 before that"):
+        wait(Moving(last=4, end=99))
+    with pytest.raises(BrokenError, match="rows has not reached the end of its input in 0 s"):
+        wait(Moving(last=99, end=99), all_s=0.0)
 
 
 SHARES = {name: kind.share for name, kind in KINDS.items()}

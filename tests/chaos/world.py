@@ -16,11 +16,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
-from tests.chaos import orders_job, outputs_job, rows_job
-from tests.chaos.jobs import BrokenError, ChaosJob, Sides, SparkJob
-from tests.chaos.orders_job import ChaosCluster, OrdersJob
+from tests.chaos.jobs import BrokenError, ChaosJob, OrdersJob, RowsJob, Sides, SparkJob
 from tests.chaos.outputs_job import OutputsJob
-from tests.chaos.rows_job import RowsJob
 from tests.harness.driver_process import Nursery
 from tests.harness.sql import run_sql
 
@@ -38,10 +35,10 @@ class Ends:
 
 
 BROKERS: dict[str, Callable[[], LocalBroker]] = {"kafka": KafkaBroker, "reference": ReferenceCoordinator}
-#: The topics of each job, with their partitions; all names of a job's topics begin with its own.
-JOBS = {job.NAME: job.TOPICS for job in (rows_job, orders_job, outputs_job)}
+#: The jobs, by their names.
+JOBS: dict[str, type[ChaosJob]] = {job.name: job for job in (RowsJob, OrdersJob, OutputsJob)}
 #: Those that run unless others are named.
-JOBS_DEFAULT = (rows_job.NAME, orders_job.NAME)
+JOBS_DEFAULT = (RowsJob.name, OrdersJob.name)
 _DATABASE = "shop"
 _FEED_PERIOD_S = 0.1
 _STOP_DEADLINE_S = 20.0
@@ -52,6 +49,9 @@ _SESSIONS = (
 _CONNECT_TIMEOUT_S = 5
 _REQUEST_DEADLINE_S = 2.0
 _POLL_S = 0.05
+#: A job that has finished no batch for so long is stuck; one that goes on has so long to reach the end of its input.
+_STUCK_S = 300.0
+_FINISH_S = 1_800.0
 
 
 class World:
@@ -69,7 +69,7 @@ class World:
         self._seed = seed
         self._patience = patience
         self._stack = ExitStack()
-        self._topics = {topic: partitions for name in jobs for topic, partitions in JOBS[name].items()}
+        self._topics = {topic: partitions for name in jobs for topic, partitions in JOBS[name].topics.items()}
         self._partitions = [(topic, number) for topic, count in self._topics.items() for number in range(count)]
         self._fed = threading.Event()
         self._feeder = threading.Thread(target=self._feed, name="feeder", daemon=True)
@@ -135,12 +135,8 @@ class World:
             job.finish()
         for job in self.jobs:
             try:
-                self.wait(
-                    lambda job=job: job.finished,  # type: ignore[misc]
-                    deadline_s=2 * job.back_deadline_s,
-                    what=f"{job.name} to finish",
-                )
-            except AssertionError as error:
+                wait_for_end(job, self.tend, stuck_s=_STUCK_S * self._patience, all_s=_FINISH_S)
+            except BrokenError as error:
                 raise BrokenError(f"{error}\n{self.account()}") from error
 
     def account(self) -> str:
@@ -187,7 +183,7 @@ class World:
 
     def _start_jobs(self, stack: ExitStack) -> None:
         sides = Sides(
-            kafka=self.kafka.bootstrap,
+            broker=self.kafka,
             database=self.postgres.database_url(_DATABASE),
             proxied_kafka=self.kafka_proxy.address,
             proxied_database=self.postgres.database_url(_DATABASE, port=self.postgres_proxy.port),
@@ -196,23 +192,12 @@ class World:
         for name in self._wanted:
             folder = self.folder / name
             folder.mkdir()
-            self._add(self._job(name, sides, folder, nursery, stack), stack)
-
-    def _job(self, name: str, sides: Sides, folder: Path, nursery: Nursery, stack: ExitStack) -> ChaosJob:
-        if name == rows_job.NAME:
-            return RowsJob(self.kafka, sides, folder, nursery, self._seed)
-        if name == outputs_job.NAME:
-            return OutputsJob(sides, folder, nursery, self._seed)
-        self.spark_cluster = ChaosCluster(folder)
-        stack.enter_context(self.spark_cluster)
-        return OrdersJob(sides, folder, nursery, self._seed, self.spark_cluster)
-
-    def _add(self, job: ChaosJob, stack: ExitStack) -> None:
-        stack.callback(job.close)
-        job.back_deadline_s *= self._patience
-        job.feed()
-        job.start()
-        self.jobs.append(job)
+            job = JOBS[name](sides, folder, nursery, self._seed)
+            stack.callback(job.close)
+            job.back_deadline_s *= self._patience
+            job.feed()
+            job.start()
+            self.jobs.append(job)
 
     def _feed(self) -> None:
         while not self._fed.wait(_FEED_PERIOD_S):
@@ -226,6 +211,31 @@ class World:
     def _end_feeding(self) -> None:
         self._fed.set()
         self._feeder.join(_STOP_DEADLINE_S)
+
+
+def wait_for_end(job: ChaosJob, tend: Callable[[], None], *, stuck_s: float, all_s: float) -> None:
+    """Wait until a job has come to the end of its input, for as long as it goes on.
+
+    Args:
+        tend: called again and again meanwhile.
+        stuck_s: how long it may finish no batch.
+        all_s: how long it may take in all.
+
+    Raises:
+        BrokenError: it took longer.
+    """
+    begun_s = moved_s = time.monotonic()
+    batches = job.batches
+    while not job.finished:
+        tend()
+        now_s = time.monotonic()
+        if job.batches != batches:
+            batches, moved_s = job.batches, now_s
+        if now_s - moved_s > stuck_s:
+            raise BrokenError(f"{job.name} is stuck: no batch finished for {stuck_s:g} s, {batches} before that")
+        if now_s - begun_s > all_s:
+            raise BrokenError(f"{job.name} has not reached the end of its input in {all_s:g} s: {batches} batches done")
+        time.sleep(_POLL_S)
 
 
 def _last_offsets(admin: AdminClient, partitions: list[Partition], isolation: IsolationLevel) -> dict[Partition, int]:

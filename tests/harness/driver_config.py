@@ -79,11 +79,11 @@ class DriverConfig:
     """
 
     journal: str
-    input: str
     checkpoint: str
-    query_id: str
-    batches: int
-    sink: Mapping[str, Any]
+    input: str = ""
+    query_id: str = ""
+    batches: int = 0
+    sink: Mapping[str, Any] = field(default_factory=dict)
     faults: tuple[Fault, ...] = field(default=())
     spark: bool = False
     example: tuple[str, ...] = ()
@@ -104,13 +104,15 @@ class DriverConfig:
         lists = {name: tuple(values[name]) for name in ("example", "left_out")}
         return cls(**{**values, **lists, "faults": faults})
 
-    def rows(self, batch: int) -> list[Row]:
-        text = batch_file(Path(self.input), batch).read_text()
-        return [(row["id"], row["payload"]) for row in map(json.loads, text.splitlines())]
+
+def batch_file(folder: Path | str, batch: int) -> Path:
+    return Path(folder) / f"{batch:06}.json"
 
 
-def batch_file(folder: Path, batch: int) -> Path:
-    return folder / f"{batch:06}.json"
+def read_batch(folder: Path | str, batch: int) -> list[Row]:
+    """The rows of a batch, by its file in the folder of the input."""
+    lines = batch_file(folder, batch).read_text().splitlines()
+    return [(row["id"], row["payload"]) for row in map(json.loads, lines)]
 
 
 class Journal:

@@ -21,7 +21,7 @@ from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.testing import DeadlineError, assert_same_multiset, read_topic, wait_until
 from tests.conformance.raw_client import RawClient
-from tests.harness.driver_config import KILL, STOP, DriverConfig, Fault, Row, batch_file
+from tests.harness.driver_config import KILL, STOP, DriverConfig, Fault, Row, batch_file, read_batch
 from tests.harness.driver_process import DRIVER_DEADLINE_S, DriverProcess, Nursery, Outcome
 from tests.harness.providers import Broker
 from tests.harness.sql import run_sql
@@ -283,10 +283,7 @@ class Job:
 
     def input(self) -> dict[int, list[Row]]:
         """The rows of each batch as they are in the input now."""
-        config = DriverConfig(
-            journal="", input=str(self.folder / "input"), checkpoint="", query_id="", batches=self.batches, sink={}
-        )
-        return {batch: config.rows(batch) for batch in range(self.batches)}
+        return {batch: read_batch(self.folder / "input", batch) for batch in range(self.batches)}
 
     def rows(self, *, but: Container[int] = ()) -> list[Row]:
         """All rows of the input as it is now, without those of some batches."""

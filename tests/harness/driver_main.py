@@ -34,7 +34,7 @@ from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing import wait_until
-from tests.harness.driver_config import END, DriverConfig, Faults, Journal, batch_file
+from tests.harness.driver_config import END, DriverConfig, Faults, Journal, batch_file, read_batch
 from tests.harness.driver_rows import work_of
 
 #: How long a driver that follows a growing input waits for its next file.
@@ -90,15 +90,14 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
     faults.batch = sum(1 for _ in checkpoint.iterdir())
     with Cluster(options.kafka) as cluster, closing(_store(options)) as store, ExitStack() as opened:
         times = StepTimes(SystemClock())
-        driver = batch_driver(
-            config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store, times
-        )
+        kafka = TransactionClient(cluster, options.transactional_id, options.kafka)
+        driver = batch_driver(config.query_id, options, kafka, store, times)
         make_work = opened.enter_context(work_of(options, store.database, config.query_id))
         driver.recover()
         for batch in _batches(config, faults.batch):
             faults.batch = batch
             if batch not in config.left_out:
-                work = make_work(batch, config.rows(batch), lambda: faults.reached("copy"))
+                work = make_work(batch, read_batch(config.input, batch), lambda: faults.reached("copy"))
                 times.begin()
                 report = driver.write(batch, work)
                 journal.write("batch", batch=batch, placement=report.placement.name, attempts=report.attempts)
@@ -129,7 +128,7 @@ def _batches(config: DriverConfig, first: int) -> Iterator[int]:
 
 
 def batch_driver(
-    config: DriverConfig,
+    query_id: str,
     options: SinkOptions,
     kafka: TransactionClient,
     store: SqlStateStore,
@@ -141,7 +140,7 @@ def batch_driver(
     recovery = Recovery(options, kafka=kafka, store=store, clock=clock, topics=options.all_topics)
     return BatchDriver(
         Sides(recovery, kafka, store, clock),
-        RunOfQuery(options.transactional_id, config.query_id, str(uuid.uuid4())),
+        RunOfQuery(options.transactional_id, query_id, str(uuid.uuid4())),
         BatchRules(
             options.batch_attempts_max, options.decision_margin_ms, options.connect_deadline_ms, options.accept_replay
         ),

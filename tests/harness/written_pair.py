@@ -21,7 +21,7 @@ from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing import read_topic
-from tests.harness.driver_config import DriverConfig, Row
+from tests.harness.driver_config import Row
 from tests.harness.driver_main import batch_driver
 from tests.harness.driver_rows import RowsWork
 from tests.harness.providers import Broker
@@ -68,15 +68,13 @@ class WrittenPair:
             table=TABLE,
             **({"mode": "upsert", "upsert_keys": ["id"]} if self.upsert else {}),
         )
-        # Of this the driver is told the query alone.
-        config = DriverConfig(journal="", input="", checkpoint="", query_id="query-1", batches=0, sink={})
         with ExitStack() as opened:
             cluster = opened.enter_context(Cluster(self._options.kafka))
             settings = StoreSettings(**self._options.store_settings())
             store = opened.enter_context(closing(SqlStateStore(self.database, settings)))
             kafka = TransactionClient(cluster, self.transactional_id, self._options.kafka)
             self._times = StepTimes(SystemClock())
-            self._driver = batch_driver(config, self._options, kafka, store, self._times)
+            self._driver = batch_driver("query-1", self._options, kafka, store, self._times)
             self._driver.recover()
             self._open = opened.pop_all()
         return self

@@ -24,7 +24,7 @@ from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
-from tests.harness.driver_config import DriverConfig, Row
+from tests.harness.driver_config import Row
 from tests.harness.driver_main import batch_driver
 from tests.harness.driver_rows import RowsWork
 from tests.soak.child import END_DEADLINE_S, Gate, PreparedStatements, serve
@@ -59,7 +59,6 @@ class BareLoad:
     """Writes batches until it is told to stop."""
 
     def __init__(self, sink: dict[str, Any]) -> None:
-        self._sink = sink
         self._options = SinkOptions.parse(**sink)
         self._stopping = threading.Event()
         self._ended = threading.Event()
@@ -103,14 +102,12 @@ class BareLoad:
     @contextmanager
     def _run(self) -> Iterator[BatchDriver]:
         options = self._options
-        config = DriverConfig(journal="", input="", checkpoint="", query_id="soak", batches=0, sink=self._sink)
         with (
             Cluster(options.kafka) as cluster,
             closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store,
         ):
-            driver = batch_driver(
-                config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store
-            )
+            kafka = TransactionClient(cluster, options.transactional_id, options.kafka)
+            driver = batch_driver("soak", options, kafka, store)
             driver.recover()
             yield driver
 

@@ -18,8 +18,8 @@ from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
 from spark_2pc_sink.testing import wait_until
+from tests.harness import ROOT
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 #: For an answer: a load answers between two batches, and Spark takes its time to start where the machine is busy.
 ANSWER_DEADLINE_S: Final = 300.0
 #: A load ends what it is doing first.

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from spark_2pc_sink import recover
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, assert_same_multiset, read_topic, wait_until
+from tests.harness.sql import run_sql
 from tests.soak import bare_load, spark_load
 from tests.soak.child import GO_ON, Child
 from tests.soak.verdict import (
@@ -25,10 +26,8 @@ from tests.soak.verdict import (
     SINKS,
     Observer,
     Sample,
-    execute,
     judge,
     judged_batches,
-    select,
     table,
 )
 
@@ -41,14 +40,7 @@ _SECONDS_PER_MINUTE: Final = 60
 _KIB_PER_MIB: Final = 1024
 _TABLES: Final = {name: name.replace("-", "_") for name in SINKS}
 _ROWS_PER_BATCH: Final = {"soak-spark": spark_load.ROWS_PER_BATCH, "soak-bare": bare_load.ROWS_PER_BATCH}
-
-
-_SPARK_SINK: Final[Mapping[str, Any]] = {
-    "key": "cast(id AS string)",
-    "value": "payload",
-    "mode": "upsert",
-    "upsert_keys": ["id"],
-}
+_OF_SPARK: Final = {"key": "cast(id AS string)", "value": "payload", "mode": "upsert", "upsert_keys": ["id"]}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,18 +80,18 @@ def _servers() -> Iterator[tuple[KafkaBroker, str]]:
         database = postgres.create_database("soak")
         for name, target in _TABLES.items():
             broker.create_topic(name, partitions=PARTITIONS)
-            execute(database, f"CREATE TABLE {target} (id bigint PRIMARY KEY, payload text NOT NULL)")
+            run_sql(database, f"CREATE TABLE {target} (id bigint PRIMARY KEY, payload text NOT NULL)")
         yield broker, database
 
 
 def _run(broker: KafkaBroker, database: str, folder: Path, *, minutes: float) -> list[Sample]:
-    sinks = (_sink("soak-spark", broker, database, **_SPARK_SINK), _sink("soak-bare", broker, database))
+    sinks = (_sink("soak-spark", broker, database, **_OF_SPARK), _sink("soak-bare", broker, database))
     with Child(spark_load.__name__, {"sink": sinks[0]}, folder / "spark") as spark:
         # Alone: Spark's start takes everything that the machine has.
         _warm_up(spark)
         with Child(bare_load.__name__, {"sink": sinks[1]}, folder / "bare") as bare:
             _warm_up(bare)
-            return _watch(Observer(broker=broker, database=database, topics=SINKS, spark=spark, bare=bare), minutes)
+            return _watch(Observer(broker=broker, database=database, spark=spark, bare=bare), minutes)
 
 
 def _warm_up(load: Child) -> None:
@@ -162,11 +154,11 @@ def _compare(broker: KafkaBroker, database: str) -> None:
         kafka = {"bootstrap.servers": broker.bootstrap}
         report = recover(transactional_id=name, kafka=kafka, database=database)
         assert report.settled, report
-        ((batch,),) = select(
-            database, f"SELECT batch_id FROM kafka_transaction_state WHERE transactional_id = '{name}'"
+        ((batch,),) = run_sql(
+            database, "SELECT batch_id FROM kafka_transaction_state WHERE transactional_id = %s", name
         )
         wanted = range((batch + 1) * _ROWS_PER_BATCH[name])
-        rows = select(database, f"SELECT id, payload FROM {_TABLES[name]}")
+        rows = run_sql(database, f"SELECT id, payload FROM {_TABLES[name]}")
         assert_same_multiset((number for number, _ in rows), wanted, what=f"rows of {name}")
         records = read_topic(broker.bootstrap, name)
         found = ((int(record.key or b""), (record.value or b"").decode()) for record in records)

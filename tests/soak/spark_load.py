@@ -1,7 +1,7 @@
 """A streaming query of Spark through the sink, as fast as micro-batches come.
 
 The source makes its rows itself (rate-micro-batch: the same rows for the same batch, so a replay is the same batch).
-Every tenth batch is larger than what goes through the driver, and is staged in the database.
+Every tenth batch has rows a hundred times as long.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pyspark.errors import StreamingQueryException
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.testing.spark import start_spark
-from tests.soak.child import ROOT, Gate, PreparedStatements, serve
+from tests.harness import ROOT
+from tests.soak.child import Gate, PreparedStatements, serve
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,7 +24,7 @@ import psutil
 from jdbc_state.connections import KEPT_S_MAX
 from spark_2pc_sink.testing import KafkaBroker
 from spark_2pc_sink.transactions import TransactionTool
-from tests.harness.sql import sql_session
+from tests.harness.sql import run_sql
 from tests.soak.child import GO_ON, HOLD, Child
 
 #: Fewer samples in the judged half prove nothing.
@@ -134,36 +134,21 @@ def judged_batches(samples: Sequence[Sample], load: str) -> int:
     return half[-1].batches[load] - half[0].batches[load] if half else 0
 
 
-_HEADER: Final = ("measure", "first", "last", "max", "growth", "bound", "verdict")
+_COLUMNS: Final = ("first", "last", "largest", "growth", "bound")
 
 
 def table(verdicts: Sequence[Verdict]) -> list[str]:
     """The lines of a table, one for each measure."""
-    rows = [_HEADER, *(_row(verdict) for verdict in verdicts)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    return [
-        "  ".join(_aligned(cell, width, at) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
-    ]
+    numbers = "".join(f"{name:>9}" for name in _COLUMNS)
+    return [f"{'measure':46}{numbers}  verdict", *map(_row, verdicts)]
 
 
-def _aligned(cell: str, width: int, column: int) -> str:
-    """Names and verdicts to the left, numbers to the right."""
-    return cell.ljust(width) if column in {0, len(_HEADER) - 1} else cell.rjust(width)
-
-
-def _row(verdict: Verdict) -> tuple[str, ...]:
+def _row(verdict: Verdict) -> str:
     measure = verdict.measure
-    numbers = (verdict.first, verdict.last, verdict.largest, verdict.growth, measure.growth_max)
-    unit = f" ({measure.unit})" if measure.unit else ""
-    said = "ok" if verdict.passed else f"FAILED: {verdict.reason}"
-    return (f"{measure.name}{unit}", *(_number(number) for number in numbers), said)
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
+    values = (verdict.first, verdict.last, verdict.largest, verdict.growth, measure.growth_max)
+    numbers = "".join(f"{'-' if value is None else format(value, '.1f'):>9}" for value in values)
+    name = f"{measure.name} ({measure.unit})" if measure.unit else measure.name
+    return f"{name:46}{numbers}  {'ok' if verdict.passed else f'FAILED: {verdict.reason}'}"
 
 
 SINKS: Final = ("soak-spark", "soak-bare")
@@ -232,6 +217,7 @@ SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backe
 """
 
 
+@dataclass(frozen=True, kw_only=True)
 class Observer:
     """Takes samples of both loads and both servers.
 
@@ -240,23 +226,19 @@ class Observer:
         database: SQLAlchemy URL of the one that both loads write to.
     """
 
-    def __init__(
-        self, *, broker: KafkaBroker, database: str, topics: tuple[str, ...], spark: Child, bare: Child
-    ) -> None:
-        self._broker = broker
-        self._database = database
-        self._topics = topics
-        self._spark = spark
-        self._bare = bare
+    broker: KafkaBroker
+    database: str
+    spark: Child
+    bare: Child
 
     def take(self) -> tuple[dict[str, int], dict[str, float]]:
         """The batches that each load has written by now, and a value for each measure, with both loads at rest."""
-        spark, bare = self._spark.ask(HOLD), self._bare.ask(HOLD)
+        spark, bare = self.spark.ask(HOLD), self.bare.ask(HOLD)
         try:
             return {"spark": spark["batches"], "bare": bare["batches"]}, self._values(spark, bare)
         finally:
-            self._spark.ask(GO_ON)
-            self._bare.ask(GO_ON)
+            self.spark.ask(GO_ON)
+            self.bare.ask(GO_ON)
 
     def _values(self, spark: Mapping[str, Any], bare: Mapping[str, Any]) -> dict[str, float]:
         return {
@@ -269,21 +251,21 @@ class Observer:
             ),
             **self._processes(),
             # Before the tool for transactions connects.
-            "Kafka: connections": float(_connections(self._broker)),
+            "Kafka: connections": float(_connections(self.broker)),
             **self._kafka(),
             **self._postgres(),
             "files: Spark's and temporary ones": float(
-                _files(self._spark.folder / "spark", self._spark.temporary, self._bare.temporary)
+                _files(self.spark.folder / "spark", self.spark.temporary, self.bare.temporary)
             ),
-            "files: of the checkpoint": float(_files(self._spark.folder / "checkpoint")),
+            "files: of the checkpoint": float(_files(self.spark.folder / "checkpoint")),
         }
 
     def end(self) -> dict[str, int]:
         """Let both loads end what they are doing; the batches that each has written."""
-        return {"Spark": self._spark.end()["batches"], "bare": self._bare.end()["batches"]}
+        return {"Spark": self.spark.end()["batches"], "bare": self.bare.end()["batches"]}
 
     def _processes(self) -> dict[str, float]:
-        driver = psutil.Process(self._spark.pid)
+        driver = psutil.Process(self.spark.pid)
         descendants = driver.children(recursive=True)
         machines = [process for process in descendants if _name(process) == "java"]
         workers = [process for process in descendants if _name(process).startswith("python")]
@@ -292,16 +274,14 @@ class Observer:
             **_used("Spark driver, Java", machines),
             **_used("Spark workers, Python", workers),
             "Spark workers, Python: processes": float(len(workers)),
-            **_used("bare driver", [psutil.Process(self._bare.pid)]),
+            **_used("bare driver", [psutil.Process(self.bare.pid)]),
         }
 
     def _kafka(self) -> dict[str, float]:
-        with TransactionTool(kafka={"bootstrap.servers": self._broker.bootstrap}) as tool:
+        with TransactionTool(kafka={"bootstrap.servers": self.broker.bootstrap}) as tool:
             ids = tool.list_transactions()
             producers = max(
-                len(tool.describe_producers(topic, partition))
-                for topic in self._topics
-                for partition in range(PARTITIONS)
+                len(tool.describe_producers(topic, partition)) for topic in SINKS for partition in range(PARTITIONS)
             )
         return {"Kafka: transactional ids": float(len(ids)), "Kafka: producers of a partition": float(producers)}
 
@@ -316,22 +296,9 @@ class Observer:
             "history rows",
             "state tables",
         )
-        found = [float(value) for value in select(self._database, _SERVER)[0]]
+        found = [float(value) for value in run_sql(self.database, _SERVER)[0]]
         found[-1] /= _BYTES_PER_MIB
         return {f"PostgreSQL: {name}": value for name, value in zip(names, found, strict=True)}
-
-
-def select(database: str, statement: str) -> list[tuple[Any, ...]]:
-    """The rows of one query, in a session of its own."""
-    with sql_session(database) as cursor:
-        cursor.execute(statement)
-        return list(cursor.fetchall())
-
-
-def execute(database: str, statement: str) -> None:
-    """Run one statement, in a session of its own."""
-    with sql_session(database) as cursor:
-        cursor.execute(statement)
 
 
 def _used(role: str, processes: list[psutil.Process]) -> dict[str, float]:

@@ -7,6 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
@@ -17,12 +18,11 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.providers import PROVIDERS, Broker, BrokerPool, BrokerRequest, ContainersProvider, Database, Provider
-from tests.harness.schema_registry import SchemaRegistryServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.harness.pgbouncer import PgBouncer
+    from tests.harness.helper_servers import SchemaRegistryServer
 
 T = TypeVar("T")
 
@@ -299,37 +299,22 @@ def start_postgres(pytestconfig: pytest.Config, provider: Provider) -> Iterator[
 def pooled(pytestconfig: pytest.Config) -> Iterator[Callable[..., str]]:
     """Put a PgBouncer of the test's own before a server: ``pooled(url, "transaction")`` is the database's URL by it."""
     # With certificates and a driver, which the tests without servers need not wait for.
-    from sqlalchemy import make_url  # noqa: PLC0415
+    from tests.harness.helper_servers import PgBouncer  # noqa: PLC0415
 
-    from tests.harness.pgbouncer import PgBouncer  # noqa: PLC0415
+    with ExitStack() as started:
 
-    started: list[PgBouncer] = []
+        def start(url: str, pool_mode: str, **settings: str) -> str:
+            pooler = or_skip(pytestconfig, lambda: PgBouncer(url, pool_mode, settings))
+            return started.enter_context(pooler).url()
 
-    def start(url: str, pool_mode: str, **settings: str) -> str:
-        direct = make_url(url)
-        pooler = or_skip(
-            pytestconfig,
-            lambda: PgBouncer(
-                pool_mode,
-                host=str(direct.host),
-                port=direct.port or 5432,
-                user=str(direct.username),
-                password=str(direct.password),
-                settings=settings,
-            ),
-        )
-        started.append(pooler)
-        pooler.start()
-        return direct.set(host="127.0.0.1", port=pooler.port).render_as_string(hide_password=False)
-
-    yield start
-    for pooler in started:
-        pooler.close()
+        yield start
 
 
 @pytest.fixture(scope="session")
 def schema_registry(pytestconfig: pytest.Config) -> Iterator[SchemaRegistryServer]:
     """A schema registry with Confluent's API; it has the schemas of all tests."""
+    from tests.harness.helper_servers import SchemaRegistryServer  # noqa: PLC0415 - as above
+
     with or_skip(pytestconfig, SchemaRegistryServer) as server:
         yield server
 

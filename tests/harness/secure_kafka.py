@@ -21,6 +21,27 @@ _DAY: Final = timedelta(days=1)
 _DATED: Final = {"EXPIRED": (-20, -10), "FUTURE": (10, 20)}
 
 
+def add_listener(
+    server: KafkaBroker | ReferenceCoordinator,
+    name: str,
+    *,
+    protocol: str = "SASL_PLAINTEXT",
+    host: str = "127.0.0.1",
+    advertised: str | None = None,
+) -> str:
+    """Give a broker that has not started a listener beside its own; its address for clients.
+
+    Args:
+        advertised: the host by which clients know it, where that is another one.
+    """
+    port = free_port()
+    address = f"{advertised or host}:{port}"
+    server.properties["listeners"] += f",{name}://{host}:{port}"
+    server.properties["advertised.listeners"] += f",{name}://{address}"
+    server.properties["listener.security.protocol.map"] += f",{name}:{protocol}"
+    return address
+
+
 class SecureKafka:
     """A broker with a listener for each protocol, all of the name localhost and of no other."""
 
@@ -29,16 +50,14 @@ class SecureKafka:
         self._authority = trustme.CA()
         self._make_certificates()
         self.broker = KafkaBroker(two_phase_commit=True)
-        self.ports = {name: free_port() for name in ("SASL_PLAINTEXT", "SASL_SSL", "SSL", "SESSIONS", *_DATED)}
+        # Not the address: what is compared with the certificate is the name in the answer to Metadata, too.
+        listeners = {name: name for name in ("SASL_PLAINTEXT", "SASL_SSL", "SSL")}
+        listeners |= {"SESSIONS": "SASL_PLAINTEXT", **dict.fromkeys(_DATED, "SSL")}
+        self.ports = {
+            name: int(add_listener(self.broker, name, protocol=protocol, advertised="localhost").rpartition(":")[2])
+            for name, protocol in listeners.items()
+        }
         properties = self.broker.properties
-        for name, port in self.ports.items():
-            for listeners in ("listeners", "advertised.listeners"):
-                # Not the address: what is compared with the certificate is the name in the answer to Metadata, too.
-                host = "127.0.0.1" if listeners == "listeners" else "localhost"
-                properties[listeners] += f",{name}://{host}:{port}"
-        protocols = ",SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL,SESSIONS:SASL_PLAINTEXT"
-        protocols += "".join(f",{name}:SSL" for name in _DATED)
-        properties["listener.security.protocol.map"] += protocols
         plain = f'{_MODULES}.plain.PlainLoginModule required user_{PLAIN_USER}="{PLAIN_PASSWORD}";'
         properties |= {
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
@@ -121,13 +140,7 @@ class LoginBroker:
 
     def __init__(self, server: KafkaBroker | ReferenceCoordinator) -> None:
         self.server = server
-        self.address = f"127.0.0.1:{free_port()}"
-        for name, value in {
-            "listeners": f"LOGIN://{self.address}",
-            "advertised.listeners": f"LOGIN://{self.address}",
-            "listener.security.protocol.map": "LOGIN:SASL_PLAINTEXT",
-        }.items():
-            server.properties[name] += f",{value}"
+        self.address = add_listener(server, "LOGIN")
         users = f'{_MODULES}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
         server.properties |= {
             "sasl.enabled.mechanisms": ",".join(MECHANISMS),

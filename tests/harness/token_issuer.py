@@ -19,6 +19,7 @@ from joserfc.jwk import RSAKey
 
 from spark_2pc_sink.testing import KafkaBroker, free_port
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM
+from tests.harness.secure_kafka import add_listener
 
 ISSUER, AUDIENCE = "https://issuer.test", "kafka"
 #: The second half stands as it is in every quotation.
@@ -161,12 +162,8 @@ class TokenBroker:
         self.issuer = TokenIssuer()
         self.broker = KafkaBroker(two_phase_commit=True, jvm_options=(*QUICK_START_JVM, self.issuer.broker_jvm_option))
         self.bootstrap = self.broker.bootstrap
-        self.tokens_address = f"127.0.0.1:{free_port()}"
-        properties = self.broker.properties
-        for name in ("listeners", "advertised.listeners"):
-            properties[name] += f",{LISTENER}://{self.tokens_address}"
-        properties["listener.security.protocol.map"] += f",{LISTENER}:SASL_PLAINTEXT"
-        properties |= self.issuer.broker_properties(LISTENER)
+        self.tokens_address = add_listener(self.broker, LISTENER)
+        self.broker.properties |= self.issuer.broker_properties(LISTENER)
 
     def __enter__(self) -> TokenBroker:
         self.issuer.__enter__()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_2pc_sink import DualWriteSink
-    from tests.harness.schema_registry import SchemaRegistryServer
+    from tests.harness.helper_servers import SchemaRegistryServer
 
 SCHEMA = (
     StructType()

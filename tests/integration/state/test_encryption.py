@@ -13,7 +13,7 @@ from jdbc_state import SqlStateStore, StoreSettings, connections
 from jdbc_state.connections import Database, driver_connection, readable_by
 from jdbc_state.errors import ConfigurationError
 from tests.conftest import or_skip
-from tests.harness.pgbouncer import far_postgres, own_address
+from tests.harness.helper_servers import far_postgres, own_address
 from tests.integration.postgres import database_tables
 
 pytestmark = pytest.mark.postgres

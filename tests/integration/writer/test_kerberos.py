@@ -13,7 +13,7 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import TransactionalWriter
 from tests.conftest import or_skip
-from tests.harness.kerberos import KerberosKafka, KerberosRealm
+from tests.harness.helper_servers import KerberosKafka, KerberosRealm
 from tests.integration.writer.writers import committed, table_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]

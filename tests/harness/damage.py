@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from spark_2pc_sink.testing import wait_until
@@ -22,8 +22,11 @@ HISTORY: Final = f"{STATE}_history"
 ACTIONS: Final = f"{STATE}_actions"
 #: Keys of batch N begin at N times this (`driver_job.make_rows`).
 _KEYS_OF_A_BATCH: Final = 100_000
-_GONE_DEADLINE_S: Final = 60
-_ANSWER_S: Final = 30
+DEADLINE_S: Final = 60
+#: Key and value of a record.
+Record = tuple[bytes | None, bytes | None]
+#: Of a record batch (Kafka's DefaultRecordBatch): base offset and length in bytes of all that follows them.
+_BATCH_HEAD: Final = struct.Struct(">qi")
 
 
 # --- Kafka --------------------------------------------------------------------------------------------------------
@@ -33,10 +36,10 @@ def delete_topic(job: Job) -> None:
     """Delete the job's topic, and wait until no broker knows it."""
     admin = AdminClient({"bootstrap.servers": job.broker.bootstrap})
     for future in admin.delete_topics([job.topic]).values():
-        future.result(_ANSWER_S)
+        future.result(DEADLINE_S)
     wait_until(
         lambda: job.topic not in admin.list_topics(timeout=10).topics,
-        deadline_s=_GONE_DEADLINE_S,
+        deadline_s=DEADLINE_S,
         what="the topic to be gone",
     )
 
@@ -49,10 +52,59 @@ def remake_topic(job: Job) -> None:
 
 def delete_log(job: Job, partitions: Sequence[int] = range(3)) -> None:
     """Delete every record that these partitions have, and with it every control marker."""
-    admin = AdminClient({"bootstrap.servers": job.broker.bootstrap})
-    deleted = admin.delete_records([TopicPartition(job.topic, partition, -1) for partition in partitions])
-    for future in deleted.values():
-        future.result(_ANSWER_S)
+    delete_records(job.broker, job.topic, dict.fromkeys(partitions, OFFSET_END))
+
+
+def delete_records(broker: Broker, topic: str, before: dict[int, int]) -> None:
+    """Delete from the start of each partition all records before an offset, as retention does."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    ends = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+    for future in admin.delete_records(ends).values():
+        future.result(DEADLINE_S)
+
+
+def produce(
+    broker: Broker, topic: str, records: Sequence[Record], *, partition: int = 0, transactional_id: str | None = None
+) -> None:
+    """Let another application write to the topic, in a transaction of its own if an id is given."""
+    settings = {"bootstrap.servers": broker.bootstrap}
+    producer = Producer(settings if transactional_id is None else settings | {"transactional.id": transactional_id})
+    if transactional_id is not None:
+        producer.init_transactions(DEADLINE_S)
+        producer.begin_transaction()
+    for key, value in records:
+        producer.produce(topic, key=key, value=value, partition=partition)
+    if transactional_id is not None:
+        producer.commit_transaction(DEADLINE_S)
+    assert producer.flush(DEADLINE_S) == 0
+
+
+def lose_tail(broker: LocalBroker, topic: str, keep: dict[int, int]) -> None:
+    """Let partitions lose all from an offset on, as where a leader fails that was ahead of its disk and its followers.
+
+    The broker is killed and started again on what is left.
+    """
+    broker.kill()
+    for partition, offset in keep.items():
+        (folder,) = broker._directory.rglob(f"{topic}-{partition}")
+        (segment,) = folder.glob("*.log")
+        _cut(segment, offset)
+        for derived in [*folder.glob("*.index"), *folder.glob("*.timeindex"), *folder.glob("*.snapshot")]:
+            derived.unlink()
+    broker.start()
+
+
+def _cut(segment: Path, offset: int) -> None:
+    """Keep the record batches of a log file that begin before an offset."""
+    content, place = segment.read_bytes(), 0
+    while place < len(content):
+        base, length = _BATCH_HEAD.unpack_from(content, place)
+        if base >= offset:
+            break
+        place += _BATCH_HEAD.size + length
+    assert place < len(content), f"{segment} has nothing from offset {offset} on"
+    with segment.open("r+b") as file:
+        file.truncate(place)
 
 
 # --- the database -------------------------------------------------------------------------------------------------
@@ -86,73 +138,6 @@ class Backup:
         self.job.sql(f"DELETE FROM {HISTORY}")
         self.job.sql(f"DELETE FROM {ACTIONS} WHERE number > {self.actions}")
         self.job.sql(f"DELETE FROM {self.job.table} WHERE id >= {self.batches * _KEYS_OF_A_BATCH}")
-
-
-DEADLINE_S = 60
-#: Key and value of a record.
-Record = tuple[bytes | None, bytes | None]
-
-#: Of a record batch (Kafka's DefaultRecordBatch): base offset and length in bytes of all that follows them.
-_BATCH_HEAD = struct.Struct(">qi")
-_LAST_OFFSET_DELTA, _LAST_OFFSET_DELTA_AT = struct.Struct(">i"), 23
-
-
-# --- the topic ----------------------------------------------------------------------------------------------------
-
-
-def produce(
-    broker: Broker, topic: str, records: Sequence[Record], *, partition: int = 0, transactional_id: str | None = None
-) -> None:
-    """Let another application write to the topic, in a transaction of its own if an id is given."""
-    settings = {"bootstrap.servers": broker.bootstrap}
-    producer = Producer(settings if transactional_id is None else settings | {"transactional.id": transactional_id})
-    if transactional_id is not None:
-        producer.init_transactions(DEADLINE_S)
-        producer.begin_transaction()
-    for key, value in records:
-        producer.produce(topic, key=key, value=value, partition=partition)
-    if transactional_id is not None:
-        producer.commit_transaction(DEADLINE_S)
-    assert producer.flush(DEADLINE_S) == 0
-
-
-def delete_records(broker: Broker, topic: str, before: dict[int, int]) -> None:
-    """Delete from the start of each partition all records before an offset, as retention does."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    ends = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
-    for future in admin.delete_records(ends).values():
-        future.result(DEADLINE_S)
-
-
-def lose_tail(broker: LocalBroker, topic: str, keep: dict[int, int]) -> None:
-    """Let partitions lose all from an offset on, as where a leader fails that was ahead of its disk and its followers.
-
-    The broker is killed and started again on what is left.
-    """
-    broker.kill()
-    for partition, offset in keep.items():
-        (folder,) = broker._directory.rglob(f"{topic}-{partition}")
-        (segment,) = folder.glob("*.log")
-        _cut(segment, offset)
-        for derived in [*folder.glob("*.index"), *folder.glob("*.timeindex"), *folder.glob("*.snapshot")]:
-            derived.unlink()
-    broker.start()
-
-
-def _cut(segment: Path, offset: int) -> None:
-    """Keep the record batches of a log file that begin before an offset."""
-    content, place = segment.read_bytes(), 0
-    while place < len(content):
-        base, length = _BATCH_HEAD.unpack_from(content, place)
-        if base >= offset:
-            break
-        place += _BATCH_HEAD.size + length
-    assert place < len(content), f"{segment} has nothing from offset {offset} on"
-    with segment.open("r+b") as file:
-        file.truncate(place)
-
-
-# --- the database -------------------------------------------------------------------------------------------------
 
 
 def back_up(pair: WrittenPair) -> None:

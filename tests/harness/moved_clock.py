@@ -13,10 +13,10 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from unittest import mock
 
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 
@@ -24,41 +24,47 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-@contextmanager
-def environment(names: Mapping[str, str]) -> Iterator[None]:
-    """Set them while the block lasts; afterwards each is what it was before."""
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 _DEADLINE_S = 60.0
 
 
-def compile_library(folder: Path, name: str, source: str) -> Path:
-    """Compile C into a shared library, and return its path."""
-    compiler = shutil.which("cc")
-    if compiler is None or os.uname().sysname != "Linux":
-        raise CapabilityError("no C compiler for Linux: apt-get install gcc libc6-dev")
-    library, text = folder / f"{name}.so", folder / f"{name}.c"
-    text.write_text(source)
-    command = [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(library), str(text), "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
-    if done.returncode != 0:
-        raise ServerError(f"the compiler refused the library: {done.stderr}")
-    return library
+class _Preloaded:
+    """A library in front of the C library, of processes that begin within `preloaded`; it goes with the ``with`` block.
+
+    Args:
+        name: of the library.
+        source: in C.
+        variable: of the environment, which tells processes where the file is by which they are told what to do.
+    """
+
+    def __init__(self, name: str, source: str, variable: str) -> None:
+        compiler = shutil.which("cc")
+        if compiler is None or os.uname().sysname != "Linux":
+            raise CapabilityError("no C compiler for Linux: apt-get install gcc libc6-dev")
+        self._folder = Path(tempfile.mkdtemp(prefix=f"spark-2pc-{name}-"))
+        # Servers under another user read it.
+        self._folder.chmod(0o755)
+        self._file = self._folder / "told"
+        library, text = self._folder / f"{name}.so", self._folder / f"{name}.c"
+        text.write_text(source)
+        command = [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(library), str(text), "-ldl"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+        if done.returncode != 0:
+            raise ServerError(f"the compiler refused the library: {done.stderr}")
+        self._variables = {"LD_PRELOAD": str(library), variable: str(self._file)}
+
+    def preloaded(self) -> AbstractContextManager[object]:
+        """Processes that begin in the block have the library, and their children."""
+        return mock.patch.dict(os.environ, self._variables)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 #: How many seconds the clock is ahead, in a file that all processes have mapped: they see a move at once.
 _OFFSET: Final = struct.Struct("@q")
-_FILE: Final = "MOVED_CLOCK_FILE"
 _SOURCE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -107,15 +113,11 @@ time_t time(time_t *now) {
 """
 
 
-class MovedClock:
-    """The clock of processes that were started within `preloaded`; leaving the ``with`` block removes its files."""
+class MovedClock(_Preloaded):
+    """The clock of processes that were started within `preloaded`."""
 
     def __init__(self) -> None:
-        # Servers under another user read it.
-        self._folder = Path(tempfile.mkdtemp(prefix="spark-2pc-clock-"))
-        self._folder.chmod(0o755)
-        self._library = compile_library(self._folder, "moved_clock", _SOURCE)
-        self._file = self._folder / "ahead_s"
+        super().__init__("moved_clock", _SOURCE, "MOVED_CLOCK_FILE")
         self._file.write_bytes(_OFFSET.pack(0))
         with self._file.open("r+b") as file:
             self._ahead = mmap.mmap(file.fileno(), _OFFSET.size)
@@ -124,21 +126,9 @@ class MovedClock:
         """Set it so much ahead of the machine's clock, or behind it; from now on every process has that time."""
         self._ahead[:] = _OFFSET.pack(seconds)
 
-    @contextmanager
-    def preloaded(self) -> Iterator[None]:
-        """Processes that begin in the block have this clock, and their children."""
-        with environment({"LD_PRELOAD": str(self._library), _FILE: str(self._file)}):
-            yield
-
-    def close(self) -> None:
-        self._ahead.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._ahead.close()
+        super().__exit__()
 
 
 _SYNC_SOURCE = r"""
@@ -162,31 +152,14 @@ int fdatasync(int fd) {
 """
 
 
-class FailingSync:
-    """Makes fsync fail in processes started within `preloaded`; leaving the ``with`` block removes its files."""
+class FailingSync(_Preloaded):
+    """Makes fsync fail in processes started within `preloaded`."""
 
     def __init__(self) -> None:
-        # Servers under another user read it.
-        self._folder = Path(tempfile.mkdtemp(prefix="spark-2pc-sync-"))
-        self._folder.chmod(0o755)
-        self._switch = self._folder / "failing"
-        self._library = compile_library(self._folder, "failing_sync", _SYNC_SOURCE)
-
-    @contextmanager
-    def preloaded(self) -> Iterator[None]:
-        """Processes that begin in the block are those whose fsync can fail."""
-        names = {"LD_PRELOAD": str(self._library), "FAILING_SYNC_FILE": str(self._switch)}
-        with environment(names):
-            yield
+        super().__init__("failing_sync", _SYNC_SOURCE, "FAILING_SYNC_FILE")
 
     def fail(self) -> None:
-        self._switch.touch()
+        self._file.touch()
 
     def work(self) -> None:
-        self._switch.unlink(missing_ok=True)
-
-    def __enter__(self) -> FailingSync:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._file.unlink(missing_ok=True)

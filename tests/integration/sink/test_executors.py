@@ -9,17 +9,11 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from tests.harness.cluster_main import ROWS
+from tests.harness.one_batch_main import ROWS
 
 if TYPE_CHECKING:
     from tests.integration.sink.one_batch import OneBatch
 
-#: Spark's own traffic is encrypted with a key that its processes share.
-ENCRYPTED: dict[str, str] = {
-    "spark.authenticate": "true",
-    "spark.authenticate.secret": "shared",
-    "spark.network.crypto.enabled": "true",
-}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.spark]
 #: Executors start first.
 DEADLINE_S = 350
@@ -28,8 +22,9 @@ DEADLINE_S = 350
 def test_executors_send_to_the_driver(one_batch: OneBatch) -> None:
     """By a connection that is encrypted, as Spark's own are."""
     stdout, _ = one_batch.run(
-        "tests.harness.cluster_main",
-        json.dumps(ENCRYPTED),
+        "tests.harness.one_batch_main",
+        "encrypt",
+        "",
         environment={"SPARK_HOME": str(home_of_spark(one_batch.directory))},
         key="id",
         deadline_s=DEADLINE_S,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.lost_executor_main import ROWS
+from tests.harness.one_batch_main import ROWS
 from tests.integration.sink.test_executors import home_of_spark
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ PLACES = [("KILL", place) for place in ("reading", "streaming", "sent", "PRODUCE
 def test_a_batch_outlives_an_executor(one_batch: OneBatch, name: str, place: str) -> None:
     """A4, A5: Spark runs lost tasks again; of what those had sent nothing is committed."""
     _, stderr = one_batch.run(
-        "tests.harness.lost_executor_main",
+        "tests.harness.one_batch_main",
         name,
         place,
         environment={"SPARK_HOME": str(home_of_spark(one_batch.directory))},

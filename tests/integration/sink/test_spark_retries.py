@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.harness.retry_main import ROWS
+from tests.harness.one_batch_main import ROWS
 
 if TYPE_CHECKING:
     from tests.integration.sink.one_batch import OneBatch
@@ -33,20 +33,20 @@ def test_a_second_attempt_is_refused_and_the_batch_runs_again(one_batch: OneBatc
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("scenario", "options"),
-    [("held", {}), ("stage", UPSERT)],
+    ("place", "options"),
+    [("reading", {}), ("stage", UPSERT)],
     ids=["task", "stage"],
 )
-def test_a_task_that_is_held_back_may_run_again(one_batch: OneBatch, scenario: str, options: dict[str, Any]) -> None:
+def test_a_task_that_is_held_back_may_run_again(one_batch: OneBatch, place: str, options: dict[str, Any]) -> None:
     """A4: what it has sent is dropped, and the batch goes on, also where Spark runs a whole stage again."""
-    stderr = run_with_a_failure(one_batch, scenario, key="id", **options)
+    stderr = run_with_a_failure(one_batch, place, key="id", **options)
     assert "attempt 1 of" not in stderr
     one_batch.assert_all_there(ROWS)
     assert one_batch.records_not_committed(ROWS) == 0
 
 
-def run_with_a_failure(batch: OneBatch, scenario: str, **options: Any) -> str:
+def run_with_a_failure(batch: OneBatch, place: str, **options: Any) -> str:
     """Run the batch in a driver in which something fails once; what that wrote to its standard error."""
-    _, stderr = batch.run("tests.harness.retry_main", scenario, **options)
-    assert (batch.directory / "failed-once").exists(), stderr[-3000:]
+    _, stderr = batch.run("tests.harness.one_batch_main", "fail", place, **options)
+    assert (batch.directory / "struck").exists(), stderr[-3000:]
     return stderr

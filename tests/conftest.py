@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -120,14 +120,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # files, which xdist keeps together; those with slow tests last, for which the time may be limited, and of these the
     # long ones first, so that at the end no process waits for the other's.
     slow = config.stash.get(_SLOW_FILES, set())
-    with_servers = slow | _paths(items, {marker for markers in _MARKERS.values() for marker in markers})
+    servers = {marker for markers in _MARKERS.values() for marker in markers}
+    with_servers = slow | {item.path for item in items if any(mark.name in servers for mark in item.iter_markers())}
     limits_s = _limits_s(items)
     items.sort(key=lambda item: (item.path in with_servers, item.path in slow, -limits_s.get(item.path, 0)))
-
-
-def _paths(items: list[pytest.Item], markers: set[str]) -> set[Path]:
-    """The files with a test that has one of these markers."""
-    return {item.path for item in items if any(marker.name in markers for marker in item.iter_markers())}
 
 
 def _limits_s(items: list[pytest.Item]) -> dict[Path, float]:
@@ -214,29 +210,20 @@ def kafka_without_2pc(pytestconfig: pytest.Config, brokers: BrokerPool) -> Broke
     return or_skip(pytestconfig, lambda: brokers.get(transaction_version=2, two_phase_commit=False))
 
 
-# Version 1 differs from 0 in the coordinator's log alone, which tests/conformance compares at each version.
-@pytest.fixture(
-    scope="session",
-    params=[
-        pytest.param(0, id="tv0", marks=pytest.mark.slow),
-        pytest.param(1, id="tv1", marks=pytest.mark.thorough),
-        pytest.param(2, id="tv2"),
-    ],
-)
+def _versions(of_tv0: pytest.MarkDecorator) -> list[Any]:
+    """Each transaction.version. 1 differs from 0 in the coordinator's log alone, which tests/conformance compares."""
+    marks: dict[int, Any] = {0: of_tv0, 1: pytest.mark.thorough, 2: ()}
+    return [pytest.param(version, id=f"tv{version}", marks=mark) for version, mark in marks.items()]
+
+
+@pytest.fixture(scope="session", params=_versions(pytest.mark.slow))
 def kafka_each_version(request: pytest.FixtureRequest, brokers: BrokerPool) -> Broker:
     """A broker at each transaction.version, without 2PC: the test runs once with each. Shared."""
     version: int = request.param
     return or_skip(request.config, lambda: brokers.get(transaction_version=version, two_phase_commit=False))
 
 
-@pytest.fixture(
-    scope="session",
-    params=[
-        pytest.param(0, id="tv0", marks=pytest.mark.thorough),
-        pytest.param(1, id="tv1", marks=pytest.mark.thorough),
-        pytest.param(2, id="tv2"),
-    ],
-)
+@pytest.fixture(scope="session", params=_versions(pytest.mark.thorough))
 def kafka_any_version(request: pytest.FixtureRequest, brokers: BrokerPool) -> Broker:
     """As kafka_each_version, where older versions decide nothing: they are for ``--thorough``. Shared."""
     version: int = request.param
@@ -259,18 +246,17 @@ class StartKafka(Protocol):
 @pytest.fixture
 def start_kafka(pytestconfig: pytest.Config, provider: Provider) -> Iterator[StartKafka]:
     """Start brokers of the test's own, to be killed and paused; they end with the test."""
-    started: list[Broker] = []
+    with ExitStack() as started:
 
-    def start(
-        *, transaction_version: int = 2, two_phase_commit: bool = False, properties: Mapping[str, str] | None = None
-    ) -> Broker:
-        request = BrokerRequest(transaction_version, two_phase_commit, properties or {})
-        started.append(or_skip(pytestconfig, lambda: provider.start_broker(request)))
-        return started[-1]
+        def start(
+            *, transaction_version: int = 2, two_phase_commit: bool = False, properties: Mapping[str, str] | None = None
+        ) -> Broker:
+            request = BrokerRequest(transaction_version, two_phase_commit, properties or {})
+            broker = or_skip(pytestconfig, lambda: provider.start_broker(request))
+            started.callback(broker.close)
+            return broker
 
-    yield start
-    for broker in started:
-        broker.close()
+        yield start
 
 
 @pytest.fixture(scope="session")
@@ -284,15 +270,14 @@ def postgres(pytestconfig: pytest.Config, provider: Provider) -> Iterator[Databa
 @pytest.fixture
 def start_postgres(pytestconfig: pytest.Config, provider: Provider) -> Iterator[Callable[..., Database]]:
     """Start PostgreSQL servers of the test's own, with settings as keyword arguments; they end with the test."""
-    started: list[Database] = []
+    with ExitStack() as started:
 
-    def start(**settings: str) -> Database:
-        started.append(or_skip(pytestconfig, lambda: provider.start_postgres(settings)))
-        return started[-1]
+        def start(**settings: str) -> Database:
+            server = or_skip(pytestconfig, lambda: provider.start_postgres(settings))
+            started.callback(server.close)
+            return server
 
-    yield start
-    for server in started:
-        server.close()
+        yield start
 
 
 @pytest.fixture

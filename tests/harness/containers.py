@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,8 +31,9 @@ from spark_2pc_sink.testing import CapabilityError, ServerError, TcpProxy, free_
 from spark_2pc_sink.testing.kafka_broker import ONE_NODE, QUICK_START_JVM, TWO_PHASE_COMMIT
 from spark_2pc_sink.testing.local_broker import create_topic, has_leaders
 from spark_2pc_sink.testing.processes import Lifetime
+from spark_2pc_sink.testing.wait import poll_until
 from tests.harness.kafka_tools import set_transaction_version
-from tests.harness.providers import GivenBroker, GivenDatabase
+from tests.harness.providers import DatabasesByUrl, GivenBroker
 
 #: A start takes two to five seconds, of a cluster ten; this is for a machine that is busy with something else.
 START_DEADLINE_S = 240.0
@@ -98,15 +98,13 @@ class ContainerServer(Lifetime):
             self._created = True
 
     def wait_until_ready(self, *, deadline_s: float = START_DEADLINE_S) -> None:
-        end = time.monotonic() + deadline_s
-        while not self._serves():
+        def serves() -> bool:
             if self._status() == "exited":
                 raise ServerError(f"the container ended by itself. Its log ends:\n{self.log_tail()}")
-            if time.monotonic() > end:
-                raise ServerError(
-                    f"the container did not serve within {deadline_s} s. Its log ends:\n{self.log_tail()}"
-                )
-            time.sleep(0.1)
+            return self._serves()
+
+        if not poll_until(serves, deadline_s=deadline_s, interval_s=0.1):
+            raise ServerError(f"the container did not serve within {deadline_s} s. Its log ends:\n{self.log_tail()}")
 
     def kill(self) -> None:
         """End everything in it with SIGKILL. :meth:`start` starts it again on the same data."""
@@ -421,7 +419,7 @@ _USER = "postgres"
 _SETTINGS = {"fsync": "off", "jit": "off", "max_connections": "200"}
 
 
-class ContainerPostgres(ContainerServer):
+class ContainerPostgres(ContainerServer, DatabasesByUrl):
     """One PostgreSQL server.
 
     Args:
@@ -431,7 +429,7 @@ class ContainerPostgres(ContainerServer):
     def __init__(self, *, settings: Mapping[str, str] | None = None) -> None:
         self.port = free_port()
         self._password = secrets.token_hex(8)
-        self._clients = GivenDatabase(url=self._url("127.0.0.1", self.port, "postgres"))
+        self.url: str = self._url("127.0.0.1", self.port, "postgres")
         arguments = [f"-c{name}={value}" for name, value in {**_SETTINGS, **(settings or {})}.items()]
         super().__init__(
             require_image("SPARK_2PC_POSTGRES_IMAGE", "postgres:17"),
@@ -441,26 +439,9 @@ class ContainerPostgres(ContainerServer):
             alias="postgres",
         )
 
-    @property
-    def url(self) -> str:
-        """SQLAlchemy's URL of the database ``postgres``, for making others."""
-        return self._clients.url
-
-    def database_url(self, name: str, *, port: int | None = None) -> str:
-        """SQLAlchemy's URL of a database, through another port if one is given (a proxy's)."""
-        return self._clients.database_url(name, port=port)
-
     def direct_url(self, name: str) -> str:
         """The URL of a database by the container's own address, for this machine only."""
         return self._url(self.address, _PORT, name)
-
-    def create_database(self, name: str) -> str:
-        """Create a database and return its URL."""
-        return self._clients.create_database(name)
-
-    def drop_database(self, name: str) -> None:
-        """Drop a database, whoever is still connected to it."""
-        self._clients.drop_database(name)
 
     def proxy(self) -> TcpProxy:
         """A proxy in front of this server, not yet started; reach a database through it by ``database_url(port=…)``."""

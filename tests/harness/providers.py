@@ -34,48 +34,32 @@ class BrokerRequest:
 
 
 class Server(Protocol):
-    """Faults that every kind of server can be asked for."""
+    """Faults that every kind of server can be asked for.
 
-    def start(self) -> None:
-        """Start it after kill() or stop(), on the same data and address."""
+    `kill` ends it as a crash would, `stop` in an orderly way, and after either `start` has the same data and address.
+    `pause` stops it where it is: connections stay open and nothing answers. `close` ends it for good.
+    """
 
-    def kill(self) -> None:
-        """End it as a crash would."""
-
-    def stop(self) -> None:
-        """End it in an orderly way."""
-
-    def restart(self) -> None:
-        """Stop and start it."""
-
-    def pause(self) -> None:
-        """Stop it where it is: connections stay open and nothing answers."""
-
-    def resume(self) -> None:
-        """Let it go on."""
-
+    def start(self) -> None: ...
+    def kill(self) -> None: ...
+    def stop(self) -> None: ...
+    def restart(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def close(self) -> None: ...
     def proxy(self) -> TcpProxy:
         """A proxy in front of it, not yet started."""
 
-    def close(self) -> None:
-        """End it for good."""
-
 
 class Broker(Server, Protocol):
-    """A Kafka cluster of one node."""
+    """A Kafka cluster of one node; the properties are as `KafkaBroker` has them."""
 
     @property
-    def bootstrap(self) -> str:
-        """Its ``bootstrap.servers``."""
-
+    def bootstrap(self) -> str: ...
     @property
-    def transaction_version(self) -> int:
-        """Level of the feature transaction.version."""
-
+    def transaction_version(self) -> int: ...
     @property
-    def two_phase_commit(self) -> bool:
-        """Whether it grants enable2Pc."""
-
+    def two_phase_commit(self) -> bool: ...
     def create_topic(
         self, name: str, *, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
     ) -> str:
@@ -115,12 +99,13 @@ _FORMATTED_BY = frozenset({"log.dirs", "metadata.log.dir", "unstable.feature.ver
 
 
 class LocalProvider:
+    """A server of its own for each call, as the other providers have it too."""
+
     def __init__(self) -> None:
         #: By transaction.version: a node that never runs, whose storage the others copy.
         self._formatted: dict[int, KafkaBroker] = {}
 
     def start_broker(self, request: BrokerRequest) -> Broker:
-        """A broker of its own for each call."""
         broker = KafkaBroker(
             transaction_version=request.transaction_version,
             two_phase_commit=request.two_phase_commit,
@@ -139,7 +124,6 @@ class LocalProvider:
         return self._formatted[transaction_version]
 
     def start_postgres(self, settings: Mapping[str, str]) -> Database:
-        """A server of its own for each call."""
         return PostgresServer(settings=settings).__enter__()
 
 
@@ -147,7 +131,6 @@ class ReferenceProvider(LocalProvider):
     """The reference coordinator in place of Kafka; with 2PC it also keeps prepared transactions, as no Kafka does."""
 
     def start_broker(self, request: BrokerRequest) -> Broker:
-        """A broker of its own for each call."""
         return ReferenceCoordinator(
             transaction_version=request.transaction_version,
             two_phase_commit=request.two_phase_commit,
@@ -160,7 +143,6 @@ class ContainersProvider:
     # testcontainers takes half a second to import, which other providers' tests need not wait for.
 
     def start_broker(self, request: BrokerRequest) -> Broker:
-        """A broker of its own for each call."""
         from tests.harness.containers import ContainerBroker  # noqa: PLC0415
 
         return ContainerBroker(
@@ -170,7 +152,6 @@ class ContainersProvider:
         ).__enter__()
 
     def start_postgres(self, settings: Mapping[str, str]) -> Database:
-        """A server of its own for each call."""
         from tests.harness.containers import ContainerPostgres  # noqa: PLC0415
 
         return ContainerPostgres(settings=settings).__enter__()
@@ -204,9 +185,8 @@ class GivenBroker(_Unmanaged):
         return name
 
 
-@dataclass(frozen=True)
-class GivenDatabase(_Unmanaged):
-    """A PostgreSQL server that somebody else runs; its user must be allowed to create databases."""
+class DatabasesByUrl:
+    """A PostgreSQL server that is reached by its URL alone, by a user who may create databases."""
 
     url: str
 
@@ -231,6 +211,13 @@ class GivenDatabase(_Unmanaged):
                 connection.execute(text(statement))
         finally:
             engine.dispose()
+
+
+@dataclass(frozen=True)
+class GivenDatabase(_Unmanaged, DatabasesByUrl):
+    """A PostgreSQL server that somebody else runs."""
+
+    url: str
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
 """The job: a driver that Spark runs batch by batch, what a batch consists of, and a person's `spark-2pc recover`.
 
-Each driver is a thread, and only the one whose turn it is runs: the product's code is synchronous and must be stopped
-in the middle of any call. Passing the turn costs about 20 µs; it is passed only where a schedule says so.
+Each driver is a greenlet: the product's code is synchronous, and must be stopped in the middle of any call.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+
+from greenlet import getcurrent, greenlet
 
 from spark_2pc_sink.errors import (
     BatchRetryError,
@@ -49,81 +49,31 @@ class DriverCrashedError(BaseException):
     """Unwinds a driver that dies. Not an `Exception`: the product's handlers must not see it."""
 
 
-class _Worker:
-    """A thread that runs one job after another; threads are costly to start."""
-
-    def __init__(self) -> None:
-        self.turn = threading.Lock()
-        self.turn.acquire()
-        self.job: Callable[[], None] | None = None
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            self.turn.acquire()
-            job, self.job = self.job, None
-            if job is None:
-                raise AssertionError("woken without a job")
-            job()
-
-
-_idle: Final[list[_Worker]] = []
-
-
 class Actor:
     """Something that runs, is stopped, and goes on.
 
     Args:
-        body: what it runs; must catch its own errors.
+        body: what it runs; what that raises, who resumes it is told.
     """
 
     def __init__(self, body: Callable[[], None]) -> None:
-        self.finished = False
-        self._body = body
-        self._worker: _Worker | None = None
-        self._back = threading.Lock()
-        self._back.acquire()
-        self._killed = False
-        self._error: BaseException | None = None
+        self._greenlet = greenlet(body)
 
     def resume(self) -> None:
         """Let it run until it stops or ends; called by the scheduler."""
-        worker = self._worker
-        if worker is None:
-            worker = self._worker = _idle.pop() if _idle else _Worker()
-            worker.job = self._run
-        worker.turn.release()
-        self._back.acquire()
-        if self.finished:
-            _idle.append(worker)
-        if self._error is not None:
-            raise self._error
+        self._greenlet.parent = getcurrent()
+        self._greenlet.switch()
 
     def stop(self) -> None:
         """Give the turn back; called by the actor itself."""
-        worker = self._worker
-        if worker is None:
-            raise AssertionError("only what runs can stop")
-        self._back.release()
-        worker.turn.acquire()
-        if self._killed:
-            raise DriverCrashedError
+        scheduler = self._greenlet.parent
+        assert scheduler is not None
+        scheduler.switch()
 
     def kill(self) -> None:
-        """Unwind it; called by the scheduler."""
-        if self._worker is not None and not self.finished:
-            self._killed = True
-            self.resume()
-
-    def _run(self) -> None:
-        try:
-            self._body()
-        except DriverCrashedError:
-            self._error = None
-        except BaseException as error:  # noqa: BLE001 - handed to the scheduler, which raises it
-            self._error = error
-        self.finished = True
-        self._back.release()
+        """Unwind it where it has stopped; called by the scheduler."""
+        if self._greenlet:
+            self._greenlet.throw(DriverCrashedError)
 
 
 QUERY_ID: Final = "query"

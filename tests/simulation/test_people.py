@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,13 +20,9 @@ from tests.simulation.world import KAFKA, TABLE, Ledger, World
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
     """Every recovery warns of what it mended."""
-    logger = logging.getLogger("spark_2pc_sink")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+    caplog.set_level(logging.CRITICAL, "spark_2pc_sink")
 
 
 class Named(Choices):
@@ -216,13 +211,7 @@ def test_every_act_is_offered_somewhere_and_every_halt_has_its_answers() -> None
     assert {"backup-0", "backup-5", people.ADOPT, people.ACCEPT_LOSS_JOB, people.REPAIR, people.DROP} <= seen
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "topic ids are not compared",
-        "any range of lost batches is accepted",
-    ],
-)
+@pytest.mark.parametrize("name", ["topic ids are not compared", "any range of lost batches is accepted"])
 def test_what_keeps_people_from_it_is_missed_when_it_is_taken_out(name: str) -> None:
     """`make simulate` hunts all of them."""
     (mutant,) = (each for each in MUTANTS if each.name == name)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -35,29 +34,15 @@ from tests.simulation.explore import (
     shrink,
     trace,
 )
-from tests.simulation.schedule import (
-    PROFILES,
-    PROMISED,
-    TABLE_ALONE,
-    TOPIC_ALONE,
-    Choices,
-    RandomChoices,
-    Schedule,
-)
+from tests.simulation.schedule import PROFILES, PROMISED, TABLE_ALONE, TOPIC_ALONE, Choices, RandomChoices, Schedule
 from tests.simulation.world import World
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 
-EACH_PROFILE = pytest.mark.parametrize("profile", PROMISED)
-
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
     """Every recovery warns of what it mended."""
-    logger = logging.getLogger("spark_2pc_sink")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+    caplog.set_level(logging.CRITICAL, "spark_2pc_sink")
 
 
 def mutant(name: str) -> Mutant:
@@ -68,7 +53,7 @@ def mutant(name: str) -> Mutant:
 # --- schedules ---------------------------------------------------------------------------------------------------
 
 
-@EACH_PROFILE
+@pytest.mark.parametrize("profile", PROMISED)
 def test_without_faults_both_sides_get_everything(profile: str) -> None:
     world = World(profile, Choices(Schedule(profile)))
     world.run()

@@ -1,7 +1,7 @@
 """Drivers as processes of their own, from the side of the test that kills, stops and continues them.
 
 A driver tells what happens in its journal (`tests.harness.driver_config`), which outlives it; whether it runs is seen
-in ``/proc``. Nothing here waits without a deadline, and nothing is left running: see `DriverProcess.close`.
+by its process. Nothing here waits without a deadline, and nothing is left running: see `DriverProcess.close`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from spark_2pc_sink.testing import DeadlineError, wait_until
 from spark_2pc_sink.testing.processes import pause_all, wait_for_group
 from spark_2pc_sink.testing.spark import spark_environment
@@ -28,10 +30,8 @@ DRIVER_DEADLINE_S = 90.0
 #: The same for one with Spark, whose start alone takes six seconds on an idle machine.
 SPARK_DEADLINE_S = 180.0
 _GONE_DEADLINE_S = 30.0
-#: Places in the list that `_stat` returns.
-_STATE, _SESSION, _START_TIME = 0, 3, 19
-_STOPPED = ("T", "t")
-_GONE = ("Z", "X", "")
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+_GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD, "")
 _LOG_TAIL_CHARACTERS = 4_000
 #: How faulthandler begins; for this it is waited, and then for the rest, which comes in one go.
 _THREADS = "(most recent call first)"
@@ -64,7 +64,7 @@ class DriverProcess:
 
     def __init__(self, pid: int, config: DriverConfig, log: Path) -> None:
         self.pid = pid
-        self._start = _start_time(pid)
+        self._process = psutil.Process(pid)
         self._journal = Path(config.journal)
         self._log = log
         self._faults = config.faults
@@ -206,20 +206,21 @@ class DriverProcess:
             return log.read().decode(errors="replace")
 
     def _state(self) -> str:
-        """The state letter of proc(5), '' when it is gone."""
-        stat = _stat(self.pid)
-        return stat[_STATE] if stat and stat[_START_TIME] == self._start else ""
+        """As psutil names it, '' when it is gone."""
+        try:
+            return self._process.status() if self._process.is_running() else ""
+        except psutil.NoSuchProcess:
+            return ""
 
     def session(self) -> list[int]:
         """Processes of its session that run: also those that Spark's workers have made groups of their own."""
-        if _start_time(self.pid) not in (self._start, ""):
+        if psutil.pid_exists(self.pid) and not self._process.is_running():
             return []  # the number is somebody else's now
         found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                stat = _stat(int(entry.name))
-                if stat and stat[_SESSION] == str(self.pid) and stat[_STATE] not in _GONE:
-                    found.append(int(entry.name))
+        for process in psutil.process_iter():
+            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+                if os.getsid(process.pid) == self.pid and process.status() not in _GONE:
+                    found.append(process.pid)
         return found
 
 
@@ -275,16 +276,3 @@ class Nursery:
             environment.pop("PYTHONDONTWRITEBYTECODE", None)
             environment["PYTHONPYCACHEPREFIX"] = str(self.folder / "bytecode")
         return environment
-
-
-def _start_time(pid: int) -> str:
-    """When a process started, which with its number names it for ever; '' when it is gone."""
-    return stat[_START_TIME] if (stat := _stat(pid)) else ""
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of ``/proc/<pid>/stat`` from the third on (proc(5)); empty when the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []

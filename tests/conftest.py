@@ -59,7 +59,6 @@ _MARKERS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the switches that say where servers come from."""
     group = parser.getgroup("spark_2pc_sink")
     group.addoption("--provider", choices=sorted(PROVIDERS), help="who provides servers (default: local processes)")
     group.addoption("--kafka", metavar="HOST:PORT", help="a broker that runs already (implies --provider given)")

@@ -123,7 +123,6 @@ def jvm_kill(world: World, planned: Planned) -> int:
 
 
 def jvm_pause(world: World, planned: Planned) -> int:
-    """SIGSTOP and SIGCONT of the driver's JVM."""
     time.sleep(planned.delay_s)
     return _pause(world.spark_job.jvm(), planned)
 
@@ -200,7 +199,6 @@ def postmaster_kill(world: World, planned: Planned) -> int:
 
 
 def pause(server_of: Callable[[World], LocalBroker | PostgresServer], world: World, planned: Planned) -> int:
-    """SIGSTOP and SIGCONT of all processes of the server."""
     server = server_of(world)
     with _held(world, planned):
         server.pause()
@@ -318,7 +316,6 @@ def _held(world: World, planned: Planned) -> Iterator[None]:
 
 
 def _victim(world: World, planned: Planned) -> ChaosJob:
-    """One of the jobs that run."""
     return world.jobs[int(planned.delay_s * 1_000) % len(world.jobs)]
 
 

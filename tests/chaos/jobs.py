@@ -56,7 +56,6 @@ def _is(process: psutil.Process, command: str, parent: str) -> bool:
 
 
 def kill(process: psutil.Process) -> None:
-    """SIGKILL one process and wait until it is gone."""
     send(process, signal.SIGKILL)
     wait_until(lambda: _ended(process), deadline_s=GONE_DEADLINE_S, what=f"the exit of the killed process {process}")
 
@@ -163,7 +162,6 @@ class ChaosJob(ABC):
 
     @property
     def finished(self) -> bool:
-        """True when the driver has come to the end of the input."""
         end = self.driver.end()
         return not self.driver.running and end is not None and end.event == "finished"
 
@@ -194,7 +192,6 @@ class ChaosJob(ABC):
 
     @property
     def batches(self) -> int:
-        """How many batches its drivers have finished."""
         return sum(len(driver.events("batch")) for driver in self.drivers)
 
     @property
@@ -204,7 +201,6 @@ class ChaosJob(ABC):
         return len(batches) >= BATCHES_BACK
 
     def kill(self, driver: DriverProcess) -> None:
-        """SIGKILL a driver and its process group."""
         self.strike(driver)
         os.killpg(driver.pid, signal.SIGKILL)
         wait_until(
@@ -298,7 +294,6 @@ class RowsJob(ChaosJob):
             self._job.batches += 1
 
     def finish(self) -> None:
-        """Say that there are no more batches."""
         (self._job.folder / "input" / END).touch()
 
     def compare(self) -> dict[str, MultisetDifference]:
@@ -358,7 +353,6 @@ class SparkJob(ChaosJob):
         self._fed_since += 1
 
     def finish(self) -> None:
-        """Kill the driver; the next one writes what is there, and ends."""
         self.finishing = True
         if self.driver.running:
             self.kill(self.driver)

@@ -228,7 +228,6 @@ class OutputsJob(SparkJob):
         }
 
     def _letters(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Those of the topic, and those of the table."""
         told = [json.loads(record.value or b"null") for record in self._read(LETTERS)]
         return told, [letter for (letter,) in self._sql(_LETTERS)]
 

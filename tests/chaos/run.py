@@ -32,7 +32,6 @@ class Verdict:
     verdicts: list[str] = field(default_factory=list)
 
     def compared(self, job: str, comparison: Mapping[str, MultisetDifference]) -> None:
-        """Add a job's comparison of each output with its input."""
         for output, difference in comparison.items():
             self.lost += difference.missing.total()
             self.twice += difference.duplicated.total()
@@ -95,7 +94,6 @@ class Tally:
 
     @property
     def tried(self) -> int:
-        """How many faults were made, or missed."""
         return self.faults.total() + len(self.missed)
 
     @property
@@ -112,7 +110,6 @@ class Run:
         self._say = say
 
     def strike_all(self, plan: Iterator[Planned], enough: Callable[[], bool]) -> None:
-        """Carry out the plan until there is enough."""
         self._world.wait_for(tuple(job.name for job in self._world.jobs))
         self._say("all jobs are running")
         for planned in plan:
@@ -121,7 +118,6 @@ class Run:
             self._strike(planned)
 
     def end(self) -> None:
-        """Let the jobs come to their end, and compare."""
         world, verdict = self._world, self._tally.verdict
         self._say("faults are over; waiting for the jobs to finish their input")
         world.finish()

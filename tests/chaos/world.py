@@ -129,7 +129,6 @@ class World:
                 raise BrokenError(f"{error}\n{self.account()}") from error
 
     def finish(self) -> None:
-        """Let the jobs come to the end of their input."""
         self._end_feeding()
         for job in self.jobs:
             job.finish()

@@ -36,7 +36,6 @@ class ChangingRole:
         self._execute(ended, name=self.name)
 
     def drop(self) -> None:
-        """The role, and what it made."""
         self.cut()
         self._execute(f"DROP OWNED BY {self.name}")
         self._execute(f"DROP ROLE {self.name}")

@@ -29,7 +29,6 @@ class FatalSink(DualWriteSink):
     client = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a batch, or see to a death in it."""
         if batch_id == 0 and self.client:
             act_at(self.fatal, 2, lambda: os.kill(self.client, signal.SIGKILL))
         elif batch_id == 0:

@@ -40,7 +40,6 @@ class ConnectServer:
 
     @property
     def running(self) -> bool:
-        """True until the process has ended."""
         return self._process is not None and self._process.running
 
     @property
@@ -58,7 +57,6 @@ class ConnectServer:
         self.kill()
 
     def start(self) -> None:
-        """Start it, and wait until it takes connections."""
         settings = spark_settings(self._folder) | {
             "spark.master": self._master,
             "spark.connect.grpc.binding.port": str(self._port),

@@ -85,7 +85,6 @@ class ContainerServer(Lifetime):
         """Whether clients are let in."""
 
     def start(self) -> None:
-        """Start it on the data that it has, and wait until it serves."""
         self.launch()
         self.wait_until_ready()
 
@@ -118,7 +117,6 @@ class ContainerServer(Lifetime):
         self._wrapped.stop(timeout=STOP_DEADLINE_S)
 
     def restart(self) -> None:
-        """Stop it, if it runs, and start it again."""
         self.stop()
         self.start()
 
@@ -159,13 +157,11 @@ class ContainerServer(Lifetime):
         return address
 
     def close(self) -> None:
-        """End it and remove it with its data and its network."""
         self._container.stop()
         if self._owns_network:
             self._network.remove()
 
     def log_tail(self) -> str:
-        """The end of what it has said."""
         text: bytes = self._wrapped.logs(tail=_LOG_TAIL_LINES)
         return text.decode(errors="replace")
 
@@ -285,7 +281,6 @@ class ContainerBroker(ContainerServer):
 
     @property
     def bootstrap(self) -> str:
-        """Its address, as ``bootstrap.servers`` takes it."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:

@@ -59,17 +59,14 @@ class _Table:
         """Copy by the code that copies into every table."""
         return copy_rows(cast("Any", self), self.statement, pieces)
 
-    def delete(self) -> None:
-        """Nothing."""
+    def delete(self) -> None: ...
 
-    def write(self) -> None:
-        """Nothing."""
+    def write(self) -> None: ...
 
     def finish(self, _rows: int) -> WrittenRows:
         return NOTHING_WRITTEN
 
-    def forget(self) -> None:
-        """Nothing."""
+    def forget(self) -> None: ...
 
 
 def module_name(path: str) -> str:
@@ -86,7 +83,6 @@ def crossed_modules() -> set[str]:
 
 
 def modules_called(function: Callable[[], object]) -> set[str]:
-    """The modules of ours of which any function is called."""
     return set(filter(_is_ours, calls_during(function)))
 
 

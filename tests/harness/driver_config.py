@@ -110,7 +110,6 @@ def batch_file(folder: Path | str, batch: int) -> Path:
 
 
 def read_batch(folder: Path | str, batch: int) -> list[Row]:
-    """The rows of a batch, by its file in the folder of the input."""
     lines = batch_file(folder, batch).read_text().splitlines()
     return [(row["id"], row["payload"]) for row in map(json.loads, lines)]
 
@@ -127,7 +126,6 @@ class Journal:
         os.write(self._file, f"{line}\n".encode())
 
     def write_error(self, error: Exception) -> None:
-        """Append the error with which a driver ends."""
         cause = error.cause.value if isinstance(error, HaltError) else ""
         self.write("error", type=type(error).__name__, cause=cause, text=str(error))
 
@@ -200,7 +198,6 @@ def _take_order(orders: Path, place: str) -> bool:
 
 
 def _before(owner: type[Any], name: str, call: Callable[[], None]) -> None:
-    """Call ``call`` before each call of a method."""
     method = getattr(owner, name)
 
     @functools.wraps(method)
@@ -212,7 +209,6 @@ def _before(owner: type[Any], name: str, call: Callable[[], None]) -> None:
 
 
 def _timed_recovery(journal: Journal) -> None:
-    """Note how long each recovery took, and what it did."""
     run = Recovery.run
 
     @functools.wraps(run)

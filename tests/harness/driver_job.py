@@ -195,7 +195,6 @@ class Job:
         return driver
 
     def run(self, *, deadline_s: float | None = None, **sink: Any) -> DriverProcess:
-        """Run a driver to the end of the input."""
         driver = self.start(**sink)
         self.finished(driver, deadline_s=deadline_s)
         return driver
@@ -208,7 +207,6 @@ class Job:
         return outcome
 
     def finished(self, driver: DriverProcess, *, deadline_s: float | None = None) -> None:
-        """Wait until a driver has come to the end of the input."""
         outcome = driver.outcome(deadline_s=deadline_s)
         assert outcome == Outcome("finished"), f"{outcome}\n{driver.log_tail()}"
 
@@ -286,7 +284,6 @@ class Job:
         return {batch: read_batch(self.folder / "input", batch) for batch in range(self.batches)}
 
     def rows(self, *, but: Container[int] = ()) -> list[Row]:
-        """All rows of the input as it is now, without those of some batches."""
         return [row for batch, rows in self.input().items() if batch not in but for row in rows]
 
     @property
@@ -300,11 +297,9 @@ class Job:
         return recover(**self.sides, take_over=True, **options)
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Run one statement in a session of its own, with psycopg2 alone."""
         return run_sql(self.database, statement, *values)
 
     def state(self, *columns: str) -> tuple[Any, ...]:
-        """Columns of the sink's state row."""
         selected = ", ".join(columns)
         found = self.sql(
             f"SELECT {selected} FROM kafka_transaction_state WHERE transactional_id = %s", self.transactional_id

@@ -42,7 +42,6 @@ FOLLOW_DEADLINE_S = 600.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run one driver, or become a nursery of drivers."""
     if arguments:
         return run_driver(Path(arguments[0]))
     serve()

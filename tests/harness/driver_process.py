@@ -79,7 +79,6 @@ class DriverProcess:
         return [event for event in self._events if name in (None, event["event"])]
 
     def _read_journal(self) -> None:
-        """Read the lines that were appended since the last time."""
         if self._journal.exists():
             with self._journal.open("rb") as journal:
                 journal.seek(self._journal_bytes)
@@ -114,7 +113,6 @@ class DriverProcess:
 
     @property
     def stopped(self) -> bool:
-        """True while it is stopped by a signal."""
         return self._state() in _STOPPED
 
     def wait_for_fault(self) -> None:
@@ -153,7 +151,6 @@ class DriverProcess:
         assert self.stopped, f"the driver had ended:\n{self.log_tail()}"
 
     def outcome(self, *, deadline_s: float | None = None) -> Outcome:
-        """Wait for its end and say how it ended."""
         wait_until(
             lambda: not self.running,
             deadline_s=self._deadline_s if deadline_s is None else deadline_s,
@@ -193,7 +190,6 @@ class DriverProcess:
             wait_until(lambda: not self.running, deadline_s=_GONE_DEADLINE_S, what="the killed driver to be gone")
 
     def end(self) -> Outcome | None:
-        """How it ended; None when its journal does not tell."""
         ends = [event for event in self.events() if event["event"] in ("finished", "error", "crash")]
         if not ends:
             return None
@@ -251,7 +247,6 @@ class Nursery:
             self._process.communicate(timeout=_GONE_DEADLINE_S)
 
     def start(self, config: DriverConfig, folder: Path) -> DriverProcess:
-        """Fork a driver; its files are made in ``folder``."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -85,7 +85,6 @@ class RowsWork:
         return Results(counts, self.copy_into)
 
     def copy_into(self, connection: Connection) -> WrittenRows:
-        """COPY the rows into the table."""
         rows = len(self._early()) + self._copy(connection, self._pieces())
         return WrittenRows(given=rows, written=rows)
 
@@ -99,12 +98,10 @@ class RowsWork:
         return Replay(len(self._rows), format_digest(digest) if self._rows else "")
 
     def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
-        """Every row is meant to be taken."""
         del ticket, error, open_decision
         return False
 
-    def recall(self) -> None:
-        """No row was ever left out."""
+    def recall(self) -> None: ...
 
     def value(self, row: Row) -> str:
         """The value of a row's record: the payload; another kind of work may have another."""
@@ -162,7 +159,6 @@ BAD = "bad"
 
 
 def is_bad(row: Row) -> bool:
-    """Whether the table refuses a row."""
     return row[1].startswith(BAD)
 
 
@@ -187,7 +183,6 @@ class LettersWork(RowsWork):
         self._bad = BadRows()
 
     def partitions(self) -> list[TopicPartition]:
-        """Every partition of the topic, and those of the letters."""
         return [*super().partitions(), *self._topic.partitions(self._bad, self._batch_id)]
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> Results:
@@ -207,7 +202,6 @@ class LettersWork(RowsWork):
         return replace(results, counts=counts)
 
     def copy_into(self, connection: Connection) -> WrittenRows:
-        """COPY the rows, of which the table refuses the bad ones, and write the letters."""
         written = super().copy_into(connection)
         if any(map(is_bad, self._rows)):
             raise ConstraintError(table="target", constraint="good", column="", sqlstate="23514", detail="it is bad")
@@ -216,7 +210,6 @@ class LettersWork(RowsWork):
         return written
 
     def search(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
-        """The bad rows are known by their payload."""
         del ticket
         assert isinstance(error, ConstraintError)
         open_decision()
@@ -224,11 +217,9 @@ class LettersWork(RowsWork):
         return bool(self._bad)
 
     def recall(self) -> None:
-        """What the table says, and nothing else."""
         self._leave_out(self._letters.read(self._batch_id))
 
     def reread(self, ticket: TransactionTicket) -> Replay:
-        """The digest of records and letters."""
         found, letters = super().reread(ticket), self._topic.encoded(self._bad, self._batch_id)
         count = found.record_count + letters.count
         return Replay(count, _with(found.digest, letters.digest, count=count))

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 def die_at(step: Step, batch: int, *, also: Callable[[], None] = lambda: None) -> None:
-    """Die at a step of one of the next batches that this process writes."""
-
     def die() -> None:
         also()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -55,7 +55,6 @@ class HelperServer(LocalServer):
         """Whether it lets clients in."""
 
     def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
-        """Start it, and wait until it lets clients in."""
         command = self._command()
         log = self._directory / "server.log"
         process = self._process = ServerProcess(command, log=log, folder=self._directory, user=self._user)
@@ -277,7 +276,6 @@ class KerberosRealm(HelperServer):
         return path
 
     def run(self, program: str, *arguments: str) -> None:
-        """Run a program of Kerberos in this realm."""
         done = subprocess.run(
             [str(self._programs[program]), *arguments],
             env={**os.environ, **self.environment},

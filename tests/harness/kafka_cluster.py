@@ -78,7 +78,6 @@ class KafkaCluster(Lifetime):
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all nodes, as ``bootstrap.servers`` takes them."""
         return ",".join(node.bootstrap for node in self.nodes.values())
 
     def start(self, *, deadline_s: float = CLUSTER_DEADLINE_S) -> None:
@@ -102,7 +101,6 @@ class KafkaCluster(Lifetime):
         raise ServerError(f"the cluster was not whole within {deadline_s} s: {self._lagging()}{logs}")
 
     def leader(self, topic: str, partition: int = 0) -> KafkaBroker:
-        """The node that leads a partition."""
         found = self._metadata(self.bootstrap, topic).topics[topic]
         leads = found.partitions[partition].leader if found.error is None and partition in found.partitions else -1
         if leads not in self.nodes:
@@ -123,7 +121,6 @@ class KafkaCluster(Lifetime):
         return name
 
     def close(self) -> None:
-        """Stop all nodes and remove their data."""
         for node in self._started():
             # Nothing is kept, so nothing is handed over: an orderly end waits for the others, which end too.
             node.kill()

@@ -43,12 +43,10 @@ def find_jars(variable: str, default: str, *, jar: str, target: str) -> Path:
 
 
 def tool_command(script: str) -> list[str]:
-    """What a script of Kafka's distribution runs."""
     return [str(find_java_home() / "bin" / "java"), "-Xmx128m", "-cp", f"{find_tools()}/*", _CLASSES[script]]
 
 
 def make_scripts(folder: Path) -> None:
-    """Make the scripts, for commands that name them."""
     for name in _CLASSES:
         script = folder / name
         script.write_text(f'#!/bin/sh\nexec {shlex.join(tool_command(name))} "$@"\n')

@@ -26,7 +26,6 @@ _DEADLINE_S: Final = 180.0
 
 
 def main(master: str, python: str, options: str, directory: str) -> None:
-    """Run it; the second batch ends with the error that it prints."""
     root = Path(directory)
     os.environ.update(spark_environment(root / "local"))
     os.environ["PYSPARK_PYTHON"] = python

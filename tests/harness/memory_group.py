@@ -75,7 +75,6 @@ class MemoryGroup:
         raise ServerError(f"the kernel takes no limit of {limit} bytes for {self._folder}")
 
     def close(self) -> None:
-        """Wait until nobody is in it, and remove it."""
         wait_until(self._removed, deadline_s=_EMPTY_DEADLINE_S, what=f"the end of the processes in {self._folder}")
 
     def __enter__(self) -> Self:
@@ -89,7 +88,6 @@ class MemoryGroup:
         return self._folder / ("memory.limit_in_bytes" if self._version == 1 else "memory.max")
 
     def _numbers(self, name: str) -> dict[str, int]:
-        """A file of lines with a name and a number each."""
         lines = (self._folder / name).read_text().splitlines()
         return {key: int(number) for key, number in map(str.split, lines)}
 
@@ -152,7 +150,6 @@ class SmallDisk:
             raise ServerError(f"{self.path} cannot be made {size_bytes} bytes large: {done.stderr.strip()}")
 
     def close(self) -> None:
-        """Unmount it, whoever still has files open there, and forget what was on it."""
         if self.path.is_mount():
             _run(["umount", "--lazy", str(self.path)]).check_returncode()
         shutil.rmtree(self.path, ignore_errors=True)

@@ -64,7 +64,6 @@ _SETTINGS: Final = {
 
 
 def main(act: str, place: str, options: str, directory: str) -> None:
-    """Run one batch of ``ROWS`` rows."""
     root = Path(directory)
     settings = _SETTINGS.get(act, _EXECUTORS) | {"spark.sql.execution.arrow.maxRecordsPerBatch": "500"}
     spark = start_spark(root / "local", python_path=ROOT, quick=True, settings=settings)

@@ -154,7 +154,6 @@ class Way:
         return "".join(f"{_filled(answer, values)}\n" for _, answer in self.answers)
 
     def sink_options(self, values: Mapping[str, str]) -> dict[str, Any]:
-        """The options of one start of the sink, with the values of an incident."""
         return {
             name: int(values["N"]) if given == "N" else _filled(given, values) if isinstance(given, str) else given
             for name, given in (self.options or {}).items()
@@ -162,7 +161,6 @@ class Way:
 
 
 def ways() -> list[Way]:
-    """Every way of RUNBOOK.md, in its order."""
     found: dict[tuple[str, str], Way] = {}
     for kind, incident, name, text in _INCIDENT_BLOCK.findall(PAGE.read_text()):
         way = found.setdefault((incident, name), Way(incident, name))

@@ -62,8 +62,7 @@ class Broker(Server, Protocol):
     def two_phase_commit(self) -> bool: ...
     def create_topic(
         self, name: str, *, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
-    ) -> str:
-        """Create a topic and return its name."""
+    ) -> str: ...
 
 
 class Database(Server, Protocol):
@@ -71,8 +70,7 @@ class Database(Server, Protocol):
     def url(self) -> str:
         """SQLAlchemy's URL of a database from which others can be created."""
 
-    def create_database(self, name: str) -> str:
-        """Create a database and return its URL."""
+    def create_database(self, name: str) -> str: ...
 
     def drop_database(self, name: str) -> None:
         """Drop a database, whoever is connected to it."""
@@ -84,8 +82,7 @@ class Database(Server, Protocol):
 class Provider(Protocol):
     """Starts servers, or refuses with CapabilityError."""
 
-    def start_broker(self, request: BrokerRequest) -> Broker:
-        """A broker that runs."""
+    def start_broker(self, request: BrokerRequest) -> Broker: ...
 
     def start_postgres(self, settings: Mapping[str, str]) -> Database:
         """A PostgreSQL server that runs, with these settings beside the provider's own."""
@@ -180,7 +177,6 @@ class GivenBroker(_Unmanaged):
     def create_topic(
         self, name: str, *, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
     ) -> str:
-        """Create a topic and return its name; it stays behind."""
         create_topic(self.bootstrap, name, partitions=partitions, replication=replication, config=config)
         return name
 
@@ -191,7 +187,6 @@ class DatabasesByUrl:
     url: str
 
     def create_database(self, name: str) -> str:
-        """Create a database and return its URL."""
         self._execute(f'CREATE DATABASE "{name}"')
         return self.database_url(name)
 
@@ -228,7 +223,6 @@ class GivenProvider:
     database: GivenDatabase | None
 
     def start_broker(self, request: BrokerRequest) -> Broker:
-        """The given broker, if it is what was asked for."""
         if self.broker is None:
             return LocalProvider().start_broker(request)
         offered = (self.broker.transaction_version, self.broker.two_phase_commit)
@@ -276,7 +270,6 @@ class BrokerPool:
         self._brokers: dict[tuple[int, bool, bool], Broker] = {}
 
     def get(self, *, transaction_version: int, two_phase_commit: bool, as_released: bool = False) -> Broker:
-        """The session's broker of this kind."""
         kind = (transaction_version, two_phase_commit, as_released and isinstance(self._provider, ReferenceProvider))
         if kind not in self._brokers:
             self._brokers[kind] = self._provider.start_broker(

@@ -8,7 +8,6 @@ from spark_2pc_sink.wire.record_batch import RecordsSection, assign_producer, en
 
 
 def section_of(key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None) -> RecordsSection:
-    """Rows as the records of one batch."""
     (section,) = encode_sections(EncodedRows.of(key, value, headers), [len(value)])
     return section
 

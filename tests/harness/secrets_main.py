@@ -102,7 +102,6 @@ def main(file: str, directory: str) -> None:
 
 
 def _run(spark: SparkSession, root: Path, options: dict[str, Any], number: int) -> None:
-    """One job, to its good end or to the error that it is to have."""
     expected, password_file = options.pop("expect"), options.pop("password_file", None)
     if password_file is not None:
         options["database_password"] = Path(password_file).read_text
@@ -157,7 +156,6 @@ def _keep_processes(root: Path, report: object) -> None:
 
 
 def _keep_pages(spark: SparkSession, root: Path) -> None:
-    """The pages of Spark's UI, and its REST API."""
     base, name = spark.sparkContext.uiWebUrl, spark.sparkContext.applicationId
     api = [f"api/v1/applications/{name}/{part}" for part in ("jobs", "stages", "environment", "sql?details=true")]
     plans = [f"SQL/execution/?id={number}" for number in range(30)]

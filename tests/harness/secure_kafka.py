@@ -125,7 +125,6 @@ def write_certificate(path: Path, issued: trustme.LeafCert) -> None:
 
 
 def plain_login(**changes: str) -> dict[str, str]:
-    """Properties of a client that logs in with PLAIN."""
     return {"sasl_mechanism": "PLAIN", "sasl_username": PLAIN_USER, "sasl_password": PLAIN_PASSWORD, **changes}
 
 

@@ -93,7 +93,6 @@ class FileStream:
         return reader.parquet(str(self.directory / "input"))
 
     def run(self, sink: Any, frame: DataFrame | None = None) -> None:
-        """Run a query with ``sink`` until it has seen every file."""
         failures: list[BaseException] = []
         stream = self.frame() if frame is None else frame
         query = start_query(stream, _Recorder(sink, failures), self.checkpoint)

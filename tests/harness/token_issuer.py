@@ -80,7 +80,6 @@ class TokenIssuer:
         return jwt.encode(header, {**claims, "scope": "kafka"}, self._key), now_s + self.lifetime_s
 
     def client(self, **changes: str) -> dict[str, str]:
-        """Kafka properties of the client that is known here."""
         return {
             "sasl.mechanism": "OAUTHBEARER",
             "sasl.oauthbearer.token.endpoint.url": self.token_url,
@@ -109,7 +108,6 @@ class TokenIssuer:
         return f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.jwks_url},{self.token_url}"
 
     def answer(self, path: str, form: dict[str, list[str]], headers: dict[str, str]) -> tuple[HTTPStatus, str]:
-        """Status and body for a request."""
         if path == "/jwks":
             return HTTPStatus.OK, json.dumps({"keys": [self._key.as_dict(private=False)]})
         self.asked = (form, headers)

@@ -35,7 +35,6 @@ _PAYLOADS = ("plain", "quote \" ' and comma,", "äö€ 漢字 🚲", "brace {} 
 
 
 def rows_of(batch: int, count: int = 20, *, note: str = "new") -> list[Row]:
-    """Rows of a batch: ids that no other batch has."""
     return [(batch * 1_000 + n, f"{note} {_PAYLOADS[n % len(_PAYLOADS)]}") for n in range(count)]
 
 
@@ -83,7 +82,6 @@ class WrittenPair:
         self._open.close()
 
     def write(self, *batches: Sequence[Row]) -> None:
-        """Write batches, one after the other."""
         for rows in batches:
             self._write(_JsonWork(self._options, list(rows), upsert=self.upsert))
 
@@ -121,7 +119,6 @@ class WrittenPair:
         return {int(name.rpartition("-")[2]): (first, last) for name, (first, last) in offsets.items()}
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Run one statement in a session of its own, with psycopg2 alone."""
         return run_sql(self.database, statement, *values)
 
 

@@ -204,7 +204,6 @@ class SimKafka(FakeClient):
         return CLUSTER_ID
 
     def request(self, what: str, effect: Callable[[], _T]) -> _T:
-        """One request of the running driver."""
         kind = faults.PRODUCE if what.startswith("produce") else faults.KAFKA
         return self._world.io(kind, what, effect, unanswered)
 

@@ -159,7 +159,6 @@ def _kinds(profile: str, *, core: bool) -> frozenset[str]:
 
 
 def run_piece(piece: tuple[str, int]) -> Tally:
-    """Run some random schedules: of a profile, from a seed on."""
     profile, first = piece
     return run_random(profile, range(first, first + _PIECE), faults_max=RANDOM_FAULTS_MAX)
 

@@ -135,7 +135,6 @@ class SimDatabase(MemoryStateStore):
         return session
 
     def commit(self, session: MemoryDecidingTransaction) -> None:
-        """COMMIT of a session that has decided."""
         before = self._snapshot()
         self._commit(session)
         self._wrote(before)
@@ -168,12 +167,10 @@ class SimDatabase(MemoryStateStore):
         self.fail_over_to(backup)
 
     def delete_row(self) -> None:
-        """A person deletes the state row."""
         self._wrote(self._snapshot())
         del self._rows[TRANSACTIONAL_ID]
 
     def delete_history(self) -> None:
-        """A person deletes the lines of the history."""
         self._lines.pop(TRANSACTIONAL_ID, None)
 
     @property
@@ -182,7 +179,6 @@ class SimDatabase(MemoryStateStore):
         return bool(self._lines.get(TRANSACTIONAL_ID))
 
     def set_status(self, status: str) -> None:
-        """A person updates the state row."""
         self._wrote(self._snapshot())
         self._rows[TRANSACTIONAL_ID] = replace(self._rows[TRANSACTIONAL_ID], status=status)
 
@@ -228,7 +224,6 @@ class SimDatabase(MemoryStateStore):
         return [batch_id for name, batch_id in self.committed if name == ON_DECIDE]
 
     def contents(self) -> list[Any]:
-        """The rows of the target table."""
         return [row for name, rows in self.committed if name == COPY and isinstance(rows, tuple) for row in rows]
 
 
@@ -279,8 +274,7 @@ class SimStore:
         self._world = world
         self.database = world.database
 
-    def prepare_schema(self) -> None:
-        """The table is there."""
+    def prepare_schema(self) -> None: ...
 
     def claim(self, **claim: Any) -> StateRow:
         """The claim, then the end of older sessions."""
@@ -327,8 +321,7 @@ class SimStore:
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         return cast("AbstractContextManager[DecidingTransaction]", self._deciding(generation))
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
     @contextmanager
     def _deciding(self, generation: int) -> Iterator[SimDeciding]:

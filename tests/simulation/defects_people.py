@@ -211,8 +211,7 @@ class _Forgetful:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
 
-    def recall(self) -> None:
-        """Nothing."""
+    def recall(self) -> None: ...
 
 
 @_BAD_ROWS.of("a resend without the exclusions", (BatchDriver, "_attempt"))

@@ -95,8 +95,7 @@ class _NoTimes:
 
     figures: ClassVar[dict[str, float]] = {}
 
-    def __call__(self, step: Step) -> None:
-        """Nothing."""
+    def __call__(self, step: Step) -> None: ...
 
 
 _NO_TIMES: Final = _NoTimes()

@@ -65,7 +65,6 @@ def run_world(world: World) -> list[tuple[str, str]]:
 
 
 def run_schedule(schedule: Schedule, tally: Tally, kind: type[Choices] = Choices) -> Choices:
-    """Run one schedule, and count it."""
     choices = kind(schedule)
     _judge(World(schedule.profile, choices), schedule, tally)
     return choices
@@ -91,7 +90,6 @@ def children(schedule: Schedule, offered: Sequence[Sequence[str]], kinds: Collec
 
 
 def run_children(schedule: Schedule, kinds: Collection[str] = ()) -> Tally:
-    """Run all schedules with one more fault than this one."""
     offered = run_schedule(schedule, Tally()).offered
     tally = Tally()
     for child in children(schedule, offered, kinds):

@@ -41,7 +41,6 @@ class Schedule:
         return cls(profile, tuple((int(position), fault) for position, fault in pairs))
 
     def with_fault(self, position: int, fault: str) -> Schedule:
-        """This schedule and one more fault."""
         return Schedule(self.profile, (*self.faults, (position, fault)))
 
     @property

@@ -57,11 +57,9 @@ class Ledger:
         return replace(record, version=0) if record.batch_id in self.any_replay else record
 
     def may_lack(self, side: str, batch_id: int) -> bool:
-        """Whether a side may be without the batch."""
         return batch_id in (self.not_in_kafka if side == KAFKA else self.not_in_table)
 
     def times_max(self, batch_id: int) -> int:
-        """How often a side may have a record of the batch."""
         return 1 + self.written_again[batch_id]
 
 

@@ -87,7 +87,6 @@ class BareLoad:
         self._ended.wait(END_DEADLINE_S)
 
     def sample(self, used: bool) -> dict[str, Any]:
-        """What only this process can tell."""
         del used  # it costs nothing
         return {"batches": self._batches, "prepared_statements": self._prepared.largest, "error": self._error}
 
@@ -113,7 +112,6 @@ class BareLoad:
 
 
 def main(arguments: list[str]) -> int:
-    """Run until the input says stop."""
     logging.basicConfig(level=logging.ERROR)
     load = BareLoad(json.loads(Path(arguments[0]).read_text())["sink"])
     threading.Thread(target=load.run).start()

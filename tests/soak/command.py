@@ -75,7 +75,6 @@ def _minutes(text: str) -> float:
 
 @contextmanager
 def _servers() -> Iterator[tuple[KafkaBroker, str]]:
-    """A broker with the topics, and a database with the tables."""
     with KafkaBroker() as broker, PostgresServer() as postgres:
         database = postgres.create_database("soak")
         for name, target in _TABLES.items():
@@ -104,7 +103,6 @@ def _warm_up(load: Child) -> None:
 
 
 def _watch(observer: Observer, minutes: float) -> list[Sample]:
-    """Take the samples, and let both loads end."""
     samples = _sample(observer, minutes * _SECONDS_PER_MINUTE)
     written = observer.end()
     print("batches written: " + ", ".join(f"{count} by the {name} load" for name, count in written.items()))

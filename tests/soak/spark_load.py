@@ -70,7 +70,6 @@ class SparkLoad:
         self._spark.stop()
 
     def sample(self, used: bool) -> dict[str, Any]:
-        """The batches, and what only this process can tell."""
         return {
             "batches": self._sink.batches,
             "prepared_statements": self._prepared.largest,
@@ -110,7 +109,6 @@ def _start(spark: SparkSession, sink: DualWriteSink, checkpoint: Path) -> Stream
 
 
 def main(arguments: list[str]) -> int:
-    """Run until the input says stop."""
     logging.basicConfig(level=logging.ERROR)
     path = Path(arguments[0])
     load = SparkLoad(json.loads(path.read_text())["sink"], path.parent)

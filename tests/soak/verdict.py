@@ -81,12 +81,10 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """True when it neither grew nor exceeded its level."""
         return not self.reason
 
 
 def judged_half(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples of the second half of the time."""
     if not samples:
         return []
     middle_s = (samples[0].at_s + samples[-1].at_s) / 2
@@ -103,7 +101,6 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def judge(measure: Measure, samples: Sequence[Sample]) -> Verdict:
-    """Say whether a measure stayed where it was."""
     name = measure.name
     values = [sample.values[name] for sample in samples if name in sample.values]
     points = [(sample.at_s, sample.values[name]) for sample in judged_half(samples) if name in sample.values]
@@ -129,7 +126,6 @@ def _reason(measure: Measure, largest: float | None, growth: float | None, point
 
 
 def judged_batches(samples: Sequence[Sample], load: str) -> int:
-    """How many batches a load has written in the judged half."""
     half = judged_half(samples)
     return half[-1].batches[load] - half[0].batches[load] if half else 0
 
@@ -138,7 +134,6 @@ _COLUMNS: Final = ("first", "last", "largest", "growth", "bound")
 
 
 def table(verdicts: Sequence[Verdict]) -> list[str]:
-    """The lines of a table, one for each measure."""
     numbers = "".join(f"{name:>9}" for name in _COLUMNS)
     return [f"{'measure':46}{numbers}  verdict", *map(_row, verdicts)]
 
@@ -261,7 +256,6 @@ class Observer:
         }
 
     def end(self) -> dict[str, int]:
-        """Let both loads end what they are doing; the batches that each has written."""
         return {"Spark": self.spark.end()["batches"], "bare": self.bare.end()["batches"]}
 
     def _processes(self) -> dict[str, float]:
@@ -321,7 +315,6 @@ def _name(process: psutil.Process) -> str:
 
 
 def _connections(broker: KafkaBroker) -> int:
-    """Established connections of clients with the broker."""
     port = int(broker.bootstrap.rpartition(":")[2])
     found = psutil.Process(broker.pid).net_connections("tcp")
     return sum(1 for one in found if one.status == psutil.CONN_ESTABLISHED and one.laddr.port == port)

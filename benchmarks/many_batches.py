@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,13 +21,11 @@ import sqlalchemy
 from benchmarks import fresh
 from benchmarks.figures import Spread, falls
 from benchmarks.workbench import KAFKA_JVM, POSTGRES_SETTINGS
-from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer
 from spark_2pc_sink.testing.local_broker import create_topic
-from tests.harness.driver_main import batch_driver
+from tests.harness.driver_main import open_driver
 from tests.harness.driver_rows import RowsWork
 
 if TYPE_CHECKING:
@@ -115,14 +113,9 @@ class _Sink:
             self._engine = sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool)
             with self._engine.begin() as connection:
                 connection.exec_driver_sql("CREATE TABLE target (id bigint PRIMARY KEY, payload text NOT NULL)")
-            cluster = stack.enter_context(Cluster(options.kafka))
-            # Not the one above: tasks and driver have connections of their own.
+            # Not that of the driver: tasks have connections of their own.
             self._tasks = stack.enter_context(Cluster(options.kafka))
-            store = stack.enter_context(
-                closing(SqlStateStore(options.database, StoreSettings(**options.store_settings())))
-            )
-            client = TransactionClient(cluster, options.transactional_id, options.kafka)
-            self._driver = batch_driver("aged", options, client, store)
+            self._driver, _ = stack.enter_context(open_driver(options, "aged"))
             self._driver.recover()
             self._stack = stack.pop_all()
         return self

@@ -17,13 +17,14 @@ import sys
 import traceback
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
+from jdbc_state.connections import Database
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.kafka.cluster import Cluster
@@ -87,11 +88,11 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
     options = SinkOptions.parse(**config.sink)
     checkpoint = Path(config.checkpoint)
     faults.batch = sum(1 for _ in checkpoint.iterdir())
-    with Cluster(options.kafka) as cluster, closing(_store(options)) as store, ExitStack() as opened:
-        times = StepTimes(SystemClock())
-        kafka = TransactionClient(cluster, options.transactional_id, options.kafka)
-        driver = batch_driver(config.query_id, options, kafka, store, times)
-        make_work = opened.enter_context(work_of(options, store.database, config.query_id))
+    times = StepTimes(SystemClock())
+    with (
+        open_driver(options, config.query_id, times) as (driver, database),
+        work_of(options, database, config.query_id) as make_work,
+    ):
         driver.recover()
         for batch in _batches(config, faults.batch):
             faults.batch = batch
@@ -102,11 +103,6 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
                 journal.write("batch", batch=batch, placement=report.placement.name, attempts=report.attempts)
             # Like Spark's commit log: written when the sink has returned. A driver that dies before replays the batch.
             (checkpoint / str(batch)).touch()
-
-
-def _store(options: SinkOptions) -> SqlStateStore:
-    actor = Actor.of_this_process("job", options.reason)
-    return SqlStateStore(options.database, StoreSettings(**options.store_settings()), actor=actor)
 
 
 def _batches(config: DriverConfig, first: int) -> Iterator[int]:
@@ -126,25 +122,29 @@ def _batches(config: DriverConfig, first: int) -> Iterator[int]:
         batch += 1
 
 
-def batch_driver(
-    query_id: str,
-    options: SinkOptions,
-    kafka: TransactionClient,
-    store: SqlStateStore,
-    times: StepTimes | None = None,
-) -> BatchDriver:
-    """The same parts that `DualWriteSink` puts together for a run; ``times`` is told when a batch begins."""
+@contextmanager
+def open_driver(
+    options: SinkOptions, query_id: str, times: StepTimes | None = None
+) -> Iterator[tuple[BatchDriver, Database]]:
+    """The same parts that `DualWriteSink` puts together for a run, with connections of their own; and the database.
+
+    Args:
+        times: told when a batch begins.
+    """
     clock = SystemClock()
-    times = times or StepTimes(clock)
-    recovery = Recovery(options, kafka=kafka, store=store, clock=clock, topics=options.all_topics)
-    return BatchDriver(
-        Sides(recovery, kafka, store, clock),
-        RunOfQuery(options.transactional_id, query_id, str(uuid.uuid4())),
-        BatchRules(
+    actor = Actor.of_this_process("job", options.reason)
+    settings = StoreSettings(**options.store_settings())
+    with (
+        Cluster(options.kafka) as cluster,
+        closing(SqlStateStore(options.database, settings, actor=actor)) as store,
+    ):
+        kafka = TransactionClient(cluster, options.transactional_id, options.kafka)
+        recovery = Recovery(options, kafka=kafka, store=store, clock=clock, topics=options.all_topics)
+        rules = BatchRules(
             options.batch_attempts_max, options.decision_margin_ms, options.connect_deadline_ms, options.accept_replay
-        ),
-        times,
-    )
+        )
+        run = RunOfQuery(options.transactional_id, query_id, str(uuid.uuid4()))
+        yield BatchDriver(Sides(recovery, kafka, store, clock), run, rules, times or StepTimes(clock)), store.database
 
 
 def serve() -> None:

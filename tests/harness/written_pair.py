@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import Any
 
 from sqlalchemy import Connection
 
-from jdbc_state import SqlStateStore, StoreSettings
 from jdbc_state.connections import driver_connection
 from spark_2pc_sink import VerifyReport, verify
 from spark_2pc_sink.clock import SystemClock
-from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing import read_topic
 from tests.harness.driver_config import Row
-from tests.harness.driver_main import batch_driver
+from tests.harness.driver_main import open_driver
 from tests.harness.driver_rows import RowsWork
 from tests.harness.providers import Broker
 from tests.harness.sql import run_sql
@@ -68,12 +65,8 @@ class WrittenPair:
             **({"mode": "upsert", "upsert_keys": ["id"]} if self.upsert else {}),
         )
         with ExitStack() as opened:
-            cluster = opened.enter_context(Cluster(self._options.kafka))
-            settings = StoreSettings(**self._options.store_settings())
-            store = opened.enter_context(closing(SqlStateStore(self.database, settings)))
-            kafka = TransactionClient(cluster, self.transactional_id, self._options.kafka)
             self._times = StepTimes(SystemClock())
-            self._driver = batch_driver("query-1", self._options, kafka, store, self._times)
+            self._driver, _ = opened.enter_context(open_driver(self._options, "query-1", self._times))
             self._driver.recover()
             self._open = opened.pop_all()
         return self

@@ -267,6 +267,10 @@ def _as_one_statement(name: str) -> Callable[..., Any]:
     return method
 
 
+def _not_asked(_store: SimStore, *_arguments: object, **_named: object) -> Any:
+    raise LocalProtocolError(operation="read", state="simulation", rule="no driver asks for this")
+
+
 class SimStore:
     """`StateStore`; see `SqlStateStore` for the statements that each method is made of."""
 
@@ -288,17 +292,7 @@ class SimStore:
     def read(self, transactional_id: str) -> StateRow | None:
         return self.statement("read", lambda: self.database.read(transactional_id))
 
-    def read_all(self) -> list[StateRow]:
-        raise LocalProtocolError(operation="read_all", state="simulation", rule="no driver reads all rows")
-
-    def read_lost(self) -> list[StateRow]:
-        raise LocalProtocolError(operation="read_lost", state="simulation", rule="no driver reads all rows")
-
-    def read_actions(self, transactional_id: str | None = None, **_chosen: object) -> list[ActionLine]:
-        raise LocalProtocolError(operation="read_actions", state="simulation", rule="no driver reads what people did")
-
-    def read_layout(self, transactional_id: str) -> Mapping[str, Any] | None:
-        raise LocalProtocolError(operation="read_layout", state="simulation", rule="no driver reads its layout")
+    read_all = read_lost = read_actions = read_layout = _not_asked
 
     def read_standing(self, transactional_id: str) -> StateRow | None:
         """The store's own, over the two statements here."""

@@ -10,22 +10,18 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.errors import BatchRetryError
-from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
 from tests.harness.driver_config import Row
-from tests.harness.driver_main import batch_driver
+from tests.harness.driver_main import open_driver
 from tests.harness.driver_rows import RowsWork
 from tests.soak.child import END_DEADLINE_S, Gate, PreparedStatements, serve
 from tests.unit.fakes.batch_work import Results
@@ -71,7 +67,8 @@ class BareLoad:
         """Write until `stop`, or until something goes wrong, which the next sample tells."""
         try:
             while not self._stopping.is_set():
-                with self._run() as driver:
+                with open_driver(self._options, "soak") as (driver, _):
+                    driver.recover()
                     end = self._batches + BATCHES_PER_RUN
                     while self._batches < end and not self._stopping.is_set():
                         self._write(driver)
@@ -97,18 +94,6 @@ class BareLoad:
         driver.write(self._batches, Work(self._options, rows, failing=failing))
         self._batches += 1
         self.gate.after_batch()
-
-    @contextmanager
-    def _run(self) -> Iterator[BatchDriver]:
-        options = self._options
-        with (
-            Cluster(options.kafka) as cluster,
-            closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store,
-        ):
-            kafka = TransactionClient(cluster, options.transactional_id, options.kafka)
-            driver = batch_driver("soak", options, kafka, store)
-            driver.recover()
-            yield driver
 
 
 def main(arguments: list[str]) -> int:

@@ -17,6 +17,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.spark import start_spark
+from tests.harness import ROOT
 from tests.harness.providers import PROVIDERS, Broker, BrokerPool, BrokerRequest, ContainersProvider, Database, Provider
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from tests.harness.helper_servers import SchemaRegistryServer
 
 T = TypeVar("T")
-
-ROOT = Path(__file__).resolve().parents[1]
 
 # Examples take as long as the machine is busy: no deadline. What failed is tried first in the next run.
 settings.register_profile(

@@ -9,24 +9,15 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
-
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing.spark import start_spark
+from tests.harness import ROOT
 from tests.harness.fatal_step import die_at
+from tests.integration.sink.targets import SCHEMA, rows_of
 
-SCHEMA = StructType(
-    [StructField("id", LongType()), StructField("name", StringType()), StructField("amount", IntegerType())]
-)
 #: Of the batches, with others left out.
 NUMBERS: Final = (20260130, 20260131, 20260203)
-ROWS_EACH: Final = 500
-ROOT: Final = Path(__file__).parents[2]
-
-
-def rows_under(number: int) -> list[tuple[int, str, int]]:
-    return [(number * 1_000 + row, f"name {row}", row) for row in range(ROWS_EACH)]
 
 
 def main(bootstrap: str, database: str, transactional_id: str, topic: str, directory: str, *step: str) -> None:
@@ -43,7 +34,7 @@ def main(bootstrap: str, database: str, transactional_id: str, topic: str, direc
         create_table=True,
     )
     for number in NUMBERS:
-        sink.write(spark.createDataFrame(rows_under(number), SCHEMA), batch_id=number)
+        sink.write(spark.createDataFrame(rows_of(number), SCHEMA), batch_id=number)
     sink.close()
     spark.stop()
 

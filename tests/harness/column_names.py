@@ -9,24 +9,9 @@ from typing import Any, Final
 #: All one-letter names, the aliases and temporary names of statements, keywords, and what only quotes allow.
 NAMES: Final = (
     *string.ascii_lowercase,
-    *(
-        "at",
-        "batch",
-        "c0",
-        "gone",
-        "h_1",
-        "it",
-        "key_hash",
-        "n_1",
-        "own",
-        "part",
-        "piece",
-        "place",
-        "record",
-        "record_at",
-    ),
-    *("records", "row", "row_at", "rows", "twice", "verify_record", "verify_records", "verify_rows", "wanted"),
-    *("EXCLUDED", "aimed", "as_in_kafka", "excluded", "found", "ranked", "target", "there", "winners"),
+    *("at", "batch", "c0", "gone", "h_1", "it", "key_hash", "n_1", "own", "part", "piece", "place", "record"),
+    *("record_at", "records", "row", "row_at", "rows", "twice", "verify_record", "verify_records", "verify_rows"),
+    *("wanted", "EXCLUDED", "aimed", "as_in_kafka", "excluded", "found", "ranked", "target", "there", "winners"),
     *("#offset", "#place", "#tombstone", "current_user", "from", "json", "jsonb", "null", "numeric", "order", "user"),
     *('a "b"', "a%s", "a.b", "a:b", ":c", "a?b", "{0}", "back\\slash", "C", "quote's"),
 )

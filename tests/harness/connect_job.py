@@ -8,17 +8,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
+from tests.harness import ROOT
 from tests.harness.fatal_step import act_at, die_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class FatalSink(DualWriteSink):
@@ -45,7 +43,7 @@ class FatalSink(DualWriteSink):
 
 
 def main(victim: str, step: str, *arguments: str) -> None:
-    sys.path.append(str(EXAMPLES))
+    sys.path.append(str(ROOT / "examples"))
     import connect_orders  # noqa: PLC0415 - not importable before
 
     # By its full name: the server imports it from there.

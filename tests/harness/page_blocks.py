@@ -117,7 +117,7 @@ def run_block(block: Block, names: dict[str, Any], places: Mapping[str, str] | N
     return eval(compile(ast.Expression(last.value), str(block), "eval"), names)  # noqa: S307 - as above
 
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "RUNBOOK.md"
+PAGE: Final = ROOT / "RUNBOOK.md"
 _INCIDENT_BLOCK: Final = re.compile(r"^```(\w+) incident=(\w+)(?: way=(\w+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"FIRST\.\.LAST|\b(?:ID|N|URL)\b|…")
 

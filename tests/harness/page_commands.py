@@ -120,6 +120,7 @@ _DEMO: Final = (
 _TESTING_PROJECT: Final = (
     "tests/integration/testing/test_testing_project.py::test_the_project_and_the_plugin_work_from_the_wheel"
 )
+_PERMISSIONS: Final = "tests/integration/sink/test_permissions.py"
 _CI: Final = ".ci/run"
 _TO_EXECUTORS: Final = (
     *("pip wheel", "cp dist/", "python -m venv", "environment/bin/pip", "(cd environment", "/opt/spark-python/bin/"),
@@ -161,10 +162,7 @@ PYTHON: Final = {
 #: SQL, as above.
 SQL: Final = {
     ("docs/bad-rows.md", ""): f"{_PAGES}::test_bad_rows",
-    (
-        "docs/permissions.md",
-        "",
-    ): "tests/integration/sink/test_permissions.py::test_the_rights_that_readme_lists_are_enough",
+    ("docs/permissions.md", ""): f"{_PERMISSIONS}::test_the_rights_that_readme_lists_are_enough",
     ("docs/reading.md", ""): f"{_READING}::test_logical_replication",
 }
 
@@ -207,10 +205,7 @@ NOT_RUN: Final = {
     ("", ".venv/bin/python -m pytest"): "whoever runs the tests has run it",
     ("", "docker compose"): "needs a container engine and images from a registry; the file is read, and its profiles",
     ("docs/connect.md", "pip install pyspark-client"): "downloads; make other-pythons installs what this line names",
-    (
-        "docs/logins.md",
-        "KRB5_CLIENT_KTNAME=",
-    ): "needs a realm; writer/test_kerberos.py has one, and a keytab that renews tickets so",
+    ("docs/logins.md", "KRB5_CLIENT_KTNAME="): "needs a realm, which writer/test_kerberos.py has; it renews tickets so",
 }
 
 

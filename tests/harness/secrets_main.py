@@ -31,6 +31,7 @@ from spark_2pc_sink.monitoring.exporter import SinkCollector
 from spark_2pc_sink.monitoring.watched import Watched
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.testing.spark import start_spark
+from tests.harness import ROOT
 from tests.harness.streams import FileStream
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-ROOT: Final = Path(__file__).parents[2]
 #: Of each Python process, workers too: sitecustomize.py, which Python imports at its start.
 SITE: Final = """
 import http.client, logging, os

@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING, Final
 import pyspark
 
 from spark_2pc_sink.testing import free_port, wait_until
-from spark_2pc_sink.testing.processes import ServerProcess, children, kill_all
+from spark_2pc_sink.testing.processes import Lifetime, ServerProcess, children, kill_all
 from spark_2pc_sink.testing.spark import quick_java_options, spark_environment, spark_settings
 from tests.harness import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
-
 
 _MAIN: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _START_DEADLINE_S: Final = 120.0
 _STOP_DEADLINE_S: Final = 20.0
 
 
-class ConnectServer:
-    """The server; a context manager. It can be killed, and started again on its port."""
+class ConnectServer(Lifetime):
+    """The server. It can be killed, and started again on its port."""
 
     def __init__(self, folder: Path, *, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> None:
         self._folder = folder
@@ -47,15 +45,6 @@ class ConnectServer:
         """What the server says, and the Python processes beside it."""
         return self._folder / "connect-server.log"
 
-    def __enter__(self) -> ConnectServer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
-
     def start(self) -> None:
         settings = spark_settings(self._folder) | {
             "spark.master": self._master,
@@ -73,11 +62,7 @@ class ConnectServer:
             log=self.log,
             environment={**os.environ, **spark_environment(self._folder, python_path=ROOT)},
         )
-        try:
-            wait_until(lambda: self._started() > before, deadline_s=_START_DEADLINE_S, what="the Spark Connect server")
-        except BaseException:
-            self.kill()
-            raise
+        wait_until(lambda: self._started() > before, deadline_s=_START_DEADLINE_S, what="the Spark Connect server")
 
     def kill(self) -> None:
         """End it, and the Python processes beside it, in the same moment, as when a machine is lost."""
@@ -86,6 +71,8 @@ class ConnectServer:
             kill_all(family)
             self._process.end(signal.SIGKILL, deadline_s=_STOP_DEADLINE_S)
             self._process = None
+
+    close = kill
 
     def _started(self) -> int:
         return self.log.read_text(errors="replace").count("Spark Connect server started at") if self.log.exists() else 0

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -19,6 +18,7 @@ from joserfc.jwk import RSAKey
 
 from spark_2pc_sink.testing import KafkaBroker, free_port
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM
+from spark_2pc_sink.testing.processes import Lifetime
 from tests.harness.secure_kafka import add_listener
 
 ISSUER, AUDIENCE = "https://issuer.test", "kafka"
@@ -148,8 +148,8 @@ def _handler(issuer: TokenIssuer) -> Callable[..., BaseHTTPRequestHandler]:
 LISTENER = "TOKENS"
 
 
-class TokenBroker:
-    """A broker with two listeners: one asks for nothing, the other one for a token. Use it as a context manager.
+class TokenBroker(Lifetime):
+    """A broker with two listeners: one asks for nothing, the other one for a token.
 
     Attributes:
         bootstrap: address of the listener that asks for nothing.
@@ -163,20 +163,13 @@ class TokenBroker:
         self.tokens_address = add_listener(self.broker, LISTENER)
         self.broker.properties |= self.issuer.broker_properties(LISTENER)
 
-    def __enter__(self) -> TokenBroker:
+    def start(self) -> None:
         self.issuer.__enter__()
-        try:
-            self.broker.start()
-        except BaseException:
-            self.issuer.__exit__(None, None, None)
-            raise
-        return self
+        self.broker.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.broker.close()
-        self.issuer.__exit__(kind, error, trace)
+        self.issuer.__exit__()
 
     def create_topic(self, name: str, *, partitions: int = 1) -> str:
         return self.broker.create_topic(name, partitions=partitions)

@@ -23,7 +23,7 @@ from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
 from tests.harness.driver_config import Row
 from tests.harness.driver_main import open_driver
 from tests.harness.driver_rows import RowsWork
-from tests.soak.child import END_DEADLINE_S, Gate, PreparedStatements, serve
+from tests.soak.child import END_DEADLINE_S, Gate, serve
 from tests.unit.fakes.batch_work import Results
 
 ROWS_PER_BATCH: Final = 4
@@ -58,7 +58,6 @@ class BareLoad:
         self._options = SinkOptions.parse(**sink)
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        self._prepared = PreparedStatements()
         self.gate = Gate(self._ended.is_set)
         self._batches = 0
         self._error = ""
@@ -85,7 +84,7 @@ class BareLoad:
 
     def sample(self, used: bool) -> dict[str, Any]:
         del used  # it costs nothing
-        return {"batches": self._batches, "prepared_statements": self._prepared.largest, "error": self._error}
+        return {"batches": self._batches, "error": self._error}
 
     def _write(self, driver: BatchDriver) -> None:
         first = self._batches * ROWS_PER_BATCH

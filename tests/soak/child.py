@@ -12,11 +12,6 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any, Final
 
-import psycopg2
-from psycopg2.extensions import TRANSACTION_STATUS_IDLE
-from sqlalchemy import event
-from sqlalchemy.pool import Pool
-
 from spark_2pc_sink.testing import wait_until
 from tests.harness import ROOT
 
@@ -29,8 +24,6 @@ HOLD: Final = "hold"
 GO_ON: Final = "go on"
 STOP: Final = "stop"
 _LOG_TAIL_CHARACTERS: Final = 4_000
-#: One session in this many is asked for its prepared statements.
-_ASKED_SESSIONS: Final = 10
 
 
 class Child:
@@ -154,30 +147,3 @@ def serve(gate: Gate, sample: Callable[[bool], dict[str, Any]], stop: Callable[[
     gate.release()
     stop()
     print(json.dumps(sample(False)), flush=True)
-
-
-class PreparedStatements:
-    """Counts the prepared statements that sessions of this process have on the server when they are given back.
-
-    The view pg_prepared_statements shows a session only its own.
-    """
-
-    def __init__(self) -> None:
-        self.largest = 0
-        self._sessions = 0
-        event.listen(Pool, "invalidate", self._on_invalidate)
-
-    def _on_invalidate(self, connection: Any, record: object, error: object) -> None:
-        del record, error
-        self._sessions += 1
-        if self._sessions % _ASKED_SESSIONS or connection.closed:
-            return
-        if connection.get_transaction_status() != TRANSACTION_STATUS_IDLE:
-            return
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT count(*) FROM pg_prepared_statements")
-                self.largest = max(self.largest, cursor.fetchone()[0])
-        except psycopg2.Error:
-            # Ended from outside just now, and with it everything that it had prepared.
-            self._sessions -= 1

@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness import ROOT
-from tests.soak.child import Gate, PreparedStatements, serve
+from tests.soak.child import Gate, serve
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +57,6 @@ class SparkLoad:
     """A query that runs until it is told to stop."""
 
     def __init__(self, sink: dict[str, Any], folder: Path) -> None:
-        self._prepared = PreparedStatements()
         self._spark = start_spark(folder / "spark", python_path=ROOT, settings=_SETTINGS)
         self.gate = Gate(lambda: not self._query.isActive)
         self._sink = CountingSink(self.gate, **sink)
@@ -72,7 +71,6 @@ class SparkLoad:
     def sample(self, used: bool) -> dict[str, Any]:
         return {
             "batches": self._sink.batches,
-            "prepared_statements": self._prepared.largest,
             "error": self._failure(),
             **(self._jvm_use() if used else {}),
         }

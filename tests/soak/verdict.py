@@ -186,7 +186,6 @@ MEASURES: Final = (
     # Each driver keeps one, for a minute (jdbc_state.connections); one that was just given back takes a moment to end.
     Measure("PostgreSQL: sessions", 0.5, len(SINKS) + 1),
     Measure("PostgreSQL: age of the oldest session, s", 60, KEPT_S_MAX + 30),
-    Measure("PostgreSQL: prepared statements of a session", 0, 0),
     Measure("PostgreSQL: prepared transactions", 0, 0),
     Measure("PostgreSQL: other tables of the sink", 0, 0),
     Measure("PostgreSQL: relations", 2),
@@ -241,9 +240,6 @@ class Observer:
             "Spark driver, Java: outside the heap": spark["non_heap_mib"],
             "Spark driver, Java: classes": spark["classes"],
             "Spark's blocks in memory": spark["blocks_mib"],
-            "PostgreSQL: prepared statements of a session": max(
-                spark["prepared_statements"], bare["prepared_statements"]
-            ),
             **self._processes(),
             # Before the tool for transactions connects.
             "Kafka: connections": float(_connections(self.broker)),

@@ -78,33 +78,28 @@ class Incident:
         job.check(self.kafka, table=[row for batch in sorted(rows) for row in rows[batch]])
 
 
-@dataclass(frozen=True)
-class Scene:
-    """Where an incident is made.
-
-    Args:
-        job: created with `SIZES`, and not run yet.
-        second_cluster: a Kafka cluster that is another one than the job's.
-    """
-
-    job: Job
-    second_cluster: Callable[[], Broker]
+#: Makes an incident of a job that was created with `SIZES` and not run yet, and of another Kafka cluster than its own.
+Make = Callable[[Job, Callable[[], Broker]], Incident]
+INCIDENTS: dict[str, Make] = {}
 
 
-INCIDENTS: dict[str, Callable[[Scene], Incident]] = {}
+def _incident(**fields: Any) -> Callable[[Callable[[Job], Incident]], None]:
+    """Register an incident under the name of its function, with fields that are the same wherever it is made."""
+
+    def register(maker: Callable[[Job], Incident]) -> None:
+        _register(maker.__name__, lambda job, _: replace(maker(job), **fields))
+
+    return register
 
 
-def _incident(maker: Callable[[Scene], Incident]) -> Callable[[Scene], Incident]:
-    """Register an incident under the name of its function."""
-    name = maker.__name__
+def _register(name: str, make: Make) -> None:
     cause = HaltCause(name) if name in {each.value for each in HaltCause} else None
 
-    def make(scene: Scene) -> Incident:
-        made = maker(scene)
+    def named(job: Job, second_cluster: Callable[[], Broker]) -> Incident:
+        made = make(job, second_cluster)
         return replace(made, name=name, section=made.section or name, cause=cause)
 
-    INCIDENTS[name] = make
-    return make
+    INCIDENTS[name] = named
 
 
 def _owe(job: Job) -> None:
@@ -116,174 +111,170 @@ def _owe(job: Job) -> None:
 # --- symptoms without a halt --------------------------------------------------------------------------------------
 
 
-@_incident
-def in_doubt(scene: Scene) -> Incident:
+@_incident()
+def in_doubt(job: Job) -> Incident:
     """The driver died right after its decision: the database has a batch that Kafka holds open."""
-    scene.job.kill_at("step:DECIDE", batch=BATCH)
-    return Incident(job=scene.job)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    return Incident(job=job)
 
 
-@_incident
-def prepared(scene: Scene) -> Incident:
+@_incident(section="in_doubt")
+def prepared(job: Job) -> Incident:
     """The driver died right before its decision: Kafka holds a batch open that nobody has decided."""
-    scene.job.kill_at("step:PREPARE", batch=BATCH)
-    return Incident(job=scene.job, section="in_doubt")
+    job.kill_at("step:PREPARE", batch=BATCH)
+    return Incident(job=job)
 
 
-@_incident
-def lost_row(scene: Scene) -> Incident:
+@_incident()
+def lost_row(job: Job) -> Incident:
     """The state row of a decided batch was deleted, and its history was not."""
-    scene.job.kill_at("step:DECIDE", batch=BATCH)
-    lose_row(scene.job, history=False)
-    return Incident(job=scene.job)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    lose_row(job, history=False)
+    return Incident(job=job)
 
 
-@_incident
-def owed(scene: Scene) -> Incident:
+@_incident(runbook_code=3, words={"N": str(BATCH)})
+def owed(job: Job) -> Incident:
     """Kafka has aborted a decided batch: the next start sends it again."""
-    _owe(scene.job)
-    return Incident(job=scene.job, runbook_code=3, words={"N": str(BATCH)})
+    _owe(job)
+    return Incident(job=job)
 
 
-@_incident
-def driver_alive(scene: Scene) -> Incident:
+@_incident(runbook_code=3)
+def driver_alive(job: Job) -> Incident:
     """A batch takes long: something is in doubt, and the driver lives."""
-    driver = scene.job.stop_at("step:DECIDE", batch=BATCH)
-    return Incident(job=scene.job, runbook_code=3, driver=driver)
+    return Incident(job=job, driver=job.stop_at("step:DECIDE", batch=BATCH))
 
 
 # --- which cluster, which row -------------------------------------------------------------------------------------
 
 
-@_incident
-def other_cluster(scene: Scene) -> Incident:
+def _other_cluster(job: Job, second_cluster: Callable[[], Broker]) -> Incident:
     """Kafka was replaced; the topic was mirrored when both sides had the same."""
-    scene.job.kill_at("step:NOTE", batch=BATCH)
-    there = scene.second_cluster()
-    there.create_topic(scene.job.topic, partitions=3)
-    _mirror(scene.job, there)
-    moved = scene.job.on(there)
+    job.kill_at("step:NOTE", batch=BATCH)
+    there = second_cluster()
+    there.create_topic(job.topic, partitions=3)
+    producer = Producer({"bootstrap.servers": there.bootstrap})
+    for record in read_topic(job.broker.bootstrap, job.topic):
+        producer.produce(job.topic, key=record.key, value=record.value, partition=record.partition)
+    left = producer.flush(30)
+    assert left == 0, f"{left} records were not mirrored"
+    moved = job.on(there)
     return Incident(job=moved, status_code=4, halt=moved.fail())
 
 
-@_incident
-def id_in_use(scene: Scene) -> Incident:
+_register("other_cluster", _other_cluster)
+
+
+@_incident(runbook_code=3, words={"FIRST..LAST": "0"}, accepted="accept_loss")
+def id_in_use(job: Job) -> Incident:
     """State row and history were deleted while nothing was open: Kafka knows the id, and the database does not."""
-    job = scene.job
     job.kill_at("step:PLACE", batch=BATCH)
     lose_row(job, history=True)
-    return Incident(job=job, runbook_code=3, halt=job.fail(), words={"FIRST..LAST": "0"}, accepted="accept_loss")
+    return Incident(job=job, halt=job.fail())
 
 
-@_incident
-def open_transaction(scene: Scene) -> Incident:
+@_incident(words={"N": str(BATCH)}, accepted="open_transaction")
+def open_transaction(job: Job) -> Incident:
     """State row and history were deleted while a decided batch was open: its rows are in the table."""
-    job = scene.job
     job.kill_at("step:DECIDE", batch=BATCH)
     lose_row(job, history=True)
-    return Incident(job=job, halt=job.fail(adopt=True), words={"N": str(BATCH)}, accepted="open_transaction")
+    return Incident(job=job, halt=job.fail(adopt=True))
 
 
-@_incident
-def not_the_first_batch(scene: Scene) -> Incident:
+@_incident(runbook_code=3, status_code=0)
+def not_the_first_batch(job: Job) -> Incident:
     """The transactional id was changed in the job, and its checkpoint was not."""
-    scene.job.kill_at("step:NOTE", batch=BATCH)
-    renamed = replace(scene.job, transactional_id=f"{scene.job.transactional_id}-renamed")
-    return Incident(job=renamed, runbook_code=3, halt=renamed.fail(), status_code=0, starts=scene.job)
+    job.kill_at("step:NOTE", batch=BATCH)
+    renamed = replace(job, transactional_id=f"{job.transactional_id}-renamed")
+    return Incident(job=renamed, halt=renamed.fail(), starts=job)
 
 
 # --- what the database has lost -----------------------------------------------------------------------------------
 
 
-@_incident
-def database_behind(scene: Scene) -> Incident:
+@_incident(words={"FIRST..LAST": "1..2"}, table={1: [], 2: []}, accepted="accept_loss")
+def database_behind(job: Job) -> Incident:
     """A backup was restored: Kafka has two batches that the database lacks."""
-    job = scene.job
     job.kill_at("step:NOTE", batch=0)
     backup = Backup.make(job, batches=1)
     job.kill_at("step:PLACE", batch=3)
     backup.restore()
-    return Incident(
-        job=job, halt=job.fail(), words={"FIRST..LAST": "1..2"}, table={1: [], 2: []}, accepted="accept_loss"
-    )
+    return Incident(job=job, halt=job.fail())
 
 
-@_incident
-def commits_lost(scene: Scene) -> Incident:
+@_incident(words={"FIRST..LAST": "1"}, table={1: []}, accepted="accept_loss")
+def commits_lost(job: Job) -> Incident:
     """A backup was restored under a driver that lives: its claim is among what was lost."""
-    job = scene.job
     job.kill_at("step:NOTE", batch=0)
     backup = Backup.make(job, batches=1)
     driver = job.stop_at("step:NOTE", batch=BATCH)
     backup.restore()
     driver.go_on()
-    return Incident(job=job, halt=driver.outcome(), words={"FIRST..LAST": "1"}, table={1: []}, accepted="accept_loss")
+    return Incident(job=job, halt=driver.outcome())
 
 
 # --- what Kafka has lost ------------------------------------------------------------------------------------------
 
 
-@_incident
-def outcome_lost(scene: Scene) -> Incident:
+@_incident(runbook_code=3, words={"N": "0"}, accepted="accept_replay")
+def outcome_lost(job: Job) -> Incident:
     """The first batch was aborted after its decision, and the log that told so was deleted."""
-    job = scene.job
     job.kill_at("step:DECIDE", batch=0)
     job.terminate()
     delete_log(job)
-    return Incident(job=job, runbook_code=3, halt=job.fail(), words={"N": "0"}, accepted="accept_replay")
+    return Incident(job=job, halt=job.fail())
 
 
-@_incident
-def topic_remade(scene: Scene) -> Incident:
+@_incident(runbook_code=3, words={"N": "0"}, accepted="accept_replay")
+def topic_remade(job: Job) -> Incident:
     """The topic was deleted and made anew while its first batch was decided and not completed."""
-    job = scene.job
     job.kill_at("step:DECIDE", batch=0)
     remake_topic(job)
-    return Incident(job=job, runbook_code=3, halt=job.fail(), words={"N": "0"}, accepted="accept_replay")
+    return Incident(job=job, halt=job.fail())
 
 
-@_incident
-def resend_differs(scene: Scene) -> Incident:
+@_incident(runbook_code=3, words={"N": str(BATCH)}, accepted="accept_replay")
+def resend_differs(job: Job) -> Incident:
     """Kafka is owed a batch, and the source has other rows of it by now."""
-    job = scene.job
     before = job.input()[BATCH]
     _owe(job)
     job.write_batch(BATCH, _CHANGED)
-    return Incident(
-        job=job,
-        runbook_code=3,
-        halt=job.fail(),
-        words={"N": str(BATCH)},
-        table={BATCH: before},
-        accepted="accept_replay",
-    )
+    return Incident(job=job, halt=job.fail(), table={BATCH: before})
 
 
-@_incident
-def other_batch_owed(scene: Scene) -> Incident:
+@_incident(words={"N": str(BATCH)}, kafka={BATCH: []}, accepted="drop")
+def other_batch_owed(job: Job) -> Incident:
     """Kafka is owed a batch, and the checkpoint is behind it already."""
-    job = scene.job
     _owe(job)
     (job.checkpoint / str(BATCH)).touch()
-    return Incident(job=job, halt=job.fail(), words={"N": str(BATCH)}, kafka={BATCH: []}, accepted="drop")
+    return Incident(job=job, halt=job.fail())
 
 
 # --- what the job does --------------------------------------------------------------------------------------------
 
+#: Neither side has the batch, and a person says that it may be so.
+_LEFT_OUT: Final[dict[str, Any]] = {
+    "runbook_code": 3,
+    "status_code": 0,
+    "words": {"FIRST..LAST": str(BATCH)},
+    "kafka": {BATCH: []},
+    "table": {BATCH: []},
+    "accepted": "accept_loss",
+}
 
-@_incident
-def gap(scene: Scene) -> Incident:
+
+@_incident(**_LEFT_OUT)
+def gap(job: Job) -> Incident:
     """The checkpoint is ahead of both sides by one batch."""
-    job = scene.job
     job.kill_at("step:PLACE", batch=BATCH)
     (job.checkpoint / str(BATCH)).touch()
-    return _left_out(job, job.fail())
+    return Incident(job=job, halt=job.fail())
 
 
-@_incident
-def batches_restarted(scene: Scene) -> Incident:
+@_incident(runbook_code=3, status_code=0)
+def batches_restarted(job: Job) -> Incident:
     """A pipeline was fully refreshed: its query, known by a name, begins with batch 0 again."""
-    job = scene.job
     job.kill_at("step:NOTE", batch=BATCH)
     for finished in job.checkpoint.iterdir():
         finished.unlink()
@@ -292,53 +283,19 @@ def batches_restarted(scene: Scene) -> Incident:
         job.sql(f"TRUNCATE {job.table}")
         remake_topic(job)
 
-    starts = replace(job, query_id="query-2")
-    return Incident(job=job, runbook_code=3, halt=job.fail(), status_code=0, starts=starts, at_servers=empty_both)
+    return Incident(job=job, halt=job.fail(), starts=replace(job, query_id="query-2"), at_servers=empty_both)
 
 
-@_incident
-def not_handed_over(scene: Scene) -> Incident:
+@_incident(**_LEFT_OUT)
+def not_handed_over(job: Job) -> Incident:
     """The job's function has left a batch out that had rows."""
-    return _left_out(scene.job, replace(scene.job, left_out=(BATCH,)).fail())
+    return Incident(job=job, halt=replace(job, left_out=(BATCH,)).fail())
 
 
-def _left_out(job: Job, halt: Outcome) -> Incident:
-    """Neither side has the batch, and a person says that it may be so."""
-    return Incident(
-        job=job,
-        runbook_code=3,
-        halt=halt,
-        status_code=0,
-        words={"FIRST..LAST": str(BATCH)},
-        kafka={BATCH: []},
-        table={BATCH: []},
-        accepted="accept_loss",
-    )
-
-
-@_incident
-def replay_differs(scene: Scene) -> Incident:
+@_incident(runbook_code=3, status_code=0, words={"N": str(BATCH)}, accepted="accept_replay")
+def replay_differs(job: Job) -> Incident:
     """Both sides have a batch that Spark replays, and the source has other rows of it by now."""
-    job = scene.job
     before = job.input()[BATCH]
     job.kill_at("step:NOTE", batch=BATCH)
     job.write_batch(BATCH, _CHANGED)
-    return Incident(
-        job=job,
-        runbook_code=3,
-        halt=job.fail(),
-        status_code=0,
-        words={"N": str(BATCH)},
-        kafka={BATCH: before},
-        table={BATCH: before},
-        accepted="accept_replay",
-    )
-
-
-def _mirror(job: Job, there: Broker) -> None:
-    """Copy the committed records of the job's topic into the topic of the same name on another cluster."""
-    producer = Producer({"bootstrap.servers": there.bootstrap})
-    for record in read_topic(job.broker.bootstrap, job.topic):
-        producer.produce(job.topic, key=record.key, value=record.value, partition=record.partition)
-    left = producer.flush(30)
-    assert left == 0, f"{left} records were not mirrored"
+    return Incident(job=job, halt=job.fail(), kafka={BATCH: before}, table={BATCH: before})

@@ -11,7 +11,7 @@ import pytest
 from spark_2pc_sink import cli
 from tests.conftest import or_skip
 from tests.harness.driver_job import Job
-from tests.harness.incidents import INCIDENTS, SIZES, Incident, Scene
+from tests.harness.incidents import INCIDENTS, SIZES, Incident
 from tests.harness.providers import Broker, BrokerPool, ReferenceProvider
 from tests.integration.faults.conftest import MakeJob, make_job, nursery
 from tests.integration.incidents.command_line import Said, password_of
@@ -51,7 +51,7 @@ def make_incident(
 
         # Without the key nothing but the product keeps rows from being there twice.
         job = make_job(broker(two_phase_commit=True), sizes=SIZES, primary_key=False)
-        return INCIDENTS[name](Scene(job, lambda: broker(two_phase_commit=False)))
+        return INCIDENTS[name](job, lambda: broker(two_phase_commit=False))
 
     return make
 

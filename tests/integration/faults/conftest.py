@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -13,8 +13,9 @@ from tests.harness.driver_job import SMALL_INPUT, Job
 from tests.harness.driver_process import Nursery
 from tests.harness.providers import Broker
 
-#: The type of the fixture run.
+#: The types of the fixtures run and make_job.
 Run = Callable[..., str]
+MakeJob = Callable[..., Job]
 
 
 @pytest.fixture(scope="session")
@@ -24,26 +25,11 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
         yield nursery
 
 
-class MakeJob(Protocol):
-    """The type of the fixture make_job."""
-
-    def __call__(
-        self,
-        broker: Broker,
-        *,
-        sizes: Sequence[int] = SMALL_INPUT,
-        primary_key: bool = True,
-        database: str | None = None,
-        spark: bool = False,
-    ) -> Job:
-        """A job on this broker, with batches of these sizes, on a fresh database unless another is given."""
-
-
 @pytest.fixture
 def make_job(
     request: pytest.FixtureRequest, tmp_path: Path, nursery: Nursery, transactional_id: str, topic: Any
 ) -> Iterator[MakeJob]:
-    """Makes jobs whose drivers end with the test.
+    """Makes jobs on a broker, on a fresh database unless another is given; their drivers end with the test.
 
     How long the recoveries of restarted drivers took is noted as ``recovery_ms`` among the test's properties, which
     ``--junitxml`` writes.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -19,6 +18,11 @@ from tests.integration.incidents.command_line import Said, password_of
 __all__ = ["make_job", "nursery"]
 
 
+#: The types of the fixtures make_incident and ask.
+MakeIncident = Callable[[str, str], Incident]
+Ask = Callable[..., Said]
+
+
 @pytest.fixture(scope="session")
 def reference_brokers() -> Iterator[BrokerPool]:
     """Reference coordinators that keep no prepared transaction, as no released Kafka does."""
@@ -27,18 +31,11 @@ def reference_brokers() -> Iterator[BrokerPool]:
     pool.close()
 
 
-class MakeIncident(Protocol):
-    """The type of the fixture make_incident."""
-
-    def __call__(self, name: str, kind: str) -> Incident:
-        """The incident of this name, on a ``reference`` coordinator or on ``kafka``, as the switches provide it."""
-
-
 @pytest.fixture
 def make_incident(
     request: pytest.FixtureRequest, brokers: BrokerPool, reference_brokers: BrokerPool, make_job: MakeJob
 ) -> MakeIncident:
-    """Makes incidents; their drivers end with the test."""
+    """Makes an incident by its name, on a ``reference`` coordinator or on ``kafka``; its drivers end with the test."""
 
     def make(name: str, kind: str) -> Incident:
         pool = {"reference": reference_brokers, "kafka": brokers}[kind]
@@ -56,16 +53,9 @@ def make_incident(
     return make
 
 
-class Ask(Protocol):
-    """The type of the fixture ask."""
-
-    def __call__(self, job: Job, *words: str, stdin: str = "") -> Said:
-        """What ``spark-2pc`` says to these words, fed with these lines."""
-
-
 @pytest.fixture
 def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Calls commands in this process: a process of its own takes a second to begin."""
+    """What ``spark-2pc`` says to words, fed with lines; in this process, as another takes a second to begin."""
 
     def call(job: Job, *words: str, stdin: str = "") -> Said:
         monkeypatch.setenv("PGPASSWORD", password_of(job))

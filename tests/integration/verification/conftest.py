@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Protocol
 
 import pytest
 
@@ -16,18 +15,15 @@ from tests.harness.written_pair import PARTITIONS, WrittenPair, rows_of
 BATCHES = (rows_of(0), rows_of(1), [*rows_of(2), *rows_of(0, 5, note="changed")], rows_of(3))
 
 
-class MakePair(Protocol):
-    """The type of the fixture make_pair."""
-
-    def __call__(self, *, upsert: bool, broker: Broker | None = None) -> WrittenPair:
-        """A pair without batches, on the shared broker unless another is given."""
+#: The type of the fixture make_pair.
+MakePair = Callable[..., WrittenPair]
 
 
 @pytest.fixture
 def make_pair(
     request: pytest.FixtureRequest, database: str, topic: MakeTopic, transactional_id: str
 ) -> Iterator[MakePair]:
-    """Makes pairs that are closed with the test."""
+    """Makes pairs without batches, on the shared broker unless another is given; they are closed with the test."""
     with ExitStack() as opened:
 
         def make(*, upsert: bool, broker: Broker | None = None) -> WrittenPair:

@@ -126,6 +126,7 @@ class ChaosJob(ABC):
         #: What to print of them, until it is printed.
         self.news: list[str] = []
         self._disturbed_s = time.monotonic()
+        self._batches_before = 0
 
     @abstractmethod
     def launch(self, folder: Path) -> DriverProcess:
@@ -175,6 +176,7 @@ class ChaosJob(ABC):
         folder.mkdir()
         if stop_at is not None:
             (folder / "orders").write_text(stop_at)
+        self._batches_before = self.batches if self.drivers else 0
         self.drivers.append(self.launch(folder))
         return self.driver
 
@@ -192,7 +194,8 @@ class ChaosJob(ABC):
 
     @property
     def batches(self) -> int:
-        return sum(len(driver.events("batch")) for driver in self.drivers)
+        """How many its drivers have finished; of those before the newest, until that was started."""
+        return self._batches_before + len(self.driver.events("batch"))
 
     @property
     def back(self) -> bool:

@@ -60,15 +60,11 @@ def run_driver(path: Path) -> int:
     faults.install()
     journal.write("started", pid=os.getpid())
     try:
-        if config.example:
-            from tests.harness.driver_spark import run_example  # noqa: PLC0415 - as below
+        if config.spark:
+            from tests.harness import driver_spark  # noqa: PLC0415 - half a second that only Spark needs
 
-            if not run_example(config, journal, faults):
-                return 1
-        elif config.spark:
-            from tests.harness.driver_spark import run_query  # noqa: PLC0415 - half a second that only Spark needs
-
-            if not run_query(config, journal, faults):
+            run = driver_spark.run_example if config.example else driver_spark.run_query
+            if not run(config, journal, faults):
                 return 1
         else:
             run_batches(config, journal, faults)

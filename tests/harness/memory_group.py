@@ -12,15 +12,11 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 #: A process that was killed leaves its group a moment later.
 _EMPTY_DEADLINE_S = 30.0
@@ -29,7 +25,7 @@ _STEP_BYTES = 1 << 20
 _TRIES = 200
 
 
-class MemoryGroup:
+class MemoryGroup(AbstractContextManager["MemoryGroup"]):
     """An empty group without a limit; leaving the ``with`` block waits until its processes are gone, and removes it.
 
     What a process takes from the moment on in which it is added counts, and what its children take.
@@ -77,9 +73,6 @@ class MemoryGroup:
     def close(self) -> None:
         wait_until(self._removed, deadline_s=_EMPTY_DEADLINE_S, what=f"the end of the processes in {self._folder}")
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -121,7 +114,7 @@ def _hierarchy() -> tuple[Path, int]:
 _DEADLINE_S = 20.0
 
 
-class SmallDisk:
+class SmallDisk(AbstractContextManager["SmallDisk"]):
     """A mounted file system of a given size; leaving the ``with`` block removes it. Needs root.
 
     No server of ours keeps it: a process that is killed leaves it mounted, in ``/tmp/spark-2pc-disk-…``.
@@ -153,9 +146,6 @@ class SmallDisk:
         if self.path.is_mount():
             _run(["umount", "--lazy", str(self.path)]).check_returncode()
         shutil.rmtree(self.path, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any, Final
@@ -26,8 +27,8 @@ STOP: Final = "stop"
 _LOG_TAIL_CHARACTERS: Final = 4_000
 
 
-class Child:
-    """A load that was started. A context manager that leaves nothing running.
+class Child(AbstractContextManager["Child"]):
+    """A load that was started, of which nothing is left running.
 
     Args:
         folder: for its files, also the temporary ones.
@@ -55,9 +56,6 @@ class Child:
         self.pid = self._process.pid
         self._answers: Queue[str] = Queue()
         threading.Thread(target=self._read, daemon=True).start()
-
-    def __enter__(self) -> Child:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:

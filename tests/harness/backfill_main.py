@@ -1,7 +1,4 @@
-"""A backfill as a process of its own, which can kill itself at a step of its second number.
-
-python -m tests.harness.backfill_main BOOTSTRAP DATABASE TRANSACTIONAL_ID TOPIC DIRECTORY [STEP]
-"""
+"""A backfill as a program of its own: ``backfill_main.py BOOTSTRAP DATABASE TRANSACTIONAL_ID TOPIC DIRECTORY``."""
 
 from __future__ import annotations
 
@@ -10,19 +7,15 @@ from pathlib import Path
 from typing import Final
 
 from spark_2pc_sink import DualWriteSink
-from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness import ROOT
-from tests.harness.fatal_step import die_at
 from tests.integration.sink.targets import SCHEMA, rows_of
 
 #: Of the batches, with others left out.
 NUMBERS: Final = (20260130, 20260131, 20260203)
 
 
-def main(bootstrap: str, database: str, transactional_id: str, topic: str, directory: str, *step: str) -> None:
-    if step:
-        die_at(Step[step[0]], 2)
+def main(bootstrap: str, database: str, transactional_id: str, topic: str, directory: str) -> None:
     spark = start_spark(Path(directory), python_path=ROOT, quick=True)
     sink = DualWriteSink(
         transactional_id=transactional_id,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.testing.processes import signal_all
 from tests.harness import ROOT
-from tests.harness.fatal_step import act_at, die_at
+from tests.harness.fatal_step import act_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,11 +28,10 @@ class FatalSink(DualWriteSink):
     client = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        if batch_id == 0 and self.client:
-            act_at(self.fatal, 2, lambda: os.kill(self.client, signal.SIGKILL))
-        elif batch_id == 0:
+        if batch_id == 0:
             # The server's process leads its session, to which the Python processes beside it belong.
-            die_at(self.fatal, 2, also=lambda: os.kill(os.getsid(0), signal.SIGKILL))
+            victims = [self.client] if self.client else [os.getsid(0), os.getpid()]
+            act_at(self.fatal, 2, lambda: signal_all(victims, signal.SIGKILL))
         super().__call__(batch, batch_id)
 
     def __getstate__(self) -> dict[str, Any]:

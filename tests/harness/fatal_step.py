@@ -1,53 +1,50 @@
-"""A step of a batch at which this process dies, as `kill -9` would have it, or something else happens."""
+"""A step at which something happens, or the driver of this process stops."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
 
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver.step_observer import StepTimes
+from spark_2pc_sink.sink.driver import step_observer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from spark_2pc_sink.clock import Clock
+_RESTORE: Final = "spark_2pc_sink.sink.driver.batch_driver.BatchDriver._restore"
 
 
-def die_at(step: Step, batch: int, *, also: Callable[[], None] = lambda: None) -> None:
-    def die() -> None:
-        also()
-        os.kill(os.getpid(), signal.SIGKILL)
+def act_at(step: Step, nth: int, act: Callable[[], None]) -> None:
+    """Do something when this process comes to a step for the nth time; a batch comes to each of its steps once."""
+    left = nth
 
-    act_at(step, batch, die)
+    def reached(at: Step) -> None:
+        nonlocal left
+        left -= at is step
+        if at is step and left == 0:
+            act()
+
+    step_observer.reached = reached
 
 
-def act_at(step: Step, batch: int, act: Callable[[], None]) -> None:
-    """Do something at a step of one of the next batches that this process writes."""
-    _FatalSteps.step, _FatalSteps.batch, _FatalSteps.act = step, batch, staticmethod(act)
-    sys.modules["spark_2pc_sink.sink.query_run"].__dict__["StepTimes"] = _FatalSteps
+class StoppedError(Exception):
+    """The driver stops here."""
 
 
-class _FatalSteps(StepTimes):
-    """Takes the place of the sink's observer."""
+@contextmanager
+def stopped_at(step: Step, *, times: int = 1) -> Iterator[None]:
+    """Let the driver end, without another attempt, when it comes to a step for the nth time, as if it were killed."""
 
-    step: ClassVar[Step]
-    batch: ClassVar[int]
-    act: ClassVar[Callable[[], None]]
-    begun: ClassVar[int] = 0
+    def stop() -> None:
+        raise StoppedError
 
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
-        # It has begun once by itself, before any batch.
-        type(self).begun = 0
+    def give_up(_: object, error: Exception, *_more: object) -> None:
+        raise error
 
-    def begin(self, **figures: float) -> None:
-        type(self).begun += 1
-        super().begin(**figures)
-
-    def __call__(self, step: Step) -> None:
-        super().__call__(step)
-        if step is self.step and self.begun == self.batch:
-            type(self).act()
+    with pytest.MonkeyPatch.context() as patched:
+        # Put back at the end; what is set in between is in `act_at`.
+        patched.setattr(step_observer, "reached", step_observer.reached)
+        patched.setattr(_RESTORE, give_up)
+        act_at(step, times, stop)
+        with pytest.raises(Exception, match="StoppedError"):
+            yield

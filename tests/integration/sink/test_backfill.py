@@ -15,7 +15,7 @@ import pytest
 from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, HaltCause
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
-from tests.harness.backfill_main import NUMBERS
+from tests.harness import backfill_main
 from tests.harness.halts import halts
 from tests.integration.sink.targets import SCHEMA, Row, Target, rows_of
 
@@ -85,11 +85,11 @@ def test_a_stream_s_sink_is_not_a_backfill_s(
 @pytest.mark.parametrize("step", [Step.PREPARE, Step.DECIDE, Step.COMPLETE], ids=lambda step: step.name)
 def test_a_backfill_that_is_killed_is_begun_again(target: Target, tmp_path: Path, step: Step) -> None:
     """SIGKILL in the second of three numbers; the same command once more, and both sides have each row once."""
-    command = [sys.executable, "-m", "tests.harness.backfill_main", target.broker.bootstrap, target.database]
-    command += [target.transactional_id, target.topic, str(tmp_path)]
-    for extra, code in (([step.name], -signal.SIGKILL), ([], 0)):
+    sides = [target.broker.bootstrap, target.database, target.transactional_id, target.topic, str(tmp_path)]
+    killed = ["-m", "spark_2pc_sink.testing.killed_job", step.name, "2"]
+    for start, code in ((killed, -signal.SIGKILL), ([], 0)):
         done = subprocess.run(
-            [*command, *extra],
+            [sys.executable, *start, backfill_main.__file__, *sides],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
@@ -97,4 +97,4 @@ def test_a_backfill_that_is_killed_is_begun_again(target: Target, tmp_path: Path
             check=False,
         )
         assert done.returncode == code, done.stderr[-3000:]
-    target.check([row for number in NUMBERS for row in rows_of(number)])
+    target.check([row for number in backfill_main.NUMBERS for row in rows_of(number)])

@@ -17,8 +17,8 @@ from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
+from tests.harness.fatal_step import stopped_at
 from tests.harness.halts import halts
-from tests.harness.stopped_driver import stopped_at
 from tests.harness.streams import FileStream
 from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import Target

@@ -16,7 +16,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import assert_same_multiset
-from tests.harness.stopped_driver import stopped_at
+from tests.harness.fatal_step import stopped_at
 from tests.integration.postgres.database_tables import run
 from tests.integration.sink.targets import SCHEMA, Row, Target, record_rows
 

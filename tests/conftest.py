@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -18,7 +18,16 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness import ROOT
-from tests.harness.providers import PROVIDERS, Broker, BrokerPool, BrokerRequest, ContainersProvider, Database, Provider
+from tests.harness.providers import (
+    PROVIDERS,
+    Broker,
+    BrokerPool,
+    BrokerRequest,
+    ContainersProvider,
+    Database,
+    Provider,
+    ReferenceProvider,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -185,9 +194,15 @@ def containers(provider: Provider) -> ContainersProvider:
 
 @pytest.fixture(scope="session")
 def brokers(provider: Provider) -> Iterator[BrokerPool]:
-    pool = BrokerPool(provider)
-    yield pool
-    pool.close()
+    with closing(BrokerPool(provider)) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def reference_brokers() -> Iterator[BrokerPool]:
+    """Reference coordinators that keep no prepared transaction where that is asked for, as no released Kafka does."""
+    with closing(BrokerPool(ReferenceProvider())) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="session")

@@ -6,16 +6,16 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import create_engine, make_url, text
-from sqlalchemy.engine import URL
-from sqlalchemy.pool import NullPool
+from sqlalchemy.engine import URL, make_url
+
+from tests.harness.sql import run_sql
 
 
 class ChangingRole:
     """A role that may do everything in one database, and whose password changes."""
 
     def __init__(self, database: str) -> None:
-        self._admin = create_engine(database, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        self._database = database
         self.name = f"role_{secrets.token_hex(4)}"
         given = make_url(database)
         self.url = URL.create(
@@ -23,31 +23,30 @@ class ChangingRole:
         )
         self.password = ""
         self.asked = 0
-        self._execute(f"CREATE ROLE {self.name} LOGIN SUPERUSER")
+        run_sql(self._database, f"CREATE ROLE {self.name} LOGIN SUPERUSER")
         self.change()
 
     def change(self) -> None:
         """A new password; connections that were made with the one before live on."""
         self.password = secrets.token_hex(8)
-        self._execute(f"ALTER ROLE {self.name} PASSWORD '{self.password}'")
+        run_sql(self._database, f"ALTER ROLE {self.name} PASSWORD '{self.password}'")
 
     def cut(self) -> None:
-        ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = :name"
-        self._execute(ended, name=self.name)
+        run_sql(
+            self._database,
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = %s",
+            self.name,
+        )
 
     def drop(self) -> None:
         self.cut()
-        self._execute(f"DROP OWNED BY {self.name}")
-        self._execute(f"DROP ROLE {self.name}")
+        run_sql(self._database, f"DROP OWNED BY {self.name}")
+        run_sql(self._database, f"DROP ROLE {self.name}")
 
     def ask(self) -> str:
         """The password of now, as a function for a store."""
         self.asked += 1
         return self.password
-
-    def _execute(self, statement: str, **parameters: object) -> None:
-        with self._admin.connect() as connection:
-            connection.execute(text(statement), parameters)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from spark_2pc_sink.testing.processes import Lifetime
 from spark_2pc_sink.testing.wait import poll_until
 from tests.harness.kafka_tools import set_transaction_version
 from tests.harness.providers import DatabasesByUrl, GivenBroker
+from tests.harness.sql import run_sql
 
 #: A start takes two to five seconds, of a cluster ten; this is for a machine that is busy with something else.
 START_DEADLINE_S = 240.0
@@ -447,14 +448,7 @@ class ContainerPostgres(ContainerServer, DatabasesByUrl):
 
     def _serves(self) -> bool:
         try:
-            psycopg2.connect(
-                host="127.0.0.1",
-                port=self.port,
-                user=_USER,
-                password=self._password,
-                dbname="postgres",
-                connect_timeout=5,
-            ).close()
+            run_sql(self.url, "SELECT 1", connect_timeout=5)
         except psycopg2.OperationalError:
             return False
         return True

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import make_url
 
 from spark_2pc_sink.testing import CapabilityError, KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy
 from spark_2pc_sink.testing.local_broker import create_topic
+from tests.harness.sql import run_sql
 
 
 @dataclass(frozen=True)
@@ -187,25 +188,17 @@ class DatabasesByUrl:
     url: str
 
     def create_database(self, name: str) -> str:
-        self._execute(f'CREATE DATABASE "{name}"')
+        run_sql(self.url, f'CREATE DATABASE "{name}"')
         return self.database_url(name)
 
     def drop_database(self, name: str) -> None:
         """Drop a database, whoever is connected to it."""
-        self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        run_sql(self.url, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def database_url(self, name: str, *, port: int | None = None) -> str:
         """The URL of a database, through another port if one is given."""
         url = make_url(self.url).set(database=name)
         return (url if port is None else url.set(port=port)).render_as_string(hide_password=False)
-
-    def _execute(self, statement: str) -> None:
-        engine = create_engine(self.url, isolation_level="AUTOCOMMIT")
-        try:
-            with engine.connect() as connection:
-                connection.execute(text(statement))
-        finally:
-            engine.dispose()
 
 
 @dataclass(frozen=True)

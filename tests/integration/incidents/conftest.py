@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -11,7 +11,7 @@ from spark_2pc_sink import cli
 from tests.conftest import or_skip
 from tests.harness.driver_job import Job
 from tests.harness.incidents import INCIDENTS, SIZES, Incident
-from tests.harness.providers import Broker, BrokerPool, ReferenceProvider
+from tests.harness.providers import Broker, BrokerPool
 from tests.integration.faults.conftest import MakeJob, make_job, nursery
 from tests.integration.incidents.command_line import Said, password_of
 
@@ -21,14 +21,6 @@ __all__ = ["make_job", "nursery"]
 #: The types of the fixtures make_incident and ask.
 MakeIncident = Callable[[str, str], Incident]
 Ask = Callable[..., Said]
-
-
-@pytest.fixture(scope="session")
-def reference_brokers() -> Iterator[BrokerPool]:
-    """Reference coordinators that keep no prepared transaction, as no released Kafka does."""
-    pool = BrokerPool(ReferenceProvider())
-    yield pool
-    pool.close()
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """Fixtures of the runbook's tests: incidents as their own tests make them."""
 
-from tests.integration.incidents.conftest import make_incident, make_job, nursery, reference_brokers
+from tests.integration.incidents.conftest import make_incident, make_job, nursery
 
-__all__ = ["make_incident", "make_job", "nursery", "reference_brokers"]
+__all__ = ["make_incident", "make_job", "nursery"]

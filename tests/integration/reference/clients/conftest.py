@@ -4,49 +4,31 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 
 import py4j.java_gateway
 import py4j.protocol
 import pytest
 
-from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator
 from tests.conftest import or_skip
-from tests.harness.providers import Broker
+from tests.harness.providers import Broker, BrokerPool, LocalProvider
 from tests.integration.reference.clients.java_client import JavaClients, JavaProcess
 from tests.integration.reference.clients.reading import BROKERS
 
 
-class ClientBrokers:
-    """A broker of each kind, started when it is first asked for, as Kafka is shipped: transaction.version 2, no 2PC."""
-
-    def __init__(self) -> None:
-        self._brokers: dict[str, Broker] = {}
-        self._running = ExitStack()
-
-    def get(self, kind: str) -> Broker:
-        if kind not in self._brokers:
-            server = KafkaBroker() if kind == "kafka" else ReferenceCoordinator(two_phase_commit=False)
-            self._brokers[kind] = self._running.enter_context(server)
-        return self._brokers[kind]
-
-    def close(self) -> None:
-        self._running.close()
-
-
 # Not the parametrised fixture itself: pytest would end and start brokers whenever the order of tests changes the kind.
 @pytest.fixture(scope="session")
-def client_brokers() -> Iterator[ClientBrokers]:
-    brokers = ClientBrokers()
-    yield brokers
-    brokers.close()
+def kafka_brokers() -> Iterator[BrokerPool]:
+    """Apache Kafka, whoever provides the servers of other tests."""
+    with closing(BrokerPool(LocalProvider())) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="session", params=BROKERS)
-def client_broker(request: pytest.FixtureRequest, client_brokers: ClientBrokers) -> Broker:
+def client_broker(request: pytest.FixtureRequest, kafka_brokers: BrokerPool, reference_brokers: BrokerPool) -> Broker:
     """The test runs with each: Apache Kafka 4.4.0 and the reference coordinator. Shared: leave it running."""
-    kind: str = request.param
-    return or_skip(request.config, lambda: client_brokers.get(kind))
+    pool = {"kafka": kafka_brokers, "reference": reference_brokers}[request.param]
+    return or_skip(request.config, lambda: pool.get(transaction_version=2, two_phase_commit=False))
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import compress
 from typing import Final
 
 # Of the driver that stands at the choice point. A crash after a request is the same as one before the next.
@@ -81,47 +82,18 @@ _OF_REQUEST: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+#: What is possible at some of the requests only.
+CONDITIONAL: Final = (
+    *(SECOND_DRIVER, OPERATOR, INTRUDER, SWITCH, TIMEOUT, EXPIRY, SLOW_MARKERS, ONE_MARKER, DATABASE_CUT, ARRIVE),
+    *(ASYNC_FAILOVER, ASYNC_FAILOVER_NOTE, CHECKPOINT_BACK),
+)
+
+
 @cache
-def offered(
-    kind: str,
-    more_drivers: bool,
-    claimed: bool,
-    stopped: bool,
-    open_transaction: bool,
-    at_rest: bool,
-    effects: bool,
-    sessions: bool,
-    late: bool,
-    lossy: bool,
-    recorded: bool,
-) -> tuple[str, ...]:
+def offered(kind: str, possible: tuple[bool, ...]) -> tuple[str, ...]:
     """The options where a request of this kind is about to be sent.
 
     Args:
-        open_transaction: there is one that may time out.
-        at_rest: no transaction is open or being ended.
-        recorded: Spark has recorded a batch, and nobody else is at work on its checkpoint.
+        possible: of each of `CONDITIONAL`, whether it is.
     """
-    asks_kafka = kind in (KAFKA, PRODUCE)
-    conditional = (
-        (SECOND_DRIVER, more_drivers),
-        (OPERATOR, more_drivers),
-        (INTRUDER, more_drivers and claimed),
-        (SWITCH, stopped),
-        (TIMEOUT, open_transaction),
-        (EXPIRY, at_rest),
-        (SLOW_MARKERS, effects and asks_kafka),
-        (ONE_MARKER, effects and asks_kafka),
-        (DATABASE_CUT, sessions),
-        (ARRIVE, late),
-        (ASYNC_FAILOVER, lossy),
-        (ASYNC_FAILOVER_NOTE, lossy),
-        (CHECKPOINT_BACK, recorded),
-    )
-    return (
-        CRASH,
-        *_OF_REQUEST[kind],
-        BROKER_CRASH,
-        FORCE_TERMINATE,
-        *(option for option, possible in conditional if possible),
-    )
+    return (CRASH, *_OF_REQUEST[kind], BROKER_CRASH, FORCE_TERMINATE, *compress(CONDITIONAL, possible))

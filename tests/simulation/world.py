@@ -307,20 +307,7 @@ class World:
     def _choose(self, kind: str, what: str) -> str:
         options: Sequence[str] = ()
         if not self.looked and self.choices.wants_options:
-            broker, database = self.broker, self.database
-            options = faults.offered(
-                kind,
-                self._extra < EXTRA_MAX,
-                # Where people delete the row, or adopt it, another query may have it.
-                database.owned and not self.profile.people,
-                bool(self._stopped),
-                *broker.standing,
-                bool(broker.effects),
-                database.has_sessions,
-                bool(self._late) or database.hanging is not None,
-                self.profile.loses_commits and database.before_batch is not None,
-                self.next_batch > 0 and not self._stopped and not self.profile.loses_commits,
-            )
+            options = faults.offered(kind, self._possible(kind))
             if self.profile.people:
                 options = (*options, *self._people_options())
         self.request = what
@@ -331,6 +318,32 @@ class World:
         if self.tracing:
             self.trace(f"{position:4} {self._running}: {what}{'' if choice is GO else f' <-- {choice}'}")
         return choice
+
+    def _possible(self, kind: str) -> tuple[bool, ...]:
+        """As `faults.CONDITIONAL`."""
+        broker, database, profile = self.broker, self.database, self.profile
+        may_time_out, at_rest = broker.standing
+        more_drivers = self._extra < EXTRA_MAX
+        stopped = bool(self._stopped)
+        markers = bool(broker.effects) and kind in (faults.KAFKA, faults.PRODUCE)
+        loses = profile.loses_commits and database.before_batch is not None
+        return (
+            more_drivers,
+            more_drivers,
+            # Where people delete the row, or adopt it, another query may have it.
+            more_drivers and database.owned and not profile.people,
+            stopped,
+            may_time_out,
+            at_rest,
+            markers,
+            markers,
+            database.has_sessions,
+            bool(self._late) or database.hanging is not None,
+            loses,
+            loses,
+            # Nobody else may be at work on the checkpoint.
+            self.next_batch > 0 and not stopped and not profile.loses_commits,
+        )
 
     def _people_options(self) -> tuple[str, ...]:
         return self.people.offered(more_drivers=self._extra < EXTRA_MAX, others_stopped=bool(self._stopped))

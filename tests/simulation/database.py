@@ -93,15 +93,7 @@ class SimDatabase(MemoryStateStore):
         before = self._snapshot()
         open_, self._open = self._open, []
         try:
-            row = self.claim(
-                transactional_id=claimant.transactional_id,
-                cluster_id=claimant.cluster_id,
-                query_id=claimant.query_id,
-                run_id=claimant.run_id,
-                adopt=claimant.adopt,
-                expected_generation=claimant.expected_generation,
-                layout=claimant.layout,
-            )
+            row = self.claim(**vars(claimant))
         finally:
             self._open = open_
         self._wrote(before)

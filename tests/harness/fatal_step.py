@@ -14,14 +14,14 @@ from spark_2pc_sink.sink.driver import step_observer
 _RESTORE: Final = "spark_2pc_sink.sink.driver.batch_driver.BatchDriver._restore"
 
 
-def act_at(step: Step, nth: int, act: Callable[[], None]) -> None:
+def act_at(at: Step, nth: int, act: Callable[[], None]) -> None:
     """Do something when this process comes to a step for the nth time; a batch comes to each of its steps once."""
     left = nth
 
-    def reached(at: Step) -> None:
+    def reached(step: Step) -> None:
         nonlocal left
-        left -= at is step
-        if at is step and left == 0:
+        left -= step is at
+        if step is at and left == 0:
             act()
 
     step_observer.reached = reached

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,18 @@ from spark_2pc_sink.options.sources import read_environment, read_properties_fil
 # --- TOML ---------------------------------------------------------------------------------------------------------
 
 HEAD = 'transactional_id = "orders"\ndatabase = "postgresql://job@h/shop"\n'
+KEYWORDS: dict[str, Any] = {
+    "transactional_id": "orders",
+    "database": "postgresql://job@h/shop",
+    "topic": "orders",
+    "table": "shop.orders",
+    "mode": "upsert",
+    "upsert_keys": ["order_id"],
+    "create_table": True,
+    "history_batches": 5,
+    "columns": {"order_id": "order_id", "total": "price * quantity"},
+    "kafka": {"bootstrap.servers": "h:9092", "client.id": "night", "compression.zstd.level": 3},
+}
 KAFKA = '[kafka]\nbootstrap.servers = "h:9092"\n'
 Write = Callable[[str], Path]
 
@@ -44,19 +57,7 @@ def test_a_file_is_the_call_with_the_same_keywords(write: Write) -> None:
         '[columns]\norder_id = "order_id"\ntotal = "price * quantity"\n'
         '[kafka]\nbootstrap.servers = "h:9092"\n"client.id" = "night"\ncompression.zstd.level = 3\n'
     )
-    expected = DualWriteSink(
-        transactional_id="orders",
-        database="postgresql://job@h/shop",
-        topic="orders",
-        table="shop.orders",
-        mode="upsert",
-        upsert_keys=["order_id"],
-        create_table=True,
-        history_batches=5,
-        columns={"order_id": "order_id", "total": "price * quantity"},
-        kafka={"bootstrap.servers": "h:9092", "client.id": "night", "compression.zstd.level": 3},
-    )
-    assert parsed(DualWriteSink.from_toml(path)) == parsed(expected)
+    assert parsed(DualWriteSink.from_toml(path)) == parsed(DualWriteSink(**KEYWORDS))
 
 
 def test_outputs_are_tables_of_their_kind(write: Write) -> None:
@@ -111,33 +112,12 @@ SIDES = {"SPARK_2PC_DATABASE": "postgresql://job@h/shop", "SPARK_2PC_KAFKA_BOOTS
 
 
 def test_the_environment_is_the_call_with_the_same_keywords(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = {
-        "DATABASE": "postgresql://job@h/shop",
-        "KAFKA_BOOTSTRAP_SERVERS": "h:9092",
-        "KAFKA_COMPRESSION_ZSTD_LEVEL": "3",
-        "TRANSACTIONAL_ID": "orders",
-        "TABLE": "orders",
-        "MODE": "upsert",
-        "UPSERT_KEYS": "order_id",
-        "COLUMNS": '{"order_id": "id"}',
-        "CREATE_TABLE": "true",
-        "HISTORY_BATCHES": "5",
-        "TOPIC": "",
-    }
-    for name, text in texts.items():
-        monkeypatch.setenv(f"SHOP_{name}", text)
-    expected = DualWriteSink(
-        transactional_id="orders",
-        kafka={"bootstrap.servers": "h:9092", "compression.zstd.level": 3},
-        database="postgresql://job@h/shop",
-        table="orders",
-        mode="upsert",
-        upsert_keys=["order_id"],
-        columns={"order_id": "id"},
-        create_table=True,
-        history_batches=5,
-    )
-    assert DualWriteSink.from_env(prefix="SHOP_")._options == expected._options
+    texts = {name.upper(): str(value) for name, value in KEYWORDS.items()}
+    texts |= {"UPSERT_KEYS": "order_id", "COLUMNS": json.dumps(KEYWORDS["columns"]), "CREATE_TABLE": "true", "KEY": ""}
+    texts |= {"KAFKA_BOOTSTRAP_SERVERS": "h:9092", "KAFKA_CLIENT_ID": "night", "KAFKA_COMPRESSION_ZSTD_LEVEL": "3"}
+    for name in texts.keys() - {"KAFKA"}:
+        monkeypatch.setenv(f"SHOP_{name}", texts[name])
+    assert parsed(DualWriteSink.from_env(prefix="SHOP_")) == parsed(DualWriteSink(**KEYWORDS))
 
 
 def test_every_option_and_property_has_a_variable() -> None:

@@ -1,8 +1,10 @@
-"""What one process of a service does with its connections, and with what goes wrong where nobody waits."""
+"""One process of a service: its connections, what a block may do, and which batches become of its records."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,12 +12,17 @@ from typing import Any, cast
 import pytest
 
 from spark_2pc_sink import AsyncDualWrite, DualWrite
-from spark_2pc_sink.errors import InDoubtError, KafkaTimeoutError, LocalProtocolError
+from spark_2pc_sink.errors import ConfigurationError, InDoubtError, KafkaTimeoutError, LocalProtocolError
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.service import service as module
 from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_pool import IdPool
+from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord, encode
 from spark_2pc_sink.service.service import Service, TopicSizes
+from spark_2pc_sink.service.transaction import OpenBlocks, ServiceTransaction
+from spark_2pc_sink.wire.batch_reader import decode_record_batches
+from spark_2pc_sink.wire.record_batch import assign_producer
 from tests.unit.kafka.support import PAIR
 from tests.unit.service.worlds import OPTIONS
 from tools.reference_pages.options import service_reference
@@ -118,3 +125,103 @@ def test_who_waited_for_an_answer_about_topics_takes_that_of_who_asked() -> None
             sizes.count(topic)
     assert asked == ["orders"]
     assert sizes.count("invoices") == 3
+
+
+KAFKA = {"bootstrap.servers": "unused:9092", "compression.type": "none"}
+
+
+def encoded(*records: OutgoingRecord, free: int = 0, **kafka: Any) -> EncodedRecords:
+    options = KafkaOptions.parse({**KAFKA, **kafka})
+    return encode(records, options, partition_count=len, free=free, timestamp_ms=5)
+
+
+def contents(records: EncodedRecords) -> dict[str, list[tuple[bytes | None, bytes | None]]]:
+    found: dict[str, list[tuple[bytes | None, bytes | None]]] = {}
+    for batch in records.batches:
+        whole = assign_producer(batch.payload, producer=PAIR, base_sequence=0)
+        for decoded in decode_record_batches(whole):
+            found.setdefault(str(batch.partition), []).extend((each.key, each.value) for each in decoded.records())
+    return found
+
+
+def test_records_go_where_they_are_told_where_their_key_goes_or_to_one_partition_for_all() -> None:
+    records = encoded(
+        OutgoingRecord.of("abc", None, "told", partition=2),
+        OutgoingRecord.of("abc", "k", b"by key"),
+        OutgoingRecord.of("abc", None, "free"),
+        OutgoingRecord.of("abc", None, None),
+        OutgoingRecord.of("x", "ü", None, headers=[("a", "b"), ("c", None)]),
+        free=7,
+    )
+    found = contents(records)
+    assert found["x-0"] == [("ü".encode(), None)]
+    assert found["abc-1"][-2:] == [(None, b"free"), (None, None)]
+    everything = [each for of_partition in found.values() for each in of_partition]
+    assert sorted(everything, key=str) == sorted(
+        [(None, b"told"), (b"k", b"by key"), (None, b"free"), (None, None), ("ü".encode(), None)], key=str
+    )
+    assert records.record_count == 5
+
+
+def test_a_batch_is_cut_where_it_would_become_too_large() -> None:
+    sent = [OutgoingRecord.of("x", None, bytes([number]) * 40) for number in range(7)]
+    records = encoded(*sent, **{"batch.size": 120})
+    assert [each.record_count for each in records.batches] == [2, 2, 2, 1]
+    assert {each.partition for each in records.batches} == {TopicPartition("x", 0)}
+    assert records.digest == encoded(*sent).digest
+
+
+def test_a_partition_that_the_topic_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="has 3 partitions"):
+        encoded(OutgoingRecord.of("abc", None, None, partition=3))
+
+
+def test_records_are_sent_while_the_block_is_open() -> None:
+    transaction = ServiceTransaction()
+    transaction.send("orders", "k", "v")
+    for phase in ("committing", "ended"):
+        transaction.phase = phase
+        with pytest.raises(LocalProtocolError, match=f"in state {phase}"):
+            transaction.send("orders", "k", "v")
+    assert len(transaction.records) == 1
+
+
+def test_another_thread_or_task_is_refused() -> None:
+    transaction = ServiceTransaction()
+    with ThreadPoolExecutor(1) as threads, pytest.raises(LocalProtocolError, match="another thread or task"):
+        threads.submit(transaction.send, "orders", "k", "v").result()
+
+    async def in_a_task() -> None:
+        transaction.send("orders", "k", "v")
+
+    with pytest.raises(LocalProtocolError, match="another thread or task"):
+        asyncio.run(in_a_task())
+    assert transaction.records == ()
+
+
+def test_nobody_has_two_blocks_open() -> None:
+    blocks = OpenBlocks()
+    block = blocks.enter()
+    with pytest.raises(LocalProtocolError, match="cannot be nested"):
+        blocks.enter()
+    with ThreadPoolExecutor(1) as threads:
+        blocks.leave(threads.submit(blocks.enter).result())
+    blocks.leave(block)
+    again = blocks.enter()
+    blocks.leave(block)
+    with pytest.raises(LocalProtocolError, match="cannot be nested"):
+        blocks.enter()
+    del again
+
+
+def test_a_block_that_could_not_leave_is_open_no_more() -> None:
+    """A handler of a signal, as that of a soft time limit, may raise where nothing has been tried yet."""
+    blocks = OpenBlocks()
+
+    def interrupted() -> None:
+        block = blocks.enter()
+        raise RuntimeError(block.runner)
+
+    with pytest.raises(RuntimeError):
+        interrupted()
+    blocks.enter()

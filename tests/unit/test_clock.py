@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from spark_2pc_sink.clock import QUIET_S, Deadline, SystemClock
+from spark_2pc_sink.clock import QUIET_S, Deadline
 from tests.unit.fakes.clock import FakeClock
 
 
 def test_pauses_double_and_never_go_beyond_the_deadline() -> None:
-    """Every wait is bounded."""
     clock = FakeClock()
     deadline = Deadline(clock, 1_000, backoff_ms=100, backoff_ms_max=300)
     times = []
@@ -27,11 +26,3 @@ def test_a_long_wait_is_said_again_and_again() -> None:
     assert [deadline.is_due_for_log() for _ in range(3)] == [True, False, False]
     clock.now += 10
     assert [deadline.is_due_for_log() for _ in range(2)] == [True, False]
-
-
-def test_the_system_clock_goes_on() -> None:
-    """It measures and waits."""
-    clock = SystemClock()
-    before = clock.now_s()
-    clock.sleep(0.001)
-    assert clock.now_s() > before

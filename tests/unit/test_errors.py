@@ -50,7 +50,6 @@ def test_every_error_can_be_pickled_and_says_a_sentence(kind: type[DualWriteErro
 
 
 def test_the_manual_lists_every_cause_of_a_halt() -> None:
-    """In the table of what it says and what settles it."""
     page = (Path(__file__).parents[2] / "docs" / "after-a-crash.md").read_text()
     rows = [line.split(" | ") for line in page.splitlines()]
     listed = [cause for row in rows if len(row) == 4 for cause in re.findall("`(.*?)`", row[1])]
@@ -58,7 +57,6 @@ def test_the_manual_lists_every_cause_of_a_halt() -> None:
 
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:
-    """Each class once, below its base."""
     lines = [line for line in (errors.__doc__ or "").splitlines() if "Error" in line and ("├" in line or "└" in line)]
     drawn: dict[str, str] = {}
     path = ["DualWriteError"]

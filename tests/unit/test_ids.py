@@ -64,7 +64,6 @@ def test_transactional_ids_that_no_tool_could_show_are_refused(text: str) -> Non
 
 
 def test_good_names_pass() -> None:
-    """Anything printable."""
     assert check_transactional_id("orders: Łódź") == "orders: Łódź"
     assert str(TopicPartition("a-b", 3)) == "a-b-3"
     assert TopicPartition.parse("a-b-3") == TopicPartition("a-b", 3)

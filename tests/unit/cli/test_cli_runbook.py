@@ -57,7 +57,6 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Command:
     ids=str,
 )
 def test_the_exit_code_says_how_it_ended(command: Command, look: Picture, code: int) -> None:
-    """Here without an answer, so nothing is done."""
     assert command.run("--transactional-id", "orders", looks=(look,)) == code
     assert command.sides.calls == []
 

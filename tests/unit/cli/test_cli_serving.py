@@ -23,7 +23,6 @@ LONG = "x" * TOKEN_CHARACTERS_MIN
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What would be served; nothing is."""
     found: list[tuple[Any, ...]] = []
     for server in (metrics_server, page_server):
         monkeypatch.setattr(server, "serve", lambda *arguments: found.append(arguments))

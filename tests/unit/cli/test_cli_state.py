@@ -15,8 +15,6 @@ AT = ("--database", "postgresql://h/d")
 
 
 class Store:
-    """Stands in for the store on PostgreSQL."""
-
     found = SchemaReport(there=True, ready=True, lines=("it is there",))
 
     def __init__(self, url: str, settings: Any) -> None:

@@ -82,7 +82,6 @@ def columns(text: str) -> list[list[str]]:
 
 
 def test_list(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
-    """The columns of Kafka's tool, and its filters."""
     tool.answers["list_transactions"] = (
         TransactionListing("a", 0, 7, "Ongoing"),
         TransactionListing("bb", 1, 8, "Empty"),

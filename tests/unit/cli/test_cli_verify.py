@@ -110,7 +110,6 @@ def test_the_schema_registry_is_that_of_the_command_line_or_of_the_file(run: Run
     ids=["same", "different", "inconclusive", "not known"],
 )
 def test_exit_codes(run: Run, answer: VerifyReport, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """And the JSON is of the documented form with each."""
     run.answer = answer
     assert cli.main(["verify", *SIDES]) == code
     capsys.readouterr()

@@ -50,7 +50,6 @@ FROM_FILE = {
 
 
 def test_a_file_says_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By flag, or by the variable that stands for it."""
     assert said("--config", str(file)) == FROM_FILE
     monkeypatch.setenv("SPARK_2PC_CONFIG", str(file))
     assert said() == FROM_FILE

@@ -157,7 +157,6 @@ def named(report: RecoveryReport, name: str) -> RecoveryReport:
 
 
 def forty(in_doubt: int = 2) -> StatusReport:
-    """Forty sinks, of which some are in doubt."""
     bad = [named(COMMITS, f"orders-{number:02}") for number in range(in_doubt)]
     return StatusReport(sinks=(*bad, *(named(FINE, f"orders-{number:02}") for number in range(in_doubt, 40))))
 

@@ -82,7 +82,6 @@ def test_a_token_of_unknown_life_is_used_once() -> None:
 
 
 def test_the_old_token_serves_while_no_new_one_can_be_had(caplog: pytest.LogCaptureFixture) -> None:
-    """For as long as it lives."""
     issuer = Issuer(100)
     source = issuer.source()
     source.token()
@@ -132,7 +131,6 @@ NONE = [
 
 @pytest.mark.parametrize("returned", NONE)
 def test_what_is_no_token_is_refused(returned: object) -> None:
-    """At once."""
     with pytest.raises(ConfigurationError):
         source_of(lambda _: returned).token()
 

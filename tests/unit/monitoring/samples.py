@@ -83,12 +83,10 @@ def in_doubt(name: str = "orders", driver: Liveness = DEAD) -> RecoveryReport:
 
 
 def owed(name: str = "orders") -> RecoveryReport:
-    """A sink whose batch Kafka has aborted."""
     return sink(name, row(name, status="owed"), settled=False, driver=DEAD)
 
 
 def halted(cause: HaltCause, name: str = "orders") -> RecoveryReport:
-    """A sink that waits for a person."""
     return replace(in_doubt(name), cause=cause, actions=(), remedies=("compare both sides", "spark-2pc recover"))
 
 
@@ -154,16 +152,13 @@ class Shown(Watched):
 
     @contextmanager
     def store(self) -> Iterator[SqlStateStore]:
-        """History and actions alone."""
         yield cast("SqlStateStore", self)
 
     def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
-        """The lines of the test, whatever the sink."""
         assert transactional_id
         return list(self.history[:last])
 
     def read_actions(self, transactional_id: str, *, last: int) -> list[ActionLine]:
-        """One."""
         return [replace(ACTION, transactional_id=transactional_id)][:last]
 
     def recover(self, transactional_id: str, **choices: Any) -> RecoveryReport:

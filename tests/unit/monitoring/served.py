@@ -23,7 +23,6 @@ DEADLINE_S = 20
 
 @contextmanager
 def dashboard(access: DashboardAccess, watched: Shown | None = None) -> Iterator[int]:
-    """The port of a dashboard."""
     listening = socket.create_server(("127.0.0.1", 0))
     server: Any = http_server(make_app(watched or Shown(), access), listening)
     serving = threading.Thread(target=server.run)
@@ -39,7 +38,6 @@ def dashboard(access: DashboardAccess, watched: Shown | None = None) -> Iterator
 
 @contextmanager
 def figures(access: MetricsAccess, watched: Shown | None = None) -> Iterator[int]:
-    """The port of an exporter."""
     loop = asyncio.new_event_loop()
     running = threading.Thread(target=loop.run_forever)
     running.start()

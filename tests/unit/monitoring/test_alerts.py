@@ -69,7 +69,6 @@ class Recording:
 
     @property
     def scrapes(self) -> int:
-        """How many there are."""
         return len(next(iter(self.series.values())))
 
 
@@ -90,13 +89,11 @@ def recorded() -> Recording:
 
 @cache
 def rules() -> dict[str, dict[str, Any]]:
-    """The rules by the names of their alerts."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return {rule["alert"]: rule for group in groups for rule in group["rules"]}
 
 
 def metrics_of(expression: str) -> set[str]:
-    """The names of metrics in an expression of PromQL."""
     return set(re.findall(r"\bspark_2pc_[a-z_]+", expression))
 
 
@@ -149,7 +146,6 @@ def sample_of(name: str, labels: Mapping[str, str]) -> str:
 
 
 def exposed() -> set[str]:
-    """The names of all series that the exporter has."""
     counts = SinkCounts()
     counts.add(lines(FIGURES)[0])
     found = families(EVERYTHING, {each.transactional_id: counts for each in EVERYTHING.sinks}, took_s=0)

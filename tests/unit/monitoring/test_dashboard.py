@@ -42,7 +42,6 @@ def with_token() -> FlaskClient:
 
 
 def hidden(answer: TestResponse) -> dict[str, str]:
-    """The hidden fields of a form."""
     found = re.findall(r'<input type="hidden" name="([a-z_]+)" value="([^"]*)">', answer.text)
     return {name: unescape(value) for name, value in found}
 

@@ -93,7 +93,6 @@ def test_the_lag_is_that_of_the_newest_line() -> None:
 
 
 def values(found: Iterable[Metric]) -> dict[str, float]:
-    """Values by name and labels, as Prometheus writes them."""
     return {
         f"{sample.name}{{{','.join(f'{name}={value}' for name, value in sorted(sample.labels.items()))}}}": sample.value
         for family in found

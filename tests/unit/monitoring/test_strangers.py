@@ -35,7 +35,6 @@ def said(port: int, request: bytes) -> bytes:
 
 
 def asking(path: str = "/", *, method: str = "GET", host: str = "127.0.0.1", **more: str) -> bytes:
-    """A request as it goes over the wire."""
     headers = {"Host": host, "Connection": "close", "Content-Length": "0", **more}
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     return "".join(f"{line}\r\n" for line in (*lines, "")).encode()

@@ -33,7 +33,6 @@ def test_what_is_no_limit_is_refused(given: Any) -> None:
 
 
 def test_the_table_is_named_after_the_state_table() -> None:
-    """In its schema, unless another is named."""
     assert SinkOptions.parse(**GIVEN).dead_letter_name == TableName("kafka_transaction_state_dead_letters", "public")
     other = SinkOptions.parse(**GIVEN, state_schema="ops", dead_letter_table="Bad")
     assert other.dead_letter_name == TableName("bad", "ops")

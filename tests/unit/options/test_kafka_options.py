@@ -32,7 +32,6 @@ def refusal(properties: dict[str, object]) -> str:
 
 
 def test_java_and_librdkafka_spellings_mean_the_same() -> None:
-    """Translate, or reject clearly."""
     java = {
         "request.timeout.ms": "7000",
         "delivery.timeout.ms": 8_000,

@@ -28,7 +28,6 @@ def is_text(item: Any) -> bool:
 
 
 def shapes(text: str) -> list[Any]:
-    """A text as an option may be given it."""
     return [text, [text], {text: "id"}, {"id": text}]
 
 

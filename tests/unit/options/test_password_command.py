@@ -16,7 +16,6 @@ LIMIT_S = 30
 
 
 def command(code: str, *, timeout_s: int = LIMIT_S) -> PasswordCommand:
-    """A command that runs Python code."""
     return PasswordCommand(shlex.join([sys.executable, "-c", code]), timeout_s)
 
 

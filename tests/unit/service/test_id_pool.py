@@ -46,8 +46,6 @@ HALT = HaltError(
 
 @dataclass
 class FakeWriter:
-    """An id that does what it is told to."""
-
     transactional_id: str
     #: What the next recoveries raise.
     fails: list[Exception] = field(default_factory=list)
@@ -71,8 +69,6 @@ class FakeWriter:
 
 
 class Lines:
-    """The ids, their connections, and the state rows."""
-
     def __init__(self, *rows: StateRow, alive: dict[str, bool | None] | None = None) -> None:
         self.rows = rows
         self.alive = alive or {}
@@ -99,7 +95,6 @@ def row(number: int, *, run_id: str | None = "run", age_s: float = 0.0) -> State
 
 @contextmanager
 def pool(lines: Lines, **options: Any) -> Iterator[IdPool]:
-    """A pool that has started."""
     given = {"ids": 2, "ids_max": 4, "wait_for_id_ms": 50, **options}
     parsed = ServiceOptions.parse(
         transactional_id="shop",
@@ -117,7 +112,6 @@ def pool(lines: Lines, **options: Any) -> Iterator[IdPool]:
 
 @pytest.fixture
 def busy_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks again at once."""
     monkeypatch.setattr(module, "NOTE_INTERVAL_S", 0.01)
     monkeypatch.setattr(module, "SURVEY_INTERVAL_S", 0.01)
 

@@ -38,8 +38,6 @@ def test_the_signature_has_every_option_with_its_default(public: type[Any]) -> N
 
 
 class Pool:
-    """Knows whether it was closed."""
-
     closed = False
 
     def close(self, *, limit_s: float) -> None:

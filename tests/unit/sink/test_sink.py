@@ -50,7 +50,6 @@ class Calls:
         self.ended: list[int] = []
 
     def find_query(self, _spark: object) -> Any:
-        """The first that a call asks."""
         self.inside.set()
         assert self.go_on.wait(THREAD_S)
         raise ConfigurationError(option="foreachBatch", value="a test", rule="it ends here", remedy="none")

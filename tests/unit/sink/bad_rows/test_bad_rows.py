@@ -54,7 +54,6 @@ def test_a_bad_row_counts_once_however_often_it_was_refused() -> None:
 
 
 def test_a_reason_is_what_is_wrong_with_the_row() -> None:
-    """Not what its batch would need to hear."""
     check = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail="violates check")
     value = UnstorableValueError(column="name", row_key="key=1", value="'a'", rule="it is too long")
     large = RecordTooLargeError(topic="t", partition=0, row_key="1", record_bytes=9, limit="at most 8")
@@ -79,7 +78,6 @@ def encoded(row: list[bytes | None]) -> bytes:
 
 @given(st.lists(FIELDS, min_size=1, max_size=12), st.data())
 def test_every_range_of_rows_can_be_taken(rows: list[list[bytes | None]], data: st.DataObject) -> None:
-    """Nulls and empty values too."""
     tuples = [encoded(row) for row in rows]
     copy_rows = CopyRows(b"".join(tuples), len(rows))
     start = data.draw(st.integers(0, len(rows)))
@@ -88,7 +86,6 @@ def test_every_range_of_rows_can_be_taken(rows: list[list[bytes | None]], data: 
 
 
 def test_a_part_keeps_the_names_of_its_rows() -> None:
-    """And so does one of its rows by itself."""
     identity = pa.array([bytes([number]) * 16 for number in range(3)], pa.binary())
     columns = [identity, pa.array([-1, 0, 1], pa.int64()), pa.array([True, True, False])]
     names = RowNames.of(pa.RecordBatch.from_arrays(columns, [IDENTITY, NUMBER, WINS]))
@@ -223,7 +220,6 @@ def test_a_letter_has_the_columns_of_the_table_and_headers_that_say_the_same() -
 
 
 def test_letters_are_in_the_order_of_their_identities_and_where_kafka_puts_their_keys() -> None:
-    """Whatever order a search has found them in."""
     letters = made(LETTER_ROWS, partitions=5)
     assert letters == made(LETTER_ROWS[::-1], partitions=5)
     keys = [record.key for record in records(letters)]
@@ -245,7 +241,6 @@ def test_a_letter_that_is_too_large_goes_without_its_row() -> None:
 
 
 def test_a_topic_of_32_kib_takes_the_longest_letter_without_a_row() -> None:
-    """Names and reason are bounded."""
     error = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail="\x01" * 5_000)
     reason = RefusedRow.of(b"", 0, "o", error).reason
     batch = DeadLetterBatch(transactional_id="t" * 255, query_id="\x01" * 255, batch_id=2**63 - 1, table="t" * 140)

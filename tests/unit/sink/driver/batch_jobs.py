@@ -20,8 +20,6 @@ ID = "orders"
 
 
 class Job:
-    """One driver, and what it drives."""
-
     def __init__(
         self,
         *,
@@ -75,7 +73,6 @@ class Job:
 
 
 def started() -> Job:
-    """A driver that has recovered, on sides that nobody has used."""
     job = Job()
     job.driver.recover()
     return job

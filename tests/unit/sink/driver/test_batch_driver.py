@@ -274,7 +274,6 @@ def test_batches_with_bad_rows_are_no_claims(job: Job, found_by: str, transactio
 
 
 def test_bad_rows_are_not_looked_for_without_end(job: Job) -> None:
-    """Where each attempt meets another one."""
     work = job.work(fail_copy=[REFUSED] * 20, searches=[1] * 20)
     with pytest.raises(ConstraintError):
         job.driver.write(0, work)

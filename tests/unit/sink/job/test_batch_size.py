@@ -32,8 +32,6 @@ BOUNDED = str(ARROW_BATCH_BYTES)
 
 
 class Session:
-    """A session's settings, and what was set."""
-
     def __init__(self, value: str | None = None) -> None:
         self.conf: Any = self
         self.values = {SETTING: value, ROWS_SETTING: str(ROWS_MAX)}

@@ -28,7 +28,6 @@ def fake() -> Iterator[FakeCluster]:
 
 
 def check(fake: FakeCluster, topic: str = "bad") -> None:
-    """As a sink's start does."""
     options = sink_options(kafka=kafka_for(fake), topic="orders", bad_rows="dead_letter", dead_letter_topic=topic)
     connections = ForwarderConnections(options.kafka)
     with Cluster(options.kafka) as cluster:

@@ -27,7 +27,6 @@ def action(
     succeeded: bool = True,
     tasks: int = 4,
 ) -> PlanExecution:
-    """An action that reads the batch."""
     own = [Node(name, frozenset({100 + number}), None) for number, name in enumerate(others or ("CollectLimit",))]
     return PlanExecution((*own, Node(reader, frozenset({99}), rows), *stream), succeeded=succeeded, tasks=tasks)
 

@@ -44,7 +44,6 @@ ID = TargetColumn(name="id", type_name="bigint", base_type="int8", nullable=Fals
 
 
 def plan_for(spark_type: t.DataType, base_type: str, *, keys: Sequence[str] = (), **more: Any) -> ColumnPlan:
-    """A plan of two columns: id and x, of which x is of the given types."""
     target = TargetColumn(**{"name": "x", "type_name": base_type, "base_type": base_type, **more})
     table = TargetTable(SqlTableName("orders", "public"), (ID, target), (UniqueKey("pk", ("id",), primary=True),))
     return plan_columns([("id", t.LongType()), ("x", spark_type)], table, upsert_keys=keys)

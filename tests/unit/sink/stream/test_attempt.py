@@ -48,8 +48,6 @@ def fake() -> Iterator[FakeCluster]:
 
 
 class Driver:
-    """The driver's end of an attempt."""
-
     def __init__(self, fake: FakeCluster, topic: str | None = "t") -> None:
         self.kafka: KafkaOptions = options_for(fake)
         self.connections = ForwarderConnections(self.kafka)
@@ -81,7 +79,6 @@ class Driver:
             self.connections.drop()
 
     def finish(self, *receipts: TaskReceipt) -> Forwarded:
-        """The job has ended with these receipts."""
         results = add_up(receipts)
         self.source.close_input()
         results.check_arrived(self.source.finished)
@@ -137,7 +134,6 @@ def test_rows_that_are_superseded_have_no_record(fake: FakeCluster) -> None:
 
 
 def test_the_driver_tells_tasks_about_topics_that_rows_name(fake: FakeCluster) -> None:
-    """A task asks no broker."""
     with Driver(fake, topic=None) as driver:
         forwarded = driver.finish(run(driver.plan, 0, 1, rows(5, topic="other"), rows(5, topic="other")))
     assert forwarded.records == 10

@@ -37,8 +37,6 @@ def the_end(totals: dict[int, LaneTotals]) -> Frame:
 
 @dataclass(eq=False)
 class Running:
-    """One task attempt of the model."""
-
     sender: Sender
     frames: deque[Frame]
     sent: list[int] = field(default_factory=list)
@@ -96,7 +94,6 @@ class World:
         return not run.waits
 
     def serve(self) -> None:
-        """What the listener does when it is woken."""
         while self.woken and not self.must_fail:
             self.woken = False
             waiting = {each.sender: each for each in self.running if each.waits}

@@ -57,7 +57,6 @@ def a_frame(kind: FrameKind, payload: bytes = b"x", number: int = 1, details: by
 
 
 def a_header(kind: FrameKind, payload_bytes: int, details_bytes: int = 0) -> bytes:
-    """Of a frame whose body does not come."""
     return struct.pack(">BHIIHI", kind, 0, 1, 0, details_bytes, payload_bytes)
 
 

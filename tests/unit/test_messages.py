@@ -81,7 +81,7 @@ from tests.unit.serialisation.types import column as arrow_column
 from tests.unit.sink.check.test_check_rules import DATABASE, KAFKA, TOPIC, of_database, of_kafka, options
 from tests.unit.sink.job.test_executors import answer, faults
 from tests.unit.sink.job.test_queries import execution
-from tests.unit.sink.job.test_tasks import partitions_of
+from tests.unit.sink.job.test_receipts import partitions_of
 from tests.unit.sink.rows.test_column_plan import KEYED, column, numeric, planned, table
 from tests.unit.sink.rows.test_copy_encoder import batch_of, plan_for
 

@@ -17,6 +17,7 @@ from spark_2pc_sink.errors import (
     HaltCause,
     InDoubtError,
     RecordTooLargeError,
+    StateStoreError,
     TransactionExpiredError,
     UnstorableValueError,
 )
@@ -218,6 +219,21 @@ def test_a_database_that_restarts_is_waited_for(job: Job) -> None:
 
     job.store.claim = unreachable  # type: ignore[method-assign]
     assert job.driver.write(0, job.work(fail=[RuntimeError("lost")])).attempts == 2
+
+
+def test_a_database_that_restarts_between_batches_is_waited_for(job: Job) -> None:
+    """C11: a query does not end because nothing was under way when its connection broke."""
+    job.driver.write(0, job.work())
+    generation, check = job.row().generation, job.store.check_generation
+
+    def broken(transactional_id: str, generation: int) -> StateRow:
+        job.store.check_generation = check  # type: ignore[method-assign]
+        raise StateStoreError(operation="read", detail="server closed the connection unexpectedly")
+
+    job.store.check_generation = broken  # type: ignore[method-assign]
+    assert job.driver.write(1, job.work()).attempts == 1
+    assert (job.row().batch_id, job.row().generation) == (1, generation + 1)
+    assert len(job.kafka.committed) == 2
 
 
 @pytest.mark.parametrize("decided", [False, True])

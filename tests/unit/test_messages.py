@@ -31,6 +31,7 @@ from confluent_kafka.schema_registry import SchemaRegistryError as LibraryError
 from pyspark.sql import types as t
 from sqlalchemy import make_url
 
+from jdbc_state import SchemaReport
 from spark_2pc_sink import DualWrite, DualWriteSink, PreparedTxnState, Records, Rows, __version__, cli
 from spark_2pc_sink.cli import verify as verify_command
 from spark_2pc_sink.cli.options import ENVIRONMENT

@@ -44,8 +44,6 @@ KAFKA = KafkaFacts(
     trial=Trial(),
     log=replace(TOPIC, name="__transaction_state"),
 )
-OLD_STATE = SchemaReport(there=True, ready=False, lines=("old",))
-NO_STATE = SchemaReport(there=False, ready=False, lines=())
 DATABASE = DatabaseFacts(version="18.1", version_number=180001, role="job", tables=(TableFacts("orders", columns=3),))
 
 
@@ -75,7 +73,9 @@ def test_a_topic_that_each_row_names_is_not_checked() -> None:
 
 
 def test_what_the_first_start_makes_is_no_problem() -> None:
-    facts = replace(DATABASE, state=NO_STATE, tables=(TableFacts("t", created=True),))
+    facts = replace(
+        DATABASE, state=SchemaReport(there=False, ready=False, lines=()), tables=(TableFacts("t", created=True),)
+    )
     for letters in (TableFacts("d", created=True), TableFacts("d")):
         assert of_database(replace(facts, dead_letters=letters)) == []
 

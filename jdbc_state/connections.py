@@ -69,12 +69,8 @@ def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
         return
     if required:
         connection.close()
-        raise ConfigurationError(
-            option="require_tls",
-            value=True,
-            rule=f"connections must use TLS, and the one to {label} at {host} does not; nothing was written",
-            remedy=_REMEDY,
-        )
+        rule = f"connections must use TLS, and the one to {label} at {host} does not; nothing was written"
+        raise ConfigurationError(option="require_tls", value=True, rule=rule, remedy=_REMEDY)
     with _warned_lock:
         told = label in _told
         _told.add(label)
@@ -97,12 +93,8 @@ def ask_password(password: Callable[[], str]) -> str:
     except Exception as error:
         raise PasswordUnavailableError(f"the password function failed: {type(error).__name__}: {error}") from error
     if not isinstance(given, str) or not given:
-        raise ConfigurationError(
-            option="database_password",
-            value="***",
-            rule="the function must return a text that is not empty",
-            remedy="return the password",
-        )
+        rule = "the function must return a text that is not empty"
+        raise ConfigurationError(option="database_password", value="***", rule=rule, remedy="return the password")
     return given
 
 

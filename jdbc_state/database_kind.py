@@ -121,13 +121,12 @@ def check_kind(kind: DatabaseKind, label: str, *, accepted: str | None) -> None:
     if (accepted or "").casefold() == kind.name.casefold():
         _log.warning("%s is %s, which lacks %s; used because of accept_database", label, kind.name, kind.lacks)
         return
-    raise ConfigurationError(
-        option="database",
-        value=label,
-        rule=f"must be PostgreSQL; it is {kind.name} ({kind.version}), which lacks {kind.lacks}. Nothing was written",
-        remedy=f"use PostgreSQL 14 or later. If you have tested crashes of driver and servers with this database, "
-        f"pass accept_database={kind.name!r}",
+    rule = f"must be PostgreSQL; it is {kind.name} ({kind.version}), which lacks {kind.lacks}. Nothing was written"
+    remedy = (
+        f"use PostgreSQL 14 or later. If you have tested crashes of driver and servers with this database, "
+        f"pass accept_database={kind.name!r}"
     )
+    raise ConfigurationError(option="database", value=label, rule=rule, remedy=remedy)
 
 
 def kind_by_signs(version: str, signs: AbstractSet[str]) -> DatabaseKind:

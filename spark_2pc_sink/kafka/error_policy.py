@@ -138,13 +138,12 @@ def produce_error(
     if batch.row_key is not None:
         limit = f"the broker answered {describe_error(code)}"
         return record_too_large(partition, batch.row_key, len(batch.payload), limit)
-    return ConfigurationError(
-        option="batch.size",
-        value=len(batch.payload),
-        rule=f"{partition} does not accept a batch of this size ({batch.record_count} records)",
-        remedy="set batch.size below max.message.bytes of the topic; with the permission DESCRIBE_CONFIGS on the "
-        "topic it is limited automatically",
+    rule = f"{partition} does not accept a batch of this size ({batch.record_count} records)"
+    remedy = (
+        "set batch.size below max.message.bytes of the topic; with the permission DESCRIBE_CONFIGS on the "
+        "topic it is limited automatically"
     )
+    return ConfigurationError(option="batch.size", value=len(batch.payload), rule=rule, remedy=remedy)
 
 
 def _record_refused(partition: TopicPartition, batch: Batch, answer: ProducedPartition) -> RecordRefusedError | None:

@@ -400,12 +400,9 @@ class TransactionClient:
         if code == Code.INVALID_TRANSACTION_TIMEOUT:
             allowed = self._broker_max_timeout_ms(deadline)
             limit = "less" if allowed is None else f"{allowed} ms"
-            return ConfigurationError(
-                option=_TIMEOUT_OPTION,
-                value=timeout_ms,
-                rule=f"the broker's {_MAX_TIMEOUT_CONFIG} allows {limit}",
-                remedy=f"lower {_TIMEOUT_OPTION} in kafka={{...}}, or raise {_MAX_TIMEOUT_CONFIG} of the brokers",
-            )
+            rule = f"the broker's {_MAX_TIMEOUT_CONFIG} allows {limit}"
+            remedy = f"lower {_TIMEOUT_OPTION} in kafka={{...}}, or raise {_MAX_TIMEOUT_CONFIG} of the brokers"
+            return ConfigurationError(option=_TIMEOUT_OPTION, value=timeout_ms, rule=rule, remedy=remedy)
         detail = f"transactional id {self.transactional_id!r}"
         if keep_prepared and code == Code.INVALID_REQUEST:
             detail = f"{detail}: this coordinator keeps a prepared transaction for clients with two-phase commit only"

@@ -502,13 +502,12 @@ def _bound(endpoint: StreamEndpoint) -> socket.socket:
             return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
         except OSError as error:
             refused.append(f"port {port}: {error}")
-    raise ConfigurationError(
-        option="driver_port",
-        value=", ".join(map(str, endpoint.ports)),
-        rule=f"the driver must be able to listen on one of them at {host} (spark.driver.bindAddress): {refused[-1]}",
-        remedy="choose a free port, widen driver_port_range (each query that runs at the same time needs one), or set "
-        "spark.driver.bindAddress to an address of the driver's host",
+    rule = f"the driver must be able to listen on one of them at {host} (spark.driver.bindAddress): {refused[-1]}"
+    remedy = (
+        "choose a free port, widen driver_port_range (each query that runs at the same time needs one), or set "
+        "spark.driver.bindAddress to an address of the driver's host"
     )
+    raise ConfigurationError(option="driver_port", value=", ".join(map(str, endpoint.ports)), rule=rule, remedy=remedy)
 
 
 def _made_certificate() -> tuple[ssl.SSLContext, str]:

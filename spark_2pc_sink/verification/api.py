@@ -8,10 +8,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import CommonOptions, checks_keywords
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
-from spark_2pc_sink.options.settings import options_of
+from spark_2pc_sink.options.settings import options_of, refused
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.repairs import checked_directory
 from spark_2pc_sink.verification.report import VerifyReport
@@ -104,13 +103,11 @@ class Scope:
         given = {name: value for name, value in vars(self).items() if value is not None}
         if len(given) > 1:
             first, second, *_ = given
-            rule, remedy = f"cannot be combined with {second}", f"leave {second} out"
-            raise ConfigurationError(option=first, value=given[first], rule=rule, remedy=remedy)
+            raise refused(first, given[first], f"cannot be combined with {second}", f"leave {second} out")
         for name, value in given.items():
             least = 1 if name == "last" else 0
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                rule = f"must be a whole number of at least {least}"
-                raise ConfigurationError(option=name, value=value, rule=rule, remedy="correct it")
+                raise refused(name, value, f"must be a whole number of at least {least}", "correct it")
 
     @property
     def is_all(self) -> bool:
@@ -130,9 +127,8 @@ class Scope:
         if not batches or (self.last is None and not {self.batch, self.since} & {*batches}):
             known = f"has batches {batches[0]} to {batches[-1]}" if batches else "is empty"
             [(option, value)] = ((name, value) for name, value in vars(self).items() if value is not None)
-            rule = f"must be in the sink's history, which {known}"
             remedy = f"name a batch in the history, or leave {option} out to compare everything"
-            raise ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)
+            raise refused(option, value, f"must be in the sink's history, which {known}", remedy)
         if self.last is not None:
             return frozenset(batches[-self.last :])
         return frozenset(each for each in batches if each >= (self.since or 0) and self.batch in (None, each))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.columns import read_shape
 from spark_2pc_sink.verification.expressions import RecordSources
@@ -192,8 +193,7 @@ def chosen_pairs(request: VerifyRequest, evidence: Evidence) -> tuple[TablePair,
     topic, layout, claims = request.target.topic, evidence.layout, evidence.claims
     if topic is not None and topic not in evidence.logs.topic_ids and topic not in claims.topics:
         rule = "must be a topic that the sink writes"
-        remedy = f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}"
-        raise ConfigurationError(option="topic", value=topic, rule=rule, remedy=remedy)
+        raise refused("topic", topic, rule, f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}")
     of_rows = (claims.topics | evidence.logs.topic_ids.keys()) - evidence.dead_letter_topics
     topics = frozenset(of_rows if topic is None else {topic})
     alone = (TablePair(layout, "", (topics,) * len(claims.claims), topics),)
@@ -208,8 +208,7 @@ def chosen_pairs(request: VerifyRequest, evidence: Evidence) -> tuple[TablePair,
         return (chosen_pair(pairs, request.target.table),)
     for name, value in vars(request.target).items() if len(pairs) > 1 else ():
         if value and name != "table":
-            rule, remedy = "applies to one table, and the sink has several", "pass table (--table) too"
-            raise ConfigurationError(option=name, value=value, rule=rule, remedy=remedy)
+            raise refused(name, value, "applies to one table, and the sink has several", "pass table (--table) too")
     return pairs
 
 
@@ -220,8 +219,7 @@ def chosen_pair(pairs: Sequence[TablePair], table: str) -> TablePair:
             return pair
     tables = ", ".join(pair.table for pair in pairs) or "none"
     rule = f"must be one of the sink's tables: {tables}"
-    remedy = "name one of these, or leave table out to compare all"
-    raise ConfigurationError(option="table", value=table, rule=rule, remedy=remedy)
+    raise refused("table", table, rule, "name one of these, or leave table out to compare all")
 
 
 def _has_replaced_its_table(request: VerifyRequest, evidence: Evidence, layout: SinkLayout) -> bool:

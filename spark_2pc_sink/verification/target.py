@@ -53,7 +53,7 @@ def parse_record_columns(text: str | None) -> dict[str, str]:
 
 def _refused(text: str, rule: str) -> ConfigurationError:
     remedy = "pass \"order_id = (value->>'id')::bigint, total = (value->>'total')::numeric\""
-    return ConfigurationError(option="record_columns", value=text, rule=rule, remedy=remedy)
+    return refused("record_columns", text, rule, remedy)
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,10 @@ class Target:
 
     def __post_init__(self) -> None:
         if self.mode != "append" and not self.keys:
-            rule, remedy = (
-                f"required with mode={self.mode!r}",
-                "pass the sink's upsert_keys: keys=['order_id'], --keys order_id",
-            )
-            raise ConfigurationError(option="keys", value=None, rule=rule, remedy=remedy)
+            remedy = "pass the sink's upsert_keys: keys=['order_id'], --keys order_id"
+            raise refused("keys", None, f"required with mode={self.mode!r}", remedy)
         if self.order_by is not None and self.mode != "upsert":
-            rule, remedy = "requires mode='upsert'", "pass mode='upsert', or leave it out"
-            raise ConfigurationError(option="order_by", value=self.order_by, rule=rule, remedy=remedy)
+            raise refused("order_by", self.order_by, "requires mode='upsert'", "pass mode='upsert', or leave it out")
 
     def lacking_columns(self, compared: Sequence[str] | None = None) -> NotComparableError | None:
         """Refuse if records lack a noted column of key or order; None if they have it, or that is not known yet.
@@ -144,13 +140,11 @@ class Target:
             lacking = [name for name in self.noted if paths is not None and not paths(name)]
         else:
             lacking = [name for name in self.noted if name not in compared]
+        if not lacking:
+            return None
         names = ", ".join(lacking)
         why = f"records do not contain {names}, by which rows are identified or ordered"
-        return (
-            NotComparableError(why, f"write {names} into the record's value, or pass --record-columns")
-            if lacking
-            else None
-        )
+        return NotComparableError(why, f"write {names} into the record's value, or pass --record-columns")
 
     def key_of(self, shape: TableShape, compared: Sequence[str]) -> tuple[str, ...]:
         """The columns that identify a row, among those that are compared."""

@@ -82,9 +82,8 @@ def parse_endpoints(text: str, *, option: str) -> tuple[Endpoint, ...]:
     for part in text.split(","):
         match = _ENDPOINT.fullmatch(part.strip())
         if match is None or int(match["port"]) > _PORT_MAX or match["name"].upper() in endpoints:
-            rule = "must be a list of NAME://HOST:PORT, each name once"
             remedy = "pass 'PLAINTEXT://127.0.0.1:9092'; put an IPv6 address in square brackets"
-            raise ConfigurationError(option=option, value=text, rule=rule, remedy=remedy)
+            raise refused(option, text, "must be a list of NAME://HOST:PORT, each name once", remedy)
         name = match["name"].upper()
         endpoints[name] = Endpoint(name, match["host"].strip("[]"), int(match["port"]))
     return tuple(endpoints.values())
@@ -95,9 +94,8 @@ def parse_listeners(listeners: str, *, advertised: str | None, protocol_map: str
     option = "advertised.listeners"
     public = {} if advertised is None else {each.name: each for each in parse_endpoints(advertised, option=option)}
     for name in public.keys() - {each.name for each in endpoints}:
-        remedy = f"the listeners are {', '.join(each.name for each in endpoints)}"
         rule = f"{name} is not the name of a listener"
-        raise ConfigurationError(option=option, value=advertised, rule=rule, remedy=remedy)
+        raise refused(option, advertised, rule, f"the listeners are {', '.join(each.name for each in endpoints)}")
     protocols = _parse_protocol_map(protocol_map)
     return tuple(_listener(each, public.get(each.name), protocols) for each in endpoints)
 
@@ -106,8 +104,7 @@ def _listener(endpoint: Endpoint, public: Endpoint | None, protocols: Mapping[st
     name = endpoint.name
     if name not in protocols:
         remedy = f"name the listener as one of {', '.join(protocols)}, or add {name}:PROTOCOL"
-        rule = "must have a protocol for each listener"
-        raise ConfigurationError(option=_PROTOCOL_MAP, value=name, rule=rule, remedy=remedy)
+        raise refused(_PROTOCOL_MAP, name, "must have a protocol for each listener", remedy)
     if (public or endpoint).host in _EVERY_INTERFACE:
         rule = "clients cannot connect to an address that means every interface"
         remedy = f"give {name}://HOST:PORT with a host that clients can reach"
@@ -122,8 +119,7 @@ def _parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
         name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
         if not name or protocol not in SecurityProtocol.__members__:
             rule = f"must be a list of NAME:PROTOCOL; a protocol is one of {', '.join(SecurityProtocol.__members__)}"
-            remedy = nearest(protocol, SecurityProtocol.__members__)
-            raise ConfigurationError(option=_PROTOCOL_MAP, value=text, rule=rule, remedy=remedy)
+            raise refused(_PROTOCOL_MAP, text, rule, nearest(protocol, SecurityProtocol.__members__))
         known[name] = SecurityProtocol[protocol]
     return known
 

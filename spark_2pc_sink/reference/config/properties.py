@@ -30,6 +30,7 @@ from spark_2pc_sink.options.settings import (
     check_settings,
     nearest,
     refusal,
+    refused,
     setting,
     setting_of,
     shown_name,
@@ -216,8 +217,7 @@ class BrokerProperties:
         logins = {name: value for name, value in stripped.items() if _JAAS_NAME.fullmatch(name)}
         for name, value in stripped.items():
             if name in FIXED and value.lower() != FIXED[name].value.lower():
-                remedy = f"set {FIXED[name].value}, or leave it out"
-                raise ConfigurationError(option=name, value=value, rule=FIXED[name].rule, remedy=remedy)
+                raise refused(name, value, FIXED[name].rule, f"set {FIXED[name].value}, or leave it out")
             if name not in FIXED and name not in ROWS and name not in logins:
                 raise _unknown(name, value)
         read: dict[str, Any] = {
@@ -257,8 +257,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
     for assignment in assignments:
         name, sign, value = assignment.partition("=")
         if not sign or not name.strip():
-            remedy = "pass for example --set num.partitions=3"
-            raise ConfigurationError(option="--set", value=assignment, rule="must be NAME=VALUE", remedy=remedy)
+            raise refused("--set", assignment, "must be NAME=VALUE", "pass for example --set num.partitions=3")
         values[name.strip()] = value
     return values
 
@@ -268,7 +267,7 @@ def _unknown(name: str, value: str) -> ConfigurationError:
     # The value of a misspelt name may be a password.
     meant_secret = any(repr(known) in remedy for known, item in ROWS.items() if setting_of(item).secret)
     shown = HIDDEN if meant_secret or re.search(r"password|jaas", name, re.IGNORECASE) else value
-    return ConfigurationError(option=name, value=shown, rule="the server does not have this property", remedy=remedy)
+    return refused(name, shown, "the server does not have this property", remedy)
 
 
 def _read(item: Field[Any], value: str) -> object:
@@ -289,8 +288,7 @@ def _users(logins: Mapping[str, str]) -> tuple[tuple[str, Users], ...]:
         if match is None or match["mechanism"].upper() != PLAIN:
             rule = "the users of all mechanisms are those of PLAIN"
             listener = "NAME" if match is None else match["listener"]
-            remedy = f"leave it out, and give listener.name.{listener}.plain.sasl.jaas.config"
-            raise ConfigurationError(option=name, value=HIDDEN, rule=rule, remedy=remedy)
+            raise refused(name, HIDDEN, rule, f"leave it out, and give listener.name.{listener}.plain.sasl.jaas.config")
         users[match["listener"].upper()] = Users.parse(value, option=name)
     return tuple(users.items())
 
@@ -351,9 +349,9 @@ def _check_all_take_effect(properties: BrokerProperties) -> None:
         option = f"listener.name.{name.lower()}.plain.sasl.jaas.config"
         if name in wanting:
             remedy = f'give it: {listener_texts.PLAIN_LOGIN_MODULE} required user_NAME="PASSWORD";'
-            raise ConfigurationError(option=option, value=None, rule="this listener requires a login", remedy=remedy)
-        rule, remedy = "no listener of this name requires a login", "give the listener a SASL protocol, or leave it out"
-        raise ConfigurationError(option=option, value=HIDDEN, rule=rule, remedy=remedy)
+            raise refused(option, None, "this listener requires a login", remedy)
+        rule = "no listener of this name requires a login"
+        raise refused(option, HIDDEN, rule, "give the listener a SASL protocol, or leave it out")
     has_tls = any(each.protocol.has_tls for each in listening)
     for name in sorted(properties.given):
         if name.startswith("ssl.") and not has_tls:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.settings import INT32_MAX, setting_of, shown_name
+from spark_2pc_sink.options.settings import INT32_MAX, refused, setting_of, shown_name
 from spark_2pc_sink.reference.config.properties import FIXED, INT64_MAX, ROWS, BrokerProperties
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import LogSettings
@@ -268,7 +268,7 @@ def list_elements(text: str) -> list[str]:
 
 
 def _refused(name: str, value: str, rule: str) -> ConfigurationError:
-    return ConfigurationError(option=name, value=value, rule=rule, remedy="leave it out, or correct it")
+    return refused(name, value, rule, "leave it out, or correct it")
 
 
 def note_topic_configs(topic: str, configs: Mapping[str, str]) -> None:

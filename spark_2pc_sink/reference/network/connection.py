@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.reference.config.listeners import Listener
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.network.request_channel import (
@@ -61,8 +62,7 @@ def server_context(properties: BrokerProperties) -> ssl.SSLContext:
             option, value, what, remedy = "ssl.truststore.location", trusted, "certificates", "correct the file"
             context.load_verify_locations(trusted)
     except (OSError, ssl.SSLError) as error:
-        rule = f"must be a PEM file with {what}: {error}"
-        raise ConfigurationError(option=option, value=value, rule=rule, remedy=remedy) from error
+        raise refused(option, value, f"must be a PEM file with {what}: {error}", remedy) from error
     return context
 
 

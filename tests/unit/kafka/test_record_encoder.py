@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, LocalProtocolError, UnknownTopicError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.batch_sender import Batch, PartitionQueue, PartitionReceipt
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import (
     BatchListSender,
@@ -191,44 +190,6 @@ def test_rows_without_a_key_are_shared_out_evenly_in_runs(rows: int, partitions:
     counts = [spread_out.count(partition) for partition in partitions]
     assert max(counts) - min(counts) <= 1
     assert sum(a != b for a, b in pairwise(spread_out)) < len(partitions)
-
-
-def queue_of(count: int, *, first_acknowledged: bool = True) -> PartitionQueue:
-    """A queue with ``count`` batches of 10 records; the one before them, of 1 record at offset 5, is acknowledged."""
-    queue = PartitionQueue(T0, floor_offset=5)
-    if first_acknowledged:
-        queue.push(b"0", record_count=1, row_key=None, deadline_s=100)
-        queue.acknowledged(send(queue), 5)
-    for number in range(count):
-        queue.push(str(number + 1).encode(), record_count=10, row_key=None, deadline_s=100)
-    return queue
-
-
-def send(queue: PartitionQueue, now_s: float = 0.0) -> Batch:
-    batch = queue.peek(now_s)
-    assert batch is not None
-    queue.sent(batch)
-    return batch
-
-
-def test_until_the_first_acknowledgement_one_batch_travels_alone() -> None:
-    """Below transaction.version 2 a leader without an entry takes any first sequence (SEMANTICS of 45, case iii)."""
-    queue = queue_of(2, first_acknowledged=False)
-    first = send(queue)
-    assert queue.peek(0) is None
-    queue.acknowledged(first, 5)
-    assert send(queue).payload == b"2"
-
-
-def test_a_batch_behind_the_failed_one_may_have_been_appended() -> None:
-    """REQUEST_TIMED_OUT says that a batch is in the leader's log; those behind it succeed (B22: each counted once)."""
-    queue = queue_of(2)
-    one, two = send(queue), send(queue)
-    queue.returned(one)
-    queue.acknowledged(two, 16)
-    queue.acknowledged(send(queue), 6)
-    assert queue.receipt == PartitionReceipt(records=21, first_offset=5, last_offset=25)
-    assert queue.outstanding == 0
 
 
 pytestmark = pytest.mark.usefixtures("begun")

@@ -88,19 +88,13 @@ def test_the_next_steps_depend_on_what_was_found(found: VerifyReport, steps: lis
 # --- the files ---
 
 
-def files_in(
-    folder: Path,
-    *,
-    key: Sequence[str] = ("id",),
-    topics: Sequence[str] = ("orders",),
-    columns: Sequence[Column] = COLUMNS,
-) -> MissingFiles:
-    names = [column.name for column in columns]
+def files_in(folder: Path, *, key: Sequence[str] = ("id",), topics: Sequence[str] = ("orders",)) -> MissingFiles:
+    names = [column.name for column in COLUMNS]
     table = TableName("orders", "public")
     compared = ComparedColumns(tuple(ComparedColumn(name, name, *["text"] * 5) for name in names))
     return MissingFiles(
         directory=folder,
-        shape=TableShape(table, tuple(columns)),
+        shape=TableShape(table, COLUMNS),
         sql=Statements(table, compared, key=tuple(key)),
         record_key=record_key(None, columns=names, row_key=key),
         topics=topics,

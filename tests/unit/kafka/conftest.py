@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 import pytest
@@ -48,11 +47,3 @@ def two_phase(fake: FakeCluster) -> FakeCluster:
 def writer(two_phase: FakeCluster) -> Iterator[TransactionalWriter]:
     with writer_on(two_phase, two_phase_commit=True) as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-def kafka_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loggers as they are by default: import-linter's command line, run by another test, disables those it finds."""
-    for name in list(logging.root.manager.loggerDict):
-        if name.startswith("kafka."):
-            monkeypatch.setattr(logging.getLogger(name), "disabled", False)

@@ -33,12 +33,13 @@ from sqlalchemy import make_url
 
 from jdbc_state import SchemaReport
 from spark_2pc_sink import DualWrite, DualWriteSink, PreparedTxnState, Records, Rows, __version__, cli
+from spark_2pc_sink.cli import transactions as transactions_command
 from spark_2pc_sink.cli import verify as verify_command
 from spark_2pc_sink.cli.options import ENVIRONMENT
 from spark_2pc_sink.cli.serving import host_and_port
 from spark_2pc_sink.cli.status import Shown, status_text
-from spark_2pc_sink.errors import ConfigurationError, HaltCause
-from spark_2pc_sink.ids import BatchRange, check_transactional_id
+from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, HaltCause
+from spark_2pc_sink.ids import BatchRange, TopicPartition, check_transactional_id
 from spark_2pc_sink.logins.msk import msk_iam
 from spark_2pc_sink.logins.tokens import token_source
 from spark_2pc_sink.monitoring.dashboard import sink_views
@@ -67,6 +68,14 @@ from spark_2pc_sink.sink.rows.catalog import TargetTable
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, order_column, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
+from spark_2pc_sink.transactions import (
+    AbortedOpenTransaction,
+    HangingTransaction,
+    TerminatedTransaction,
+    TransactionDetails,
+    TransactionListing,
+)
+from tests.unit.cli.test_cli_transactions import FakeTool
 from tests.unit.cli.test_cli_verify import DIFFERENT
 from tests.unit.cli.test_cli_verify import SIDES as VERIFIED
 from tests.unit.cli.test_status import forty
@@ -285,6 +294,21 @@ def spark_2pc(words: str, line: str = "") -> str:
     with redirect_stderr(printed):
         code = cli.main(shlex.split(words))
     return f"exit code {code}: {printed.getvalue().splitlines()[-1]}"
+
+
+def transactions(words: str, **answers: Any) -> str:
+    """What the tool was asked, whose answers are given, and what is printed."""
+    tool, out, err = FakeTool(), StringIO(), StringIO()
+    tool.answers = answers
+    with (
+        mock.patch.object(transactions_command, "TransactionTool", tool.connect),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        code = cli.main(["transactions", *shlex.split(words), "--bootstrap-server", "h:1"])
+    printed = [line.replace("\t", "⇥ ").rstrip() for line in out.getvalue().splitlines()]
+    printed += [f"stderr: {line}" for line in err.getvalue().splitlines()]
+    return "\n".join([*map(str, tool.calls), *printed, f"exit code {code}"])
 
 
 def said(call: str) -> str:

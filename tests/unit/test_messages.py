@@ -64,6 +64,7 @@ from spark_2pc_sink.sink.job.classic_query import check_query
 from spark_2pc_sink.sink.job.executors import ExecutorAnswer
 from spark_2pc_sink.sink.records.record_columns import KEY, PARTITION, VALUE
 from spark_2pc_sink.sink.records.record_columns import TOPIC as TOPIC_COLUMN
+from spark_2pc_sink.sink.records.record_expressions import check_taken, choose_expressions
 from spark_2pc_sink.sink.rows.catalog import TargetTable
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, order_column, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
@@ -92,6 +93,7 @@ from tests.unit.sink.check.test_check_rules import DATABASE, KAFKA, TOPIC, of_da
 from tests.unit.sink.job.test_executors import answer, faults
 from tests.unit.sink.job.test_queries import execution
 from tests.unit.sink.job.test_receipts import partitions_of
+from tests.unit.sink.records.test_record_expressions import chosen, table_of
 from tests.unit.sink.rows.test_column_plan import KEYED, column, numeric, planned, table
 from tests.unit.sink.rows.test_copy_encoder import batch_of, plan_for
 

@@ -121,28 +121,6 @@ def test_a_sink_is_closed_once_and_can_be_used_again(monkeypatch: pytest.MonkeyP
     assert [run.close.call_count for run in runs] == [1, 0]
 
 
-def test_foreach_is_refused_in_a_task_with_the_method_that_is_meant() -> None:
-    """Spark calls the function of foreach() with a Row, in a task, with a copy of the sink."""
-    copy = pickle.loads(pickle.dumps(sink()))  # noqa: S301
-    with pytest.raises(ConfigurationError, match=r"called with a tuple.*foreachBatch\(sink\) instead of") as refused:
-        copy((1, "a row"))
-    assert refused.value.option == "foreach"
-
-
-@pytest.mark.parametrize("batch_id", [-1, True, "20260131", 2**63])
-def test_a_backfill_s_ids_are_whole_numbers(batch_id: Any) -> None:
-    with pytest.raises(ConfigurationError, match="batch_id"):
-        sink().write(BATCH, batch_id=batch_id)
-
-
-def test_a_backfill_is_no_stream_and_not_inside_one() -> None:
-    """Numbers by hand may leave others out: a stream's batches that were not handed over would not be noticed."""
-    with pytest.raises(ConfigurationError, match=r"writeStream\.foreachBatch\(sink\)"):
-        sink().write(mock.Mock(isStreaming=True), batch_id=1)
-    with pytest.raises(ConfigurationError, match=r"sink\(batch, batch_id\)"):
-        sink().write(mock.Mock(isStreaming=False), batch_id=1)
-
-
 _SPARK = '[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):\n  File "x"\n'
 
 

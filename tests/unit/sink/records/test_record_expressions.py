@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.job.lane_columns import record_names, upsert_order_columns
 from spark_2pc_sink.sink.records.record_expressions import RecordExpressions, check_taken, choose_expressions, with_json
 from spark_2pc_sink.sink.records.record_json import IGNORE_NULLS, OFFSET_SECONDS, TIME_PARSER, TIME_ZONE, WHOLE_ROW
@@ -32,16 +31,6 @@ def test_a_resend_selects_what_tells_rows_of_one_key_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "columns"), [("_2pc_identity", {"id": "`_2pc_identity`"}), ("id", {"_2pc_key": "id"})]
-)
-def test_a_name_of_the_sinks_own_is_refused(name: str, columns: dict[str, str] | None) -> None:
-    """Also where the column goes nowhere: a search for bad rows adds columns to the batch."""
-    schema = StructType([StructField(name, IntegerType())])
-    with pytest.raises(ConfigurationError, match="begin with '_2pc_' are reserved"):
-        choose_expressions(sink_options(topic="orders", columns=columns).lanes[0], schema)
-
-
-@pytest.mark.parametrize(
     ("columns", "value"),
     [({"1": "1"}, WHOLE_ROW), ({"other": "`1`"}, WHOLE_ROW), ({"1": "`1`"}, "to_json(struct(`1`))")],
 )
@@ -61,14 +50,6 @@ def chosen(**options: Any) -> RecordExpressions:
 def table_of(*names: str, unwritable: str = "") -> TargetTable:
     columns = tuple(TargetColumn(name, "integer", "int4", unwritable=unwritable) for name in names)
     return TargetTable(table=SqlTableName("t", "public"), columns=columns, unique_keys=())
-
-
-def test_columns_of_the_table_that_would_silently_stay_empty_are_named_together() -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        check_taken(chosen(), table_of("id", "topic", "key", "headers"))
-    assert "columns 'topic' and 'key' and 'headers'" in caught.value.rule
-    assert "{'id': '`id`', 'topic': '`its_topic`', 'key': '`key`', 'headers': '`headers`'}" in caught.value.remedy
-    assert "partition" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

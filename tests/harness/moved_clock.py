@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
@@ -52,7 +52,7 @@ class _Preloaded:
             raise ServerError(f"the compiler refused the library: {done.stderr}")
         self._variables = {"LD_PRELOAD": str(library), variable: str(self._file)}
 
-    def preloaded(self) -> AbstractContextManager[object]:
+    def preloaded(self) -> AbstractContextManager[Any]:
         """Processes that begin in the block have the library, and their children."""
         return mock.patch.dict(os.environ, self._variables)
 

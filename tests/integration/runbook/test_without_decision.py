@@ -9,6 +9,7 @@ import io
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -78,6 +79,18 @@ def sides_of(pair: WrittenPair, **other: str) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def open_transaction(pair: WrittenPair, transactional_id: str) -> Iterator[TransactionalWriter]:
+    """A transaction of another producer in the sink's topic."""
+    kafka = kafka_for(pair.broker.bootstrap)
+    with TransactionalWriter(transactional_id=transactional_id, kafka=kafka, topic=pair.topic) as other:
+        other.init_transactions()
+        other.begin_transaction()
+        other.append(table_of(3))
+        other.flush()
+        yield other
+
+
 def test_no_sink_has_this_name(pair: WrittenPair, follow: Follow) -> None:
     code, _ = follow("not_known", **sides_of(pair, transactional_id=f"{pair.transactional_id}-misspelt"))
     assert code == 4
@@ -99,12 +112,7 @@ def test_the_database_is_out_of_reach(pair: WrittenPair, follow: Follow) -> None
 def test_readers_wait_for_another_producer(pair: WrittenPair, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named, and left to its owner; when that has ended it, nothing is wrong."""
     monkeypatch.setattr(sides, "OPEN_MS_MIN", 0)
-    properties = kafka_for(pair.broker.bootstrap)
-    with TransactionalWriter(transactional_id="the-other", kafka=properties, topic=pair.topic) as other:
-        other.init_transactions()
-        other.begin_transaction()
-        other.append(table_of(3))
-        other.flush()
+    with open_transaction(pair, "the-other") as other:
         code, said = follow("readers_blocked", **sides_of(pair))
         assert code == 3
         assert "the-other" in said
@@ -118,13 +126,7 @@ def test_the_command_that_ends_another_producer_is_printed_and_can_be_pasted(
 ) -> None:
     """Where its owner is gone for good."""
     monkeypatch.setattr(sides, "OPEN_MS_MIN", 0)
-    with TransactionalWriter(
-        transactional_id=f"gone {pair.topic}", kafka=kafka_for(pair.broker.bootstrap), topic=pair.topic
-    ) as gone:
-        gone.init_transactions()
-        gone.begin_transaction()
-        gone.append(table_of(3))
-        gone.flush()
+    with open_transaction(pair, f"gone {pair.topic}"):
         monkeypatch.setattr("sys.stdin", io.StringIO("force_terminate\n"))
         place = ["--bootstrap-server", pair.broker.bootstrap, "--database", pair.database]
         assert cli.main(["runbook", *place, "--transactional-id", pair.transactional_id]) == 3

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 
 from spark_2pc_sink import recover, status
-from spark_2pc_sink.testing import ReferenceCoordinator, wait_until
+from spark_2pc_sink.testing import ReferenceCoordinator, read_topic, wait_until
+from tests.harness import ROOT
+from tests.harness.providers import Broker
 from tests.integration.service.killed_service import STEPS, ServiceRun, run_to_its_end
 from tests.integration.service.services import records_of, rows_of, statuses_of
 
+#: Orders after which the example is killed.
+ENOUGH = 20
 SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 
 
@@ -68,3 +76,33 @@ def test_what_kafka_has_aborted_after_the_decision_is_sent_again(
     run_to_its_end(ServiceRun(options, database, orders, ("last",)))
     expected = Counter(["settled by a command", "settled by the next start", "last"])
     assert rows_of(table) == records_of(impatient.bootstrap, orders) == expected
+
+
+def test_the_example_has_the_same_orders_in_table_and_topic(
+    kafka_without_2pc: Broker, database: str, topic: Callable[..., str]
+) -> None:
+    """examples/service.py: killed while it takes orders, and started again."""
+    orders = topic(partitions=2, broker=kafka_without_2pc)
+    command = [sys.executable, str(ROOT / "examples" / "service.py"), "--topic", orders]
+    command += ["--bootstrap", kafka_without_2pc.bootstrap, "--database", database, "--threads", "4"]
+    engine = create_engine(database)
+
+    def rows() -> Counter[str]:
+        with engine.connect() as connection:
+            there = connection.scalar(text("SELECT to_regclass('service_orders') IS NOT NULL"))
+            return Counter(connection.scalars(text("SELECT id FROM service_orders")) if there else [])
+
+    killed = subprocess.Popen([*command, "--orders", "1000000"], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: rows().total() > ENOUGH, deadline_s=60, what="the service takes orders")
+    finally:
+        killed.kill()
+        killed.wait()
+    done = subprocess.run([*command, "--orders", "10"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "10 orders are in the table and in the topic\n"), done.stderr
+    records = Counter(
+        json.loads(record.value or b"")["id"] for record in read_topic(kafka_without_2pc.bootstrap, orders)
+    )
+    found = rows()
+    engine.dispose()
+    assert found == records

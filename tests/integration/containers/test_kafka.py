@@ -1,13 +1,13 @@
-"""Three brokers, copies on each, two of which must be in sync: one is taken off the network in the middle of a batch.
+"""A Kafka container is frozen as a whole, or one of three brokers is taken off the network in the middle of a batch.
 
-It runs on and believes itself the leader; the other two elect another. When it comes back it throws away what only it
-has. Both sides are compared while it is away, and again when its copies are complete.
+That one runs on and believes itself the leader; the other two elect another. When it comes back it throws away what
+only it has. Both sides are compared while it is away, and again when its copies are complete.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,8 +19,25 @@ if TYPE_CHECKING:
 
 BATCH = 1
 SIZES = (20, 2_000, 20)
-# The first of the module starts the cluster.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+#: Long enough for an answer from a broker that is busy, short enough to be waited for in vain.
+IMPATIENT: dict[str, Any] = {"kafka": {"request.timeout.ms": 3_000, "max.block.ms": 4_000}}
+
+
+@pytest.mark.parametrize("place", ["step:BEGIN", "end"])
+def test_kafka_is_frozen(place: str, kafka_apart: ContainerBroker, make_job: MakeJob) -> None:
+    """B4, B25, B29: before the records and before EndTxn, longer than the driver waits for an answer.
+
+    The connections stay open all the time, and the kernel acknowledges what is sent on them: only answers are missing.
+    What was sent is carried out as soon as the container goes on, with the driver's next attempt close behind.
+    """
+    job = make_job(kafka_apart)
+    driver = job.stop_at(place, batch=BATCH, **IMPATIENT)
+    kafka_apart.pause()
+    driver.go_on()
+    driver.wait_for_log("attempt 1 of 3 failed")
+    kafka_apart.resume()
+    job.ends_well(driver)
+
 
 Choose = Callable[["ContainerCluster", str], "ContainerBroker"]
 
@@ -35,6 +52,9 @@ def coordinator(cluster: ContainerCluster, topic: str) -> ContainerBroker:
     return cluster.coordinator()
 
 
+# The first of these starts the cluster.
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("place", "choose"),
     [

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Literal, TextIO, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from confluent_kafka import Message, Producer
 
@@ -21,7 +21,7 @@ from spark_2pc_sink.options.outputs import lanes_of
 from spark_2pc_sink.verification.history import MODULUS, content_of, digest_text, record_hash
 from spark_2pc_sink.verification.topic_reader import TopicReader
 from tests.harness.providers import Broker
-from tests.harness.sql import run_sql, sql_session
+from tests.harness.sql import run_sql
 
 DEADLINE_S = 30
 Outputs: TypeAlias = Sequence[Records | Rows]
@@ -48,11 +48,6 @@ class Sides:
     def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement in a transaction of its own."""
         return run_sql(self.database, statement, *values)
-
-    def copy(self, table: str, file: TextIO) -> None:
-        """Append a file of rows in COPY's text format."""
-        with sql_session(self.database) as cursor:
-            cursor.copy_expert(f"COPY {table} FROM STDIN", file)
 
     def claim(self, layout: Mapping[str, Any] | None) -> None:
         """A start of the job, which notes this of the sink."""

@@ -28,7 +28,7 @@ def check_behind(job: Job, *, dropped: bool) -> None:
 
 
 def settle(job: Job) -> None:
-    """What the refusal says: a person decides, and the job goes on. The other decision is in test_ask_the_log.py."""
+    """What the refusal says: a person decides, and the job goes on. The other decision is in test_resend.py."""
     assert job.state("status", "batch_id") == ("decided", BATCH)
     assert not job.recover(decision=OperatorDecision.ACCEPT_REPLAY, batch=BATCH).settled
     assert job.state("status", "batch_id") == ("owed", BATCH)

@@ -117,7 +117,7 @@ CASES: Final = (
 
 #: Choices that are printed only where a fact is known that no incident has, and the tests that do what they say.
 OTHERWISE: Final = {
-    ("open_transaction", "adopt"): "faults/test_lost_rows.py",
+    ("open_transaction", "adopt"): "faults/test_refusals.py",
     ("commits_lost", "accept_loss"): "faults/test_standby.py",
     ("replay_differs", "new_checkpoint"): "sink/test_handed_over.py",
     ("replay_differs", "write_again"): "faults/test_refusals.py",

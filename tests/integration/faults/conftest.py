@@ -75,8 +75,9 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     def call(job: Job, code: int, command: str, *options: str, database: str = "") -> str:
         capsys.readouterr()
         monkeypatch.setenv("SPARK_2PC_DATABASE", database or job.database)
-        sink = ("--bootstrap-server", job.broker.bootstrap, "--transactional-id", job.transactional_id)
-        found = cli.main([command, *sink, *options])
+        # A history is that of the database alone.
+        kafka = () if command == "history" else ("--bootstrap-server", job.broker.bootstrap)
+        found = cli.main([command, *kafka, "--transactional-id", job.transactional_id, *options])
         out, err = capsys.readouterr()
         assert found == code, out + err
         return out + err

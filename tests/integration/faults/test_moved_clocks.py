@@ -58,7 +58,7 @@ def make_clocked(
         def make(machines: Sequence[str], *, properties: Mapping[str, str] = LATER) -> tuple[Job, MovedClock]:
             clock = stack.enter_context(or_skip(pytestconfig, MovedClock))
 
-            def begins(machine: str) -> AbstractContextManager[None]:
+            def begins(machine: str) -> AbstractContextManager[object]:
                 return clock.preloaded() if machine in machines else nullcontext()
 
             with begins("kafka"):

@@ -18,6 +18,7 @@ from tests.conformance.operations import ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import KAFKA_PROPERTIES, READY_DEADLINE_S, find_coordinators, make_topics
 from tests.conformance.subjects import check
+from tests.unit.reference.batches import message
 
 PASSWORD: Final = "secret"
 #: Name of the listener where users log in.
@@ -103,17 +104,17 @@ class AccessSubject:
             for right in each.rights:
                 kind, name, operation = right.value
                 topic = names.topics.get(name)
-                made = CreateAclsRequest.AclCreation(
-                    resource_type=kind,
-                    resource_name=topic[0] if topic else name.replace("@", names.mark),
-                    resource_pattern_type=_LITERAL,
-                    principal=f"User:{user_of(index)}",
-                    host="*",
-                    operation=operation,
-                    permission_type=_ALLOW,
-                )
+                made = {
+                    "resource_type": kind,
+                    "resource_name": topic[0] if topic else name.replace("@", names.mark),
+                    "resource_pattern_type": _LITERAL,
+                    "principal": f"User:{user_of(index)}",
+                    "host": "*",
+                    "operation": operation,
+                    "permission_type": _ALLOW,
+                }
                 rights.append(made)
-        answered = self._administrator.call(CreateAclsRequest(creations=rights), _CREATE_VERSION)
+        answered = self._administrator.call(message(CreateAclsRequest, creations=rights), _CREATE_VERSION)
         assert {each.error_code for each in answered.results} == {0}, answered
         wait_until(
             lambda: self._count_rights() == len(rights), deadline_s=READY_DEADLINE_S, what="the rights to be known"

@@ -21,11 +21,6 @@ class AccessBy:
         return self.rule(operation, resource, "*")
 
 
-def denied(*rules: tuple[AclOperation, Resource, str]) -> AccessBy:
-    """Everything is allowed but these; a name of '*' denies the operation for all."""
-    return AccessBy(lambda operation, kind, name: not {(operation, kind, name), (operation, kind, "*")} & {*rules})
-
-
 def denying(*operations: AclOperation, resource: Resource | None = None, name: str | None = None) -> AccessBy:
     """Everything is allowed but some operations, on every resource or on those of one kind or name."""
     return AccessBy(

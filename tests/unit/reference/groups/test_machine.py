@@ -1,29 +1,10 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup, case by case."""
+"""Static members that come back (KIP-345); how members share and take over is what clients and the properties show."""
 
 from __future__ import annotations
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.groups.members import GroupState
 from tests.unit.reference.groups.group_script import GroupScript
-
-
-def test_two_members_rebalance_eagerly() -> None:
-    """A second member joins; the first learns of it by its heartbeat, joins again, and the two share."""
-    script = GroupScript()
-    (one,) = script.stable()
-    two, joining = script.new_member()
-    assert script.heartbeat(one) is Code.REBALANCE_IN_PROGRESS
-    assert joining not in script.answers
-    again = script.ask_join(one)
-    assert script.joined(joining).generation == script.joined(again).generation == 2
-    assert script.joined(joining).members == ()
-    assert {member.member_id for member in script.joined(again).members} == {one, two}
-    following = script.ask_sync(two)
-    assert following not in script.answers
-    leading = script.assign(one)
-    assert script.synced(following).assignment == two.encode()
-    assert script.synced(leading).assignment == one.encode()
-    assert script.heartbeat(one) is script.heartbeat(two) is Code.NONE
 
 
 def stable_pair(script: GroupScript) -> tuple[str, str]:

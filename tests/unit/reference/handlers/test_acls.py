@@ -20,6 +20,7 @@ from spark_2pc_sink.reference.handlers.acls import AclHandlers
 from spark_2pc_sink.reference.metadata.acls import AclStore
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.wire.api_versions import Api
+from tests.unit.reference.batches import message
 from tests.unit.reference.coordinator.access import AccessBy
 from tests.unit.reference.metadata.test_acls import Rows
 from tests.unit.reference.node import exchange
@@ -43,11 +44,11 @@ async def ask(
 
 def creation(**fields: Any) -> Any:
     given = {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, "principal": "User:a", "host": "*"}
-    return CreateAclsRequest.AclCreation(**{**given, "operation": 3, "permission_type": 3, **fields})
+    return {**given, "operation": 3, "permission_type": 3, **fields}
 
 
 async def create(store: AclStore | None, *creations: Any, **options: Any) -> list[tuple[int, str | None]]:
-    answer = await ask(store, CreateAclsRequest(creations=list(creations)), CreateAclsResponse, **options)
+    answer = await ask(store, message(CreateAclsRequest, creations=list(creations)), CreateAclsResponse, **options)
     return [(result.error_code, result.error_message) for result in answer.results]
 
 
@@ -71,9 +72,7 @@ async def found(store: AclStore, **fields: Any) -> list[tuple[Any, ...]]:
 
 
 async def delete(store: AclStore | None, *filters: dict[str, Any], **options: Any) -> Any:
-    request = DeleteAclsRequest(
-        filters=[DeleteAclsRequest.DeleteAclsFilter(**filter_fields(**each)) for each in filters]
-    )
+    request = message(DeleteAclsRequest, filters=[filter_fields(**each) for each in filters])
     answer = await ask(store, request, DeleteAclsResponse, **options)
     return answer.filter_results
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
-from tests.unit.reference.coordinator.access import denied
+from tests.unit.reference.coordinator.access import denying
 from tests.unit.reference.node import Node, batch, committed, node
 from tests.unit.reference.seeds import known
 from tests.unit.reference.waiting import present, until
@@ -37,7 +37,7 @@ async def test_errors_are_answered_per_partition_and_at_once() -> None:
     async with node(known()) as running:
         await _plain(running, b"a")
         offsets = {("t", 0): 0, ("t", 1): 5, ("t", 9): 0, ("missing", 0): 0, ("u", 0): 0}
-        access = denied((AclOperation.READ, Resource.TOPIC, "u"))
+        access = denying(AclOperation.READ, resource=Resource.TOPIC, name="u")
         rows = _rows(await running.fetch(offsets, access=access, min_bytes=1 << 20, max_wait_ms=60_000))
         assert {name: each.error_code for name, each in rows.items()} == {
             ("t", 0): Code.NONE,

@@ -17,7 +17,7 @@ from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.storage.batches import build_batch
 from spark_2pc_sink.wire.batch_reader import DECOMPRESSED_BYTES_MAX, decompress
 from spark_2pc_sink.wire.record_batch import Compression, compress
-from tests.unit.reference.coordinator.access import denied
+from tests.unit.reference.coordinator.access import denying
 from tests.unit.reference.coordinator.driver import KEEPING
 from tests.unit.reference.node import START_MS, TID, batch, node
 from tests.unit.reference.seeds import known
@@ -54,7 +54,7 @@ async def test_a_batch_that_fills_the_memory_is_refused_away_from_the_event_loop
 
 async def test_internal_topics_are_for_privileged_principals_whatever_a_client_calls_itself() -> None:
     """D12: KafkaApis.handleProduceRequest goes by the client id alone; a name gives no right here."""
-    brokers, writers = denied(), denied((AclOperation.CLUSTER_ACTION, Resource.CLUSTER, "*"))
+    brokers, writers = denying(), denying(AclOperation.CLUSTER_ACTION, resource=Resource.CLUSTER)
     async with node() as running:
         for topic in ("__consumer_offsets", "__transaction_state"):
             internal = (topic, 0)

@@ -11,6 +11,7 @@ from kafka.protocol.producer import ProduceRequest
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.protocol.codec import ENTRIES_MAX, read_head, read_request
+from tests.unit.reference.batches import message
 from tests.unit.reference.net import metadata_request
 
 
@@ -35,10 +36,9 @@ def keys_frame(count: int, key: str = "x" * 50) -> bytes:
 
 def partitions_frame(topics: int, partitions: int) -> bytes:
     """A Produce for so many topics with so many partitions each."""
-    topic = ProduceRequest.TopicProduceData
-    data = [topic.PartitionProduceData(index=index, records=b"some bytes") for index in range(partitions)]
-    named = [topic(name="x" * 50, partition_data=data)] * topics
-    return frame_of(ProduceRequest(transactional_id=None, acks=-1, timeout_ms=1, topic_data=named), 9)
+    data = [{"index": index, "records": b"some bytes"} for index in range(partitions)]
+    named = [{"name": "x" * 50, "partition_data": data}] * topics
+    return frame_of(message(ProduceRequest, transactional_id=None, acks=-1, timeout_ms=1, topic_data=named), 9)
 
 
 def tags_frame(count: int) -> bytes:

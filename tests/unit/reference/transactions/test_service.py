@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -188,43 +189,37 @@ class Job:
     async def run(self, running: Node) -> None:
         steps = (self._init, self._write_both, self._commit, self._write_both, self._abort)
         while self.done < len(steps):
-            await steps[self.done](running)
-            self.done += 1
+            code = await steps[self.done](running)
+            assert code in {Code.NONE, Code.CONCURRENT_TRANSACTIONS}
+            if code:
+                await asyncio.sleep(0.001)
+            else:
+                self.done += 1
 
-    async def _init(self, running: Node) -> None:
-        made = await running.init()
-        if made.error_code == Code.CONCURRENT_TRANSACTIONS:
-            await self._again(running)
-            return
-        assert made.error_code == 0
-        self.pair = (made.producer_id, made.producer_epoch)
+    async def _init(self, running: Node) -> int:
+        return self._takes(await running.init())
 
-    async def _write_both(self, running: Node) -> None:
+    def _takes(self, made: Any) -> int:
+        """The pair of an answer, where it has one."""
+        if not made.error_code:
+            self.pair = (made.producer_id, made.producer_epoch)
+        return int(made.error_code)
+
+    async def _write_both(self, running: Node) -> int:
         records = batch(b"first" if self.done == 1 else b"second", pair=self.pair, sequence=0)
-        codes = [each.error_code for each in (await running.produce({("t", 0): records, ("t", 1): records})).values()]
-        if set(codes) & {Code.CONCURRENT_TRANSACTIONS}:
-            await self._again(running)
-            return
-        assert codes == [0, 0]
+        answers = await running.produce({("t", 0): records, ("t", 1): records})
+        return next((int(each.error_code) for each in answers.values() if each.error_code), 0)
 
-    async def _commit(self, running: Node) -> None:
-        await self._end(running, commit=True)
+    async def _commit(self, running: Node) -> int:
+        return await self._end(running, commit=True)
 
-    async def _abort(self, running: Node) -> None:
-        await self._end(running, commit=False)
+    async def _abort(self, running: Node) -> int:
+        return await self._end(running, commit=False)
 
-    async def _end(self, running: Node, *, commit: bool) -> None:
-        ended = await running.end(self.pair, commit=commit)
-        if ended.error_code == Code.CONCURRENT_TRANSACTIONS:
-            await self._again(running)
-            return
-        assert (ended.error_code, ended.producer_id) == (0, self.pair[0])
-        assert ended.producer_epoch == self.pair[1] + 1
-        self.pair = (ended.producer_id, ended.producer_epoch)
-
-    async def _again(self, running: Node) -> None:
-        self.done -= 1
-        await asyncio.sleep(0.001)
+    async def _end(self, running: Node, *, commit: bool) -> int:
+        pair, code = self.pair, self._takes(await running.end(self.pair, commit=commit))
+        assert code or self.pair == (pair[0], pair[1] + 1)
+        return code
 
 
 async def _crashed(disk: Disk, job: Job, *, everything: bool) -> Disk:

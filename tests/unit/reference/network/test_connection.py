@@ -14,6 +14,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 from spark_2pc_sink.reference.network.connection import SCRATCH_BYTES
 from spark_2pc_sink.reference.protocol.api import Handler, Handlers, RequestContext
 from spark_2pc_sink.wire.api_versions import Api
+from tests.unit.reference.batches import message
 from tests.unit.reference.net import (
     METADATA_VERSION,
     Client,
@@ -62,11 +63,8 @@ def big_fetches(begun: list[int]) -> Handlers:
 
     async def fetch(context: RequestContext, _request: Any) -> Any:
         begun.append(context.version)
-        topic = FetchResponse.FetchableTopicResponse
-        partition = topic.PartitionData(
-            partition_index=0, error_code=0, high_watermark=0, aborted_transactions=None, records=bytes(REPLY_BYTES)
-        )
-        return FetchResponse(throttle_time_ms=0, responses=[topic(topic="t", partitions=[partition])])
+        partition = {"partition_index": 0, "records": bytes(REPLY_BYTES)}
+        return message(FetchResponse, responses=[{"topic": "t", "partitions": [partition]}])
 
     return {Api.FETCH: Handler(4, 4, fetch, only_reads=True)}
 

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_2pc_sink.reference.storage.batches import build_batch, encode_records, stamp_batch
 from spark_2pc_sink.reference.storage.files import DiskFile, DiskStore
 from spark_2pc_sink.reference.storage.group_sync import GroupSync
-from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
-from spark_2pc_sink.wire.batch_format import read_header
+from tests.unit.reference.storage.test_segmented_log import append, opened
 
 DEADLINE_S = 20
 
@@ -40,23 +38,17 @@ class SlowDisk:
 
 async def test_all_who_ask_while_one_runs_share_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SlowDisk(monkeypatch)
-    log = SegmentedLog(DiskStore(tmp_path))
-    log.recover(lambda _header, _batch: None)
+    log = opened(DiskStore(tmp_path))
     durable: list[int] = []
     sync = GroupSync(log, None, durable.append)
 
-    def append() -> None:
-        batch = build_batch(encode_records([(None, b"value")]), record_count=1, timestamp_ms=1)
-        stamped = stamp_batch(batch, read_header(batch), base_offset=log.end_offset, leader_epoch=0)
-        log.append(stamped, segment_bytes=1 << 20)
-
-    append()
+    append(log, 1, 5)
     first = sync.request()
     await disk.has_begun()
     same = sync.request()  # nothing was written since
-    append()
+    append(log, 1, 5)
     second = sync.request()
-    append()
+    append(log, 1, 5)
     third = sync.request()
     disk.may_end.release()
     assert (await first, await same) == (None, None)

@@ -9,10 +9,12 @@ Cases are texts, which `table` reads:
     2.1/epoch-alone: init NO_ID.3 -> INVALID_REQUEST
 
 The first part of a name is the section of the specification whose row it shows. Behind the name stand the state that
-the coordinator has loaded from its log, if any, with the fields of `Given`; the levels of transaction.version where the
-answers are these (all of them unless said); and for cases of users their `Right`. Each step is a request and its answer
-as `brief` writes it. ``until`` asks again until it comes, because something happens by itself before. A line without an
-arrow goes on with the answer before it. ``<commit|abort>`` makes a case of each alternative, ``{commit|abort}`` a step.
+the coordinator has loaded from its log, if any, with the fields of `Given`; ``new`` where an administrator has just
+made the id, with the pair NEW.0; the levels of transaction.version where the answers are these (all unless said); and
+for cases of users their `Right`. Each step is a request and its answer as `brief` writes it; ``admin`` says that not
+the user asks, and ``until`` to ask again until it comes, because something happens by itself before. A line without
+an arrow goes on with the answer before it. ``<commit|abort>`` makes a case of each alternative, ``{commit|abort}`` a
+step.
 
 A request has a verb (`VERBS`), a pair of a producer id and an epoch, partitions, and fields. ``v4`` is the version of
 the request, ``#5`` a sequence, ``x3`` a number of records; a word alone is a switch. Producer ids and places are names,
@@ -192,7 +194,7 @@ def _case(text: str) -> Case:
     name, *words = head.split()
     rights = tuple(Right[word] for word in words if word in Right.__members__)
     _, places, fields = _read(word for word in words if word not in Right.__members__)
-    levels = tuple(map(int, fields.pop("tv", "012")))
+    levels, new = tuple(map(int, fields.pop("tv", "012"))), fields.pop("new", False)
     state = next((word for word in fields if word.isupper()), None)
     given = None
     if state is not None:
@@ -201,8 +203,10 @@ def _case(text: str) -> Case:
         if fields.pop("nothing", False) or places:
             fields["partitions"] = places
         given = Given(state=state, **fields)
-    name = name.lower().replace("_", "-")
-    return Case(name=name, steps=tuple(_steps(rest)), given=given, levels=levels, rights=rights)
+    name, steps = name.lower().replace("_", "-"), [*_steps(rest)]
+    if new:
+        steps.insert(0, Step(operation=_operation("init"), expected="NEW 0", admin=True))
+    return Case(name=name, steps=tuple(steps), given=given, levels=levels, rights=rights)
 
 
 _EACH: Final = re.compile(r"\{([^{}]*\|[^{}]*)\}")

@@ -23,69 +23,37 @@ CASES = table("""
         init {|NO_ID.3} tid=none -> CLUSTER_AUTHORIZATION_FAILED
     2.1/no-id-idempotent-write IDEMPOTENT_WRITE: init tid=none -> NEW 0
     2.1/no-id-any-topic WRITE_TOPIC: init tid=none -> NEW 0
-    2.2/id WRITE_TOPIC:
-        admin init -> NEW 0
-        add NEW.0 mine0 {|yours0} -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    2.2/topic WRITE_ID:
-        admin init -> NEW 0
-        add NEW.0 mine0 -> TOPIC_AUTHORIZATION_FAILED
-    2.2/one-topic-of-two WRITE_ID WRITE_TOPIC:
-        admin init -> NEW 0
+    2.2/id WRITE_TOPIC new: add NEW.0 mine0 {|yours0} -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    2.2/topic WRITE_ID new: add NEW.0 mine0 -> TOPIC_AUTHORIZATION_FAILED
+    2.2/one-topic-of-two WRITE_ID WRITE_TOPIC new:
         add NEW.0 mine0 yours0 -> mine0: OPERATION_NOT_ATTEMPTED, yours0: TOPIC_AUTHORIZATION_FAILED
-    2.2/granted WRITE_ID WRITE_TOPIC:
-        admin init -> NEW 0
-        add NEW.0 mine0 -> OK
-    2.2/leaders WRITE_ID WRITE_TOPIC:
-        admin init -> NEW 0
-        add NEW.0 mine0 v5 -> CLUSTER_AUTHORIZATION_FAILED
-    2.2/leaders-granted CLUSTER_ACTION:
-        admin init -> NEW 0
-        add NEW.0 yours0 v5 -> OK
-    2.2/offsets-id READ_GROUP:
-        admin init -> NEW 0
-        add_offsets NEW.0 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    2.2/offsets-group WRITE_ID:
-        admin init -> NEW 0
-        add_offsets NEW.0 -> GROUP_AUTHORIZATION_FAILED
-    2.2/offsets-granted WRITE_ID READ_GROUP:
-        admin init -> NEW 0
-        add_offsets NEW.0 -> OK
-    2.3/id WRITE_TOPIC:
-        admin init -> NEW 0
-        {commit|abort} NEW.0 {v4|v5} -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    2.3/granted WRITE_ID:
-        admin init -> NEW 0
-        commit NEW.0 v4 -> INVALID_TXN_STATE
-    2.5/<id READ_GROUP READ_TOPIC|group WRITE_ID READ_TOPIC|topic WRITE_ID READ_GROUP>:
-        admin init -> NEW 0
+    2.2/granted WRITE_ID WRITE_TOPIC new: add NEW.0 mine0 -> OK
+    2.2/leaders WRITE_ID WRITE_TOPIC new: add NEW.0 mine0 v5 -> CLUSTER_AUTHORIZATION_FAILED
+    2.2/leaders-granted CLUSTER_ACTION new: add NEW.0 yours0 v5 -> OK
+    2.2/offsets-id READ_GROUP new: add_offsets NEW.0 -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    2.2/offsets-group WRITE_ID new: add_offsets NEW.0 -> GROUP_AUTHORIZATION_FAILED
+    2.2/offsets-granted WRITE_ID READ_GROUP new: add_offsets NEW.0 -> OK
+    2.3/id WRITE_TOPIC new: {commit|abort} NEW.0 {v4|v5} -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    2.3/granted WRITE_ID new: commit NEW.0 v4 -> INVALID_TXN_STATE
+    2.5/<id READ_GROUP READ_TOPIC|group WRITE_ID READ_TOPIC|topic WRITE_ID READ_GROUP> new:
         commit_offset NEW.0 mine0 -> <TRANSACTIONAL_ID|GROUP|TOPIC>_AUTHORIZATION_FAILED
-    2.5/one-topic-of-two WRITE_ID READ_GROUP READ_TOPIC:
-        admin init -> NEW 0
+    2.5/one-topic-of-two WRITE_ID READ_GROUP READ_TOPIC new:
         commit_offset NEW.0 mine0 yours0 offset=1 -> mine0: OK, yours0: TOPIC_AUTHORIZATION_FAILED
     2.6/cluster WRITE_ID WRITE_TOPIC: marker UNKNOWN.0 abort mine0 -> CLUSTER_AUTHORIZATION_FAILED
     2.6/cluster-action CLUSTER_ACTION: marker UNKNOWN.0 abort mine0 -> OK
     2.6/alter ALTER_CLUSTER: marker UNKNOWN.0 abort mine0 -> OK
-    2.7/without-rights:
-        admin init -> NEW 0
-        listed -> nothing
-    2.7/some DESCRIBE_ID:
-        admin init -> NEW 0
+    2.7/without-rights new: listed -> nothing
+    2.7/some DESCRIBE_ID new:
         admin init tid=@U -> NEWER 0
         listed -> @T NEW Empty
-    2.8/id:
-        admin init -> NEW 0
-        describe {|tid=@U} -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    2.8/write-means-describe WRITE_ID:
-        admin init -> NEW 0
-        describe -> Empty NEW 0 unstarted []
-    2.8/topics DESCRIBE_ID DESCRIBE_TOPIC:
-        admin init -> NEW 0
+    2.8/id new: describe {|tid=@U} -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    2.8/write-means-describe WRITE_ID new: describe -> Empty NEW 0 unstarted []
+    2.8/topics DESCRIBE_ID DESCRIBE_TOPIC new:
         admin add NEW.0 mine0 yours0 -> OK
         describe -> Ongoing NEW 0 [mine0]
     2.9/topic DESCRIBE_TOPIC:
         producers {mine0|yours0} -> TOPIC_AUTHORIZATION_FAILED
-    3.1/<id WRITE_TOPIC|topic WRITE_ID>:
-        admin init -> NEW 0
+    3.1/<id WRITE_TOPIC|topic WRITE_ID> new:
         produce NEW.0 #0 mine0 -> <TRANSACTIONAL_ID|TOPIC>_AUTHORIZATION_FAILED
     3.1/topic-of-a-plain-batch: plain UNKNOWN.5 #0 mine0 -> TOPIC_AUTHORIZATION_FAILED
     584/describe-is-not-enough CLUSTER_ACTION:

@@ -7,11 +7,8 @@ from tests.conformance.cases import table
 #: Below EndTxn v5 the records say nothing of the client, at any level.
 _OLD_CLIENTS = table(
     """
-    1.4/new-id-<tv> tv=<tv>:
-        init -> NEW 0
-        state_records -> <v> Empty NEW 0 unstarted None <was>
-    1.4/add-twice-<tv> tv=<tv>:
-        init -> NEW 0
+    1.4/new-id-<tv> new tv=<tv>: state_records -> <v> Empty NEW 0 unstarted None <was>
+    1.4/add-twice-<tv> new tv=<tv>:
         add NEW.0 -> OK
         add NEW.0 -> OK
         add NEW.0 shared1 -> OK
@@ -19,8 +16,7 @@ _OLD_CLIENTS = table(
             <v> Ongoing NEW 0 [shared0] <was>
             <v> Ongoing NEW 0 [shared0, shared1] <was>
     # The fence of a server at level 2 bumps in the decision itself, at the others before it.
-    1.4/fence-<tv> tv=<tv>:
-        init -> NEW 0
+    1.4/fence-<tv> new tv=<tv>:
         add NEW.0 -> OK
         init -> CONCURRENT_TRANSACTIONS
         describe -> CompleteAbort NEW 1 []
@@ -33,20 +29,17 @@ _OLD_CLIENTS = table(
     1.4/two-phase-<tv> tv=<tv>:
         init two_phase v6 -> NEW 0
         state_records -> <v> Empty NEW 0 timeout=2147483647 unstarted None <was>
-    1.4/offsets-<tv> tv=<tv>:
-        init -> NEW 0
+    1.4/offsets-<tv> new tv=<tv>:
         add_offsets NEW.0 -> OK
         state_records -> <v> Empty NEW 0 unstarted None <was>
             <v> Ongoing NEW 0 [(__consumer_offsets, 0)] <was>
-    1.4/no-change-no-record-<tv> tv=<tv>:
-        init -> NEW 0
+    1.4/no-change-no-record-<tv> new tv=<tv>:
         init NEW.5 -> PRODUCER_FENCED
         add NEW.3 -> PRODUCER_FENCED
         commit NEW.0 v4 -> INVALID_TXN_STATE
         abort NEW.0 v4 -> INVALID_TXN_STATE
         state_records -> <v> Empty NEW 0 unstarted None <was>
-    1.4/old-commit-<tv> tv=<tv>:
-        init -> NEW 0
+    1.4/old-commit-<tv> new tv=<tv>:
         add NEW.0 -> OK
         commit NEW.0 v4 -> OK
         describe -> CompleteCommit NEW 0 []
@@ -55,8 +48,7 @@ _OLD_CLIENTS = table(
             <v> Ongoing NEW 0 [shared0] <was>
             <v> PrepareCommit NEW 0 [shared0] <was>
             <v> CompleteCommit NEW 0 [] <was>
-    1.4/old-abort-<tv> tv=<tv>:
-        init -> NEW 0
+    1.4/old-abort-<tv> new tv=<tv>:
         add NEW.0 -> OK
         abort NEW.0 v4 -> OK
         describe -> CompleteAbort NEW 0 []
@@ -74,8 +66,7 @@ _OLD_CLIENTS = table(
 )
 
 _NEW_CLIENTS = table("""
-    1.4/new-commit tv=12:
-        init -> NEW 0
+    1.4/new-commit new tv=12:
         produce NEW.0 #0 -> @0
         commit NEW.0 -> NEW 1
         describe -> CompleteCommit NEW 1 []
@@ -84,8 +75,7 @@ _NEW_CLIENTS = table("""
             v1 Ongoing NEW 0 [here0] {previous: NEW, client: 2}
             v1 PrepareCommit NEW 1 [here0] {previous: NEW, client: 2}
             v1 CompleteCommit NEW 1 [] {previous: NEW, client: 2}
-    1.4/empty-abort tv=12:
-        init -> NEW 0
+    1.4/empty-abort new tv=12:
         abort NEW.0 -> NEW 1
         describe -> CompleteAbort NEW 1 []
         state_records -> v1 Empty NEW 0 unstarted None {previous: NEW}
@@ -99,8 +89,7 @@ _NEW_CLIENTS = table("""
             v1 PrepareAbort CURRENT 32767 [shared0] {previous: CURRENT, next: NEW, client: 2}
             v1 CompleteAbort NEW 0 [] {previous: CURRENT, client: 2}
             v1 Empty NEW 1 unstarted None {previous: NEW, client: 2}
-    1.2/fence-at-level-1-of-a-new-client tv=1:
-        init -> NEW 0
+    1.2/fence-at-level-1-of-a-new-client new tv=1:
         add NEW.0 v5 -> OK
         init -> CONCURRENT_TRANSACTIONS
         describe -> CompleteAbort NEW 1 []

@@ -94,8 +94,7 @@ _REQUESTS = table(
 #: What ends of transactions do: also at the last epoch, to the guard, and in partitions without data.
 _EFFECTS = table(
     """
-    3.4/new-end-bumps-at-the-leader tv=12:
-        init -> NEW 0
+    3.4/new-end-bumps-at-the-leader new tv=12:
         produce NEW.0 #0 -> @0
         commit NEW.0 -> NEW 1
         describe -> CompleteCommit NEW 1 []

@@ -61,8 +61,7 @@ _OUTCOMES = table("""
         abort CURRENT.7 v4 -> OK
         describe -> CompleteAbort CURRENT 7 []
         committed_offset stable -> @-1
-    2.5/abort-leaves-what-was tv=12:
-        init -> NEW 0
+    2.5/abort-leaves-what-was new tv=12:
         commit_offset NEW.0 -> OK
         commit NEW.0 -> NEW 1
         commit_offset NEW.1 offset=9 -> OK
@@ -71,22 +70,18 @@ _OUTCOMES = table("""
         abort NEW.1 -> NEW 2
         describe -> CompleteAbort NEW 2 []
         committed_offset stable -> @5
-    2.5/stale-at-the-leader tv=12:
-        init -> NEW 0
+    2.5/stale-at-the-leader new tv=12:
         commit_offset NEW.0 -> OK
         commit NEW.0 -> NEW 1
         describe -> CompleteCommit NEW 1 []
         commit_offset NEW.0 offset=6 {v5|v4|v3} -> INVALID_PRODUCER_EPOCH
-    2.5/fenced tv=12:
-        init -> NEW 0
+    2.5/fenced new tv=12:
         commit_offset NEW.0 -> OK
         init -> CONCURRENT_TRANSACTIONS
         commit_offset NEW.0 offset=6 -> INVALID_PRODUCER_EPOCH
         init -> NEW 2
         committed_offset stable -> @-1
-    2.5/implicit-add-on-an-old-log tv=0:
-        init -> NEW 0
-        commit_offset NEW.0 -> UNSUPPORTED_VERSION
+    2.5/implicit-add-on-an-old-log new tv=0: commit_offset NEW.0 -> UNSUPPORTED_VERSION
     """)
 
 CASES = [*_VERSIONS, *_OUTCOMES]

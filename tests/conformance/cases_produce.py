@@ -23,22 +23,18 @@ _NOT_ADDED = "INVALID_TXN_STATE; Partition was not added to the transaction"
 #: 3.1. Most faults of a batch are found when it is appended: after the coordinator was asked.
 _FRONT_DOOR = table(
     """
-    3.1/transactional-without-id:
-        init -> NEW 0
+    3.1/transactional-without-id new:
         produce NEW.0 #0 {|broken|v9} tid=none -> TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    3.1/control-batch tv=12:
-        init -> NEW 0
+    3.1/control-batch new tv=12:
         produce NEW.0 {#0|} control -> INVALID_RECORD
         describe -> Ongoing NEW 0 [here0]
-    3.1/broken-checksum-in-a-transaction tv=12:
-        init -> NEW 0
+    3.1/broken-checksum-in-a-transaction new tv=12:
         produce NEW.0 #0 broken -> CORRUPT_MESSAGE
         describe -> Ongoing NEW 0 [here0]
         producers -> nobody
         produce NEW.0 #0 -> @0
     # Without an epoch: a producer whose sequences nobody counts.
-    3.1/negative-epoch:
-        init -> NEW 0
+    3.1/negative-epoch new:
         produce NEW.-1 #0 v9 -> INVALID_PRODUCER_EPOCH
         plain CURRENT.-1 #0 -> @0
         plain CURRENT.-1 #2 -> @1
@@ -48,22 +44,16 @@ _FRONT_DOOR = table(
     3.1/negative-sequence: plain CURRENT.0 -> INVALID_RECORD
     3.1/two-batches: plain CURRENT.0 #0 batches=2 -> INVALID_RECORD
     3.1/broken-checksum: plain broken -> CORRUPT_MESSAGE
-    3.1/two-pairs:
-        init -> NEW 0
+    3.1/two-pairs new:
         produce NEW.0 #0 + NEW.1 #0 here1 -> <several>
         describe -> Empty NEW 0 unstarted []
-    3.1/two-ids:
-        init -> NEW 0
-        produce NEW.0 #0 + UNKNOWN.0 #0 here1 -> <several>
-    3.1/unknown-topic:
-        init -> NEW 0
-        produce NEW.0 #0 absent0 v9 -> UNKNOWN_TOPIC_OR_PARTITION
+    3.1/two-ids new: produce NEW.0 #0 + UNKNOWN.0 #0 here1 -> <several>
+    3.1/unknown-topic new: produce NEW.0 #0 absent0 v9 -> UNKNOWN_TOPIC_OR_PARTITION
     3.1/no-producer-id:
         plain -> @0
         plain x3 -> @1
         producers -> nobody
-    3.1/plain-batch-with-an-id:
-        init -> NEW 0
+    3.1/plain-batch-with-an-id new:
         plain tid=@T -> @0
         describe -> Empty NEW 0 unstarted []
     # Every record needs a key, and no clock may be far ahead. Without a key a record is looked at no further.
@@ -98,8 +88,7 @@ _ASKED = table(
     3.2/v<version>-one-of-two-added EMPTY <levels>:
         add CURRENT.7 here0 -> OK
         produce CURRENT.7 #0 v<version> + CURRENT.7 #0 here1 -> <both>
-    3.2/v<version>-known-to-the-leader tv=12:
-        init -> NEW 0
+    3.2/v<version>-known-to-the-leader new tv=12:
         add NEW.0 here0 -> OK
         produce NEW.0 #0 v<version> -> @0
         produce NEW.0 #1 v<version> -> @1
@@ -124,26 +113,20 @@ _ASKED = table(
 )
 
 _IMPLICIT = table("""
-    3.2/implicit-add-to-open tv=12:
-        init -> NEW 0
+    3.2/implicit-add-to-open new tv=12:
         produce NEW.0 #0 -> @0
         produce NEW.0 #0 here1 -> @0
         describe -> Ongoing NEW 0 [here0, here1]
-    3.2/unknown-topic-beside-a-known-one tv=12:
-        init -> NEW 0
+    3.2/unknown-topic-beside-a-known-one new tv=12:
         produce NEW.0 #0 + NEW.0 #0 absent0 -> absent0: UNKNOWN_TOPIC_OR_PARTITION, here0: @0
         describe -> Ongoing NEW 0 [here0]
-    3.2/implicit-add-after-the-end tv=12:
-        init -> NEW 0
+    3.2/implicit-add-after-the-end new tv=12:
         produce NEW.0 #0 -> @0
         commit NEW.0 -> NEW 1
         produce NEW.1 #0 -> @2
         describe -> Ongoing NEW 1 [here0]
-    3.2/implicit-add-on-an-old-log tv=0:
-        init -> NEW 0
-        produce NEW.0 #0 -> UNSUPPORTED_VERSION
-    3.2/fenced-by-a-second-producer tv=12:
-        init -> NEW 0
+    3.2/implicit-add-on-an-old-log new tv=0: produce NEW.0 #0 -> UNSUPPORTED_VERSION
+    3.2/fenced-by-a-second-producer new tv=12:
         produce NEW.0 #0 -> @0
         init -> CONCURRENT_TRANSACTIONS
         produce NEW.0 #1 -> INVALID_PRODUCER_EPOCH
@@ -209,8 +192,7 @@ _PLAIN = table("""
 
 #: 3.3 for transactions: the first sequence, gaps, and what is left of a transaction when the next one comes.
 _TRANSACTIONAL = table("""
-    3.3/new-client-begins-at-zero-each-time tv=12:
-        init -> NEW 0
+    3.3/new-client-begins-at-zero-each-time new tv=12:
         produce NEW.0 #0 -> @0
         abort NEW.0 -> NEW 1
         produce NEW.1 #1 -> OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -253,8 +235,7 @@ _TRANSACTIONAL = table("""
         add CURRENT.7 here0 -> OK
         produce CURRENT.7 #0 v11 -> @0
         plain CURRENT.8 #0 -> INVALID_TXN_STATE
-    3.3/duplicate-after-the-end-of-a-new-client tv=12:
-        init -> NEW 0
+    3.3/duplicate-after-the-end-of-a-new-client new tv=12:
         produce NEW.0 #0 -> @0
         commit NEW.0 -> NEW 1
         produce NEW.0 #0 -> INVALID_PRODUCER_EPOCH

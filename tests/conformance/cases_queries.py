@@ -37,8 +37,7 @@ _OTHERS = table(r"""
         listed pattern={(|a**} -> INVALID_REGULAR_EXPRESSION
     2.7/pattern-of-re2 EMPTY:
         listed pattern={(?=x)|(a)\1} -> INVALID_REGULAR_EXPRESSION
-    2.7/several-ids:
-        init -> NEW 0
+    2.7/several-ids new:
         init tid=@U -> NEWER 0
         listed -> @T NEW Empty; @U NEWER Empty
         listed producer_ids=NEW -> @T NEW Empty

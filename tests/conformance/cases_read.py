@@ -54,8 +54,7 @@ _ONE = table("""
     """)
 
 _SEVERAL = table("""
-    3.5/first-ends-first tv=12:
-        init -> NEW 0
+    3.5/first-ends-first new tv=12:
         init tid=@U -> NEWER 0
         produce NEW.0 #0 -> @0
         produce NEWER.0 #0 tid=@U -> @1
@@ -72,8 +71,7 @@ _SEVERAL = table("""
             NEW 1 ABORT/OWN@2
             NEWER 1 ABORT/OWN@3
         read committed offset=3 -> high=4 stable=4 aborted=[NEWER@1]; NEWER 1 ABORT/OWN@3
-    3.5/second-ends-first tv=12:
-        init -> NEW 0
+    3.5/second-ends-first new tv=12:
         init tid=@U -> NEWER 0
         produce NEW.0 #0 -> @0
         produce NEWER.0 #0 tid=@U -> @1
@@ -88,8 +86,7 @@ _SEVERAL = table("""
             NEWER 0 #0@1
             NEWER 1 ABORT/OWN@2
             NEW 1 ABORT/OWN@3
-    3.5/again-and-again tv=12:
-        init -> NEW 0
+    3.5/again-and-again new tv=12:
         produce NEW.0 #0 -> @0
         abort NEW.0 -> NEW 1
         produce NEW.1 #0 -> @2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,25 +16,26 @@ from tests.harness.providers import BrokerRequest, Provider
 
 
 class SubjectPool:
-    """The subjects of a module, by kind and transaction.version."""
+    """The subjects of a module, by kind and transaction.version, or by what its ``start_subject`` takes."""
 
     def __init__(self, request: pytest.FixtureRequest, provider: Provider) -> None:
         self._request = request
         self._provider = provider
-        self._subjects: dict[tuple[str, int], Subject | Exception] = {}
+        self._subjects: dict[tuple[str, Any], Subject | Exception] = {}
 
-    def get(self, kind: str, level: int) -> Subject:
+    def get(self, kind: str, level: Any) -> Subject:
         """The subject, started unless it runs."""
         if (kind, level) not in self._subjects:
             try:
-                self._subjects[kind, level] = self._start(kind, level)
+                start = getattr(self._request.module, "start_subject", self._start)
+                self._subjects[kind, level] = start(kind, level)
             except Exception as error:  # noqa: BLE001 - whatever it is, it fails each of its tests
                 self._subjects[kind, level] = error
         found = self._subjects[kind, level]
         if isinstance(found, CapabilityError):
             _skip(self._request.config, str(found))
         if isinstance(found, Exception):
-            pytest.fail(f"{kind} at transaction.version {level} did not start: {found!r}", pytrace=False)
+            pytest.fail(f"{kind} at {level} did not start: {found!r}", pytrace=False)
         return found
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ No released Kafka answers so: the pure coordinator and the reference coordinator
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -184,31 +184,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(("subject", "case"), chosen, indirect=["subject"])
 
 
-def _start(kind: str, form: Form) -> Subject:
+def start_subject(kind: str, name: str) -> Subject:
+    """One for all cases of a form."""
+    form = FORMS[name]
     if kind == "machine":
         return MachineSubject(form.level, **form.settings)
     properties = {**PROPERTIES, **PRIVILEGED, **form.properties}
     server = ReferenceCoordinator(transaction_version=form.level, keep_prepared=form.keeps, properties=properties)
     cases = [replace(each, levels=(form.level,)) for each in form.cases]
     return WireSubject(server.__enter__(), form.level, cases)
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[dict[tuple[str, str], Subject]]:
-    """The subjects that run: one server for all cases of a form, in whatever order they come."""
-    subjects: dict[tuple[str, str], Subject] = {}
-    yield subjects
-    for each in subjects.values():
-        each.close()
-
-
-@pytest.fixture
-def subject(request: pytest.FixtureRequest, started: dict[tuple[str, str], Subject]) -> Subject:
-    """Who is asked, with the settings of a form."""
-    kind, name = request.param
-    if request.param not in started:
-        started[kind, name] = _start(kind, FORMS[name])
-    return started[kind, name]
 
 
 def test_row(subject: Subject, case: Case) -> None:

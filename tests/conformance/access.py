@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from kafka.protocol.admin import CreateAclsRequest, DescribeAclsRequest
 
+from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from spark_2pc_sink.testing.ports import free_port
@@ -32,38 +33,29 @@ def user_of(index: int) -> str:
     return f"user{index}"
 
 
-def properties_for(users: int) -> dict[str, str]:
-    """Kafka's properties for a server that knows so many users, and lets those without authentication do all."""
-    known = " ".join(f'user_{user_of(index)}="{PASSWORD}"' for index in range(users))
+@contextmanager
+def secured(kind: str, users: int) -> Iterator[tuple[str, str]]:
+    """A server with a listener for so many users, which lets those without authentication do all.
+
+    Yields the addresses for administrators and for users.
+    """
+    port, known = free_port(), " ".join(f'user_{user_of(index)}="{PASSWORD}"' for index in range(users))
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    return {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    properties = {
+        "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": "User:ANONYMOUS",
         "sasl.enabled.mechanisms": "PLAIN",
         f"listener.name.{LISTENER.lower()}.plain.sasl.jaas.config": f"{module} required {known};",
     }
-
-
-def with_users(server: LocalBroker, port: int) -> LocalBroker:
-    """The server, not yet started, with a listener for users on ``port``."""
+    server: LocalBroker = (
+        ReferenceCoordinator(keep_prepared=False, properties=properties)
+        if kind == "reference"
+        else KafkaBroker(two_phase_commit=True, properties={**properties, **KAFKA_PROPERTIES})
+    )
     for name in ("listeners", "advertised.listeners"):
         server.properties[name] += f",{LISTENER}://127.0.0.1:{port}"
     server.properties["listener.security.protocol.map"] += f",{LISTENER}:SASL_PLAINTEXT"
-    return server
-
-
-#: Who can be asked; not yet started.
-SECURED: Final[Mapping[str, Callable[[dict[str, str]], LocalBroker]]] = {
-    "reference": lambda properties: ReferenceCoordinator(keep_prepared=False, properties=properties),
-    "kafka": lambda properties: KafkaBroker(two_phase_commit=True, properties={**properties, **KAFKA_PROPERTIES}),
-}
-
-
-@contextmanager
-def secured(kind: str, users: int) -> Iterator[tuple[str, str]]:
-    """A server with a listener for so many users: the addresses for administrators and for users."""
-    port = free_port()
-    with with_users(SECURED[kind](properties_for(users)), port) as server:
+    with server:
         yield server.bootstrap, f"127.0.0.1:{port}"
 
 

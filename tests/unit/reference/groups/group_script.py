@@ -90,24 +90,9 @@ class GroupScript:
         assert isinstance(answer, SyncAnswer)
         return answer
 
-    def new_member(self, **fields: Any) -> tuple[str, int]:
-        """A dynamic member that joins in two steps (KIP-394): its id, and the ticket of the second."""
-        member_id = self.joined(self.ask_join(**fields)).member_id
-        return member_id, self.ask_join(member_id, **fields)
-
     def assign(self, leader: str, **fields: Any) -> int:
         """The leader gives every member its own id in bytes, and the record becomes durable."""
         parts = {member_id: member_id.encode() for member_id in self.group.members}
         ticket = self.ask_sync(leader, assignments=parts, **fields)
         self.durable()
         return ticket
-
-    def stable(self, members: int = 1) -> list[str]:
-        """A stable group of so many dynamic members; the first leads."""
-        joined = [self.new_member() for _ in range(members)]
-        self.pass_ms(0)
-        ids = [member_id for member_id, _ in joined]
-        followers = [self.ask_sync(member_id) for member_id in ids[1:]]
-        self.assign(ids[0])
-        assert all(self.synced(ticket).code is Code.NONE for ticket in followers)
-        return ids

@@ -57,20 +57,11 @@ async def test_topics_come_grow_change_and_go(place: Path | None) -> None:
         assert log.settings.message_max_bytes == 600
         assert catalog.log("orders", 4) is catalog.log("orders", -1) is catalog.log("other", 0) is None
         assert [each.name for each in catalog.topics()] == ["orders"]
-        assert await catalog.delete_topic("orders") == catalog_topic_with(grown, "600")
+        assert await catalog.delete_topic("orders") == replace(present(grown), configs={"max.message.bytes": "600"})
         assert (catalog.topics(), catalog.logs()) == ((), ())
         assert (catalog.topic("orders"), catalog.topic_by_id(topic.id), catalog.log("orders", 0)) == (None, None, None)
         assert await catalog.delete_topic("orders") is None
         assert await catalog.alter_configs("orders", lambda _: {}) is None
-
-
-def names_in(directory: Path) -> list[str]:
-    return sorted(entry.name for entry in directory.iterdir())
-
-
-def catalog_topic_with(topic: Topic | None, max_message_bytes: str) -> Topic:
-    assert topic is not None
-    return Topic(topic.name, topic.id, topic.partitions, {"max.message.bytes": max_message_bytes})
 
 
 async def test_producer_ids_are_never_handed_out_twice(place: Path | None) -> None:
@@ -139,7 +130,7 @@ async def test_a_crash_while_a_topic_is_deleted_leaves_nothing_of_it(
                 await catalog.delete_topic("orders")
     async with opened(tmp_path) as catalog:
         assert [topic.name for topic in catalog.topics()] == ["kept"]
-        assert names_in(tmp_path) == sorted([*NODE_FILES, "kept-0"])
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*NODE_FILES, "kept-0"])
         assert await catalog.create_topic("orders", 1) is not None
     async with opened(tmp_path) as catalog:
         assert [topic.name for topic in catalog.topics()] == ["kept", "orders"]

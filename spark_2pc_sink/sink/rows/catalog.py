@@ -335,7 +335,7 @@ ORDER BY a.attnum
 # Those that ON CONFLICT (columns) can infer: whole rows, plain columns, checked immediately. If index and column differ
 # on whether two texts are equal, keys within a batch would not be distinguished as the index does.
 _UNIQUE_KEYS = """
-SELECT c.relname, i.indisprimary, ARRAY(
+SELECT ARRAY(
   SELECT a.attname::text
   FROM unnest(i.indkey::smallint[]) WITH ORDINALITY AS k(attnum, position)
   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
@@ -415,27 +415,18 @@ class TargetColumn:
 
 
 @dataclass(frozen=True)
-class UniqueKey:
-    """A primary key or unique index that ``ON CONFLICT`` can use."""
-
-    name: str
-    columns: tuple[str, ...]
-    primary: bool = False
-
-
-@dataclass(frozen=True)
 class TargetTable:
     """The target table. Can be pickled and kept; read it again after the table has changed.
 
     Attributes:
-        unique_keys: the primary one first.
+        unique_keys: the columns of each key that ``ON CONFLICT`` can use, those of the primary key first.
         root: for a partition, the root table; None if it is not a partition.
         partition_key: columns that determine a row's partition, '' for an expression; () if there are none.
     """
 
     table: SqlTableName
     columns: tuple[TargetColumn, ...]
-    unique_keys: tuple[UniqueKey, ...] = ()
+    unique_keys: tuple[tuple[str, ...], ...] = ()
     root: SqlTableName | None = None
     partition_key: tuple[str, ...] = ()
 
@@ -502,9 +493,7 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
             replace(column, retype_blocker=blockers.get(column.name, "")) for column in _columns(cursor, oid)
         )
         cursor.execute(_UNIQUE_KEYS, (oid,))
-        unique_keys = tuple(
-            UniqueKey(name=index, columns=tuple(names), primary=primary) for index, primary, names in cursor.fetchall()
-        )
+        unique_keys = tuple(tuple(names) for (names,) in cursor.fetchall())
     root = None if root_oid == oid else SqlTableName(name=root_relation, schema=root_schema)
     return TargetTable(name, columns, unique_keys, root, tuple(partition_key))
 

@@ -276,9 +276,9 @@ def _unique_key(upsert_keys: Sequence[str], names: list[str], target: TargetTabl
             rule = f"{key!r} is not among the columns that are written"
             raise refused("upsert_keys", list(upsert_keys), rule, f"the columns are {', '.join(names)}")
     for unique_key in target.unique_keys:
-        if sorted(unique_key.columns) == sorted(upsert_keys):
-            return unique_key.columns
-    there = "; ".join(f"({', '.join(key.columns)})" for key in target.unique_keys) or "none"
+        if sorted(unique_key) == sorted(upsert_keys):
+            return unique_key
+    there = "; ".join(f"({', '.join(key)})" for key in target.unique_keys) or "none"
     rule = (
         f"table {target.table} has no primary key or unique index on exactly these columns (it has: {there}); "
         "deferrable, partial and expression indexes do not count, nor do those with another collation than the column"

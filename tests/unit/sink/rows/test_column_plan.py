@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable, UniqueKey
+from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, Encoding
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
@@ -22,7 +22,7 @@ MAP = t.MapType(t.StringType(), INT)
 VARIANT = t.VariantType()
 
 
-def table(*columns: TargetColumn, keys: tuple[UniqueKey, ...] = ()) -> TargetTable:
+def table(*columns: TargetColumn, keys: tuple[tuple[str, ...], ...] = ()) -> TargetTable:
     return TargetTable(table=SqlTableName("orders", "public"), columns=columns, unique_keys=keys)
 
 
@@ -139,7 +139,7 @@ KEYED = table(
     column("a", "int8", nullable=False),
     column("b", "int8"),
     column("c", "int8"),
-    keys=(UniqueKey("pk", ("a",), primary=True), UniqueKey("bc", ("c", "b"))),
+    keys=(("a",), ("c", "b")),
 )
 
 

@@ -167,16 +167,16 @@ class Database:
         if settings.password is not None:
             event.listen(self._engine, "do_connect", self._add_password)
 
-    def open(self, operation: str, *, patient: bool = True) -> Connection:
+    def open(self, operation: str) -> Connection:
         """Open a connection that has not begun a transaction; the caller closes it.
 
-        If ``patient``, a database that was reachable before has ``connect_deadline_ms`` to return (restart, failover).
+        A database that was reachable before has ``connect_deadline_ms`` to return (restart, failover).
 
         Raises:
             DatabaseUnreachableError: naming host, port and database, never the password.
             ConfigurationError: it is behind a pooler in statement mode, or lacks the required TLS.
         """
-        wait_ms = self._settings.connect_deadline_ms if patient and self._answered else 0
+        wait_ms = self._settings.connect_deadline_ms if self._answered else 0
         end_s = time.monotonic() + wait_ms / 1000
         pause_s = _RECONNECT_PAUSE_S
         told_s = -_TOLD_EVERY_S
@@ -204,7 +204,7 @@ class Database:
                 return connection
 
     @contextmanager
-    def requests(self, operation: str, *, lock_timeout_ms: int, patient: bool = True) -> Iterator[Connection]:
+    def requests(self, operation: str, *, lock_timeout_ms: int) -> Iterator[Connection]:
         """A connection on which each statement is one message and its own transaction."""
         limits = (
             "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
@@ -212,7 +212,7 @@ class Database:
             f"SET LOCAL statement_timeout = {self._settings.commit_timeout_ms}; {DURABLE}"
         )
         limit_ms = self._settings.commit_timeout_ms
-        with self._lent(operation, self.named(operation), limit_ms=limit_ms, patient=patient) as connection:
+        with self._lent(operation, self.named(operation), limit_ms=limit_ms) as connection:
             yield connection.execution_options(isolation_level="AUTOCOMMIT", **prelude(limits))
 
     @contextmanager
@@ -252,9 +252,9 @@ class Database:
         self._engine.dispose()
 
     @contextmanager
-    def _lent(self, operation: str, shown: str, *, limit_ms: int, patient: bool = True) -> Iterator[Connection]:
+    def _lent(self, operation: str, shown: str, *, limit_ms: int) -> Iterator[Connection]:
         """A connection for a block that a stopped server cannot block; after an error it is not reused."""
-        connection = self.open(operation, patient=patient)
+        connection = self.open(operation)
         try:
             with translated(shown), Watchdog(driver_connection(connection), limit_ms + ANSWER_GRACE_MS):
                 yield connection

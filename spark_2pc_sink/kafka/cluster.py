@@ -154,14 +154,14 @@ class Cluster(BrokerConnections):
         """A broker for requests that any broker can answer."""
         return int(self.most_promising_first(self.node_ids(deadline))[0])
 
-    def partition_counts(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, int]:
+    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Each topic's number of partitions.
 
         Raises:
             UnknownTopicError: a topic does not exist. It is never created.
         """
         wanted = sorted(set(topics))
-        found = self.existing_topics(wanted, deadline)
+        found = self.existing_topics(wanted)
         missing = [topic for topic in wanted if topic not in found]
         if missing:
             servers = ",".join(self.options.bootstrap_servers)

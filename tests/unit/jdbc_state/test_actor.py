@@ -134,11 +134,13 @@ GENERATIONS = st.integers(1, 2**63 - 1)
 
 @given(IDS, GENERATIONS)
 def test_it_is_never_cut_off_or_rewritten_by_the_server(transactional_id: str, generation: int) -> None:
-    """C2: PostgreSQL cuts at 63 bytes and rewrites what is not printable ASCII; the name must be found again."""
-    name = application_name(transactional_id, generation)
-    assert len(name.encode()) <= APPLICATION_NAME_BYTES_MAX
-    assert name.isascii()
-    assert name.isprintable()
+    """C2, D10: PostgreSQL cuts at 63 bytes and rewrites what is not printable ASCII; the name must be found again."""
+    presence = presence_name('"public"."state"', transactional_id, generation)
+    for name in (application_name(transactional_id, generation), presence):
+        assert len(name.encode()) <= APPLICATION_NAME_BYTES_MAX
+        assert name.isascii()
+        assert name.isprintable()
+    assert presence.rpartition(":")[2] == str(generation)
 
 
 @given(IDS, IDS, GENERATIONS, GENERATIONS)
@@ -148,16 +150,6 @@ def test_it_belongs_to_one_id_and_one_generation(one: str, other: str, first: in
     assert same == ((one, first) == (other, second))
     rest = application_name(one, first).removeprefix(application_name_prefix(other))
     assert (rest.isascii() and rest.isdecimal()) == (one == other)
-
-
-@given(IDS, GENERATIONS)
-def test_the_name_by_which_a_driver_is_seen_fits_too(transactional_id: str, generation: int) -> None:
-    """D10: whatever the id; its last part is the generation."""
-    name = presence_name('"public"."state"', transactional_id, generation)
-    assert len(name.encode()) <= APPLICATION_NAME_BYTES_MAX
-    assert name.isascii()
-    assert name.isprintable()
-    assert name.rpartition(":")[2] == str(generation)
 
 
 @given(IDS, IDS, st.sampled_from(["a.state", "b.state"]), st.sampled_from(["a.state", "b.state"]))

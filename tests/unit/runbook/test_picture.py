@@ -44,16 +44,7 @@ def test_each_cause_is_a_problem_of_its_name(cause: HaltCause) -> None:
         (Picture(transactional_id="orders", unreadable="database: status 'new'"), Symptom.UNREADABLE),
         (picture(readers=replace(BLOCKED, hanging=(HANGING,))), Symptom.HANGING_TRANSACTION),
         (picture(readers=BLOCKED), Symptom.READERS_BLOCKED),
-    ],
-    ids=str,
-)
-def test_a_picture_has_one_name(seen: Picture, symptom: Symptom) -> None:
-    assert seen.problem is symptom
-
-
-@pytest.mark.parametrize(
-    ("seen", "symptom"),
-    [
+        # What is shown comes before what is told: a cause of another night, or one that is settled, chooses nothing.
         (in_doubt(told=HaltCause.GAP), Symptom.IN_DOUBT),
         (halted(HaltCause.DATABASE_BEHIND, told=HaltCause.COMMITS_LOST), HaltCause.DATABASE_BEHIND),
         (owed(told=HaltCause.GAP), Symptom.OWED),
@@ -62,8 +53,7 @@ def test_a_picture_has_one_name(seen: Picture, symptom: Symptom) -> None:
     ],
     ids=str,
 )
-def test_what_is_shown_comes_before_what_is_told(seen: Picture, symptom: Symptom) -> None:
-    """A cause of another night, or one that is settled by now, chooses nothing."""
+def test_a_picture_has_one_name(seen: Picture, symptom: Symptom) -> None:
     assert seen.problem is symptom
 
 

@@ -102,12 +102,9 @@ def test_a_group_has_ended_with_the_last_of_its_processes(log: Path) -> None:
         waiting.result(DEADLINE_S)
 
 
-def test_returns_what_the_condition_returned() -> None:
+def test_a_wait_returns_what_came_and_names_what_never_did() -> None:
     answers = iter([0, "", "there"])
     assert wait_until(lambda: next(answers), deadline_s=5, what="an answer", interval_s=0) == "there"
-
-
-def test_names_what_never_came() -> None:
     with pytest.raises(DeadlineError, match=r"waited 0 s for rain, in vain; the last result was \[\]"):
         wait_until(list, deadline_s=0, what="rain")
 

@@ -35,16 +35,16 @@ class Ticking(MemoryStateStore):
         return self.now
 
 
-def take_over(store: StateStore, transactional_id: str = ID, **changes: Any) -> int:
+def take_over(store: StateStore, **changes: Any) -> int:
     claimant = {"cluster_id": "a", "query_id": "query-1", "run_id": "run-1", **changes}
-    return store.claim(transactional_id=transactional_id, **claimant).generation
+    return store.claim(transactional_id=ID, **claimant).generation
 
 
-def decide(store: StateStore, generation: int, batch_id: int, transactional_id: str = ID) -> None:
-    row = store.read(transactional_id)
+def decide(store: StateStore, generation: int, batch_id: int) -> None:
+    row = store.read(ID)
     assert row is not None
     offsets = {f"orders-{partition}": (batch_id, batch_id) for partition in range(5)}
-    with store.deciding(transactional_id, generation) as transaction:
+    with store.deciding(ID, generation) as transaction:
         transaction.decide(
             Decision(
                 prepared=f"5:{batch_id}",

@@ -68,7 +68,6 @@ class FakeProducer:
     start_offset: int = -1
     coordinator_epoch: int = -1
     last_timestamp_ms: int = 0
-    last_sequence: int = 0
 
 
 class FakeLog:
@@ -426,7 +425,6 @@ def _shown(row: Any, known: FakeProducer) -> Any:
     return row.ProducerState(
         producer_id=known.producer_id,
         producer_epoch=known.epoch,
-        last_sequence=known.last_sequence,
         last_timestamp=known.last_timestamp_ms,
         coordinator_epoch=known.coordinator_epoch,
         current_txn_start_offset=known.start_offset,

@@ -10,11 +10,11 @@ Cases are texts, which `table` reads:
 
 The first part of a name is the section of the specification whose row it shows. Behind the name stand the state that
 the coordinator has loaded from its log, if any, with the fields of `Given`; ``new`` where an administrator has just
-made the id, with the pair NEW.0; the levels of transaction.version where the answers are these (all unless said); and
-for cases of users their `Right`. Each step is a request and its answer as `brief` writes it; ``admin`` says that not
-the user asks, and ``until`` to ask again until it comes, because something happens by itself before. A line without
-an arrow goes on with the answer before it. ``<commit|abort>`` makes a case of each alternative, ``{commit|abort}`` a
-step.
+made the id, with the pair NEW.0; ``open`` where an old client has written a record in a transaction of CURRENT.7; the
+levels of transaction.version where the answers are these (all unless said); and for cases of users their `Right`.
+Each step is a request and its answer as `brief` writes it; ``admin`` says that not the user asks, and ``until`` to
+ask again until it comes, because something happens by itself before. A line without an arrow goes on with the answer
+before it. ``<commit|abort>`` makes a case of each alternative, ``{commit|abort}`` a step.
 
 A request has a verb (`VERBS`), a pair of a producer id and an epoch, partitions, and fields. ``v4`` is the version of
 the request, ``#5`` a sequence, ``x3`` a number of records; a word alone is a switch. Producer ids and places are names,
@@ -189,12 +189,19 @@ def _alternatives(text: str) -> Iterator[str]:
         yield _ALTERNATIVES.sub(lambda found, index=index: found[1].split("|")[index], text)  # type: ignore[misc]
 
 
+_BEFORE: Final = {
+    "new": "admin init -> NEW 0",
+    "open": "add CURRENT.7 here0 -> OK\nproduce CURRENT.7 #0 v11 -> @0",
+}
+
+
 def _case(text: str) -> Case:
     head, _, rest = text.partition(":")
     name, *words = head.split()
     rights = tuple(Right[word] for word in words if word in Right.__members__)
     _, places, fields = _read(word for word in words if word not in Right.__members__)
-    levels, new = tuple(map(int, fields.pop("tv", "012"))), fields.pop("new", False)
+    levels = tuple(map(int, fields.pop("tv", "012")))
+    before = [steps for word, steps in _BEFORE.items() if fields.pop(word, False)]
     state = next((word for word in fields if word.isupper()), None)
     given = None
     if state is not None:
@@ -203,10 +210,9 @@ def _case(text: str) -> Case:
         if fields.pop("nothing", False) or places:
             fields["partitions"] = places
         given = Given(state=state, **fields)
-    name, steps = name.lower().replace("_", "-"), [*_steps(rest)]
-    if new:
-        steps.insert(0, Step(operation=_operation("init"), expected="NEW 0", admin=True))
-    return Case(name=name, steps=tuple(steps), given=given, levels=levels, rights=rights)
+    steps = tuple(_steps("\n".join([*before, rest.strip()])))
+    name = name.lower().replace("_", "-")
+    return Case(name=name, steps=steps, given=given, levels=levels, rights=rights)
 
 
 _EACH: Final = re.compile(r"\{([^{}]*\|[^{}]*)\}")

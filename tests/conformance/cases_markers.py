@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from tests.conformance.cases import table
 
-#: A transaction of CURRENT at epoch 7 that the coordinator knows nothing of: it hangs until somebody writes its marker.
-_OPEN = "add CURRENT.7 here0 -> OK\n    produce CURRENT.7 #0 v11 -> @0"
-
 #: Epochs, by the version of the request and the transaction.version that it names: at 2 the marker's is the newer one.
 _EPOCHS = table(
     """
-    3.4/<way>-older EMPTY:
-        <open>
+    3.4/<way>-older EMPTY open:
         marker CURRENT.6 abort <how> -> INVALID_PRODUCER_EPOCH
         producers -> CURRENT 7 sequence=0 coordinator=-1 open=0
-    3.4/<way>-same EMPTY:
-        <open>
+    3.4/<way>-same EMPTY open:
         marker CURRENT.7 abort <how> -> <OK|OK|INVALID_PRODUCER_EPOCH>
         producers -> CURRENT 7 sequence=0 <coordinator=0 open=-1|coordinator=0 open=-1|coordinator=-1 open=0>
-    3.4/<way>-newer EMPTY:
-        <open>
+    3.4/<way>-newer EMPTY open:
         marker CURRENT.8 abort <how> -> OK
         producers -> CURRENT 8 sequence=-1 coordinator=0 open=-1
     3.4/<way>-unknown-producer:
@@ -42,7 +36,6 @@ _EPOCHS = table(
     """,
     way="<v1-of-0|v2-of-0|v2-of-2>",
     how="<v1|v2|v2 level=2>",
-    open=_OPEN,
 )
 
 _REQUESTS = table(
@@ -72,8 +65,7 @@ _REQUESTS = table(
         marker CURRENT.7 commit here0 here1 + PREVIOUS.3 abort here1 -> OK
         producers here1 -> CURRENT 7 sequence=-1 coordinator=0 open=-1
             PREVIOUS 3 sequence=-1 coordinator=0 open=-1
-    2.6/hanging-transaction-is-ended EMPTY:
-        <open>
+    2.6/hanging-transaction-is-ended EMPTY open:
         latest committed -> @0
         marker CURRENT.7 abort -> OK
         latest committed -> @2
@@ -82,30 +74,25 @@ _REQUESTS = table(
         abort CURRENT.7 v4 -> OK
         describe -> CompleteAbort CURRENT 7 []
         latest committed -> @4
-    2.6/marker-ahead-of-the-coordinator EMPTY stuck:
-        <open>
+    2.6/marker-ahead-of-the-coordinator EMPTY stuck open:
         marker CURRENT.9 abort -> OK
         commit CURRENT.7 v4 -> OK
         latest committed -> @2
-    """,
-    open=_OPEN,
+    """
 )
 
 #: What ends of transactions do: also at the last epoch, to the guard, and in partitions without data.
-_EFFECTS = table(
-    """
+_EFFECTS = table("""
     3.4/new-end-bumps-at-the-leader new tv=12:
         produce NEW.0 #0 -> @0
         commit NEW.0 -> NEW 1
         describe -> CompleteCommit NEW 1 []
         producers -> NEW 1 sequence=-1 coordinator=OWN open=-1
-    3.4/old-end-keeps-the-epoch-at-the-leader EMPTY:
-        <open>
+    3.4/old-end-keeps-the-epoch-at-the-leader EMPTY open:
         abort CURRENT.7 v4 -> OK
         describe -> CompleteAbort CURRENT 7 []
         producers -> CURRENT 7 sequence=0 coordinator=OWN open=-1
-    3.4/fence-bumps-at-the-leader EMPTY:
-        <open>
+    3.4/fence-bumps-at-the-leader EMPTY open:
         init -> CONCURRENT_TRANSACTIONS
         describe -> CompleteAbort CURRENT 8 []
         producers -> CURRENT 8 sequence=-1 coordinator=OWN open=-1
@@ -132,9 +119,7 @@ _EFFECTS = table(
         commit CURRENT.7 v4 -> OK
         describe -> CompleteCommit CURRENT 7 []
         read committed -> high=1 stable=1 aborted=[]; CURRENT 7 COMMIT/OWN@0
-    """,
-    open=_OPEN,
-)
+    """)
 
 _DESCRIBED = table(
     """
@@ -142,20 +127,17 @@ _DESCRIBED = table(
     2.9/unknown-topic: producers absent0 -> UNKNOWN_TOPIC_OR_PARTITION
     2.9/unknown-partition: producers shared1000 -> UNKNOWN_TOPIC_OR_PARTITION
     2.9/nobody: producers -> nobody
-    2.9/open EMPTY:
-        <open>
+    2.9/open EMPTY open:
         produce CURRENT.7 #1 x3 v11 -> @1
         producers -> CURRENT 7 sequence=3 coordinator=-1 open=0
     3.5/idle-producer-is-forgotten:
         plain CURRENT.1 #0 now_ms=<old> -> @0
         until producers -> nobody
         plain CURRENT.1 #9 -> @1
-    3.5/open-transaction-is-not-forgotten EMPTY:
-        <open>
+    3.5/open-transaction-is-not-forgotten EMPTY open:
         plain PREVIOUS.1 #0 now_ms=<old> -> @1
         until producers -> CURRENT 7 sequence=0 coordinator=-1 open=0
     """,
-    open=_OPEN,
     old=str(-2 * 86_400_000),
 )
 

@@ -210,30 +210,22 @@ _TRANSACTIONAL = table("""
         produce CURRENT.7 #5 v11 -> TRANSACTION_ABORTABLE
         add CURRENT.7 here0 -> OK
         produce CURRENT.7 #4 v11 -> @0
-    3.3/old-client-goes-on-counting EMPTY:
-        add CURRENT.7 here0 -> OK
-        produce CURRENT.7 #0 v11 -> @0
+    3.3/old-client-goes-on-counting EMPTY open:
         commit CURRENT.7 v4 -> OK
         add CURRENT.7 here0 -> OK
         produce CURRENT.7 #2 v11 -> OUT_OF_ORDER_SEQUENCE_NUMBER
         produce CURRENT.7 #1 v11 -> @2
-    3.3/duplicate-of-the-transaction-before EMPTY:
-        add CURRENT.7 here0 -> OK
-        produce CURRENT.7 #0 v11 -> @0
+    3.3/duplicate-of-the-transaction-before EMPTY open:
         commit CURRENT.7 v4 -> OK
         add CURRENT.7 here0 -> OK
         produce CURRENT.7 #0 v11 -> @0 again
         producers -> CURRENT 7 sequence=0 coordinator=OWN open=-1
-    3.3/plain-batch-in-a-transaction EMPTY:
-        add CURRENT.7 here0 -> OK
-        produce CURRENT.7 #0 v11 -> @0
+    3.3/plain-batch-in-a-transaction EMPTY open:
         plain CURRENT.7 #1 -> INVALID_TXN_STATE
         commit CURRENT.7 v4 -> OK
         describe -> CompleteCommit CURRENT 7 []
         plain CURRENT.7 #1 -> @2
-    3.3/newer-epoch-in-an-open-transaction EMPTY:
-        add CURRENT.7 here0 -> OK
-        produce CURRENT.7 #0 v11 -> @0
+    3.3/newer-epoch-in-an-open-transaction EMPTY open:
         plain CURRENT.8 #0 -> INVALID_TXN_STATE
     3.3/duplicate-after-the-end-of-a-new-client new tv=12:
         produce NEW.0 #0 -> @0

@@ -9,7 +9,6 @@ import io
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,15 +16,13 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.runbook import sides
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.conftest import MakeTopic, StartKafka
 from tests.harness.page_blocks import ways
 from tests.harness.providers import Broker
 from tests.harness.written_pair import PARTITIONS, WrittenPair, rows_of
-from tests.integration.transactions_tool.hanging import VERIFIES_NOTHING, produce_raw
-from tests.integration.writer.writers import kafka_for, table_of
+from tests.integration.transactions_tool.hanging import VERIFIES_NOTHING, open_rows, produce_raw, writer_on
 
 WAYS = {way.incident: way for way in ways() if not way.name}
 
@@ -79,18 +76,6 @@ def sides_of(pair: WrittenPair, **other: str) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def open_transaction(pair: WrittenPair, transactional_id: str) -> Iterator[TransactionalWriter]:
-    """A transaction of another producer in the sink's topic."""
-    kafka = kafka_for(pair.broker.bootstrap)
-    with TransactionalWriter(transactional_id=transactional_id, kafka=kafka, topic=pair.topic) as other:
-        other.init_transactions()
-        other.begin_transaction()
-        other.append(table_of(3))
-        other.flush()
-        yield other
-
-
 def test_no_sink_has_this_name(pair: WrittenPair, follow: Follow) -> None:
     code, _ = follow("not_known", **sides_of(pair, transactional_id=f"{pair.transactional_id}-misspelt"))
     assert code == 4
@@ -112,7 +97,8 @@ def test_the_database_is_out_of_reach(pair: WrittenPair, follow: Follow) -> None
 def test_readers_wait_for_another_producer(pair: WrittenPair, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named, and left to its owner; when that has ended it, nothing is wrong."""
     monkeypatch.setattr(sides, "OPEN_MS_MIN", 0)
-    with open_transaction(pair, "the-other") as other:
+    with writer_on(pair.broker, "the-other", pair.topic, two_phase_commit=False) as other:
+        open_rows(other, "a")
         code, said = follow("readers_blocked", **sides_of(pair))
         assert code == 3
         assert "the-other" in said
@@ -126,7 +112,8 @@ def test_the_command_that_ends_another_producer_is_printed_and_can_be_pasted(
 ) -> None:
     """Where its owner is gone for good."""
     monkeypatch.setattr(sides, "OPEN_MS_MIN", 0)
-    with open_transaction(pair, f"gone {pair.topic}"):
+    with writer_on(pair.broker, f"gone {pair.topic}", pair.topic, two_phase_commit=False) as gone:
+        open_rows(gone, "a")
         monkeypatch.setattr("sys.stdin", io.StringIO("force_terminate\n"))
         place = ["--bootstrap-server", pair.broker.bootstrap, "--database", pair.database]
         assert cli.main(["runbook", *place, "--transactional-id", pair.transactional_id]) == 3

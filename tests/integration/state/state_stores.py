@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool
 
-from jdbc_state import AcceptedLoss, Decision, SqlStateStore, StateRow, StateStore, StoreSettings
+from jdbc_state import AcceptedLoss, DecidingTransaction, Decision, SqlStateStore, StateRow, StateStore, StoreSettings
 from spark_2pc_sink.choices.choice import state_command
 
 ID = "orders"
@@ -86,6 +86,17 @@ def decide(store: StateStore, row: StateRow, **changes: Any) -> None:
     """Decide a batch under the claim of ``row``, beside ``row``."""
     with store.deciding(row.transactional_id, row.generation) as transaction:
         transaction.decide(replace(FIRST, **{"expected": row.prepared_transaction_state, **changes}))
+
+
+def attempt(store: StateStore, row: StateRow, *steps: Callable[[DecidingTransaction], object]) -> None:
+    """A deciding transaction under the claim of ``row``, of these steps."""
+    with store.deciding(row.transactional_id, row.generation) as transaction:
+        for step in steps:
+            step(transaction)
+
+
+def decide_first(transaction: DecidingTransaction) -> None:
+    transaction.decide(FIRST)
 
 
 def call(store: StateStore, operation: str, transactional_id: str, generation: int) -> StateRow | None:

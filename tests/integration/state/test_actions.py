@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import make_url
 
 from jdbc_state import ActionLine, StateStore
-from jdbc_state.actions import ACTION_OF, ACTIONS, FORCE_TERMINATE, ROUTINE
+from jdbc_state.actions import ACTION_OF, FORCE_TERMINATE, ROUTINE
 from jdbc_state.model import legal_before
 from spark_2pc_sink.errors import StateStoreError, SupersededError
 from tests.integration.state.conftest import ALICE, Make
@@ -84,24 +84,6 @@ def test_what_a_person_decides_is_told_with_the_reason(make: Make, operation: st
     with pytest.raises(SupersededError):
         call(store, operation, ID, row.generation)
     assert names(store) == [*before, "claim"]
-
-
-def test_what_a_recovery_settles_is_told(make: Make) -> None:
-    """C1: how it found the transaction, in its own words."""
-    store = make()
-    row = reach(store, "decided")
-    store.mark_owed(ID, row.generation, detail={"did": "noted"})
-    store.accept_replay(ID, row.generation, detail={"did": "accepted"})
-    store.drop_batch(ID, row.generation, "5:1", detail={"did": "gave up"})
-    decide(store, store.check_generation(ID, row.generation), batch_id=1, prepared="5:3")
-    store.mark_done(ID, row.generation, "5:4", action="commit", detail={"did": "committed"})
-    assert [(line.action, line.batch_id, line.detail) for line in told(store)[1:]] == [
-        ("note_owed", 0, {"did": "noted"}),
-        ("accept_replay", 0, {"did": "accepted"}),
-        ("drop", 0, {"did": "gave up"}),
-        ("commit", 1, {"did": "committed"}),
-    ]
-    assert set(names(store)) <= ACTIONS.keys()
 
 
 def test_lines_can_be_chosen(make: Make) -> None:

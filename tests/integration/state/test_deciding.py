@@ -31,8 +31,10 @@ from tests.integration.state.state_stores import (
     FIRST,
     ID,
     SETTINGS,
+    attempt,
     claim,
     decide,
+    decide_first,
     execute,
     row_of,
     set_of,
@@ -117,15 +119,9 @@ def test_a_commit_that_is_never_answered_is_unknown_in_bounded_time(
     name = database.rpartition("/")[2]
     with postgres.proxy() as proxy:
         far = SqlStateStore(postgres.database_url(name, port=proxy.port), settings(commit_timeout_ms=500))
-
-        def silence() -> None:
-            with far.deciding(ID, row.generation) as transaction:
-                transaction.decide(FIRST)
-                proxy.hold_answers()
-
         begun = time.monotonic()
         with pytest.raises(CommitUnknownError):
-            silence()
+            attempt(far, row, decide_first, lambda _: proxy.hold_answers())
         assert 0.4 < time.monotonic() - begun < 5
     assert claim(store).status == "decided"
 
@@ -163,14 +159,8 @@ def test_an_interrupted_commit_closes_its_session(store: SqlStateStore, database
 def test_a_deferred_constraint_fails_before_commit(store: SqlStateStore, database: str) -> None:
     """C12: inside COMMIT the same violation would look like an unknown outcome, on every attempt again."""
     row = claim(store)
-
-    def twins() -> None:
-        with store.deciding(ID, row.generation) as transaction:
-            write(transaction, "(1, 7), (2, 7)")
-            transaction.decide(FIRST)
-
     with pytest.raises(StateStoreError, match=r"duplicate key.*23505") as raised:
-        twins()
+        attempt(store, row, lambda transaction: write(transaction, "(1, 7), (2, 7)"), decide_first)
     assert not isinstance(raised.value, CommitUnknownError)
     assert (raised.value.sqlstate, raised.value.retriable) == ("23505", False)
     assert execute(database, "SELECT * FROM target") == []
@@ -200,15 +190,9 @@ def test_a_failed_transaction_is_not_taken_for_a_committed_one(store: SqlStateSt
 def test_an_overtaken_decision_writes_nothing(store: SqlStateStore, database: str) -> None:
     """C2, D1: also where the newer claim did not end the session: the generation in the UPDATE is what decides."""
     row = claim(store)
-
-    def overtaken() -> None:
-        with store.deciding(ID, row.generation) as transaction:
-            write(transaction)
-            execute(database, "UPDATE kafka_transaction_state SET generation = 2")
-            transaction.decide(FIRST)
-
+    newer = "UPDATE kafka_transaction_state SET generation = 2"
     with pytest.raises(SupersededError, match="generation 2"):
-        overtaken()
+        attempt(store, row, write, lambda _: execute(database, newer), decide_first)
     assert execute(database, "SELECT * FROM target") == []
 
 

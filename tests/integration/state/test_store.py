@@ -30,9 +30,11 @@ from tests.integration.state.state_stores import (
     QUERY,
     RUN,
     admin,
+    attempt,
     call,
     claim,
     decide,
+    decide_first,
     reach,
     row_of,
 )
@@ -153,9 +155,9 @@ def test_a_generation_that_goes_back_is_no_newer_driver(store: StateStore) -> No
         "move": lambda: store.mark_initialized(ID, lost, "5:0"),
         "deciding": lambda: decide(store, replace(row, generation=lost)),
     }
-    for attempt in attempts.values():
+    for act in attempts.values():
         with pytest.raises(CommitsLostError, match="left the state row at generation 2, and the row is now different"):
-            attempt()
+            act()
     assert row_of(store) == row
 
 
@@ -275,14 +277,8 @@ def test_without_a_decision_nothing_is_left(store: StateStore) -> None:
     row = claim(store)
     with store.deciding(ID, row.generation) as transaction:
         transaction.connection.execute(statement(store))
-
-    def fail_after_the_decision() -> None:
-        with store.deciding(ID, row.generation) as transaction:
-            transaction.decide(FIRST)
-            raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        fail_after_the_decision()
+        attempt(store, row, decide_first, lambda _: 1 / 0)
     assert row_of(store) == row
 
 
@@ -302,14 +298,9 @@ def test_the_decision_is_the_last_statement_and_the_only_one(store: StateStore) 
 def test_a_claim_ends_what_an_older_driver_has_open(store: StateStore) -> None:
     """C2: the zombie's next statement fails, and its batch may be run again by whoever owns the row then."""
     row = claim(store)
-
-    def overtaken() -> None:
-        with store.deciding(ID, row.generation) as transaction:
-            claim(store)
-            transaction.connection.execute(statement(store))
-
+    use = statement(store)
     with pytest.raises(StateStoreError) as raised:
-        overtaken()
+        attempt(store, row, lambda _: claim(store), lambda transaction: transaction.connection.execute(use))
     assert (raised.value.sqlstate[:2] in {"57", "08"}, raised.value.retriable) == (True, True)
     assert row_of(store).status == "none"
 
@@ -317,14 +308,8 @@ def test_a_claim_ends_what_an_older_driver_has_open(store: StateStore) -> None:
 def test_a_claim_defeats_a_commit_that_has_not_begun(store: StateStore) -> None:
     """C1, C2: the claim waits for the row, ends its holder, and that driver's COMMIT says: unknown."""
     row = claim(store)
-
-    def overtaken() -> None:
-        with store.deciding(ID, row.generation) as transaction:
-            transaction.decide(FIRST)
-            assert (claim(store).generation, row_of(store).status) == (2, "none")
-
     with pytest.raises(CommitUnknownError):
-        overtaken()
+        attempt(store, row, decide_first, lambda _: claim(store))
     assert (row_of(store).generation, row_of(store).status) == (2, "none")
 
 

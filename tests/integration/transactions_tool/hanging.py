@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.wire.framed_request import produce_request
+from tests.harness.providers import Broker
 from tests.harness.record_batches import batch_of, section_of
-from tests.integration.writer.writers import options_for
+from tests.integration.writer.writers import kafka_for, options_for
 
 HOUR_MS = 60 * 60 * 1000
 #: The broker property that lets records in that no coordinator knows of, as it was before Kafka 3.6.
@@ -35,3 +39,23 @@ def produce_raw(
         cluster.refresh([where.topic], deadline)
         request = produce_request("raw", {where: batch}, version=_VERIFYING_PRODUCE, timeout_ms=5_000)
         assert cluster.request(cluster.leaders[where], request, deadline)[where].error_code == 0
+
+
+@contextmanager
+def writer_on(
+    broker: Broker, transactional_id: str, topic: str, *, two_phase_commit: bool = True
+) -> Iterator[TransactionalWriter]:
+    """A producer that is ready."""
+    kafka = kafka_for(broker.bootstrap)
+    with TransactionalWriter(
+        transactional_id=transactional_id, kafka=kafka, topic=topic, two_phase_commit=two_phase_commit
+    ) as writer:
+        writer.init_transactions()
+        yield writer
+
+
+def open_rows(writer: TransactionalWriter, *values: str, partition: int = 0) -> None:
+    """Leave a transaction open."""
+    writer.begin_transaction()
+    writer.append(pa.table({"value": list(values), "partition": [partition] * len(values)}))
+    writer.flush()

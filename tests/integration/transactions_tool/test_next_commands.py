@@ -13,14 +13,12 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.ids import PreparedTxnState, TopicPartition
-from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.transactions import TransactionTool
 from tests.conftest import or_skip
 from tests.harness.driver_job import Job
 from tests.harness.providers import Broker, BrokerRequest, Provider
 from tests.integration.faults.conftest import MakeJob, make_job, nursery
-from tests.integration.transactions_tool.hanging import VERIFIES_NOTHING, produce_raw
-from tests.integration.writer.writers import kafka_for, table_of
+from tests.integration.transactions_tool.hanging import VERIFIES_NOTHING, open_rows, produce_raw, writer_on
 
 __all__ = ["make_job", "nursery"]
 
@@ -54,13 +52,7 @@ def of_another(job: Job, opened: ExitStack) -> tuple[str, list[str]]:
     """A producer with two-phase commit that is no sink."""
     job.run()
     name = f"not of a sink {job.topic}"
-    writer = TransactionalWriter(
-        transactional_id=name, kafka=kafka_for(job.broker.bootstrap), topic=job.topic, two_phase_commit=True
-    )
-    opened.enter_context(writer).init_transactions()
-    writer.begin_transaction()
-    writer.append(table_of(3))
-    writer.flush()
+    open_rows(opened.enter_context(writer_on(job.broker, name, job.topic)), "a")
     return name, ["describe", "--transactional-id", name]
 
 

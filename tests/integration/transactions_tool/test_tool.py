@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from spark_2pc_sink import cli
@@ -26,8 +24,8 @@ from tests import conftest
 from tests.conftest import MakeTopic
 from tests.harness.json_contract import read_output
 from tests.harness.providers import Broker, BrokerRequest, Provider
-from tests.integration.transactions_tool.hanging import HOUR_MS, VERIFIES_NOTHING, produce_raw
-from tests.integration.writer.writers import DEADLINE_S, kafka_for, options_for
+from tests.integration.transactions_tool.hanging import HOUR_MS, VERIFIES_NOTHING, open_rows, produce_raw, writer_on
+from tests.integration.writer.writers import DEADLINE_S, options_for
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -59,34 +57,9 @@ def run(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Run:
     return call
 
 
-def rows(*values: str, partition: int = 0) -> Any:
-    return pa.table({"value": list(values), "partition": [partition] * len(values)})
-
-
-@contextmanager
-def writer_on(
-    broker: Broker, transactional_id: str, topic: str, **properties: str | int
-) -> Iterator[TransactionalWriter]:
-    with TransactionalWriter(
-        transactional_id=transactional_id,
-        kafka=kafka_for(broker.bootstrap, **properties),
-        topic=topic,
-        two_phase_commit=True,
-    ) as writer:
-        writer.init_transactions()
-        yield writer
-
-
 def commit_rows(writer: TransactionalWriter, *values: str, partition: int = 0) -> None:
-    writer.begin_transaction()
-    writer.append(rows(*values, partition=partition))
+    open_rows(writer, *values, partition=partition)
     writer.commit_transaction()
-
-
-def open_rows(writer: TransactionalWriter, *values: str, partition: int = 0) -> None:
-    writer.begin_transaction()
-    writer.append(rows(*values, partition=partition))
-    writer.flush()
 
 
 def committed(broker: Broker, topic: str) -> list[str]:
@@ -100,14 +73,6 @@ def wait_for(broker: Broker, topic: str, *values: str) -> None:
 def pair_of(writer: TransactionalWriter) -> ProducerIdAndEpoch:
     assert writer.producer is not None
     return writer.producer
-
-
-def wait_until_ended(tool: TransactionTool, transactional_id: str) -> None:
-    wait_until(
-        lambda: tool.describe(transactional_id).state.startswith("Complete"),
-        deadline_s=DEADLINE_S,
-        what="the end markers",
-    )
 
 
 # --- transactions that hang --------------------------------------------------------------------------------------
@@ -126,12 +91,8 @@ def test_a_transaction_that_nobody_knows_is_found_and_aborted(
     code, out, err = run("find-hanging", "--topic", name, "--json")
     (found,) = read_output(out)["hanging"]
     assert code == 3
-    assert (found["partition"], found["producer_id"], found["producer_epoch"], found["start_offset"]) == (
-        1,
-        2**40,
-        3,
-        0,
-    )
+    names = ("partition", "producer_id", "producer_epoch", "start_offset")
+    assert [found[name] for name in names] == [1, 2**40, 3, 0]
     assert found["reason"] == f"no coordinator knows producer id {2**40}"
     assert HOUR_MS <= found["duration_ms"] < 2 * HOUR_MS
     (remedy,) = found["remedies"]
@@ -162,11 +123,14 @@ def test_data_behind_the_marker_hangs_and_can_be_aborted(
     with writer_on(broker, transactional_id, name) as writer:
         pair = pair_of(writer)
         commit_rows(writer, "first")
-        wait_until_ended(tool, transactional_id)
+        wait_until(
+            lambda: tool.describe(transactional_id).state.startswith("Complete"),
+            deadline_s=DEADLINE_S,
+            what="the end markers",
+        )
         if broker.transaction_version == 2:
-            produce_raw(
-                broker.bootstrap, where, pair.bumped()
-            )  # a delayed record of `pair` itself is fenced by the marker
+            # A delayed record of `pair` itself is fenced by the marker.
+            produce_raw(broker.bootstrap, where, pair.bumped())
         else:
             produce_raw(broker.bootstrap, where, pair, sequence=1)
         (found,) = tool.find_hanging(topic=name)
@@ -205,10 +169,12 @@ def test_force_terminate_aborts_and_fences(
     """B28. SEMANTICS of forceTerminateTransaction: also ends 2PC transactions, and resets their timeout until then."""
     name = topic(broker=broker, partitions=1)
     with writer_on(broker, transactional_id, name) as writer:
-        if not two_phase:
-            take_without_2pc(broker, transactional_id, timeout_ms=54_321)
-        else:
+        if two_phase:
             open_rows(writer, "gone")
+        else:  # InitProducerId as a producer without two-phase commit sends it
+            with Cluster(options_for(broker.bootstrap)) as cluster:
+                queries = TransactionQueries(cluster, lambda: 0)
+                assert queries.init_producer_id(transactional_id, timeout_ms=54_321).error_code == 0
         before = tool.describe(transactional_id)
         assert before.two_phase_commit is two_phase
         code, out, err = run("force-terminate", "--transactional-id", transactional_id, "--json")
@@ -228,13 +194,6 @@ def test_force_terminate_aborts_and_fences(
     wait_for(broker, name, "next")
 
 
-def take_without_2pc(broker: Broker, transactional_id: str, *, timeout_ms: int) -> None:
-    """InitProducerId as a producer without two-phase commit sends it."""
-    with Cluster(options_for(broker.bootstrap)) as cluster:
-        reply = TransactionQueries(cluster, lambda: 0).init_producer_id(transactional_id, timeout_ms=timeout_ms)
-    assert reply.error_code == 0
-
-
 # --- looking -----------------------------------------------------------------------------------------------------
 
 
@@ -248,15 +207,8 @@ def test_list_and_describe(
         producer_id = pair_of(writer).producer_id
         quick = ListFilter(transactional_id_pattern=f"{transactional_id}.*", running_longer_than_ms=HOUR_MS)
         assert tool.list_transactions(quick) == ()
-        options = (
-            "--transactional-id-pattern",
-            transactional_id,
-            "--state",
-            "Ongoing",
-            "--running-longer-than-ms",
-            "0",
-        )
-        code, out, _ = run("list", "--producer-id", str(producer_id), *options)
+        options = ("--transactional-id-pattern", transactional_id, "--running-longer-than-ms", "0")
+        code, out, _ = run("list", "--producer-id", str(producer_id), "--state", "Ongoing", *options)
         assert code == 0
         assert [line.split() for line in out.splitlines()] == [
             ["TransactionalId", "Coordinator", "ProducerId", "TransactionState"],

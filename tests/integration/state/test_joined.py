@@ -12,13 +12,15 @@ from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from jdbc_state import KeptRecords, SqlStateStore
-from jdbc_state.errors import CommitsLostError, LocalProtocolError, SupersededError
+from jdbc_state.errors import CommitsLostError, LocalProtocolError, StateStoreError, SupersededError
 from tests.harness.sql import sessions
 from tests.integration.state.state_stores import (
     FIRST,
     ID,
     claim,
     decide,
+    execute,
+    role,
     row_of,
     set_of,
     settings,
@@ -131,6 +133,17 @@ def test_its_settings_hold_to_the_end_of_the_transaction(
         connection.commit()
     connection.invalidate()
     assert before["synchronous_commit"] == "off"
+
+
+def test_a_role_that_may_not_make_the_table_is_told_how(store: SqlStateStore, database: str) -> None:
+    execute(database, f"DROP TABLE {store._tables.records.name}")
+    with role(database) as (name, url):
+        execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
+        refused = SqlStateStore(url, settings(keep_records=True, history_batches=0))
+        with closing(refused), pytest.raises(StateStoreError) as caught:
+            refused.prepare_schema()
+    assert "CREATE TABLE public.kafka_transaction_state_records" in str(caught.value)
+    assert store.read_kept(ID) is None
 
 
 def test_one_session_shows_all_claims_of_a_run(database: str) -> None:

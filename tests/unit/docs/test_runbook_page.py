@@ -22,21 +22,13 @@ TEXT = PAGE.read_text()
 WAYS = ways()
 ANSWERED = [way for way in WAYS if way.answers]
 VALUES = {"ID": "orders", "…": "--bootstrap-server h:9092", "N": "7", "FIRST..LAST": "8..9"}
+_REPLAYED = {"outcome_lost", "topic_remade", "resend_differs"}
 #: What is left to the person at the end of a way, where its answers settle nothing by themselves.
 BY_HAND = {
     *("driver_alive", "owed", "not_known", "kafka_out_of_reach", "database_out_of_reach", "readers_blocked"),
-    *(
-        "id_in_use",
-        "other_query",
-        "not_the_first_batch",
-        "gap",
-        "batches_restarted",
-        "replay_differs",
-        "not_handed_over",
-    ),
-    *("outcome_lost", "topic_remade", "resend_differs"),
+    *("id_in_use", "other_query", "not_the_first_batch", "gap", "batches_restarted", "replay_differs"),
+    *("not_handed_over", *_REPLAYED),
 }
-_REPLAYED = {"outcome_lost", "topic_remade", "resend_differs"}
 
 
 def looks_of(name: str) -> list[Picture]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -122,27 +123,22 @@ def test_entries_can_be_chosen(store: Ticking) -> None:
 
 
 @pytest.fixture
-def opened(store: Ticking, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The options with which a store was asked for."""
-    asked: list[Any] = []
-
-    def open_store(options: Any) -> Ticking:
-        asked.append(options)
-        return store
-
-    monkeypatch.setattr(module, "open_store", open_store)
-    return asked
+def opened(store: Ticking, monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
+    """Called with the options for which a store is opened."""
+    made = mock.Mock(return_value=store)
+    monkeypatch.setattr(module, "open_store", made)
+    return made
 
 
-def test_the_function_needs_a_database_only(opened: list[Any]) -> None:
+def test_the_function_needs_a_database_only(opened: mock.Mock) -> None:
     assert from_outside is history
     assert shown(history(database=DATABASE)) == EVERYTHING
     assert shown(history(database=DATABASE, transactional_id=ID, last=1, state_table="mine")) == EVERYTHING[-1:]
-    assert [options.state_table for options in opened] == ["kafka_transaction_state", "mine"]
+    assert [call.args[0].state_table for call in opened.call_args_list] == ["kafka_transaction_state", "mine"]
     assert len(history(database=DATABASE, since=START).entries) == len(EVERYTHING)
 
 
-def test_a_line_for_people(store: Ticking, opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_for_people(store: Ticking, opened: mock.Mock, capsys: pytest.CaptureFixture[str]) -> None:
     """D2: who, when, why; of many partitions only some."""
     assert cli.main(["history", "--database", DATABASE]) == exits.EXIT_SETTLED
     header, *lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
@@ -165,10 +161,10 @@ def test_a_line_for_people(store: Ticking, opened: list[Any], capsys: pytest.Cap
         "orders-1 0..0; orders-2 0..0; and 2 more partitions"
     )
     assert cells[-1][-1] == "went on without 3"
-    assert opened[0].database.endswith("//h/d")
+    assert opened.call_args.args[0].database.endswith("//h/d")
 
 
-def test_json_is_of_the_documented_form(store: Ticking, opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_of_the_documented_form(store: Ticking, opened: mock.Mock, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["history", "--database", DATABASE, "--json"]) == exits.EXIT_SETTLED
     found = read_output(capsys.readouterr().out)["entries"]
     assert [each["kind"] for each in found] == ["batch" if name[0] != "-" else "action" for name, _ in EVERYTHING]
@@ -176,16 +172,16 @@ def test_json_is_of_the_documented_form(store: Ticking, opened: list[Any], capsy
     assert found[1]["kafka_offsets"]["orders-4"] == [0, 0]
     assert found[1]["decided_at"] == found[1]["at"] == utc(read(store).entries[1].at)
     assert found[1]["at"].startswith("2026-11-24T03:00:0")
-    assert opened != []
+    assert opened.call_count == 1
 
 
-def test_nothing_found_is_exit_code_4(opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_found_is_exit_code_4(opened: mock.Mock, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["history", "--database", DATABASE, "--transactional-id", "another"]
     assert cli.main(words) == exits.EXIT_NOT_KNOWN
     assert capsys.readouterr().out == "no entries\n"
     assert cli.main([*words, "--json"]) == exits.EXIT_NOT_KNOWN
     assert read_output(capsys.readouterr().out)["entries"] == []
-    assert len(opened) == 2
+    assert opened.call_count == 2
 
 
 @pytest.mark.parametrize(
@@ -193,10 +189,10 @@ def test_nothing_found_is_exit_code_4(opened: list[Any], capsys: pytest.CaptureF
     [("2026-11-24T03:00:05", 3), ("2026-11-24T03:00:05Z", 3), ("2026-11-24T05:00:05+02:00", 3)],
 )
 def test_a_time_is_in_utc_unless_it_says_else(
-    opened: list[Any], capsys: pytest.CaptureFixture[str], time: str, hour: int
+    opened: mock.Mock, capsys: pytest.CaptureFixture[str], time: str, hour: int
 ) -> None:
     words = ["history", "--database", DATABASE, "--since", time, "--actions-only", "--json"]
     assert cli.main(words) == exits.EXIT_SETTLED
     first = read_output(capsys.readouterr().out)["entries"][0]
     assert (first["action"], datetime.fromisoformat(first["at"].replace("Z", "+00:00")).hour) == ("claim", hour)
-    assert len(opened) == 1
+    assert opened.call_count == 1

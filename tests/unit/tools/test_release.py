@@ -56,18 +56,11 @@ def test_the_wheel_has_no_bytecode_of_whoever_builds_it() -> None:
 
 HARMLESS = {"name": "six", "version": "1.0", "vulns": []}
 FLAW = {"id": "PYSEC-1", "fix_versions": ["2.0"]}
-LOCKED = "six==1.0 --hash=sha256:0\n"
 
 
-@pytest.fixture
-def lock(tmp_path: Path) -> str:
-    path = tmp_path / "lock.txt"
-    path.write_text(LOCKED)
-    return str(path)
-
-
-def answering(folder: Path, *, known: Any, locked: Any) -> str:
-    """A program that answers as pip-audit does: JSON, or a text as the last line of a traceback."""
+def audited(folder: Path, *, known: Any, locked: Any) -> int:
+    """An audit by a program that answers as pip-audit does: JSON, or a text as the last line of a traceback."""
+    (folder / "lock.txt").write_text("six==1.0 --hash=sha256:0\n")
     program = folder / "pip-audit"
     answers = {"known": known, "locked": locked}
     program.write_text(
@@ -82,19 +75,19 @@ def answering(folder: Path, *, known: Any, locked: Any) -> str:
         "sys.exit(any(each.get('vulns') for each in answer))\n"
     )
     program.chmod(0o755)
-    return str(program)
+    return audit.main(str(program), str(folder / "lock.txt"))
 
 
 VULNERABLE = {"name": "requests", "version": "2.19.0", "vulns": [FLAW]}
 
 
-def test_it_passes_where_nothing_is_known(tmp_path: Path, lock: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert audit.main(answering(tmp_path, known=[VULNERABLE], locked=[HARMLESS]), lock) == 0
+def test_it_passes_where_nothing_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audited(tmp_path, known=[VULNERABLE], locked=[HARMLESS]) == 0
     assert capsys.readouterr().out == "audit: 1 packages, 0 known vulnerabilities\n"
 
 
-def test_what_is_known_is_named(tmp_path: Path, lock: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert audit.main(answering(tmp_path, known=[VULNERABLE], locked=[HARMLESS | {"vulns": [FLAW]}]), lock) == 1
+def test_what_is_known_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audited(tmp_path, known=[VULNERABLE], locked=[HARMLESS | {"vulns": [FLAW]}]) == 1
     assert capsys.readouterr().out.startswith("six 1.0: PYSEC-1, mended in 2.0\n")
 
 
@@ -110,10 +103,10 @@ def test_what_is_known_is_named(tmp_path: Path, lock: str, capsys: pytest.Captur
     ],
 )
 def test_who_could_not_be_asked_is_no_good_news(
-    tmp_path: Path, lock: str, capsys: pytest.CaptureFixture[str], known: Any, locked: Any, reason: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], known: Any, locked: Any, reason: str
 ) -> None:
     """One sentence, with the reason and what to do."""
-    assert audit.main(answering(tmp_path, known=known, locked=locked), lock) == 2
+    assert audited(tmp_path, known=known, locked=locked) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
@@ -127,7 +120,7 @@ README = """
 Text.
 
 ```python
-print("a batch")
+print("two batches")
 ```
 
 It ends with `a batch`.
@@ -136,18 +129,14 @@ It ends with `a batch`.
 """
 
 
-@pytest.mark.parametrize(("said", "ends"), [("a batch", True), ("two batches", False)])
-def test_the_job_ends_as_the_readme_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, ends: bool
+def test_a_job_that_ends_otherwise_than_the_readme_says_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "README.md").write_text(README.replace('print("a batch")', f'print("{said}")'))
+    """The job itself is run by tests/integration/docs/test_first_job.py."""
+    (tmp_path / "README.md").write_text(README)
     monkeypatch.setattr(first_job, "ROOT", tmp_path)
-    python = Path(sys.executable)
-    if ends:
-        first_job.run_job(python, tmp_path)
-    else:
-        with pytest.raises(FirstJobError, match=r"the job has printed .*two batches.* and not 'a batch'"):
-            first_job.run_job(python, tmp_path)
+    with pytest.raises(FirstJobError, match=r"the job has printed .*two batches.* and not 'a batch'"):
+        first_job.run_job(Path(sys.executable), tmp_path)
 
 
 def test_every_cell_has_tests_that_there_are() -> None:

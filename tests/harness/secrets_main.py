@@ -107,7 +107,7 @@ def _run(spark: SparkSession, root: Path, options: dict[str, Any], number: int) 
         options["database_password"] = Path(password_file).read_text
     folder = root / f"job-{number}"
     folder.mkdir()
-    stream = FileStream(spark, folder, SCHEMA)  # type: ignore[arg-type]
+    stream = FileStream(spark, folder, spark.createDataFrame([], SCHEMA).schema)
     stream.add([(n, f"name-{n}", f"value-{n}") for n in range(ROWS)], partitions=2)
     found = ""
     try:

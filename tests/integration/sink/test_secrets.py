@@ -161,7 +161,7 @@ def test_nothing_that_a_job_shows_has_a_secret(
         {"kafka": plain, "database": f"postgresql:///?service={SERVICE}"},
         {"kafka": plain, "database": role.url.set(host="localhost").render_as_string()},
         {"kafka": secure.properties("SASL_SSL", **login | wrong), "database": written, "expect": "AuthorizationError"},
-        {"kafka": plain, "database": wrong_url, "expect": "DatabaseUnreachableError"},
+        {"kafka": plain, "database": wrong_url, "expect": "DatabaseRefusedError"},
     ]
     for number, job in enumerate(jobs):
         job |= {"transactional_id": f"planted-{number}", "expect": job.get("expect", "")}

@@ -137,8 +137,7 @@ def test_a_driver_whose_query_has_ended_is_not_seen(operator: SqlStateStore, dat
     """D10: the process may go on, as a notebook's does; and the next claim is seen again."""
     running = threading.Event()
     running.set()
-    store = SqlStateStore(database, operator._settings, shown_while=running.is_set)
-    try:
+    with closing(SqlStateStore(database, operator._settings, shown_while=running.is_set)) as store:
         claim(store)
         assert seen(operator).alive is True
         running.clear()
@@ -146,8 +145,6 @@ def test_a_driver_whose_query_has_ended_is_not_seen(operator: SqlStateStore, dat
         running.set()
         claim(store)
         assert seen(operator).alive is True
-    finally:
-        store.close()
 
 
 def test_a_claim_stands_where_no_session_is_left_for_it(
@@ -157,16 +154,13 @@ def test_a_claim_stands_where_no_session_is_left_for_it(
     with role(database) as (name, url):
         execute(database, ddl(operator._settings, role=name))
         execute(database, f"ALTER ROLE {name} CONNECTION LIMIT 1")
-        driver = SqlStateStore(url, operator._settings)
-        try:
+        with closing(SqlStateStore(url, operator._settings)) as driver:
             row = claim(driver)
             assert "cannot open the heartbeat session" in caplog.text
             assert "of-the-role" not in caplog.text
             decide(driver, row)
             execute(database, f"ALTER ROLE {name} CONNECTION LIMIT 10")
             wait_to_be_seen(operator, True)
-        finally:
-            driver.close()
         wait_to_be_seen(operator, False)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from jdbc_state import SqlStateStore, StateRow
 from spark_2pc_sink.clock import now_ms
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import ProduceSession
@@ -19,7 +19,7 @@ from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from tests.harness.providers import Broker
-from tests.integration.state.state_stores import FIRST, claim, execute, sql_store
+from tests.integration.state.state_stores import FIRST, claim, execute, row_of, sql_store
 
 #: Between what tells the sinks of one test from those of others on the same broker, and the name in the test.
 SEPARATOR: Final = "."
@@ -75,10 +75,8 @@ class Sinks:
         """A sink whose decided transaction has ended, and whose driver has noted it: done, or owed."""
         row = self.decided(name)
         name = row.transactional_id
-        decided = self._store.read(name)
-        assert decided is not None
-        producer_id, _, epoch = decided.prepared_transaction_state.partition(":")
-        pair = ProducerIdAndEpoch(int(producer_id), int(epoch))
+        pair = PreparedTxnState(row_of(self._store, name).prepared_transaction_state).producer
+        assert pair is not None
         answer = TransactionClient(self._cluster, name, self._options).end(pair, commit=commit)
         if commit:
             self._store.mark_done(name, row.generation, str(answer.producer or pair))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.rows.create_table import create_table_ddl
 from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
-from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyBytes, TableRows
+from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyBytes
 
 #: The columns of most tests: the key, and something to overwrite.
 ORDERS = {"id": t.LongType(), "item": t.StringType()}
@@ -53,27 +53,42 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in connection.exec_driver_sql(query)]
 
 
-def append(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Sequence[CopyBytes]]) -> int:
-    """Rows of streams into the target; how many there were."""
-    return _write(AppendedRows(connection, plan), streams).given
-
-
-def upsert(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Sequence[CopyBytes]]) -> tuple[int, int]:
-    """The same by key; how many rows there were, and how many were written."""
-    done = write_by_key(connection, plan, streams)
-    return done.given, done.written
-
-
-def write_by_key(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Sequence[CopyBytes]]) -> WrittenRows:
-    """The same by key, with all counts."""
-    return _write(KeyedRows(connection, plan), streams)
-
-
-def _write(target: TableRows, streams: Iterable[Sequence[CopyBytes]]) -> WrittenRows:
-    rows = sum([target.copy(stream) for stream in streams])
+def write(
+    connection: sa.Connection,
+    plan: ColumnPlan,
+    streams: Iterable[Sequence[CopyBytes]],
+    *,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> WrittenRows:
+    """Rows of streams into the target, by key where the plan has one; ``meanwhile`` is called before their end."""
+    target = (KeyedRows if plan.upsert_keys else AppendedRows)(connection, plan)
+    given = sum([target.copy(stream) for stream in streams])
+    meanwhile()
     target.delete()
     target.write()
-    return target.finish(rows)
+    return target.finish(given)
+
+
+def put(
+    url: str, plan: ColumnPlan, *values: tuple[Any, ...], meanwhile: Callable[[], None] = lambda: None
+) -> WrittenRows:
+    """The same in a transaction of its own, each row as the stream of a task."""
+    with transaction(url) as connection:
+        return write(connection, plan, [orders(plan, value) for value in values], meanwhile=meanwhile)
+
+
+def table(url: str) -> list[tuple[Any, ...]]:
+    """What the table `orders` has."""
+    return rows(url, "SELECT * FROM orders ORDER BY id")
+
+
+def trigger(url: str, when: str, body: str, *, kind: str = "TRIGGER") -> None:
+    """Add a trigger; ``when`` ends with its condition."""
+    run(
+        url,
+        f"CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$",
+        f"CREATE {kind} act {when} EXECUTE FUNCTION act()",
+    )
 
 
 def create(url: str, fields: Mapping[str, t.DataType], table: str = "orders", *, keys: Sequence[str] = ()) -> None:
@@ -105,13 +120,14 @@ def stream(plan: ColumnPlan, *batches: Any) -> list[bytes]:
     return [*(encoder.encode(batch) for batch in batches), encoder.finish()]
 
 
+def keyed(url: str, fields: Mapping[str, t.DataType] = ORDERS, **planned: Any) -> ColumnPlan:
+    """The table that the sink would create with the key id, and a plan of upserts."""
+    create(url, fields, keys=["id"])
+    return plan_of(url, fields, keys=["id"], **planned)
+
+
 def orders(plan: ColumnPlan, *values: tuple[Any, ...]) -> list[bytes]:
     """One task's stream of such rows; behind their columns come the order and whether they delete."""
-    return stream(plan, orders_batch(plan, *values))
-
-
-def orders_batch(plan: ColumnPlan, *values: tuple[Any, ...]) -> Any:
-    """Rows of `ORDERS`, with what else the plan copies."""
     columns = [list(column) for column in zip(*values, strict=True)] or [[] for _ in plan.copied]
     arrays = [pa.array(column, planned.arrow_type) for column, planned in zip(columns, plan.copied, strict=True)]
-    return pa.record_batch(arrays, names=list(plan.copied_names))
+    return stream(plan, pa.record_batch(arrays, names=list(plan.copied_names)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import secrets
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
@@ -14,25 +16,24 @@ from spark_2pc_sink.errors import ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.job.table_loader import check_privileges
 from spark_2pc_sink.sink.rows.catalog import TargetTable, read_target
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.rows.create_table import create_table_ddl
+from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
 from spark_2pc_sink.sink.rows.value_checks import DecimalRange, TextLength, WholeMultiple
 from tests.harness.providers import Database
 from tests.integration.postgres.database_tables import (
     ORDERS,
-    append,
     create,
-    orders,
     plan_of,
+    put,
     rows,
     run,
+    table,
     transaction,
-    upsert,
 )
 
 
-def target_of(url: str, table: str) -> TargetTable:
+def target_of(url: str, name: str = "orders") -> TargetTable:
     with transaction(url) as connection:
-        return read_target(connection, table)
+        return read_target(connection, name)
 
 
 def test_domains_are_what_is_below_them(database: str) -> None:
@@ -43,7 +44,7 @@ def test_domains_are_what_is_below_them(database: str) -> None:
         "CREATE DOMAIN codes AS varchar(3)[]",
         "CREATE TABLE orders (p price, c codes, ps price[])",
     )
-    price, codes, prices = target_of(database, "orders").columns
+    price, codes, prices = target_of(database).columns
     assert (price.base_type, price.precision_and_scale) == ("numeric", (10, 2))
     assert (price.type_name, price.nullable, price.has_default) == ("price", False, True)
     assert (codes.base_type, codes.is_array, codes.element_oid, codes.characters_max) == ("varchar", True, 1043, 3)
@@ -60,7 +61,7 @@ def test_unique_keys_that_on_conflict_can_use(database: str) -> None:
         "CREATE INDEX plain ON orders (d)",
         "ALTER TABLE orders ADD CONSTRAINT later UNIQUE (d) DEFERRABLE",
     )
-    target = target_of(database, "orders")
+    target = target_of(database)
     assert target.unique_keys == (("c", "a"), ("b",))
     assert pickle.loads(pickle.dumps(target)) == target  # noqa: S301 - our own bytes
 
@@ -85,7 +86,7 @@ def test_table_made_from_a_schema_takes_a_batch_of_it(database: str) -> None:
     fields = {f'column "{number}"': spark_type for number, spark_type in enumerate(types)}
     ddl = create_table_ddl([t.StructField(*field) for field in fields.items()], "orders", upsert_keys=['column "3"'])
     run(database, ddl, ddl)
-    target = target_of(database, "orders")
+    target = target_of(database)
     plan = plan_columns(list(fields.items()), target, upsert_keys=['column "3"'])
     assert plan.names == tuple(fields)
     assert target.unique_keys == (('column "3"',),)
@@ -109,15 +110,14 @@ def test_connection_in_another_encoding_is_refused(latin1_database: str) -> None
     converting = f"{latin1_database}?client_encoding=utf8"
     create(converting, ORDERS)
     with pytest.raises(ConfigurationError, match="client_encoding=utf8") as caught:
-        target_of(latin1_database, "orders")
+        target_of(latin1_database)
     assert "this one uses LATIN1" in str(caught.value)
 
     plan = plan_of(converting)
-    with transaction(converting) as connection:
-        append(connection, plan, [orders(plan, (1, "ü"))])
+    put(converting, plan, (1, "ü"))
     assert rows(converting, "SELECT item, octet_length(item) FROM orders") == [("ü", 1)]
-    with transaction(converting) as connection, pytest.raises(ConstraintError, match="no equivalent in encoding"):
-        append(connection, plan, [orders(plan, (2, "€"))])
+    with pytest.raises(ConstraintError, match="no equivalent in encoding"):
+        put(converting, plan, (2, "€"))
 
 
 #: A collation that ignores case.
@@ -147,16 +147,20 @@ def test_a_key_compares_text_as_its_column_does(database: str, of_column: str, o
 
 @pytest.fixture
 def role(database: str) -> Iterator[str]:
-    """A role without any right in a database that gives none to everybody; its name."""
+    """A role without any right in a database that gives none to everybody; its name, which is its password, too."""
     name = f"role_{secrets.token_hex(4)}"
     named = sa.make_url(database).database
-    run(database, f"CREATE ROLE {name} LOGIN PASSWORD 'pw'", f'REVOKE TEMPORARY ON DATABASE "{named}" FROM PUBLIC')
+    run(database, f"CREATE ROLE {name} LOGIN PASSWORD '{name}'", f'REVOKE TEMPORARY ON DATABASE "{named}" FROM PUBLIC')
     yield name
     run(database, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
 
 
-def refused_rights(url: str, plan: ColumnPlan) -> ConfigurationError | None:
-    with transaction(url) as connection:
+def url_of(role: str, database: str) -> str:
+    return sa.make_url(database).set(username=role, password=role).render_as_string(hide_password=False)
+
+
+def refused_rights(role: str, database: str, plan: ColumnPlan) -> ConfigurationError | None:
+    with transaction(url_of(role, database)) as connection:
         try:
             check_privileges(connection, plan)
         except ConfigurationError as error:
@@ -179,15 +183,12 @@ def test_a_role_without_rights_is_told_what_to_grant_it(
     """The GRANTs of the message are all that a batch needs."""
     run(database, f"CREATE TABLE orders (id bigint PRIMARY KEY, item {kind})")
     plan = plan_of(database, keys=keys, deletes=bool(keys))
-    as_role = sa.make_url(database).set(username=role, password="pw").render_as_string(hide_password=False)
-    error = refused_rights(as_role, plan)
+    error = refused_rights(role, database, plan)
     assert error is not None
     assert f"role '{role}' lacks {missing}" in error.rule
     run(database, *error.remedy.removeprefix("have the owner run: ").split("; "))
-    assert refused_rights(as_role, plan) is None
-    with transaction(as_role) as connection:
-        write = upsert if keys else append
-        write(connection, plan, [orders(plan, (1, "1 day", *[False] * bool(keys)))])
+    assert refused_rights(role, database, plan) is None
+    put(url_of(role, database), plan, (1, "1 day", *[False] * bool(keys)))
     assert rows(database, "SELECT id, item::text FROM orders") == [(1, "1 day")]
 
 
@@ -203,10 +204,56 @@ def test_a_role_under_row_level_security_is_refused_where_copy_would_be(database
         f'GRANT TEMPORARY ON DATABASE "{named}" TO {role}',
     )
     appending, upserting = plan_of(database), plan_of(database, keys=["id"])
-    as_role = sa.make_url(database).set(username=role, password="pw").render_as_string(hide_password=False)
-    error = refused_rights(as_role, appending)
+    error = refused_rights(role, database, appending)
     assert error is not None
     assert f"row-level security applies to role '{role}'" in error.rule
-    assert refused_rights(as_role, upserting) is None
+    assert refused_rights(role, database, upserting) is None
     run(database, error.remedy.removeprefix("have an administrator run: ").partition(";")[0])
-    assert refused_rights(as_role, appending) is None
+    assert refused_rights(role, database, appending) is None
+
+
+# --- columns that a batch has and the table lacks ------------------------------------------------------------------
+
+MORE = t.StructType(
+    [
+        t.StructField("id", t.LongType()),
+        t.StructField("ITEM", t.StringType()),
+        t.StructField("at", t.TimestampType(), nullable=False),
+        t.StructField("total %s", t.DecimalType(12, 2)),
+        t.StructField("lines", t.ArrayType(t.StructType([t.StructField("sku", t.StringType())]))),
+        t.StructField("tags", t.ArrayType(t.StringType())),
+    ]
+).fields
+
+
+ADDED = [
+    ("at", "timestamp with time zone", True),
+    ("total %s", "numeric(12,2)", True),
+    ("lines", "jsonb", True),
+    ("tags", "text[]", True),
+]
+
+
+def test_two_sinks_may_add_them_at_one_time(database: str) -> None:
+    """Both have looked before either has added anything. They have the types of a table that the sink creates.
+
+    Nullable, as earlier rows lack them; and none that differs by nothing but case.
+    """
+    create(database, ORDERS, keys=["id"])
+    run(database, "INSERT INTO orders VALUES (1, 'a')")
+    looked = threading.Barrier(2, timeout=20)
+
+    def add() -> None:
+        with transaction(database) as connection:
+            target = read_target(connection, "orders")
+            missing = missing_columns(MORE, target)
+        looked.wait()
+        with transaction(database) as connection:
+            add_columns(connection, missing, target)
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(add) for _ in range(2)]:
+            done.result(30)
+    columns = target_of(database).columns[2:]
+    assert [(each.name, each.type_name, each.nullable) for each in columns] == ADDED
+    assert table(database) == [(1, "a", None, None, None, None)]

@@ -11,18 +11,17 @@ from pyspark.sql import types as t
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError
 from spark_2pc_sink.sink.job.table_loader import check_condition
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule
 from tests.integration.postgres.database_tables import (
-    ORDERS,
-    append,
     create,
-    orders,
+    keyed,
     plan_of,
+    put,
     rows,
     run,
+    table,
     transaction,
-    write_by_key,
+    trigger,
 )
 
 LONG = t.LongType()
@@ -31,34 +30,9 @@ IGNORE = ConflictRule(ignore=True)
 NEWER = ConflictRule(where="orders.version < EXCLUDED.version  -- the table's own name")
 
 
-def ignoring(url: str, *, order: t.DataType | None = None) -> ColumnPlan:
-    create(url, ORDERS, keys=["id"])
-    return plan_of(url, keys=["id"], order=order, conflict=IGNORE)
-
-
-def put(url: str, plan: ColumnPlan, *values: tuple[Any, ...]) -> WrittenRows:
-    with transaction(url) as connection:
-        return write_by_key(connection, plan, [orders(plan, value) for value in values])
-
-
-def table(url: str) -> list[tuple[Any, ...]]:
-    return rows(url, "SELECT * FROM orders ORDER BY id")
-
-
-def versions(
-    url: str, *values: tuple[Any, ...], conflict: ConflictRule, order: t.DataType | None = None, deletes: bool = False
-) -> WrittenRows:
+def versions(url: str, *values: tuple[Any, ...], **planned: Any) -> WrittenRows:
     """Write rows of `VERSIONS`; behind them come the order and whether they delete."""
-    plan = plan_of(url, VERSIONS, keys=["id"], order=order, deletes=deletes, conflict=conflict)
-    return put(url, plan, *values)
-
-
-def trigger(url: str, condition: str, *, before: str) -> None:
-    run(
-        url,
-        "CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
-        f"CREATE TRIGGER act BEFORE {before} ON orders FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION act()",
-    )
+    return put(url, plan_of(url, VERSIONS, keys=["id"], **planned), *values)
 
 
 def test_a_column_that_is_always_an_identity_is_written(database: str) -> None:
@@ -68,13 +42,11 @@ def test_a_column_that_is_always_an_identity_is_written(database: str) -> None:
         """CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, item text UNIQUE,
            twice bigint GENERATED ALWAYS AS (id * 2) STORED)""",
     )
-    with transaction(database) as connection:
-        plan = plan_of(database)
-        append(connection, plan, [orders(plan, (7, "a"))])
+    put(database, plan_of(database), (7, "a"))
     for conflict in (REPLACE, IGNORE):
         put(database, plan_of(database, keys=["id"], conflict=conflict), (7, "b"), (8, "c"))
     put(database, plan_of(database, keys=["id"], deletes=True), (8, None, True), (9, "d", False))
-    assert rows(database, "SELECT id, item, twice FROM orders ORDER BY id") == [(7, "b", 14), (9, "d", 18)]
+    assert table(database) == [(7, "b", 14), (9, "d", 18)]
 
     with pytest.raises(ConfigurationError, match="but not update it") as caught:
         plan_of(database, keys=["item"])
@@ -87,14 +59,14 @@ def test_a_column_that_is_always_an_identity_is_written(database: str) -> None:
 
 
 def test_a_row_that_is_there_stays(database: str) -> None:
-    plan = ignoring(database)
+    plan = keyed(database, conflict=IGNORE)
     assert put(database, plan, (1, "a"), (2, "b")) == WrittenRows(given=2, written=2)
     assert put(database, plan, (2, "B"), (3, "c")) == WrittenRows(given=2, written=1, left_out=1)
     assert table(database) == [(1, "a"), (2, "b"), (3, "c")]
 
 
 def test_equal_rows_of_a_batch_are_one_and_others_need_an_order(database: str) -> None:
-    plan = ignoring(database)
+    plan = keyed(database, conflict=IGNORE)
     done = put(database, plan, (1, "a"), (1, "a"), (2, None), (2, None))
     assert done == WrittenRows(given=4, written=2, left_out=2)
     with pytest.raises(DuplicateKeyError, match="with id=3;"):
@@ -105,9 +77,9 @@ def test_equal_rows_of_a_batch_are_one_and_others_need_an_order(database: str) -
 
 
 def test_a_row_that_a_trigger_swallows_is_not_taken_for_one_that_was_there(database: str) -> None:
-    plan = ignoring(database)
+    plan = keyed(database, conflict=IGNORE)
     put(database, plan, (1, "a"))
-    trigger(database, "NEW.id = 2", before="INSERT")
+    trigger(database, "BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 2)", "RETURN NULL;")
     assert put(database, plan, (1, "x"), (3, "c")) == WrittenRows(given=2, written=1, left_out=1)
     with pytest.raises(ConstraintError, match="2 rows were written and 1 arrived: a trigger"):
         put(database, plan, (1, "x"), (2, "b"))
@@ -117,7 +89,7 @@ def test_a_row_that_a_trigger_swallows_is_not_taken_for_one_that_was_there(datab
 
 
 def test_only_some_columns_are_updated(database: str) -> None:
-    create(database, VERSIONS, "orders", keys=["id"])
+    create(database, VERSIONS, keys=["id"])
     rule = ConflictRule(update_columns=("version",))
     versions(database, (1, 1, "first"), conflict=rule)
     done = versions(database, (1, 2, "second"), (2, 1, "new"), conflict=rule)
@@ -176,7 +148,7 @@ def test_a_row_without_a_value_keeps_the_newest(database: str) -> None:
 
 
 def test_a_condition_says_which_rows_are_updated(database: str) -> None:
-    create(database, VERSIONS, "orders", keys=["id"])
+    create(database, VERSIONS, keys=["id"])
     versions(database, (1, 5, "a"), (2, 5, "b"), (3, None, "c"), conflict=NEWER)
     done = versions(database, (1, 6, "A"), (2, 4, "B"), (3, 1, "C"), (4, None, "d"), conflict=NEWER)
     assert done == WrittenRows(given=4, written=2, left_out=2)
@@ -184,7 +156,7 @@ def test_a_condition_says_which_rows_are_updated(database: str) -> None:
 
 
 def test_a_key_twice_is_refused_although_the_condition_would_hide_it(database: str) -> None:
-    create(database, VERSIONS, "orders", keys=["id"])
+    create(database, VERSIONS, keys=["id"])
     versions(database, (1, 5, "a"), conflict=NEWER)
     with pytest.raises(DuplicateKeyError, match="with id=1;"):
         versions(database, (1, 3, "x"), (1, 4, "y"), conflict=NEWER)
@@ -194,9 +166,9 @@ def test_a_key_twice_is_refused_although_the_condition_would_hide_it(database: s
 def test_a_row_that_a_trigger_swallows_is_not_taken_for_one_that_the_condition_keeps_out(
     database: str, before: str, key: int
 ) -> None:
-    create(database, VERSIONS, "orders", keys=["id"])
+    create(database, VERSIONS, keys=["id"])
     versions(database, (1, 5, "a"), (2, 5, "b"), conflict=NEWER)
-    trigger(database, "NEW.note = 'skip'", before=before)
+    trigger(database, f"BEFORE {before} ON orders FOR EACH ROW WHEN (NEW.note = 'skip')", "RETURN NULL;")
     done = versions(database, (1, 4, "A"), (2, 6, "B"), (3, 1, "c"), conflict=NEWER)
     assert done == WrittenRows(given=3, written=2, left_out=1)
     with pytest.raises(ConstraintError, match="1 rows were written and 0 arrived: a trigger"):
@@ -212,7 +184,7 @@ def test_a_row_that_a_trigger_swallows_is_not_taken_for_one_that_the_condition_k
     ],
 )
 def test_a_condition_that_is_none(database: str, where: str, said: str) -> None:
-    create(database, VERSIONS, "orders", keys=["id"])
+    create(database, VERSIONS, keys=["id"])
     run(database, "INSERT INTO orders VALUES (1)")
     plan = plan_of(database, VERSIONS, keys=["id"], conflict=ConflictRule(where=where))
     with pytest.raises(ConfigurationError, match=f"upsert_where=.*{said}"), transaction(database) as connection:

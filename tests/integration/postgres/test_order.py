@@ -25,7 +25,18 @@ from spark_2pc_sink.sink.rows.catalog import read_target
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.conflict_rule import order_in_table
 from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, order_keys
-from tests.integration.postgres.database_tables import ORDERS, create, plan_of, rows, run, stream, transaction, upsert
+from tests.integration.postgres.database_tables import (
+    ORDERS,
+    create,
+    keyed,
+    plan_of,
+    rows,
+    run,
+    stream,
+    table,
+    transaction,
+    write,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,8 +60,10 @@ KINDS: dict[str, tuple[t.DataType, pa.DataType, list[Any]]] = {
 
 
 def put(url: str, plan: ColumnPlan, batch: pa.RecordBatch) -> tuple[int, int]:
+    """How many rows there were, and how many were written."""
     with transaction(url) as connection:
-        return upsert(connection, plan, [stream(plan, batch)])
+        done = write(connection, plan, [stream(plan, batch)])
+    return done.given, done.written
 
 
 def test_the_database_and_spark_choose_the_same_rows(spark: SparkSession, database: str) -> None:
@@ -67,8 +80,7 @@ def test_the_database_and_spark_choose_the_same_rows(spark: SparkSession, databa
     ranked = frame.selectExpr("id", "item", *ranks).collect()
     for kind, (spark_type, _, _) in KINDS.items():
         run(database, "DROP TABLE IF EXISTS orders")
-        create(database, ORDERS, keys=["id"])
-        plan = plan_of(database, keys=["id"], order=spark_type)
+        plan = keyed(database, order=spark_type)
         batch = pa.record_batch({"id": ids, "item": items, ORDER_COLUMN: order_keys(orders[kind])})
         kept = [(row.id, row.item) for row in ranked if row[kind] == 1]
         times = Counter(key for key, _ in kept)
@@ -79,7 +91,7 @@ def test_the_database_and_spark_choose_the_same_rows(spark: SparkSession, databa
         apart = [number for number, key in enumerate(ids) if key not in tied]
         winners = sorted(row for row in kept if row[0] not in tied)
         assert put(database, plan, batch.take(pa.array(apart))) == (len(apart), len(winners)), kind
-        assert sorted(rows(database, "SELECT id, item FROM orders")) == winners, kind
+        assert table(database) == winners, kind
 
 
 # --- collations ------------------------------------------------------------------------------------------------
@@ -121,8 +133,7 @@ def _english_database(server: Database) -> Iterator[str]:
 
 def test_the_greatest_text_is_sparks_whatever_the_collation(english_database: str) -> None:
     """C9: mixed-case ids that can be sorted: 'a' is above 'B', as in Spark and in Kafka's records; a late one too."""
-    create(english_database, ORDERS, keys=["id"])
-    plan = plan_of(english_database, keys=["id"], order=t.StringType())
+    plan = keyed(english_database, order=t.StringType())
     versions = ["B", "a", "Z", "0"]
     order = order_keys(pa.array(versions))
     put(english_database, plan, pa.record_batch({"id": [1] * 4, "item": versions, ORDER_COLUMN: order}))
@@ -160,7 +171,7 @@ def test_a_row_that_is_older_than_that_of_the_table_is_passed_over(database: str
     assert put(database, plan, versions((1, 5), (2, 5), (3, None))) == (3, 3)
     # Older, as new, newer than nothing; and a key that was not there.
     assert put(database, plan, versions((1, 4), (2, 5), (3, 1), (4, 0))) == (4, 3)
-    assert rows(database, "SELECT * FROM orders ORDER BY id") == [(1, 5), (2, 5), (3, 1), (4, 0)]
+    assert table(database) == [(1, 5), (2, 5), (3, 1), (4, 0)]
     # Nothing is less than a value, and as much as nothing.
     assert put(database, plan, versions((1, None), (2, 6))) == (2, 1)
     assert rows(database, "SELECT version FROM orders WHERE id < 3 ORDER BY id") == [(5,), (6,)]

@@ -13,10 +13,18 @@ from pyspark.sql import types as t
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, driver_connection, read_target, read_tree
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
-from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
-from spark_2pc_sink.sink.rows.table_copy import AppendedRows
 from tests.harness.remedies import sql_in
-from tests.integration.postgres.database_tables import append, orders, plan_of, rows, run, transaction, upsert
+from tests.integration.postgres.database_tables import (
+    orders,
+    plan_of,
+    put,
+    rows,
+    run,
+    table,
+    transaction,
+    trigger,
+    write,
+)
 
 LONG = t.LongType()
 KEYED = "CREATE TABLE orders (id bigint PRIMARY KEY, item text)"
@@ -30,6 +38,7 @@ WITHOUT_KEY = tuple(statement.replace(" PRIMARY KEY", "") for statement in PARTI
 #: A server of another kind, which nobody has to reach.
 FOREIGN = ("CREATE FOREIGN DATA WRAPPER far", "CREATE SERVER away FOREIGN DATA WRAPPER far")
 HIGH = "FOR VALUES FROM (10) TO (20)"
+GUARD = "CREATE RULE guard AS ON INSERT TO orders WHERE NEW.id = 2 DO INSTEAD NOTHING"
 
 #: How a batch is written -> the table, the keys, and whether it has an order.
 WAYS: dict[str, tuple[str, list[str], bool]] = {
@@ -39,37 +48,24 @@ WAYS: dict[str, tuple[str, list[str], bool]] = {
 }
 
 
+#: Writes a batch into the table, by the plan that was made for it as it was.
+Way = Callable[..., None]
+
+
+def writing(url: str, keys: list[str], *, ordered: bool = False) -> Way:
+    plan = plan_of(url, keys=keys, order=LONG if ordered else None)
+
+    def write_batch(*values: tuple[Any, ...]) -> None:
+        put(url, plan, *((*value, *[1] * ordered) for value in values))
+
+    return write_batch
+
+
 @pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, database: str) -> Callable[..., int]:
-    """Makes the table, and writes batches into it as the parameter says; the plan is that of the table as it was."""
+def way(request: pytest.FixtureRequest, database: str) -> Way:
     statement, keys, ordered = WAYS[request.param]
     run(database, statement)
-    plan = plan_of(database, keys=keys, order=LONG if ordered else None)
-    return lambda *values: put(database, plan, *values)
-
-
-def put(url: str, plan: ColumnPlan, *values: tuple[Any, ...], meanwhile: Callable[[], None] | None = None) -> int:
-    """One batch; ``meanwhile`` is called after its first rows, before its end."""
-    full = [(*value, 1) for value in values] if plan.order else values
-    kind = KeyedRows if plan.upsert_keys else AppendedRows
-    with transaction(url) as connection:
-        target = kind(connection, plan)
-        for value in full:
-            target.copy(orders(plan, value))
-        if meanwhile is not None:
-            meanwhile()
-        target.delete()
-        target.write()
-        target.finish(len(full))
-    return len(full)
-
-
-def trigger(url: str, when: str, body: str, *, kind: str = "TRIGGER") -> None:
-    run(
-        url,
-        f"CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$",
-        f"CREATE {kind} act {when} EXECUTE FUNCTION act()",
-    )
+    return writing(database, keys, ordered=ordered)
 
 
 # --- what is refused before it is written --------------------------------------------------------------------------
@@ -78,11 +74,7 @@ def trigger(url: str, when: str, body: str, *, kind: str = "TRIGGER") -> None:
 @pytest.mark.parametrize(
     ("statements", "keys", "said"),
     [
-        (
-            (KEYED, "CREATE RULE guard AS ON INSERT TO orders WHERE NEW.id = 2 DO INSTEAD NOTHING"),
-            ["id"],
-            "rule 'guard'",
-        ),
+        ((KEYED, GUARD), ["id"], "rule 'guard'"),
         (
             (
                 *WITHOUT_KEY,
@@ -103,11 +95,7 @@ def trigger(url: str, when: str, body: str, *, kind: str = "TRIGGER") -> None:
             "ALTER TABLE higher SET LOGGED",
         ),
     ],
-    ids=[
-        "rule for INSERT",
-        "foreign partition of a partition",
-        "unlogged partition of a partition",
-    ],
+    ids=["rule for INSERT", "foreign partition of a partition", "unlogged partition of a partition"],
 )
 def test_a_target_that_may_lose_rows_is_refused_by_name(
     database: str, statements: tuple[str, ...], keys: list[str], said: str
@@ -118,7 +106,7 @@ def test_a_target_that_may_lose_rows_is_refused_by_name(
         read_target(connection, "orders", upsert=bool(keys))
     assert said in str(caught.value)
     run(database, *sql_in(caught.value.remedy))
-    assert put(database, plan_of(database, keys=keys), (1, "a")) == 1
+    put(database, plan_of(database, keys=keys), (1, "a"))
 
 
 # --- what changes between two batches, and within one --------------------------------------------------------------
@@ -137,18 +125,18 @@ VIEW = (
     ids=["a view in its place", "unlogged"],
 )
 def test_a_table_that_has_become_another_is_refused_in_the_next_batch(
-    database: str, way: Callable[..., int], statements: tuple[str, ...], said: str
+    database: str, way: Way, statements: tuple[str, ...], said: str
 ) -> None:
     """C16: it was a table when the batch was planned."""
     way((1, "a"))
     run(database, *statements)
     with pytest.raises(ConfigurationError, match=said):
         way((2, "b"))
-    table = "old" if statements is VIEW else "orders"
-    assert rows(database, f"SELECT id FROM {table}") == [(1,)]
+    name = "old" if statements is VIEW else "orders"
+    assert rows(database, f"SELECT id FROM {name}") == [(1,)]
 
 
-def test_a_table_that_is_gone_is_named(database: str, way: Callable[..., int]) -> None:
+def test_a_table_that_is_gone_is_named(database: str, way: Way) -> None:
     """C16: and no other one is made in its place, whatever create_table says."""
     way((1, "a"))
     run(database, "ALTER TABLE orders RENAME TO old")
@@ -160,11 +148,11 @@ def test_a_table_that_is_gone_is_named(database: str, way: Callable[..., int]) -
 def test_a_rule_that_came_later_is_refused_in_the_next_batch(database: str, keys: list[str], ordered: bool) -> None:
     """C16: it would leave out a row, and INSERT would not say so where the batch has an order, or nothing but keys."""
     run(database, KEYS_ONLY if len(keys) > 1 else KEYED)
-    plan = plan_of(database, keys=keys, order=LONG if ordered else None)
-    run(database, "CREATE RULE guard AS ON INSERT TO orders WHERE NEW.id = 2 DO INSTEAD NOTHING")
+    way = writing(database, keys, ordered=ordered)
+    run(database, GUARD)
     with pytest.raises(ConfigurationError, match="its rule 'guard' rewrites inserts and updates"):
-        put(database, plan, (1, "a"), (2, "b"))
-    assert rows(database, "SELECT * FROM orders") == []
+        way((1, "a"), (2, "b"))
+    assert table(database) == []
 
 
 @pytest.mark.parametrize(("keys", "early"), [(["id"], True), ([], False)], ids=["before the batch", "within the batch"])
@@ -179,8 +167,8 @@ def test_a_partition_that_came_later_is_looked_at(database: str, keys: list[str]
     if early:
         attach()
     with pytest.raises(ConfigurationError, match="high is unlogged"):
-        put(database, plan, (1, "a"), meanwhile=None if early else attach)
-    assert rows(database, "SELECT * FROM orders") == []
+        put(database, plan, (1, "a"), **({} if early else {"meanwhile": attach}))
+    assert table(database) == []
 
 
 def test_a_partition_that_is_being_altered_holds_nobody_up(database: str) -> None:
@@ -189,7 +177,7 @@ def test_a_partition_that_is_being_altered_holds_nobody_up(database: str) -> Non
     plan = plan_of(database)
     with transaction(database) as other:
         other.exec_driver_sql("LOCK TABLE high IN ACCESS EXCLUSIVE MODE")
-        assert put(database, plan, (1, "a")) == 1
+        put(database, plan, (1, "a"))
 
 
 def test_the_look_is_one_message_and_counts_every_level(database: str) -> None:
@@ -208,6 +196,8 @@ def test_the_look_is_one_message_and_counts_every_level(database: str) -> None:
 
 # --- one count for every way of writing ----------------------------------------------------------------------------
 
+DELETE_TWO = "DELETE FROM orders WHERE id = 2; RETURN NULL;"
+
 
 @pytest.mark.parametrize(
     ("when", "body", "kind"),
@@ -217,46 +207,42 @@ def test_the_look_is_one_message_and_counts_every_level(database: str) -> None:
             "INSERT INTO elsewhere VALUES (NEW.*); RETURN NULL;",
             "TRIGGER",
         ),
-        ("AFTER INSERT ON orders", "DELETE FROM orders WHERE id = 2; RETURN NULL;", "TRIGGER"),
-        (
-            "AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW",
-            "DELETE FROM orders WHERE id = 2; RETURN NULL;",
-            "CONSTRAINT TRIGGER",
-        ),
+        ("AFTER INSERT ON orders", DELETE_TWO, "TRIGGER"),
+        ("AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW", DELETE_TWO, "CONSTRAINT TRIGGER"),
     ],
     ids=["put elsewhere", "deleted by statement", "deleted at the end"],
 )
 def test_rows_that_are_given_and_do_not_arrive_are_missed(
-    database: str, way: Callable[..., int], when: str, body: str, kind: str
+    database: str, way: Way, when: str, body: str, kind: str
 ) -> None:
     """C17: whatever a trigger does with them, and whenever it does so."""
     run(database, "CREATE TABLE elsewhere (id bigint, item text)")
     trigger(database, when, body, kind=kind)
     with pytest.raises(ConstraintError, match="3 rows were written and 2 arrived: a trigger of the table"):
         way((1, "a"), (2, "b"), (3, "c"))
-    assert rows(database, "SELECT * FROM orders") == []
+    assert table(database) == []
 
 
-def test_a_server_that_does_not_count_is_not_believed(database: str, way: Callable[..., int]) -> None:
+def test_a_server_that_does_not_count_is_not_believed(database: str, way: Way) -> None:
     """C17: track_counts of the database, or of the role, is off."""
     run(database, f'ALTER DATABASE "{sa.make_url(database).database}" SET track_counts = off')
-    assert way((1, "a")) == 1
+    way((1, "a"))
     trigger(database, "AFTER INSERT ON orders", "DELETE FROM orders WHERE id IN (1, 3); RETURN NULL;")
-    assert way((2, "b")) == 1
+    way((2, "b"))
     with pytest.raises(ConstraintError, match="2 rows were written and 1 arrived"):
         way((3, "c"), (4, "d"))
     assert rows(database, "SELECT id FROM orders") == [(2,)]
 
 
-def test_other_rows_may_be_deleted(database: str, way: Callable[..., int]) -> None:
+def test_other_rows_may_be_deleted(database: str, way: Way) -> None:
     """C17: a trigger that keeps only what is new is no loss."""
     way((1, "a"))
     trigger(database, "AFTER INSERT ON orders", "DELETE FROM orders WHERE id = 1; RETURN NULL;")
-    assert way((2, "b"), (3, "c")) == 2
+    way((2, "b"), (3, "c"))
     assert rows(database, "SELECT id FROM orders ORDER BY id") == [(2,), (3,)]
 
 
-def test_rows_that_a_trigger_adds_are_not_counted(database: str, way: Callable[..., int]) -> None:
+def test_rows_that_a_trigger_adds_are_not_counted(database: str, way: Way) -> None:
     """C17: nor those that it changes."""
     trigger(
         database,
@@ -264,7 +250,7 @@ def test_rows_that_a_trigger_adds_are_not_counted(database: str, way: Callable[.
         "INSERT INTO orders VALUES (NEW.id + 100, 'added'), (NEW.id + 200, 'added'); "
         "DELETE FROM orders WHERE id = NEW.id + 200; RETURN NULL;",
     )
-    assert way((1, "a"), (2, "b")) == 2
+    way((1, "a"), (2, "b"))
     assert rows(database, "SELECT id FROM orders ORDER BY id") == [(1,), (2,), (101,), (102,)]
 
 
@@ -283,7 +269,7 @@ def test_what_a_trigger_raises_is_a_refused_row(database: str, code: str) -> Non
     assert caught.value.sqlstate == code
 
 
-def test_a_trigger_whose_function_cannot_run_is_named(database: str, way: Callable[..., int]) -> None:
+def test_a_trigger_whose_function_cannot_run_is_named(database: str, way: Way) -> None:
     """C12: no row is to blame, and PostgreSQL's message alone says neither which table nor which function."""
     body = "INSERT INTO audit VALUES (NEW.id); RETURN NEW;"
     trigger(database, "BEFORE INSERT ON orders FOR EACH ROW", body)
@@ -294,19 +280,13 @@ def test_a_trigger_whose_function_cannot_run_is_named(database: str, way: Callab
     assert rows(database, "SELECT id FROM orders") == []
 
 
-def test_a_trigger_may_ask_for_another_attempt(database: str, way: Callable[..., int]) -> None:
+def test_a_trigger_may_ask_for_another_attempt(database: str, way: Way) -> None:
     """C7: by the code of a serialization failure, which then means what it says."""
     trigger(
         database, "BEFORE INSERT ON orders FOR EACH ROW", "RAISE EXCEPTION 'later' USING ERRCODE = '40001'; RETURN NEW;"
     )
     with pytest.raises(psycopg2.errors.SerializationFailure):
         way((1, "a"))
-
-
-def as_role(url: str, act: Callable[[sa.Connection], object]) -> None:
-    with transaction(url) as connection:
-        connection.exec_driver_sql("SET LOCAL ROLE under_policy")
-        act(connection)
 
 
 def test_a_row_against_a_policy_is_refused_by_name(database: str) -> None:
@@ -320,16 +300,22 @@ def test_a_row_against_a_policy_is_refused_by_name(database: str) -> None:
         "CREATE POLICY odd ON orders USING (true) WITH CHECK (id % 2 = 1)",
     )
     inserting, copying = plan_of(database, keys=["id"]), plan_of(database)
+
+    def as_role(plan: ColumnPlan, *values: tuple[Any, ...]) -> None:
+        with transaction(database) as connection:
+            connection.exec_driver_sql("SET LOCAL ROLE under_policy")
+            write(connection, plan, [orders(plan, *values)])
+
     try:
-        as_role(database, lambda connection: upsert(connection, inserting, [orders(inserting, (1, "a"))]))
+        as_role(inserting, (1, "a"))
         with pytest.raises(ConstraintError, match="refused a row: new row violates row-level security") as caught:
-            as_role(database, lambda connection: upsert(connection, inserting, [orders(inserting, (3, "c"), (2, "b"))]))
+            as_role(inserting, (3, "c"), (2, "b"))
         assert caught.value.sqlstate == "42501"
         with pytest.raises(ConfigurationError, match="COPY FROM not supported with row-level security"):
-            as_role(database, lambda connection: append(connection, copying, [orders(copying, (5, "e"))]))
+            as_role(copying, (5, "e"))
         run(database, "REVOKE INSERT ON orders FROM under_policy")
         with pytest.raises(ConfigurationError, match="permission denied for table orders") as missing:
-            as_role(database, lambda connection: upsert(connection, inserting, [orders(inserting, (7, "g"))]))
+            as_role(inserting, (7, "g"))
         assert "have its owner grant the missing privilege" in missing.value.remedy
         assert "state table" not in str(missing.value)
     finally:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -21,7 +21,11 @@ from pyspark.sql import types as t
 from spark_2pc_sink.sink.rows.catalog import quote_identifier
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from tests.harness.providers import Database
-from tests.integration.postgres.database_tables import append, plan_of, run, stream
+from tests.harness.streams import session_settings
+from tests.integration.postgres.database_tables import plan_of, run, stream, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MICROSECONDS_MIN, MICROSECONDS_MAX = -210_866_803_200_000_000, 2**63 - 1
 DAYS_MIN, DAYS_MAX = -2_440_588, 2_145_042_905
@@ -160,10 +164,29 @@ def test_what_was_put_in_comes_out(
         {"row": pa.array(range(len(values)), pa.int64()), name: kind.array(values, plan.columns[1].arrow_type)}
     )
     with connection.begin() as begun:
-        copied = append(connection, plan, [stream(plan, batch.slice(0, cut), batch.slice(cut))])
+        copied = write(connection, plan, [stream(plan, batch.slice(0, cut), batch.slice(cut))])
         found = connection.exec_driver_sql(
             f"SELECT CASE WHEN {column} IS NOT NULL THEN {kind.read.format(column)} END FROM every_type ORDER BY row"
         )
         assert found.scalars().all() == [None if value is None else kind.shown(value) for value in values]
-        assert copied == len(values)
+        assert copied.given == len(values)
         begun.rollback()
+
+
+def test_json_keeps_microseconds_and_seconds_of_zones(spark: SparkSession, database: str) -> None:
+    """Alone, to_json writes milliseconds, +00:09 for Paris's +00:09:21 in 1900, and nothing for a null field."""
+    frame = spark.sql(
+        "SELECT named_struct('at', timestamp'1900-01-01 00:00:00.000001+00:00', 'each', "
+        "array(timestamp_ntz'2020-01-01 00:00:00.000001'), 'nothing', CAST(NULL AS INT)) AS x"
+    )
+    run(database, "CREATE TABLE json (x jsonb)")
+    plan = plan_of(database, {"x": frame.schema["x"].dataType}, "json")
+    parsers = ("ansi.doubleQuotedIdentifiers", "parser.escapedStringLiterals")
+    for parser in ({}, *({f"spark.sql.{name}": "true"} for name in parsers)):
+        with session_settings(spark, {"spark.sql.session.timeZone": "Europe/Paris", **parser}):
+            [row] = frame.selectExpr(*plan.expressions).collect()
+        assert json.loads(row.x) == {
+            "at": "1900-01-01T00:00:00.000001Z",
+            "each": ["2020-01-01T00:00:00.000001"],
+            "nothing": None,
+        }

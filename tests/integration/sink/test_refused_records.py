@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from spark_2pc_sink.errors import ConfigurationError, RecordRefusedError
 from tests.integration.sink.test_bad_rows import Sides, sides
-from tests.integration.writer.test_clocks import HOUR_NS, shift_clock
+from tests.integration.writer.writers import HOUR_NS, shift_clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,38 +15,50 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
-from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import TransactionalWriter, WriterState
 from spark_2pc_sink.testing import ReferenceCoordinator, kafka_request, wait_until
 from spark_2pc_sink.wire.api_versions import Api
 from tests.conftest import MakeTopic, StartKafka
 from tests.harness.later import later
 from tests.harness.providers import Broker
-from tests.integration.writer.writers import DEADLINE_S, committed, kafka_for, table_of, values, writer_on
+from tests.integration.writer.writers import (
+    DEADLINE_S,
+    committed,
+    options_for,
+    table_of,
+    values,
+    writer_on,
+)
 
+#: How often a broker looks for transactions that have timed out.
+OFTEN = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 EXPECTED = sorted(f"value-{number}" for number in range(20_000))
 
 
-def append_in_pieces(writer: TransactionalWriter, count: int = 20) -> None:
-    for number in range(count):
+def append_in_pieces(writer: TransactionalWriter, pieces: range) -> None:
+    for number in pieces:
         writer.append(table_of(1_000, first=1_000 * number))
 
 
+@pytest.fixture
+def grants_2pc(start_kafka: StartKafka) -> Broker:
+    return start_kafka(two_phase_commit=True)
+
+
 def test_a_broker_killed_and_restarted_in_mid_flush_loses_nothing(
-    start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
+    grants_2pc: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
     """B14, B22: batches that the dead broker had are answered as duplicates, the others are appended; each once."""
-    broker = start_kafka(two_phase_commit=True)
+    broker = grants_2pc
     name = topic(broker=broker, partitions=3)
     with writer_on(broker.bootstrap, transactional_id, name, batch_size=20_000) as writer:
         writer.begin_transaction()
-        append_in_pieces(writer, 10)
+        append_in_pieces(writer, range(10))
         broker.kill()
         restarting = threading.Thread(target=broker.start)
         restarting.start()
         try:
-            for number in range(10, 20):
-                writer.append(table_of(1_000, first=1_000 * number))
+            append_in_pieces(writer, range(10, 20))
             receipts = writer.flush()
         finally:
             restarting.join()
@@ -56,10 +68,10 @@ def test_a_broker_killed_and_restarted_in_mid_flush_loses_nothing(
 
 
 def test_a_coordinator_killed_before_commit_is_found_again(
-    start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
+    grants_2pc: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
     """B14: it comes back with the prepared transaction."""
-    broker = start_kafka(two_phase_commit=True)
+    broker = grants_2pc
     name = topic(broker=broker)
     with writer_on(broker.bootstrap, transactional_id, name, two_phase_commit=True) as writer:
         writer.begin_transaction()
@@ -108,18 +120,17 @@ def test_a_commit_without_an_answer_is_unknown_and_settled_by_repeating_it(
 
 
 def test_a_broker_that_stalls_longer_than_a_request_may_take(
-    start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
+    grants_2pc: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
     """B29: a stall is a time-out and a repetition, never a fatal error."""
-    broker = start_kafka(two_phase_commit=True)
+    broker = grants_2pc
     name = topic(broker=broker, partitions=1)
     with writer_on(broker.bootstrap, transactional_id, name, request_timeout_ms=500, batch_size=20_000) as writer:
         writer.begin_transaction()
-        append_in_pieces(writer, 5)
+        append_in_pieces(writer, range(5))
         broker.pause()
         with later(1.5, broker.resume):
-            for number in range(5, 20):
-                writer.append(table_of(1_000, first=1_000 * number))
+            append_in_pieces(writer, range(5, 20))
             writer.flush()
         writer.commit_transaction()
         assert values(committed(broker.bootstrap, name, writer)) == EXPECTED
@@ -133,15 +144,8 @@ def test_a_broker_that_is_gone_is_an_error_in_time(
     name = topic(broker=broker)
     with writer_on(broker.bootstrap, transactional_id, name):
         """A coordinator that has just started may load for longer than what follows allows."""
-    impatient = partial(
-        writer_on,
-        broker.bootstrap,
-        transactional_id,
-        name,
-        max_block_ms=1_000,
-        delivery_timeout_ms=1_500,
-        request_timeout_ms=500,
-    )
+    bounds = {"max_block_ms": 1_000, "delivery_timeout_ms": 1_500, "request_timeout_ms": 500}
+    impatient = partial(writer_on, broker.bootstrap, transactional_id, name, **bounds)
     with impatient() as writer:
         writer.begin_transaction()
         writer.append(table_of(10))
@@ -151,10 +155,7 @@ def test_a_broker_that_is_gone_is_an_error_in_time(
             writer.flush()
         with pytest.raises(OutcomeUnknownError):
             writer.abort_transaction()
-    with (
-        pytest.raises(KafkaTimeoutError, match=r"bootstrap\.servers=.*ECONNREFUSED"),
-        impatient(),
-    ):
+    with pytest.raises(KafkaTimeoutError, match=r"bootstrap\.servers=.*ECONNREFUSED"), impatient():
         raise AssertionError("nothing may be taken over")
     assert time.monotonic() - began_s < 15
 
@@ -162,11 +163,10 @@ def test_a_broker_that_is_gone_is_an_error_in_time(
 @pytest.fixture(params=["released", "KAFKA-20785"])
 def aborting(request: pytest.FixtureRequest, start_kafka: StartKafka) -> Iterator[tuple[Broker, Code]]:
     """A broker that soon aborts what has timed out, and what it answers to a commit that comes later."""
-    often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
     if request.param == "released":
-        yield start_kafka(properties=often), Code.INVALID_TXN_STATE
+        yield start_kafka(properties=OFTEN), Code.INVALID_TXN_STATE
         return
-    newer = {**often, "transaction.late.commit.fenced.enable": "true"}
+    newer = OFTEN | {"transaction.late.commit.fenced.enable": "true"}
     with ReferenceCoordinator(two_phase_commit=False, properties=newer) as reference:
         yield reference, Code.PRODUCER_FENCED
 
@@ -177,13 +177,11 @@ def test_a_transaction_that_timed_out_cannot_be_committed(
     """B1, B7: the broker aborts by itself; EndTxn(commit) is refused then, and the log says ABORT."""
     broker, answer = aborting
     name = topic(broker=broker, partitions=1)
-    properties = kafka_for(broker.bootstrap, transaction_timeout_ms=1_000)
-    options = KafkaOptions.parse(properties)
+    options, timeout = options_for(broker.bootstrap), {"transaction_timeout_ms": 1_000}
     with (
-        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name, resume=True) as writer,
+        writer_on(broker.bootstrap, transactional_id, name, resume=True, **timeout) as writer,
         Cluster(options) as cluster,
     ):
-        writer.init_transactions()
         writer.begin_transaction()
         writer.append(table_of(10))
         writer.flush()
@@ -211,19 +209,9 @@ def test_a_two_phase_transaction_does_not_time_out(
     start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
 ) -> None:
     """KIP-939: 'transaction.max.timeout.ms doesn't apply' to enable2Pc; here a stored timeout of 1 s would have."""
-    broker = start_kafka(
-        two_phase_commit=True,
-        properties={
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
-            "transaction.max.timeout.ms": "1000",
-        },
-    )
+    broker = start_kafka(two_phase_commit=True, properties=OFTEN | {"transaction.max.timeout.ms": "1000"})
     name = topic(broker=broker, partitions=1)
-    properties = kafka_for(broker.bootstrap)
-    with TransactionalWriter(
-        transactional_id=transactional_id, kafka=properties, topic=name, two_phase_commit=True
-    ) as writer:
-        writer.init_transactions()
+    with writer_on(broker.bootstrap, transactional_id, name, two_phase_commit=True) as writer:
         writer.begin_transaction()
         writer.append(table_of(10))
         state = writer.prepare_transaction()

@@ -27,14 +27,13 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.kafka.batch_sender import BatchSender
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import TcpProxy, free_port
 from spark_2pc_sink.testing.java import find_java_home
 from tests.conftest import or_skip
 from tests.harness.kafka_tools import make_scripts
 from tests.harness.later import later
 from tests.harness.secure_kafka import PLAIN_PASSWORD, PLAIN_USER, SESSION_MS, SecureKafka, plain_login
-from tests.integration.writer.writers import commit_rows, committed, table_of
+from tests.integration.writer.writers import commit_rows, logged_in, table_of, written
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java]
 
@@ -65,11 +64,9 @@ def scram_login(mechanism: str, **changes: str) -> dict[str, str]:
 
 def write_and_read(kafka: SecureKafka, properties: dict[str, str | int], transactional_id: str) -> None:
     """One transaction, read back at the listener that asks for nothing."""
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer:
-        writer.init_transactions()
+    with logged_in(properties, transactional_id) as writer:
         commit_rows(writer, table_of(10, prefix=transactional_id))
-    found = committed(kafka.broker.bootstrap, "t", transactional_id)
-    assert sum((record.value or b"").startswith(transactional_id.encode()) for record in found) == 10
+    assert written(kafka.broker.bootstrap, transactional_id) == 10
 
 
 def test_a_login(kafka: SecureKafka, transactional_id: str) -> None:
@@ -208,29 +205,23 @@ def test_a_mechanism_that_the_broker_lacks(kafka: SecureKafka) -> None:
 def test_a_connection_that_is_reset_in_the_handshake_is_made_again(kafka: SecureKafka) -> None:
     """It may be temporary: the client gets through when the broker does, and else ends at its deadline."""
     with TcpProxy(target_port=kafka.ports["SASL_SSL"]) as proxy:
-        properties = kafka.properties("SASL_SSL", **plain_login())
-        options = KafkaOptions.parse({**properties, "bootstrap.servers": f"localhost:{proxy.port}"})
+        properties: dict[str, Any] = kafka.properties("SASL_SSL", **plain_login())
+        properties["bootstrap.servers"] = f"localhost:{proxy.port}"
         proxy.target_port = free_port()
         reachable = later(1.0, setattr, proxy, "target_port", kafka.ports["SASL_SSL"])
-        with Cluster(options) as cluster, reachable:
+        with Cluster(KafkaOptions.parse(properties)) as cluster, reachable:
             began_s = time.monotonic()
             cluster.features()
             assert time.monotonic() - began_s > 0.9
         proxy.target_port = free_port()
-        short = KafkaOptions.parse(
-            {**properties, "bootstrap.servers": f"localhost:{proxy.port}", "max.block.ms": 1_000}
-        )
+        short = KafkaOptions.parse({**properties, "max.block.ms": 1_000})
         with Cluster(short) as cluster, pytest.raises(KafkaTimeoutError, match="1000 ms"):
             cluster.features()
 
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["status"],
-        ["check", "--topic", "t", "--table", "target", *NAMED],
-        ["transactions", "list"],
-    ],
+    [["status"], ["check", "--topic", "t", "--table", "target", *NAMED], ["transactions", "list"]],
     ids=lambda words: words[0],
 )
 def test_the_commands_tell_the_same(
@@ -273,8 +264,7 @@ def test_sessions_end_while_records_are_on_their_way(
     rows = pa.table({"value": [f"{transactional_id}-{number}".ljust(200, ".").encode() for number in range(5_000)]})
     count, began_s = 0, time.monotonic()
     properties = kafka.properties("SESSIONS", batch_size=4_000, **plain_login())
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer:
-        writer.init_transactions()
+    with logged_in(properties, transactional_id) as writer:
         writer.begin_transaction()
         while time.monotonic() - began_s < 4 * SESSION_MS / 1000:
             writer.append(rows)
@@ -284,8 +274,7 @@ def test_sessions_end_while_records_are_on_their_way(
         writer.commit_transaction()
     assert sum(receipt.records for receipt in receipts.values()) == 5_000 * count
     assert 0 < most <= 5
-    found = committed(kafka.broker.bootstrap, "t", transactional_id)
-    assert sum((record.value or b"").startswith(transactional_id.encode()) for record in found) == 5_000 * count
+    assert written(kafka.broker.bootstrap, transactional_id) == 5_000 * count
 
 
 def test_a_topic_that_is_missing_is_created_by_what_the_error_prints(

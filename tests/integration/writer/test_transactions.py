@@ -22,7 +22,7 @@ from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAnd
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
-from spark_2pc_sink.producer import TransactionalWriter, WriterState
+from spark_2pc_sink.producer import WriterState
 from spark_2pc_sink.testing import read_topic, wait_until
 from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from tests.conftest import MakeTopic
@@ -31,11 +31,11 @@ from tests.integration.writer.writers import (
     DEADLINE_S,
     commit_rows,
     committed,
-    kafka_for,
     options_for,
     session_of,
     table_of,
     values,
+    writer_of,
     writer_on,
 )
 
@@ -68,27 +68,11 @@ def test_records_are_read_back_identical(
         "partition": [0, 1, 0, 1, 0, 1],
         "key": [b"k", None, b"", "schlüssel".encode(), b"\x00\xff", b"big"],
         "value": [b"v", b"", None, "wert ✓".encode(), b"\xff\x00", bytes(range(256)) * 2000],
-        "headers": [
-            [("a", b"1"), ("a", b"2")],
-            [],
-            None,
-            [("leer", b""), ("null", None)],
-            [("ü", b"\x00")],
-            [],
-        ],
+        "headers": [[("a", b"1"), ("a", b"2")], [], None, [("leer", b""), ("null", None)], [("ü", b"\x00")], []],
     }
-    table = pa.table(
-        {
-            **{column: rows[column] for column in ("partition", "key", "value")},
-            "headers": pa.array(
-                [
-                    None if item is None else [{"key": key, "value": value} for key, value in item]
-                    for item in rows["headers"]
-                ],
-                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
-            ),
-        }
-    )
+    pairs = [item and [{"key": key, "value": value} for key, value in item] for item in rows["headers"]]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    table = pa.table({**rows, "headers": pa.array(pairs, kind)})
     before_ms = time.time_ns() // 1_000_000
     with writer_on(kafka.bootstrap, transactional_id, name, compression_type=compression) as writer:
         commit_rows(writer, table)
@@ -129,18 +113,12 @@ def test_a_new_client_completes_what_an_old_one_prepared(
 ) -> None:
     """KIP-939, 'Recovery recipe', on a broker without keepPreparedTxn: EndTxn with the stored pair."""
     name = topic(partitions=2)
-    first = TransactionalWriter(
-        transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap), topic=name, two_phase_commit=True
-    )
-    first.init_transactions()
-    assert first.two_phase_commit
-    first.begin_transaction()
-    first.append(table_of(10))
-    state = first.prepare_transaction()
-    first.close()
-    with TransactionalWriter(
-        transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap), topic=name, resume=True
-    ) as second:
+    with writer_on(kafka.bootstrap, transactional_id, name, two_phase_commit=True) as first:
+        assert first.two_phase_commit
+        first.begin_transaction()
+        first.append(table_of(10))
+        state = first.prepare_transaction()
+    with writer_of(kafka.bootstrap, transactional_id, name, resume=True) as second:
         second.init_transactions(keep_prepared_txn=True)
         assert second.state is WriterState.KEPT
         second.complete_transaction(state if same else PreparedTxnState())
@@ -174,10 +152,7 @@ def test_without_two_phase_commit_prepare_is_refused(
 ) -> None:
     """B23: nobody has asked for it; and who asks for it is refused here, as KIP-939 has it."""
     name = topic(broker=kafka_without_2pc)
-    properties = kafka_for(kafka_without_2pc.bootstrap)
-    with TransactionalWriter(
-        transactional_id=transactional_id, kafka=properties, topic=name, two_phase_commit=True
-    ) as asking:
+    with writer_of(kafka_without_2pc.bootstrap, transactional_id, name, two_phase_commit=True) as asking:
         with pytest.raises(KafkaError, match="no version with two-phase commit"):
             asking.init_transactions()
         assert asking.state is WriterState.UNINITIALISED
@@ -210,12 +185,10 @@ def test_a_longer_timeout_is_refused_with_both_names(kafka_without_2pc: Broker, 
 def test_a_second_writer_fences_the_first(kafka_each_version: Broker, topic: MakeTopic, transactional_id: str) -> None:
     """KIP-98, 'Fencing': InitProducerId aborts the open transaction, and the old pair is refused from then on (B21)."""
     name = topic(broker=kafka_each_version, partitions=1)
-    properties = kafka_for(kafka_each_version.bootstrap)
     with (
-        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as first,
-        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as second,
+        writer_on(kafka_each_version.bootstrap, transactional_id, name) as first,
+        writer_of(kafka_each_version.bootstrap, transactional_id, name) as second,
     ):
-        first.init_transactions()
         first.begin_transaction()
         first.append(table_of(10, prefix="first"))
         first.flush()

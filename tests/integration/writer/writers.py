@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
@@ -17,6 +20,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import TopicRecord, read_topic, wait_until
 
+HOUR_NS = 3_600 * 10**9
 #: Longer than anything here takes on a busy machine.
 DEADLINE_S = 60
 
@@ -46,17 +50,34 @@ def table_of(count: int, *, first: int = 0, prefix: str = "value") -> Any:
     )
 
 
+def writer_of(
+    bootstrap: str,
+    transactional_id: str,
+    topic: str,
+    *,
+    two_phase_commit: bool = False,
+    resume: bool = False,
+    **properties: str | int,
+) -> TransactionalWriter:
+    """A writer; properties as for `kafka_for`."""
+    kafka = kafka_for(bootstrap, **properties)
+    return TransactionalWriter(
+        transactional_id=transactional_id, kafka=kafka, topic=topic, two_phase_commit=two_phase_commit, resume=resume
+    )
+
+
 @contextmanager
-def writer_on(
-    bootstrap: str, transactional_id: str, topic: str, *, two_phase_commit: bool = False, **properties: str | int
-) -> Iterator[TransactionalWriter]:
-    """A writer that has taken over its id; properties as for `kafka_for`."""
-    with TransactionalWriter(
-        transactional_id=transactional_id,
-        kafka=kafka_for(bootstrap, **properties),
-        topic=topic,
-        two_phase_commit=two_phase_commit,
-    ) as writer:
+def writer_on(bootstrap: str, transactional_id: str, topic: str, **options: Any) -> Iterator[TransactionalWriter]:
+    """One that has taken over its id; options as for `writer_of`."""
+    with writer_of(bootstrap, transactional_id, topic, **options) as writer:
+        writer.init_transactions()
+        yield writer
+
+
+@contextmanager
+def logged_in(properties: Any, transactional_id: str) -> Iterator[TransactionalWriter]:
+    """A writer of the topic t that has taken over its id, with these properties of a client."""
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer:
         writer.init_transactions()
         yield writer
 
@@ -82,6 +103,22 @@ def committed(bootstrap: str, topic: str, writer_or_id: TransactionalWriter | st
             lambda: not client.describe().state.startswith("Prepare"), deadline_s=DEADLINE_S, what="the end markers"
         )
     return read_topic(bootstrap, topic)
+
+
+def written(bootstrap: str, transactional_id: str) -> int:
+    """How many records of the topic t begin with the writer's id, and are committed."""
+    found = committed(bootstrap, "t", transactional_id)
+    return sum((record.value or b"").startswith(transactional_id.encode()) for record in found)
+
+
+def shift_clock(monkeypatch: pytest.MonkeyPatch, by_ns: int) -> None:
+    """Let the package see another time of day. Its deadlines go by the monotonic clock, which never jumps."""
+    clock = SimpleNamespace(
+        **{name: getattr(time, name) for name in ("monotonic", "monotonic_ns", "sleep", "perf_counter")},
+        time_ns=lambda: time.time_ns() + by_ns,
+        time=lambda: time.time() + by_ns / 1e9,
+    )
+    monkeypatch.setattr("spark_2pc_sink.clock.time", clock)
 
 
 def session_of(

@@ -120,7 +120,7 @@ _DEMO: Final = (
 _TESTING_PROJECT: Final = (
     "tests/integration/testing/test_testing_project.py::test_the_project_and_the_plugin_work_from_the_wheel"
 )
-_PERMISSIONS: Final = "tests/integration/sink/test_permissions.py"
+_PERMISSIONS: Final = "tests/integration/sink/test_check.py"
 _CI: Final = ".ci/run"
 _TO_EXECUTORS: Final = (
     *("pip wheel", "cp dist/", "python -m venv", "environment/bin/pip", "(cd environment", "/opt/spark-python/bin/"),

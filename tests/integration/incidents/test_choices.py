@@ -119,7 +119,7 @@ CASES: Final = (
 OTHERWISE: Final = {
     ("open_transaction", "adopt"): "faults/test_refusals.py",
     ("commits_lost", "accept_loss"): "faults/test_standby.py",
-    ("replay_differs", "new_checkpoint"): "sink/test_handed_over.py",
+    ("replay_differs", "new_checkpoint"): "sink/test_job_functions.py",
     ("replay_differs", "write_again"): "faults/test_refusals.py",
     ("other_query", "adopt"): "faults/test_refusals.py",
 }

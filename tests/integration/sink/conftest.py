@@ -9,7 +9,6 @@ import pytest
 
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from tests.harness.streams import FileStream
-from tests.integration.sink.one_batch import OneBatch
 from tests.integration.sink.targets import SCHEMA, Target
 
 if TYPE_CHECKING:
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
 
     from tests.conftest import MakeTopic
     from tests.harness.providers import Broker
-
-
-@pytest.fixture
-def one_batch(tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str) -> OneBatch:
-    """A batch for a topic with eight partitions."""
-    return OneBatch(kafka, database, topic(partitions=8), transactional_id, tmp_path)
 
 
 @pytest.fixture

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from spark_2pc_sink import DualWriteSink, VerifyReport, verify
+from spark_2pc_sink import BatchReport, DualWriteSink, VerifyReport, verify
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
 from tests.harness.driver_job import terminate
-from tests.harness.streams import make_sink
+from tests.harness.streams import sink_options
 from tests.integration.postgres import database_tables
 
 if TYPE_CHECKING:
     import pytest
+    from pyspark.sql import DataFrame
 
     from tests.harness.providers import Broker
 
@@ -55,14 +57,29 @@ class Target:
         kafka = {"bootstrap.servers": self.broker.bootstrap}
         return {"transactional_id": self.transactional_id, "kafka": kafka, "database": self.database}
 
-    def sink(self, **changes: Any) -> DualWriteSink:
-        """The test's sink, with changes of its options; of several topics and tables if ``writes`` is one."""
+    def options(self, **changes: Any) -> dict[str, Any]:
+        """Options of the test's sink; of several topics and tables if ``writes`` is one."""
         sides = {name: getattr(self, name) for name in ("broker", "database", "transactional_id", "topic")}
-        return make_sink(**{**sides, **changes})
+        return sink_options(**{**sides, **changes})
+
+    def sink(self, **changes: Any) -> DualWriteSink:
+        """The test's sink, with changes of its options."""
+        return DualWriteSink(**self.options(**changes))
+
+    def write(self, batch: DataFrame, batch_id: int = 0, **options: Any) -> BatchReport:
+        """Write a batch that is no stream's, by a sink of its own."""
+        with closing(self.sink(**options)) as sink:
+            return sink.write(batch, batch_id=batch_id)
 
     def verify(self, **options: Any) -> VerifyReport:
         """What verify says of both sides."""
         return verify(**self.sides, **options)
+
+    def assert_same(self) -> VerifyReport:
+        """Both sides are the same to verify; all that it says."""
+        report = self.verify()
+        assert report.verdict == "same", str(report)
+        return report
 
     def abort_once(self, monkeypatch: pytest.MonkeyPatch, batch: int = 0) -> list[Step]:
         """Have Kafka abort the transaction of a batch right after its decision; the steps that are reached."""
@@ -80,9 +97,25 @@ class Target:
         """What a reader of committed records sees."""
         return read_topic(self.broker.bootstrap, self.topic)
 
+    def values(self) -> list[Any]:
+        """What the JSON of their values says."""
+        return [json.loads(record.value or b"null") for record in self.records()]
+
+    def execute(self, *statements: str) -> None:
+        """Run statements in one transaction."""
+        database_tables.run(self.database, *statements)
+
     def rows(self, columns: str = "id, name, amount", table: str = "target") -> list[tuple[Any, ...]]:
         """What the table, or another, holds."""
         return database_tables.rows(self.database, f"SELECT {columns} FROM {table}")
+
+    def state(self, columns: str) -> list[tuple[Any, ...]]:
+        """Columns of the state row."""
+        return self.rows(columns, "kafka_transaction_state")
+
+    def letters(self, columns: str) -> list[tuple[Any, ...]]:
+        """Columns of the dead letters, in the order of the first."""
+        return self.rows(columns, "kafka_transaction_state_dead_letters ORDER BY 1")
 
     def check(self, rows: list[Row]) -> None:
         """Compare both sides with what went in."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import sqlalchemy
-from pyspark.sql.functions import expr
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_2pc_sink import Records
@@ -25,7 +23,7 @@ from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.sink.job.lane_columns import rows_of
 from spark_2pc_sink.sink.records.record_expressions import analyze, choose_expressions
 from spark_2pc_sink.testing import free_port
-from tests.integration.postgres.database_tables import rows, run
+from tests.harness.streams import session_settings
 from tests.integration.sink.targets import Target
 
 if TYPE_CHECKING:
@@ -41,18 +39,13 @@ class Case:
     def __init__(self, spark: SparkSession, target: Target) -> None:
         self.frame = spark.createDataFrame([(1, "one"), (2, "two")], SCHEMA)
         self.target = target
-        self.options: dict[str, Any] = {"key": "id"}
-
-    def write(self, frame: DataFrame | None = None, **changed: Any) -> None:
-        with closing(self.target.sink(**{**self.options, **changed})) as sink:
-            sink.write(self.frame if frame is None else frame, batch_id=0)
 
     def refused(self, frame: DataFrame | None = None, **spoilt: Any) -> DualWriteError:
         """Write with one thing spoilt; the error, after a look that nothing was written."""
         with pytest.raises(DualWriteError) as raised:
-            self.write(frame, **spoilt)
+            self.target.write(self.frame if frame is None else frame, **{"key": "id", **spoilt})
         assert self.target.records() == []
-        if rows(self.target.database, "SELECT to_regclass('target')") != [(None,)]:
+        if self.target.rows("*", "to_regclass('target')") != [(None,)]:
             assert self.target.rows("count(*)") == [(0,)]
         return raised.value
 
@@ -97,7 +90,7 @@ def test_an_expression_that_is_no_sql(spark: SparkSession, option: str, sql: str
         given = {"writes": [Records(topic="t", where=sql)]}
     if option == "rows":
         given = {"writes": [Records(topic="t", rows=f"explode({sql}) AS one")]}
-    error = _analyzed(spark.createDataFrame([(1, "one")], SCHEMA), **given)
+    error = _analyzed(spark, **given)
     assert error is not None
     assert said in error.rule
     assert "AS" not in error.rule.replace("CAST(id AS", "") or said == OWN_NAME
@@ -105,7 +98,7 @@ def test_an_expression_that_is_no_sql(spark: SparkSession, option: str, sql: str
 
 def test_options_are_expressions_over_the_batch_and_not_over_each_other(spark: SparkSession) -> None:
     """All are analyzed in one select, where Spark would take the name of one for a column in the next."""
-    error = _analyzed(spark.createDataFrame([(1, "one")], SCHEMA), key="name", value="concat(key, 'v')")
+    error = _analyzed(spark, key="name", value="concat(key, 'v')")
     assert error is not None
     assert (error.option, error.value) == ("value", "concat(key, 'v')")
 
@@ -187,23 +180,23 @@ def header_of(text: str) -> str:
 )
 def test_a_part_of_the_record_of_another_type(spark: SparkSession, option: str, expression: str, remedy: str) -> None:
     """The expression stands where it belongs, and the remedy is one that the sink takes."""
-    frame = spark.createDataFrame([(1, "one")], SCHEMA)
-    error = _analyzed(frame, **{option: expression})
+    error = _analyzed(spark, **{option: expression})
     assert error is not None
     assert (error.option, error.value) == (option, expression)
     assert f"convert it, with {option}={remedy!r}" in error.remedy
-    assert _analyzed(frame, **{option: remedy}) is None
+    assert _analyzed(spark, **{option: remedy}) is None
 
 
 def test_a_topic_column_that_is_no_text(spark: SparkSession) -> None:
     """It has no option that could be named instead."""
-    error = _analyzed(spark.createDataFrame([(1, "one")], SCHEMA).withColumn("topic", expr("1.5D")))
+    error = _analyzed(spark, "1.5D AS topic")
     assert error is not None
     assert "rename it before the sink" in error.remedy
 
 
-def _analyzed(frame: DataFrame, **options: Any) -> ConfigurationError | None:
-    """What the sink says to these options before it is connected to anything."""
+def _analyzed(spark: SparkSession, *more: str, **options: Any) -> ConfigurationError | None:
+    """What the sink says to these options, over a batch with more columns, before it is connected to anything."""
+    frame = spark.createDataFrame([(1, "one")], SCHEMA).selectExpr("*", *more)
     given = {"transactional_id": "t", "kafka": {"bootstrap.servers": "h:1"}, "database": "postgresql://h/d"}
     outputs = {} if "writes" in options else {"topic": "orders", "table": "t"}
     try:
@@ -217,20 +210,19 @@ def _analyzed(frame: DataFrame, **options: Any) -> ConfigurationError | None:
 
 def test_a_role_that_may_not_write_the_table(case: Case) -> None:
     """Not after the records were sent: before the state table is looked for."""
-    run(case.target.database, "CREATE TABLE target (id bigint, name text)")
-    run(case.target.database, "CREATE ROLE reader LOGIN PASSWORD 'pw'")
+    case.target.execute("CREATE TABLE target (id bigint, name text)", "CREATE ROLE reader LOGIN PASSWORD 'pw'")
     reader = sqlalchemy.make_url(case.target.database).set(username="reader", password="pw")
     try:
         error = case.refused(database=reader.render_as_string(hide_password=False))
     finally:
-        run(case.target.database, "DROP ROLE reader")
+        case.target.execute("DROP ROLE reader")
     assert isinstance(error, ConfigurationError)
     assert 'GRANT INSERT ON "public"."target" TO "reader"' in error.remedy
 
 
 def test_a_constraint_of_the_table(case: Case) -> None:
     """A26, C12: refused by PostgreSQL after the records were sent; the Kafka half is aborted."""
-    run(case.target.database, "CREATE TABLE target (id bigint PRIMARY KEY CHECK (id < 2), name text)")
+    case.target.execute("CREATE TABLE target (id bigint PRIMARY KEY CHECK (id < 2), name text)")
     error = case.refused()
     assert not isinstance(error, BatchAttemptsExhaustedError)
     assert "target_id_check" in str(error)
@@ -239,12 +231,8 @@ def test_a_constraint_of_the_table(case: Case) -> None:
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_a_partition_beyond_what_kafka_counts(case: Case, spark: SparkSession, ansi: str) -> None:
     """Its lower 32 bits are a partition that the topic has: the row must not go there, and is named."""
-    before = str(spark.conf.get("spark.sql.ansi.enabled"))
-    spark.conf.set("spark.sql.ansi.enabled", ansi)
-    try:
+    with session_settings(spark, {"spark.sql.ansi.enabled": ansi}):
         error = case.refused(partition="CASE WHEN id = 2 THEN 4294967297 ELSE 0 END")
-    finally:
-        spark.conf.set("spark.sql.ansi.enabled", before)
     assert isinstance(error, UnstorableValueError)
     assert (error.column, error.row_key, error.value) == ("partition", "key='2'", "4294967297")
 

@@ -1,20 +1,31 @@
-"""A check before the first batch, on real servers: it finds what a batch would meet, and disturbs nobody."""
+"""Before the first batch, on real servers: a check that disturbs no one, and the rights of docs/permissions.md."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sa
+from kafka.protocol.admin import CreateAclsRequest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from jdbc_state import StoreSettings
+from jdbc_state.schema import ddl
 from spark_2pc_sink import DualWriteSink, cli
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
-from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.options import KafkaOptions, SinkOptions
 from spark_2pc_sink.sink.check.kafka_side import may_write
 from spark_2pc_sink.testing import read_topic
+from spark_2pc_sink.testing.local_broker import create_topic
+from tests.conformance.access import PASSWORD, secured, user_of
+from tests.conformance.raw_client import RawClient
 from tests.harness.json_contract import read_output
-from tests.integration.postgres import database_tables
+from tests.harness.streams import FileStream
+from tests.integration.postgres.database_tables import rows, run
 from tests.integration.sink.targets import SCHEMA, Target
 
 if TYPE_CHECKING:
@@ -30,9 +41,10 @@ def subjects(target: Target, level: str, schema: object = None, **options: objec
     return {each.subject: f"{each.text} {each.remedy}" for each in report.findings if each.level == level}
 
 
-def test_nothing_is_in_the_way(target: Target, spark: SparkSession) -> None:
+@pytest.mark.usefixtures("spark")
+def test_nothing_is_in_the_way(target: Target) -> None:
     """A new sink, with a table that fits. Of one broker and a server without fsync it is warned."""
-    database_tables.run(target.database, "CREATE TABLE target (id bigint, name text, amount integer)")
+    target.execute("CREATE TABLE target (id bigint, name text, amount integer)")
     assert subjects(target, "problem", SCHEMA, create_table=False) == {}
     assert set(subjects(target, "warning", SCHEMA)) <= {f"topic {target.topic}", "transactions", "database"}
     assert subjects(target, "not_checked", SCHEMA) == {}
@@ -41,16 +53,12 @@ def test_nothing_is_in_the_way(target: Target, spark: SparkSession) -> None:
 def test_another_database_than_postgresql_is_named(target: Target, topic: MakeTopic) -> None:
     """C20: with the option that lets it pass, a warning is left."""
     answer = "CREATE FUNCTION pg_catalog.version() RETURNS text LANGUAGE sql AS $$ SELECT 'CockroachDB CCL v26.3.0' $$"
-    database_tables.run(
-        target.database, f"ALTER FUNCTION pg_catalog.version() RENAME TO version_of_this_server; {answer}"
-    )
+    target.execute("ALTER FUNCTION pg_catalog.version() RENAME TO version_of_this_server", answer)
     assert "accept_database='CockroachDB'" in subjects(target, "problem")["database"]
     accepted = {"accept_database": "CockroachDB", "create_table": True}
     assert subjects(target, "problem", **accepted) == {}
-    assert (
-        "it is CockroachDB, which lacks pg_terminate_backend"
-        in subjects(target, "warning", **accepted)["kind of database"]
-    )
+    warned = subjects(target, "warning", **accepted)["kind of database"]
+    assert "it is CockroachDB, which lacks pg_terminate_backend" in warned
 
 
 def test_a_comparison_that_will_be_inconclusive_is_foreseen(target: Target) -> None:
@@ -60,16 +68,15 @@ def test_a_comparison_that_will_be_inconclusive_is_foreseen(target: Target) -> N
     assert "inconclusive (exit code 5) about table public.target" in subjects(target, "warning", **options)["verify"]
 
 
-def test_rows_that_do_not_fit_are_found(target: Target, spark: SparkSession) -> None:
+@pytest.mark.usefixtures("spark")
+def test_rows_that_do_not_fit_are_found(target: Target) -> None:
     """By the same code that plans the first batch."""
-    database_tables.run(target.database, "CREATE TABLE target (id bigint, name text, amount date)")
+    target.execute("CREATE TABLE target (id bigint, name text, amount date)")
     (found,) = subjects(target, "problem", SCHEMA, create_table=False).values()
     assert "amount" in found
-    found = subjects(target, "problem", "id BIGINT, name STRING", create_table=True, table="other", key="idd")[
-        "rows of other"
-    ]
-    assert "did you mean 'id'?" in found
-    assert database_tables.rows(target.database, "SELECT to_regclass('other')") == [(None,)]
+    found = subjects(target, "problem", "id BIGINT, name STRING", table="other", key="idd")
+    assert "did you mean 'id'?" in found["rows of other"]
+    assert rows(target.database, "SELECT to_regclass('other')") == [(None,)]
 
 
 def test_a_producer_at_work_is_not_disturbed(target: Target) -> None:
@@ -84,25 +91,16 @@ def test_a_producer_at_work_is_not_disturbed(target: Target) -> None:
         assert client.describe() == before
 
 
-def test_an_empty_transaction_leaves_nothing_open(
-    kafka_each_version: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> None:
+def test_an_empty_transaction_leaves_nothing_open(target_of_each_version: Target) -> None:
     """B35: no record is written, and no transaction is left."""
-    name = topic(broker=kafka_each_version)
-    sink = DualWriteSink(
-        transactional_id=transactional_id,
-        kafka={"bootstrap.servers": kafka_each_version.bootstrap},
-        database=database,
-        topic=name,
-        table="none",
-    )
-    (found,) = (each for each in sink.check().findings if each.subject == "a transaction")
-    assert (found.level, f"{transactional_id}.check" in found.text) == ("ok", True)
-    assert read_topic(kafka_each_version.bootstrap, name) == []
-    options = KafkaOptions.parse({"bootstrap.servers": kafka_each_version.bootstrap})
+    target = target_of_each_version
+    checking = f"{target.transactional_id}.check"
+    assert checking in subjects(target, "ok")["a transaction"]
+    assert target.records() == []
+    options = KafkaOptions.parse({"bootstrap.servers": target.broker.bootstrap})
     with Cluster(options) as cluster:
-        assert TransactionClient(cluster, f"{transactional_id}.check", options).describe().state == "CompleteAbort"
-        assert TransactionClient(cluster, transactional_id, options).describe().producer is None
+        assert TransactionClient(cluster, checking, options).describe().state == "CompleteAbort"
+        assert TransactionClient(cluster, target.transactional_id, options).describe().producer is None
 
 
 def test_without_two_phase_commit_a_crash_may_last_as_long_as_a_transaction(
@@ -125,3 +123,121 @@ def test_without_two_phase_commit_a_crash_may_last_as_long_as_a_transaction(
     assert cli.main(["check", str(path), "--create-table", "true"]) == 0
     assert cli.main(["check", str(path), "--create-table", "true", "--strict"]) == 3
     assert "0 problems" in capsys.readouterr().out
+
+
+# --- the rights that docs/permissions.md lists, and no others --------------------------------------------------------
+
+PAGE = (Path(__file__).parents[3] / "docs" / "permissions.md").read_text()
+ORDERS = StructType([StructField("order_id", LongType()), StructField("item", StringType())])
+
+#: What the page's commands have, as ``CreateAcls`` names it.
+RESOURCES = {"--topic": 2, "--cluster": 4, "--transactional-id": 5}
+OPERATIONS = {"Read": 3, "Write": 4, "DescribeConfigs": 10, "TwoPhaseCommit": 15}
+_ALLOW, _LITERAL, _VERSION = 3, 3, 3
+
+_COLUMNS = """
+SELECT table_name, column_name, data_type, character_maximum_length, is_nullable, column_default
+FROM information_schema.columns
+WHERE table_schema = '{}' ORDER BY table_name, column_name
+"""
+_CHECKS = """
+SELECT pg_get_constraintdef(oid) FROM pg_constraint
+WHERE connamespace = '{}'::regnamespace AND contype IN ('p', 'c') ORDER BY 1
+"""
+
+
+def statements() -> list[str]:
+    """The page's SQL."""
+    block = PAGE.split("```sql\n")[1].split("```")[0]
+    return [each.strip() for each in re.sub("--.*", "", block).split(";") if each.strip()]
+
+
+def rights(topic: str) -> list[Any]:
+    """The page's ACLs, for this topic and the first user of a server with users."""
+    made = []
+    for command in re.findall("--add --allow-principal User:job (.*)", PAGE):
+        flag, name = re.match(r"(--[\w-]+) (\w*)", command).groups()  # type: ignore[union-attr]
+        made += [
+            CreateAclsRequest.AclCreation(
+                resource_type=RESOURCES[flag],
+                resource_name={"--topic": topic, "--cluster": "kafka-cluster"}.get(flag, name),
+                resource_pattern_type=_LITERAL,
+                principal=f"User:{user_of(0)}",
+                host="*",
+                operation=OPERATIONS[operation],
+                permission_type=_ALLOW,
+            )
+            for operation in re.findall(r"--operation (\w+)", command)
+        ]
+    return made
+
+
+@pytest.fixture
+def role(database: str) -> Iterator[str]:
+    """The role job, in a database that gives everybody nothing; the URL with which it logs in."""
+    named = sa.make_url(database).database
+    run(
+        database,
+        "CREATE ROLE job LOGIN PASSWORD 'pw'",
+        f'REVOKE ALL ON DATABASE "{named}" FROM PUBLIC',
+        f'GRANT CONNECT ON DATABASE "{named}" TO job',
+    )
+    yield sa.make_url(database).set(username="job", password="pw").render_as_string(hide_password=False)
+    run(database, "DROP OWNED BY job CASCADE", "DROP ROLE job")
+
+
+def login(users: str) -> dict[str, str]:
+    """The first user's."""
+    return {
+        "bootstrap.servers": users,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user_of(0),
+        "sasl.password": PASSWORD,
+    }
+
+
+def problems(users: str, role: str) -> set[str]:
+    """What a check finds, as this user and this role."""
+    sink = DualWriteSink(transactional_id="orders", kafka=login(users), database=role, topic="orders", table="orders")
+    return {each.subject for each in sink.check().problems}
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("kind", ["reference", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.slow])])
+def test_the_rights_that_readme_lists_are_enough(
+    kind: str, spark: SparkSession, tmp_path: Path, database: str, role: str
+) -> None:
+    """An upsert with two-phase commit; and a second run."""
+    run(database, "CREATE TABLE orders (order_id bigint PRIMARY KEY, item text)")
+    named = str(sa.make_url(database).database)
+    run(database, *(each.replace("DATABASE shop", f'DATABASE "{named}"') for each in statements()))
+    stream = FileStream(spark, tmp_path, ORDERS)
+    with secured(kind, 1) as (administrators, users):
+        create_topic(administrators, "orders", partitions=2)
+        assert problems(users, role) == {"transactional id", "topic orders"}
+        with RawClient(administrators) as administrator:
+            answered = administrator.call(CreateAclsRequest(creations=rights("orders")), _VERSION)
+        assert {each.error_code for each in answered.results} == {0}, answered
+        assert problems(users, role) == set()
+        sides = {"transactional_id": "orders", "kafka": login(users), "database": role}
+        upsert: dict[str, Any] = {"key": "order_id", "mode": "upsert", "upsert_keys": ["order_id"]}
+        for number in range(2):
+            stream.add([(1, f"one-{number}"), (number + 2, "more")])
+            stream.run(DualWriteSink(**sides, topic="orders", table="orders", **upsert))
+        assert len(read_topic(administrators, "orders")) == 4
+        options = KafkaOptions.parse(login(users))
+        with Cluster(options) as cluster:
+            assert TransactionClient(cluster, "orders", options).init_producer_id().two_phase_commit
+    assert rows(database, "SELECT * FROM orders ORDER BY 1") == [(1, "one-1"), (2, "more"), (3, "more")]
+
+
+def test_readmes_state_tables_are_those_that_the_sink_makes(database: str) -> None:
+    """Types, lengths, defaults, what may be null, and the primary keys (which the sink checks itself)."""
+    options = SinkOptions.parse(
+        transactional_id="t", kafka={"bootstrap.servers": "h:1"}, database=database, table="t", topic="t"
+    )
+    run(database, *(each for each in statements() if each.startswith("CREATE TABLE")))
+    run(database, ddl(StoreSettings(**{**options.store_settings(), "state_schema": "own"})))
+    for query in (_COLUMNS, _CHECKS):
+        assert rows(database, query.format("public")) == rows(database, query.format("own"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,18 +15,16 @@ from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.testing import assert_same_multiset, read_topic
+from spark_2pc_sink.testing import assert_same_multiset
 from tests.harness.fatal_step import stopped_at
 from tests.harness.halts import halts
 from tests.harness.streams import FileStream
-from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.conftest import MakeTopic
-    from tests.harness.providers import Broker
 
 PAGE = (Path(__file__).parents[3] / "docs" / "outputs.md").read_text()
 SCHEMA = "id bigint, name string, paid boolean, lines array<struct<sku:string,n:int>>"
@@ -57,14 +54,8 @@ def orders_of(batch: int, count: int = 60) -> list[Order]:
 class Shop:
     """Three topics and three tables."""
 
-    broker: Broker
-    database: str
-    transactional_id: str
+    target: Target
     topics: tuple[str, str, str]
-
-    @property
-    def target(self) -> Target:
-        return Target(self.broker, self.database, self.transactional_id, self.topics[0])
 
     def writes(self) -> list[Records | Rows]:
         """The example of docs/outputs.md, with topics of this test."""
@@ -82,10 +73,7 @@ class Shop:
 
     def values(self, topic: int) -> list[Any]:
         """What an independent reader of committed records finds."""
-        return [record.value for record in read_topic(self.broker.bootstrap, self.topics[topic])]
-
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        return database_tables.rows(self.database, sql)
+        return [record.value for record in replace(self.target, topic=self.topics[topic]).records()]
 
     def check(self, orders: list[Order]) -> None:
         """Each output has what it should, each once."""
@@ -102,15 +90,15 @@ class Shop:
             (order, name, is_paid, None if of_order is None else [{"sku": sku, "n": n} for sku, n in of_order])
             for order, name, is_paid, of_order in orders
         ]
-        assert sorted(self.rows("SELECT id, name, paid, lines FROM orders"), key=lambda row: row[0]) == kept
-        assert_same_multiset(self.rows("SELECT * FROM order_lines"), lines, what="lines in the table")
-        assert_same_multiset(self.rows("SELECT * FROM paid_orders"), paid, what="paid orders in the table")
+        assert sorted(self.target.rows("id, name, paid, lines", "orders"), key=lambda row: row[0]) == kept
+        assert_same_multiset(self.target.rows("*", "order_lines"), lines, what="lines in the table")
+        assert_same_multiset(self.target.rows("*", "paid_orders"), paid, what="paid orders in the table")
 
 
 @pytest.fixture
-def shop(kafka: Broker, database: str, topic: MakeTopic, transactional_id: str) -> Shop:
-    database_tables.run(database, *DDL)
-    return Shop(kafka, database, transactional_id, (topic(partitions=3), topic(), topic(partitions=2)))
+def shop(target: Target, topic: MakeTopic) -> Shop:
+    target.execute(*DDL)
+    return Shop(target, (target.topic, topic(), topic(partitions=2)))
 
 
 @pytest.fixture
@@ -135,21 +123,19 @@ def test_one_decision_writes_all(orders: FileStream, shop: Shop) -> None:
     named |= dict(zip(("Rows('orders')", "Rows('order_lines')", "Rows('paid_orders')"), counts, strict=True))
     assert report.outputs == named
     assert (report.row_count, report.record_count) == (160 + lines, 160 + lines)
-    decided = shop.rows("SELECT row_count, record_count FROM kafka_transaction_state")
-    assert decided == [(160 + lines, 160 + lines)]
-    verified = shop.target.verify()
-    assert (verified.verdict, verified.counts, verified.records) == ("same", {}, 160 + lines), str(verified)
+    assert shop.target.state("row_count, record_count") == [(160 + lines, 160 + lines)]
+    verified = shop.target.assert_same()
+    assert (verified.counts, verified.records) == ({}, 160 + lines)
     assert [batch.digest_same for batch in verified.batches] == [True]
     rows = [(table.table, table.topics, table.rows) for table in verified.tables]
     tables = ("orders", "order_lines", "paid_orders")
     assert rows == [(name, (topic,), count) for name, topic, count in zip(tables, shop.topics, counts, strict=True)]
-    for change in (
+    shop.target.execute(
         "DELETE FROM order_lines WHERE order_id = 3 AND sku = 'sku-1'",
         "UPDATE orders SET paid = NOT paid WHERE id = 1",
         "DELETE FROM paid_orders WHERE id = 6",
         "INSERT INTO paid_orders VALUES (99, 'no record of it')",
-    ):
-        database_tables.run(shop.database, change)
+    )
     verified = shop.target.verify()
     assert {(found.kind, found.table, found.topic) for found in verified.differences} == {
         ("missing_in_table", "order_lines", shop.topics[1]),
@@ -170,10 +156,10 @@ def test_an_owed_batch_of_several_outputs_is_sent_again(
     writes = [output for output in shop.writes() if output != Records(shop.topics[2], where="paid", value="name")]
     orders.run(shop.sink(writes))
     assert steps.count(Step.PRODUCE) == 2
-    assert len(shop.rows("SELECT * FROM paid_orders")) == 20
+    assert len(shop.target.rows("*", "paid_orders")) == 20
     assert shop.values(2) == []
     rows = 80 + len(shop.values(1))
-    assert shop.rows("SELECT row_count, record_count FROM kafka_transaction_state") == [(rows, rows - 20)]
+    assert shop.target.state("row_count, record_count") == [(rows, rows - 20)]
 
 
 def test_a_crash_behind_the_decision_leaves_each_row_once(orders: FileStream, shop: Shop) -> None:
@@ -193,16 +179,16 @@ def test_tables_alone_are_decided_in_the_database(orders: FileStream, shop: Shop
     ]
     orders.add(orders_of(0))
     orders.run(shop.sink(writes, on_batch=reports.append))
-    assert len(shop.rows("SELECT * FROM orders")) == 60
-    assert shop.rows("SELECT status, row_count, record_count FROM kafka_transaction_state") == [("done", 80, 0)]
-    [(figures,)] = shop.rows("SELECT figures FROM kafka_transaction_state_history WHERE batch_id = 0")
+    assert len(shop.target.rows("*", "orders")) == 60
+    assert shop.target.state("status, row_count, record_count") == [("done", 80, 0)]
+    [(figures,)] = shop.target.rows("figures", "kafka_transaction_state_history WHERE batch_id = 0")
     assert figures["outputs"] == {"Rows('orders')": 60, "Rows('paid_orders')": 20}
     assert (figures["record_bytes"], figures["seconds"] > 0) == (0, True)
     assert "produce" in figures["step_seconds"]
     orders.forget(0)
     orders.run(shop.sink(writes, on_batch=reports.append))
     assert [report.placement for report in reports] == [Placement.RUN, Placement.SKIP]
-    assert len(shop.rows("SELECT * FROM paid_orders")) == 20
+    assert len(shop.target.rows("*", "paid_orders")) == 20
     orders.forget(0)
     with halts(HaltCause.REPLAY_DIFFERS):
         orders.run(shop.sink(writes), orders.frame().withColumn("name", F.upper("name")))
@@ -227,5 +213,5 @@ def test_what_does_not_fit_is_refused_with_its_output(spark: SparkSession, shop:
     refused["each table is written by one output"] = [Rows("orders"), Rows("public.orders", where="paid")]
     batch = spark.createDataFrame(orders_of(0, count=2), SCHEMA)
     for said, writes in refused.items():
-        with pytest.raises(ConfigurationError, match=said), closing(shop.sink(writes)) as sink:
-            sink.write(batch, batch_id=0)
+        with pytest.raises(ConfigurationError, match=said):
+            shop.target.write(batch, writes=writes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from contextlib import closing
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,6 @@ from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
 from spark_2pc_sink.testing import assert_same_multiset
 from tests.harness.remedies import option_in
 from tests.harness.streams import FileStream
-from tests.integration.postgres.database_tables import run as execute
 from tests.integration.sink.targets import Target
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark_2pc_sink import DualWriteSink
     from tests.harness.helper_servers import SchemaRegistryServer
 
 SCHEMA = (
@@ -77,17 +74,15 @@ def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
     return stream
 
 
-def sink_with(target: Target, registry: SchemaRegistryServer, **options: Any) -> DualWriteSink:
-    return target.sink(schema_registry={"url": registry.url}, **options)
-
-
 @pytest.mark.thorough
 @pytest.mark.timeout(180)
 def test_protobuf_is_read_by_confluents_deserializer(
     stream: FileStream, target: Target, schema_registry: SchemaRegistryServer
 ) -> None:
-    stream.run(sink_with(target, schema_registry, key="id", value_format="protobuf", value_schema_name="shop.Order"))
-    client = SchemaRegistryClient({"url": schema_registry.url})
+    registry = {"url": schema_registry.url}
+    protobuf = {"value_format": "protobuf", "value_schema_name": "shop.Order"}
+    stream.run(target.sink(key="id", schema_registry=registry, **protobuf))
+    client = SchemaRegistryClient(registry)
     text = client.get_latest_version(f"{target.topic}-value").schema.schema_str
     assert text is not None
     # Confluent's deserializer takes a class that was compiled before.
@@ -121,7 +116,7 @@ def test_verify_reads_them(
     report = target.verify(schema_registry=registry)
     assert (report.verdict, report.rows) == ("same", len(ROWS)), str(report)
     assert set(report.columns) == set(SCHEMA.fieldNames())
-    execute(target.database, "UPDATE target SET at = at + interval '1 microsecond' WHERE id = 7")
+    target.execute("UPDATE target SET at = at + interval '1 microsecond' WHERE id = 7")
     changed = target.verify(schema_registry=registry)
     assert changed.verdict == "different"
     assert changed.counts == {"missing_in_table": 1, "missing_in_kafka": 1}, str(changed)
@@ -140,7 +135,7 @@ def test_what_the_registry_refuses_is_refused_before_anything_is_written(
     client.register_schema(f"{target.topic}-value", Schema(other, "AVRO"))
     client.set_compatibility(f"{target.topic}-value", "BACKWARD")
     with pytest.raises(ConfigurationError, match="refuses it"):
-        stream.run(sink_with(target, schema_registry, value_format="avro"))
+        stream.run(target.sink(value_format="avro", schema_registry={"url": schema_registry.url}))
     assert target.records() == []
     latest = {"url": schema_registry.url, "use.latest.version": True}
     with pytest.raises(ConfigurationError, match="field 'id': it is bigint, and string in the schema"):
@@ -190,8 +185,8 @@ def test_rows_that_the_schema_has_no_place_for_are_dead_letters(stream: FileStre
         )
     )
     nameless = [row["id"] for row in ROWS if row["name"] is None]
-    letters = target.rows("(row->>'id')::int, reason", "kafka_transaction_state_dead_letters")
-    assert sorted(number for number, _ in letters) == nameless
+    letters = target.letters("(row->>'id')::int, reason")
+    assert [number for number, _ in letters] == nameless
     assert "the schema does not allow null" in letters[0][1]
     assert len(target.records()) == len(ROWS) - len(nameless)
     assert target.rows("count(*)", "target WHERE name IS NULL") == [(0,)]
@@ -225,14 +220,13 @@ def test_what_an_error_about_a_schema_prints_mends_it(case: str, target: Target,
         "columns": {"id": "id"},
     }
     batch = spark.sql(f"SELECT 1L AS id, {column}")
-    with pytest.raises(ConfigurationError) as refused, closing(target.sink(**options)) as sink:
-        sink.write(batch, batch_id=0)
+    with pytest.raises(ConfigurationError) as refused:
+        target.write(batch, **options)
     remedy = refused.value.remedy
     into_struct = re.fullmatch(r"put the inner one into a struct: (.*)", remedy)
     options["value"] = option_in(remedy, "value") if into_struct is None else f"struct(id, {into_struct[1]} AS f)"
     assert options["value"] is not None, remedy
-    with closing(target.sink(**options)) as sink:
-        sink.write(batch, batch_id=0)
+    target.write(batch, **options)
     assert len(target.records()) == 1
     assert target.rows("id") == [(1,)]
 
@@ -241,10 +235,9 @@ def test_what_an_error_about_the_schema_of_a_key_prints_mends_it(target: Target,
     options: dict[str, Any] = {"key_format": "avro", "schema_registry": {"url": "mock://remedies"}}
     batch = spark.sql("SELECT 1L AS id")
     key = "named_struct('it''s', map(1, id), 'in \"quotes\"', interval 1 day)"
-    with pytest.raises(ConfigurationError) as refused, closing(target.sink(**options, key=key)) as sink:
-        sink.write(batch, batch_id=0)
+    with pytest.raises(ConfigurationError) as refused:
+        target.write(batch, **options, key=key)
     mended = option_in(refused.value.remedy, "key")
     assert mended is not None
-    with closing(target.sink(**options, key=mended)) as sink:
-        sink.write(batch, batch_id=0)
+    target.write(batch, **options, key=mended)
     assert len(target.records()) == 1

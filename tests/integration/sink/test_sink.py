@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
 
+from spark_2pc_sink import recover
 from spark_2pc_sink.errors import ConfigurationError, UnstorableValueError
 from spark_2pc_sink.sink.job import batch_size, spark_batch
 from spark_2pc_sink.sink.job.batch_size import FIRST_ROWS_MAX, SMALL_ROWS_MAX
 from spark_2pc_sink.sink.job.encode_task import encode
-from spark_2pc_sink.testing import assert_same_multiset, read_topic
+from spark_2pc_sink.testing import ReferenceCoordinator, assert_same_multiset, read_topic, wait_until
+from tests.harness.kafka_tools import set_transaction_version
 from tests.harness.streams import FileStream
 from tests.integration.sink.targets import SCHEMA, Row, Target, record_rows, rows_of
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.sink.job.task_plan import TaskReceipt
     from tests.conftest import MakeTopic
+    from tests.harness.providers import Broker
 
 
 def test_append_on_each_transaction_version(stream: FileStream, target_of_each_version: Target) -> None:
@@ -35,23 +38,28 @@ def test_append_on_each_transaction_version(stream: FileStream, target_of_each_v
     stream.add([(-1, "filtered away", 0)])
     stream.run(target.sink(key="id"), stream.frame().where("id >= 0"))
     target.check(rows)
-    state = target.rows("status, batch_id, row_count", "kafka_transaction_state")
-    assert state == [("done", 2, 0)]
+    assert target.state("status, batch_id, row_count") == [("done", 2, 0)]
+
+
+@pytest.fixture
+def by_driver(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows the driver has encoded, batch by batch."""
+    counts: list[int] = []
+
+    def spy(batches: list[pa.RecordBatch], *arguments: Any) -> TaskReceipt:
+        counts.append(sum(batch.num_rows for batch in batches))
+        return encode(batches, *arguments)
+
+    monkeypatch.setattr(spark_batch, "encode", spy)
+    return counts
 
 
 @pytest.mark.first_batch_tried
 def test_the_driver_writes_small_batches_until_one_is_large(
-    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
+    stream: FileStream, target: Target, by_driver: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B30: the one that turns out to be large is shared out in the same transaction, before anything was sent."""
     monkeypatch.setattr(batch_size, "SMALL_S_MAX", 60)
-    by_driver: list[int] = []
-
-    def spy(batches: list[pa.RecordBatch], *arguments: Any) -> TaskReceipt:
-        by_driver.append(sum(batch.num_rows for batch in batches))
-        return encode(batches, *arguments)
-
-    monkeypatch.setattr(spark_batch, "encode", spy)
     sizes = (10, 20, SMALL_ROWS_MAX, SMALL_ROWS_MAX + 1, 30)
     batches = [[(batch * 100_000 + n, "x", n) for n in range(size)] for batch, size in enumerate(sizes)]
     for rows in batches:
@@ -65,7 +73,7 @@ def test_the_driver_writes_small_batches_until_one_is_large(
 
 @pytest.mark.first_batch_tried
 @pytest.mark.parametrize(
-    ("change", "by_driver"),
+    ("change", "expected"),
     [
         (lambda frame: frame.selectExpr("id", "name", "amount"), [FIRST_ROWS_MAX]),
         # One task would look through everything for a few rows.
@@ -74,20 +82,13 @@ def test_the_driver_writes_small_batches_until_one_is_large(
     ids=["selected", "filtered"],
 )
 def test_the_driver_tries_a_first_batch_that_comes_straight_from_the_source(
-    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, change: Any, by_driver: list[int]
+    stream: FileStream, target: Target, by_driver: list[int], change: Any, expected: list[int]
 ) -> None:
-    written: list[int] = []
-
-    def spy(batches: list[pa.RecordBatch], *arguments: Any) -> TaskReceipt:
-        written.append(sum(batch.num_rows for batch in batches))
-        return encode(batches, *arguments)
-
-    monkeypatch.setattr(spark_batch, "encode", spy)
     rows: list[Row] = [(n, "x", n) for n in range(FIRST_ROWS_MAX)]
     stream.add(rows)
     stream.run(target.sink(key="id"), change(stream.frame()))
     target.check(rows)
-    assert written == by_driver
+    assert by_driver == expected
 
 
 @pytest.mark.first_batch_tried
@@ -129,14 +130,9 @@ def test_records_are_where_and_what_a_java_producer_would_write(
     assert_same_multiset([(record.key, record.value) for record in records], expected, what="records")
     assert {record.headers for record in records} == {(("schema", b"1"), ("n", None))}
     assert len({record.partition for record in records}) == 4
-    java = (
-        spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", target.broker.bootstrap)
-        .option("kafka.isolation.level", "read_committed")
-        .option("subscribe", target.topic)
-        .option("includeHeaders", "true")
-        .load()
-    )
+    kafka = {"kafka.bootstrap.servers": target.broker.bootstrap}
+    reader = spark.read.format("kafka").options(**kafka, subscribe=target.topic, includeHeaders=True)
+    java = reader.option("kafka.isolation.level", "read_committed").load()
     seen_by_java = [
         (row.partition, row.offset, bytes(row.key), bytes(row.value), int(row.timestamp.timestamp() * 1000))
         for row in java.collect()
@@ -144,13 +140,8 @@ def test_records_are_where_and_what_a_java_producer_would_write(
     seen = [(record.partition, record.offset, record.key, record.value, record.timestamp) for record in records]
     assert_same_multiset(seen_by_java, seen, what="records seen by the Java consumer")
     # Java's own producer sends the same keys to the same partitions.
-    (
-        spark.createDataFrame([(key.decode(), "again") for key, _ in expected], "key string, value string")
-        .write.format("kafka")
-        .option("kafka.bootstrap.servers", target.broker.bootstrap)
-        .option("topic", target.topic)
-        .save()
-    )
+    sent = spark.createDataFrame([(key.decode(), "again") for key, _ in expected], "key string, value string")
+    sent.write.format("kafka").options(**kafka, topic=target.topic).save()
     by_key = {record.key: record.partition for record in records}
     again = [record for record in target.records() if record.value == b"again"]
     assert len(again) == len(expected)
@@ -190,7 +181,7 @@ def test_topic_and_partition_columns_override(
     assert all(record.partition == json.loads(record.value or b"")["id"] % 4 // 2 for record in records)
     assert_same_multiset(record_rows(target.records()), odd, what="the sink's topic")
     assert_same_multiset(target.rows(), rows_of(0), what="rows")
-    ((ids,),) = target.rows("topic_ids", "kafka_transaction_state")
+    ((ids,),) = target.state("topic_ids")
     assert set(ids) == {other, target.topic}
     assert len(set(ids.values())) == 2
 
@@ -207,7 +198,8 @@ def test_an_unknown_topic_below_transaction_version_two(stream: FileStream, targ
 
 def test_a_comment_at_the_end_of_an_expression(spark: SparkSession, target: Target) -> None:
     """It is not taken for one over what the sink puts behind it: headers and keys that are texts were lost by that."""
-    sink = target.sink(
+    target.write(
+        spark.createDataFrame([(1, "one", 0)], SCHEMA),
         key="name -- who",
         value="concat('v', id) -- what",
         headers="array(named_struct('key', 'h', 'value', CAST(name AS BINARY))) -- why",
@@ -217,35 +209,22 @@ def test_a_comment_at_the_end_of_an_expression(spark: SparkSession, target: Targ
         upsert_keys=["id"],
         upsert_order_by="name -- last",
     )
-    with closing(sink):
-        sink.write(spark.createDataFrame([(1, "one", 0)], SCHEMA), batch_id=0)
     [record] = target.records()
     assert (record.key, record.value, record.partition) == (b"one", b"v1", 1)
     assert record.headers == (("h", b"one"),)
     assert target.rows() == [(1, "ONE", 0)]
 
 
-@pytest.mark.parametrize(
-    ("expression", "option"),
-    [("concat(id, rand())", "key"), ("to_json(struct(id, current_timestamp() AS at))", "value")],
-)
-def test_expressions_that_differ_per_evaluation_are_refused(
-    stream: FileStream, target: Target, expression: str, option: str
-) -> None:
-    """A7: a replay would not be the same batch; refused before anything is written."""
+def test_expressions_that_differ_per_evaluation_are_refused(stream: FileStream, target: Target) -> None:
+    """A7: a replay would not be the same batch; refused before anything is written. The same of the stream itself."""
     stream.add(rows_of(0, 3))
-    sink = target.sink(**{option: expression})
-    with pytest.raises(ConfigurationError, match=r"an expression of the sink=.*changes each time"):
-        stream.run(sink)
-    assert target.rows("count(*)", "pg_tables WHERE schemaname = 'public'") == [(0,)]
-
-
-def test_a_random_column_of_the_stream_is_refused(stream: FileStream, target: Target) -> None:
-    """A7: the same for the plan of the stream itself."""
-    stream.add(rows_of(0, 3))
-    sink = target.sink(key="id")
+    changing = {"key": "concat(id, rand())", "value": "to_json(struct(id, current_timestamp() AS at))"}
+    for option, expression in changing.items():
+        with pytest.raises(ConfigurationError, match=r"an expression of the sink=.*changes each time"):
+            stream.run(target.sink(**{option: expression}))
+        assert target.rows("count(*)", "pg_tables WHERE schemaname = 'public'") == [(0,)]
     with pytest.raises(ConfigurationError, match=r"the stream=.*rand.*changes each time"):
-        stream.run(sink, stream.frame().withColumn("lottery", F.rand()))
+        stream.run(target.sink(key="id"), stream.frame().withColumn("lottery", F.rand()))
 
 
 def test_the_current_time_of_the_stream_is_the_same_in_a_replay(stream: FileStream, target: Target) -> None:
@@ -254,8 +233,7 @@ def test_the_current_time_of_the_stream_is_the_same_in_a_replay(stream: FileStre
     frame = stream.frame().withColumn("at", F.expr("unix_micros(current_timestamp())"))
     stream.run(target.sink(key="id"), frame)
     stored = target.rows("id, at")
-    sent = [json.loads(record.value or b"") for record in target.records()]
-    assert_same_multiset([(row["id"], row["at"]) for row in sent], stored, what="times")
+    assert_same_multiset([(row["id"], row["at"]) for row in target.values()], stored, what="times")
 
     stream.forget(0)
     replayed: list[tuple[int, int]] = []
@@ -272,3 +250,76 @@ def test_calling_the_sink_outside_a_query_is_refused(spark: SparkSession, target
     sink = target.sink(key="id")
     with pytest.raises(ConfigurationError, match="foreachBatch"):
         sink(spark.createDataFrame(rows_of(0, 1), SCHEMA), 0)
+
+
+#: Before each batch; the last two without a change between them.
+LEVELS = (0, 2, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["reference", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.slow])])
+def test_a_query_goes_on(
+    kind: str, request: pytest.FixtureRequest, stream: FileStream, database: str, transactional_id: str
+) -> None:
+    """KIP-890, B24: batches at level 0, 2 and 0 again, in one run; and the next run, at level 2."""
+    with ExitStack() as running:
+        broker: Broker = (
+            running.enter_context(ReferenceCoordinator(keep_prepared=False))
+            if kind == "reference"
+            else request.getfixturevalue("start_kafka")()
+        )
+        target = Target(broker, database, transactional_id, broker.create_topic("orders", partitions=3))
+        sink = target.sink(key="id")
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            set_transaction_version(broker.bootstrap, LEVELS[batch_id])
+            sink(batch, batch_id)
+
+        for number in range(len(LEVELS)):
+            stream.add(rows_of(number, 50))
+        stream.run(write)
+        set_transaction_version(broker.bootstrap, 2)
+        stream.add(rows_of(9, 50))
+        stream.run(target.sink(key="id"))
+        target.check([row for number in (0, 1, 2, 3, 9) for row in rows_of(number, 50)])
+
+
+def test_a_query_is_seen_while_it_runs(stream: FileStream, target: Target) -> None:
+    """D10: and no longer, although its process goes on; then nobody has to say take_over."""
+    sides = target.sides
+    seen = []
+
+    def look(_: object) -> None:
+        report = recover(dry_run=True, **sides)
+        seen.append(report.driver is not None and report.driver.alive)
+
+    stream.add(rows_of(0))
+    stream.add(rows_of(1))
+    stream.run(target.sink(key="id", on_batch=look))
+    assert seen == [True, True]
+
+    def gone() -> bool:
+        driver = recover(dry_run=True, **sides).driver
+        return driver is not None and driver.alive is False
+
+    wait_until(gone, deadline_s=30, what="the driver to be gone")
+    assert recover(**sides).settled
+    assert target.rows("generation", "kafka_transaction_state") == [(2,)]
+
+
+VIEW = (
+    "ALTER TABLE target RENAME TO old",
+    "CREATE VIEW target AS SELECT * FROM old",
+    "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$",
+    "CREATE TRIGGER instead INSTEAD OF INSERT ON target FOR EACH ROW EXECUTE FUNCTION nothing()",
+)
+
+
+def test_a_table_that_is_none_any_more_ends_the_query(stream: FileStream, target: Target) -> None:
+    """C16: in the batch after it, which neither side has then."""
+    stream.add(rows_of(0))
+    stream.add(rows_of(1))
+    sink = target.sink(key="id", on_batch=lambda _: target.execute(*VIEW))
+    with pytest.raises(ConfigurationError, match="it is a view"):
+        stream.run(sink)
+    assert len(target.rows(table="old")) == len(rows_of(0))
+    assert len(target.records()) == len(rows_of(0))

@@ -1,8 +1,10 @@
-"""What other tools see of batches: spans of OpenTelemetry, events of OpenLineage, and how far the query is behind."""
+"""What others see of batches: listeners, the log, OpenTelemetry, OpenLineage, and how far the query is behind."""
 
 from __future__ import annotations
 
 import json
+import logging
+import pickle
 import time
 from collections import Counter, defaultdict
 from contextlib import closing
@@ -15,12 +17,14 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pyspark.errors import StreamingQueryException
 from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore
 from spark_2pc_sink import BatchReport
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.monitoring.exporter import SinkCounts
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import wait_until
 from tests.harness.streams import FileStream, start_query
@@ -32,9 +36,77 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.harness.providers import Broker
 
+STEPS = [step.name.lower() for step in Step if step is not Step.RECOVER]
+
+
+def test_a_report_says_what_both_sides_have(
+    stream: FileStream, target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows and records are those of both sides, the pair is the decision's, and the steps add up to the whole."""
+    caplog.set_level(logging.INFO, logger="spark_2pc_sink")
+    reports: list[BatchReport] = []
+    for batch in range(2):
+        stream.add(rows_of(batch))
+    stream.run(target.sink(key="id", on_batch=reports.append))
+    placed = [(report.batch_id, report.placement, report.attempts) for report in reports]
+    assert placed == [(0, Placement.RUN, 1), (1, Placement.RUN, 1)]
+    assert target.state("prepared_transaction_state") == [(reports[1].prepared,)]
+    for report in reports:
+        assert (report.transactional_id, report.row_count, report.record_count) == (target.transactional_id, 500, 500)
+        assert report.record_bytes > 500
+        assert list(report.step_seconds) == STEPS
+        assert sum(report.step_seconds.values()) == pytest.approx(report.seconds, rel=0.2, abs=0.05)
+        assert str(report) in caplog.messages
+        assert pickle.loads(pickle.dumps(report)) == report  # noqa: S301 - our own bytes
+    with closing(SqlStateStore(target.database)) as store:
+        lines = store.read_history(target.transactional_id, last=2)[::-1]
+    for report, line in zip(reports, lines, strict=True):
+        # The line is written by the last step, whose own time it cannot have.
+        steps = {name: round(taken, 3) for name, taken in report.step_seconds.items() if name != "note"}
+        assert (line.figures["record_bytes"], line.figures["step_seconds"]) == (report.record_bytes, steps)
+    target.check(rows_of(0) + rows_of(1))
+
+
+def test_a_report_tells_a_replay_and_a_resend_from_a_batch(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A1, B1: nothing is counted that was not written, and what went wrong is in the log with the sink's name."""
+    reports: list[BatchReport] = []
+    stream.add(rows_of(0))
+    target.abort_once(monkeypatch)
+    stream.run(target.sink(key="id", on_batch=reports.append))
+    stream.forget(0)
+    stream.run(target.sink(key="id", on_batch=reports.append))
+    resent, skipped = reports
+    assert (resent.placement, resent.attempts, resent.row_count, resent.record_count) == (Placement.RUN, 2, 500, 500)
+    assert "recover" in resent.step_seconds
+    assert (skipped.placement, skipped.attempts, skipped.row_count, skipped.record_bytes) == (Placement.SKIP, 0, 0, 0)
+    assert skipped.prepared == resent.prepared
+    said = [line for line in caplog.messages if target.transactional_id in line]
+    assert any("batch 0, attempt 1 of 3 failed" in line for line in said)
+    assert any("Kafka is owed batch 0" in line for line in said)
+    target.check(rows_of(0))
+
+
+def test_an_error_of_the_listener_ends_the_query_and_loses_nothing(stream: FileStream, target: Target) -> None:
+    """It is not swallowed; the batch is written all the same, and the next start skips it."""
+    reports: list[Placement] = []
+
+    def fail(report: BatchReport) -> None:
+        message = f"the collector refused batch {report.batch_id}"
+        raise ConnectionError(message)
+
+    stream.add(rows_of(0))
+    with pytest.raises(StreamingQueryException, match="the collector refused batch 0"):
+        stream.run(target.sink(key="id", on_batch=fail))
+    target.check(rows_of(0))
+    stream.run(target.sink(key="id", on_batch=lambda report: reports.append(report.placement)))
+    assert reports == [Placement.SKIP]
+    target.check(rows_of(0))
+
+
 PREFIX = "spark_2pc_sink"
 DEADLINE_S = 60.0
-STEPS = [step.name.lower() for step in Step if step is not Step.RECOVER]
 
 
 @pytest.fixture
@@ -56,10 +128,6 @@ def shown(spans: InMemorySpanExporter) -> list[tuple[Any, list[Any]]]:
     return [(root, of[root.context.span_id]) for root in of[0]]
 
 
-def names_of(spans: list[Any]) -> list[str]:
-    return [span.name for span in spans]
-
-
 def test_a_batch_is_a_span_with_its_steps(
     stream: FileStream, target: Target, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,10 +138,10 @@ def test_a_batch_is_a_span_with_its_steps(
     reports: list[BatchReport] = []
     stream.run(target.sink(key="id", on_batch=reports.append))
     (start, of_start), (first, of_first), (second, of_second) = shown(spans)
-    assert (start.name, names_of(of_start)) == (f"{PREFIX} start", ["recover"])
+    assert (start.name, [each.name for each in of_start]) == (f"{PREFIX} start", ["recover"])
     until_decided = STEPS[: STEPS.index("decide") + 1]
-    assert names_of(of_first) == [*until_decided, "recover", *STEPS]
-    assert names_of(of_second) == STEPS
+    assert [each.name for each in of_first] == [*until_decided, "recover", *STEPS]
+    assert [each.name for each in of_second] == STEPS
     for span, report in zip((first, second), reports, strict=True):
         assert span.name == f"{PREFIX} batch"
         counted = ("row_count", "record_count", "record_bytes", "attempts")
@@ -94,7 +162,11 @@ def test_a_batch_that_fails_is_a_span_with_its_error(
     with pytest.raises(DualWriteError):
         stream.run(target.sink(key="id"))
     failed, steps = shown(spans)[-1]
-    assert (failed.name, failed.status.is_ok, names_of(steps)[:2]) == (f"{PREFIX} batch", False, ["place", "begin"])
+    assert (failed.name, failed.status.is_ok, [each.name for each in steps][:2]) == (
+        f"{PREFIX} batch",
+        False,
+        ["place", "begin"],
+    )
     assert [event.name for event in failed.events] == ["exception"]
 
 
@@ -108,20 +180,13 @@ def outputs_of(events: list[dict[str, Any]]) -> Counter[str]:
     return found
 
 
-def lineage_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the events of this test go."""
-    file = folder / "events.jsonl"
-    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "file")
-    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", str(file))
-    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__APPEND", "true")
-    return file
-
-
 def test_lineage_into_a_file(
     stream: FileStream, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run has a start and an end, and says what it wrote: at most one event a minute in between."""
-    file = lineage_file(tmp_path, monkeypatch)
+    file = tmp_path / "events.jsonl"
+    for name, value in {"TYPE": "file", "LOG_FILE_PATH": str(file), "APPEND": "true"}.items():
+        monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
     for batch in range(4):
         stream.add(rows_of(batch))
     with closing(target.sink(key="id", openlineage_namespace="shop")) as sink:

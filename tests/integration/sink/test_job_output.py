@@ -1,4 +1,4 @@
-"""A job and its commands with secrets planted in every option that has one: nothing that they show has one of them."""
+"""What a job shows: an error is told once, and nothing has a secret."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import secrets
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +18,57 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from sqlalchemy import make_url
 
+from spark_2pc_sink.testing.spark import spark_environment
 from tests.conftest import or_skip
+from tests.harness import ROOT, run_program
 from tests.harness.changing_role import ChangingRole, changing_role
 from tests.harness.secrets_main import SITE
 from tests.harness.secure_kafka import PLAIN_PASSWORD, SecureKafka, plain_login
 from tests.harness.token_issuer import SECRET_PART, TokenBroker
 from tests.integration.postgres import database_tables
+from tests.integration.sink.targets import Target
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java, pytest.mark.spark]
-ROOT: Final = Path(__file__).parents[3]
+#: As a person writes it, with Spark's own settings of its log.
+JOB: Final = """
+import json, sys
+from pyspark.sql import SparkSession
+from spark_2pc_sink import DualWriteSink
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.range(10).selectExpr("id", "IF(id = 3, 'a' || char(0), 'b') AS name").write.parquet(sys.argv[2] + "/input")
+stream = spark.readStream.schema("id BIGINT, name STRING").parquet(sys.argv[2] + "/input")
+writer = stream.writeStream.option("checkpointLocation", sys.argv[2] + "/checkpoint").trigger(availableNow=True)
+writer.foreachBatch(DualWriteSink(**json.loads(sys.argv[1]))).start().awaitTermination()
+"""
+#: Spark prints an error of foreachBatch in its own log, as the cause there, and where the program ends; we print one.
+REPETITIONS_MAX: Final = 4
+#: One frame, of two lines, in each of Spark's tracebacks, of which it prints four.
+OUR_FRAMES_MAX: Final = 4
+#: Lines in all, without progress bars; 396 before the sink raised its errors once.
+LINES_MAX: Final = 150
+
+
+@pytest.mark.slow
+def test_the_error_of_a_job_is_not_buried(target: Target, tmp_path: Path) -> None:
+    """One line of the sink has cause and remedy; Spark's output is bounded in lines and in repetitions."""
+    (tmp_path / "job.py").write_text(JOB)
+    options = json.dumps(target.options())
+    env = {**os.environ, **spark_environment(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = run_program(sys.executable, str(tmp_path / "job.py"), options, str(tmp_path), code=1, env=env)
+    lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("[Stage")]
+    mine = [line for line in lines if f"{target.transactional_id}: UnstorableValueError: " in line]
+    assert len(mine) == 1
+    assert "cannot be stored" in mine[0]
+    assert sum("cannot be stored" in line for line in lines) <= REPETITIONS_MAX
+    assert sum("spark_2pc_sink/" in line for line in lines) <= OUR_FRAMES_MAX
+    assert sum("spark_2pc_sink.errors.UnstorableValueError: " in line for line in lines) == REPETITIONS_MAX - 1
+    assert len(lines) <= LINES_MAX, "\n".join(lines)
+    password = make_url(target.database).password
+    assert password is None or str(password) not in "".join(lines)
+
+
 SERVICE: Final = "shop"
 
 
@@ -116,16 +156,9 @@ def run(jobs: list[dict[str, Any]], folder: Path, more: dict[str, str]) -> Path:
     file = folder / "jobs.json"
     file.write_text(json.dumps(jobs))
     environment = {**os.environ, **more, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}", "PLANTED_LOGS": str(shown)}
-    with (shown / "stdout.txt").open("wb") as out, (shown / "stderr.txt").open("wb") as err:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.harness.secrets_main", str(file), str(shown)],
-            env=environment,
-            stdout=out,
-            stderr=err,
-            timeout=280,
-            check=False,
-        )
-    assert done.returncode == 0, (shown / "stderr.txt").read_text()[-4_000:]
+    done = run_program(sys.executable, "-m", "tests.harness.secrets_main", str(file), str(shown), env=environment)
+    (shown / "stdout.txt").write_text(done.stdout)
+    (shown / "stderr.txt").write_text(done.stderr)
     return shown
 
 
@@ -183,7 +216,8 @@ def test_nothing_that_a_job_shows_has_a_secret(
     }
     assert found == set()
     # Tasks get no secret at all.
-    pickles = {number: b"".join(path.read_bytes() for path in pickled(tmp_path, number)) for number in range(5)}
+    sent_by = {number: (tmp_path / f"pickles-{number}").iterdir() for number in range(5)}
+    pickles = {number: b"".join(path.read_bytes() for path in paths) for number, paths in sent_by.items()}
     assert all(f"planted-{number}".encode() in content for number, content in pickles.items())
     sent = {
         (number, name)
@@ -197,11 +231,6 @@ def test_nothing_that_a_job_shows_has_a_secret(
     assert {"stdout.txt", "metrics.txt", "dashboard-0.html", "tables.txt"} <= {*holding}
     assert any(name.startswith("python-") for name in holding)
     assert any(name.startswith("local-") or "events" in name for name in holding)
-
-
-def pickled(folder: Path, number: int) -> Iterator[Path]:
-    """What a job has sent to its tasks."""
-    return (folder / f"pickles-{number}").iterdir()
 
 
 def where_in(content: bytes, form: bytes) -> str:

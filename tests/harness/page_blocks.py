@@ -65,6 +65,17 @@ def blocks(*languages: str) -> Iterator[Block]:
                 yield Block(page, text[: found.start(2)].count("\n") + 1, language, found[2])
 
 
+def blocks_of(page: str, language: str = "python") -> list[Block]:
+    """Those of a page in a language, in their order."""
+    return [each for each in blocks(language) if each.page == page]
+
+
+def block_of(page: str, marker: str = "", language: str = "python") -> Block:
+    """The one block of a page that has this in it."""
+    [found] = [each for each in blocks_of(page, language) if marker in each.text]
+    return found
+
+
 def in_sentences(*beginnings: str) -> list[tuple[str, str]]:
     """Code in the sentences of the pages that begins with one of these words and goes on, each with its page, once."""
     found: dict[tuple[str, str], None] = {}

@@ -114,7 +114,7 @@ _INCIDENTS: Final = "tests/integration/incidents/test_operators_night.py"
 _TUTORIAL: Final = "tests/integration/docs/test_tutorial.py::test_the_tutorial_does_what_it_says"
 #: It runs the programs that `make demo` does.
 _DEMO: Final = (
-    "tests/integration/examples/test_orders.py::test_the_demo_kills_the_job_and_both_sides_are_equal_in_the_end"
+    "tests/integration/examples/test_own_servers.py::test_the_demo_kills_the_job_and_both_sides_are_equal_in_the_end"
 )
 #: With the file that tests/unit/docs/test_page_texts.py compares with the page.
 _TESTING_PROJECT: Final = (
@@ -126,7 +126,7 @@ _TO_EXECUTORS: Final = (
     *("pip wheel", "cp dist/", "python -m venv", "environment/bin/pip", "(cd environment", "/opt/spark-python/bin/"),
     "spark-submit",
 )
-_CLUSTER: Final = "tests/integration/docs/test_cluster_page.py::test_what_brings_the_package_to_executors"
+_CLUSTER: Final = "tests/integration/docs/test_tutorial.py::test_what_brings_the_package_to_executors"
 
 #: Python, by page and by something that is in one block of it alone; '' for all blocks of the page.
 PYTHON: Final = {
@@ -156,7 +156,7 @@ PYTHON: Final = {
     ("docs/tutorial.md", ""): _TUTORIAL,
     ("docs/using.md", ""): f"{_PAGES}::test_a_job_of_ones_own",
     ("docs/verify.md", ""): f"{_PAGES}::test_a_job_of_ones_own",
-    ("docs/writer.md", ""): "tests/integration/docs/test_writer_page.py::test_the_example_of_the_page",
+    ("docs/writer.md", ""): "tests/integration/docs/test_run_blocks.py::test_the_example_of_the_page",
 }
 
 #: SQL, as above.

@@ -17,10 +17,12 @@ import pytest
 
 from spark_2pc_sink.testing import assert_same_multiset, read_topic, wait_until
 from spark_2pc_sink.testing.errors import CapabilityError
-from tests.harness import ROOT
+from tests.harness import ROOT, run_program
+from tests.harness.changing_role import ChangingRole, changing_role
 from tests.harness.connect_server import ConnectServer
 from tests.harness.other_pythons import CLIENT, other_python, packages_beside_spark
-from tests.harness.page_blocks import blocks, without_dots
+from tests.harness.page_blocks import block_of, without_dots
+from tests.harness.secrets_main import SITE
 from tests.integration.postgres.database_tables import rows
 
 if TYPE_CHECKING:
@@ -139,7 +141,7 @@ def test_the_job_of_the_page(orders: Orders, server: ConnectServer, named: bool)
 
     Without a name the query is found, and its progress says how old events are: from the second batch on.
     """
-    [block] = [each for each in blocks("python") if each.page == "docs/connect.md" and "SparkSession" in each.text]
+    block = block_of("docs/connect.md", "SparkSession")
     for _ in range(2):
         orders.add(10)
     option = ', query_name="orders"'
@@ -165,15 +167,7 @@ def test_the_job_of_the_page(orders: Orders, server: ConnectServer, named: bool)
     ]
     program = orders.directory / "page.py"
     program.write_text("\n".join([*lines, "query.processAllAvailable()", "query.stop()"]))
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=JOB_DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_program(sys.executable, str(program))
     orders.check()
     history = "FROM kafka_transaction_state_history WHERE event = 'decided' ORDER BY decision"
     found = rows(orders.database, f"SELECT figures ? 'event_delay_s' {history}")
@@ -247,3 +241,39 @@ def test_a_pure_client_that_is_killed_in_a_batch(orders: Orders, pure_client: st
     orders.add(10)
     orders.run(pure_client)
     orders.check()
+
+
+@pytest.fixture
+def role(database: str) -> Iterator[ChangingRole]:
+    with changing_role(database) as made:
+        yield made
+
+
+def test_no_log_of_client_or_server_has_a_secret(
+    tmp_path: Path,
+    role: ChangingRole,
+    kafka: Broker,
+    topic: MakeTopic,
+    transactional_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client sends the whole sink, and logs what it sends; the server's Python sends it on to tasks."""
+    logs, site = tmp_path / "logs", tmp_path / "site"
+    for each in (logs, site):
+        each.mkdir()
+    (site / "sitecustomize.py").write_text(SITE)
+    monkeypatch.setenv("PLANTED_LOGS", str(logs))
+    monkeypatch.setenv("SPARK_CONNECT_LOG_LEVEL", "debug")
+    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{ROOT}")
+    written = role.url.set(password=role.password).render_as_string(hide_password=False)
+    with ConnectServer(tmp_path, settings={"spark.log.level": "DEBUG"}) as server:
+        orders = Orders(server.remote, tmp_path, kafka, written, topic(), transactional_id)
+        orders.add(2_000)
+        done = run_program(sys.executable, str(EXAMPLE), *orders.arguments, env=None, errors="replace")
+    shown = {path.name: path.read_bytes() for path in [*logs.iterdir(), server.log]}
+    shown["client"] = (done.stdout + done.stderr).encode()
+    assert [name for name, content in shown.items() if role.password.encode() in content] == []
+    # It would find one: the client has logged the request, and both sides what is no secret.
+    requests = [line for line in shown["client"].splitlines() if b"write_stream_operation_start" in line]
+    assert any(b"characters of bytes" in line for line in requests)
+    assert sum(transactional_id.encode() in content for content in shown.values()) >= 2

@@ -19,22 +19,21 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from spark_2pc_sink import DualWriteSink, cli
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import ReferenceCoordinator, free_port, wait_until
 from tests.conftest import or_skip
-from tests.harness import ROOT
+from tests.harness import ROOT, run_program
 from tests.harness.kafka_cluster import KafkaCluster
 from tests.harness.kafka_tools import make_scripts
-from tests.harness.page_blocks import blocks, run_block
+from tests.harness.page_blocks import block_of, blocks, run_block
 from tests.harness.page_commands import who_runs
 from tests.harness.sql import run_sql
 from tests.integration.docs.conftest import Reader
 from tests.integration.transactions_tool.hanging import VERIFIES_NOTHING, produce_raw
+from tests.integration.writer.writers import table_of, writer_on
 
 DEADLINE_S = 60
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -93,13 +92,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
-@contextmanager
-def programs(folder: Path) -> Iterator[Mapping[str, str]]:
-    """An environment whose PATH begins with Kafka's scripts and with the programs of this Python."""
-    make_scripts(folder)
-    yield {**os.environ, "PATH": os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])}
-
-
 def test_what_is_asked_about_a_sink(reader: Reader, run: Run) -> None:
     """Of a sink that has written a batch; nothing is wrong."""
     # The records have the fields that some page takes its columns from.
@@ -120,9 +112,7 @@ def test_a_check_with_a_schema(reader: Reader) -> None:
     """As a process: it starts and stops a Spark, and in this one that would be the Spark of all tests."""
     places = places_of(reader)
     for _, command in commands_of("test_a_check_with_a_schema"):
-        words = [sys.executable, "-m", "spark_2pc_sink.cli", *filled(command, places)[1:]]
-        done = subprocess.run(words, env=ENVIRONMENT, cwd=reader.folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        run_program(sys.executable, "-m", "spark_2pc_sink.cli", *filled(command, places)[1:], cwd=reader.folder)
 
 
 def test_one_table_of_several(reader: Reader, run: Run) -> None:
@@ -134,9 +124,8 @@ def test_one_table_of_several(reader: Reader, run: Run) -> None:
         "DROP TABLE orders; CREATE TABLE orders (id bigint PRIMARY KEY, name text, paid boolean, lines jsonb);"
         "CREATE TABLE order_lines (order_id bigint, sku text, n int); CREATE TABLE paid_orders (id bigint, name text)",
     )
-    [block] = [each for each in blocks("python") if each.page == "docs/outputs.md"]
     names: dict[str, Any] = {}
-    run_block(block, names)
+    run_block(block_of("docs/outputs.md"), names)
     options = {name: reader.options()[name] for name in ("transactional_id", "kafka", "database")}
     orders = reader.stream.frame().selectExpr(
         "order_id AS id",
@@ -152,8 +141,7 @@ def test_one_table_of_several(reader: Reader, run: Run) -> None:
 
 def test_a_transaction_that_hangs(run: Run, transactional_id: str) -> None:
     """docs/hanging-transactions.md, in its order: found, ended; then one of an id that nobody will continue."""
-    kafka = ReferenceCoordinator(properties=VERIFIES_NOTHING)
-    with kafka:
+    with ReferenceCoordinator(properties=VERIFIES_NOTHING) as kafka:
         kafka.create_topic("orders", partitions=1)
         produce_raw(kafka.bootstrap, TopicPartition("orders", 0), ProducerIdAndEpoch(4711, 0))
         places = {"host:9092": kafka.bootstrap, "T": "orders", "P": "0", "N": "0", "ID": transactional_id}
@@ -162,15 +150,9 @@ def test_a_transaction_that_hangs(run: Run, transactional_id: str) -> None:
         run(abort, places)
         run(find, places)
         run(list_long, places)
-        with TransactionalWriter(
-            transactional_id=transactional_id,
-            kafka={"bootstrap.servers": kafka.bootstrap},
-            topic="orders",
-            two_phase_commit=True,
-        ) as writer:
-            writer.init_transactions()
+        with writer_on(kafka.bootstrap, transactional_id, "orders", two_phase_commit=True) as writer:
             writer.begin_transaction()
-            writer.append(pa.table({"key": ["a"], "value": ["1"]}))
+            writer.append(table_of(1))
             writer.prepare_transaction()
             run(terminate, places)
 
@@ -180,13 +162,8 @@ def served(command: list[str], folder: Path) -> Iterator[None]:
     """A command that serves until it is told to stop; it is ready when it says where it listens."""
     out = folder / "out"
     with out.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "spark_2pc_sink.cli", *command],
-            cwd=folder,
-            env=ENVIRONMENT,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
+        words = [sys.executable, "-m", "spark_2pc_sink.cli", *command]
+        process = subprocess.Popen(words, cwd=folder, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT)
     try:
         yield
         wait_until(
@@ -201,7 +178,7 @@ def served(command: list[str], folder: Path) -> Iterator[None]:
 
 def test_what_serves(database: str, tmp_path: Path) -> None:
     """Exporter, dashboard and the coordinator; all of them start at once, and each ends in order."""
-    [properties] = [block for block in blocks("properties") if block.page == "docs/reference-coordinator.md"]
+    properties = block_of("docs/reference-coordinator.md", language="properties")
     with ReferenceCoordinator() as kafka, ExitStack() as running:
         config = tmp_path / "orders.toml"
         config.write_text(
@@ -230,7 +207,7 @@ def test_what_serves(database: str, tmp_path: Path) -> None:
 def test_the_targets() -> None:
     """``make help`` names each target that a page names."""
     [(_, help_of_make)] = commands_of("test_the_targets")
-    said = subprocess.run(shlex.split(help_of_make), cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    said = run_program(*shlex.split(help_of_make), cwd=ROOT).stdout
     named = {command.split()[1] for block in blocks("") for command in block.commands if command.startswith("make ")}
     assert [target for target in named if f"  make {target} " not in said] == []
 
@@ -240,17 +217,10 @@ def test_what_pip_installs(tmp_path: Path) -> None:
     """It has all that a line asks for, and would install the package: an extra that there is not is only a warning."""
     source = tmp_path / "source"
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "build", "tests", "__pycache__", "*.egg-info"))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     dry = ["--dry-run", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
     for _, command in commands_of("test_what_pip_installs"):
-        done = subprocess.run(
-            [sys.executable, "-m", *shlex.split(command), *dry],
-            cwd=source,
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        done = run_program(sys.executable, "-m", *shlex.split(command), *dry, cwd=source, env=environment)
         assert "Would install spark-2pc-sink" in done.stdout
         assert "WARNING" not in done.stderr, f"{command}\n{done.stderr}"
 
@@ -263,8 +233,9 @@ def test_tools_of_kafka(pytestconfig: pytest.Config, tmp_path: Path) -> None:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
-    with or_skip(pytestconfig, lambda: KafkaCluster(properties=authorizer)) as cluster, programs(tmp_path) as env:
-        for page, command in commands_of("test_tools_of_kafka"):
-            words = filled(command, {"broker:9092": cluster.bootstrap})
-            done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{page}: {command}\n{done.stdout}\n{done.stderr}"
+    programs = [str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]]
+    env = {**os.environ, "PATH": os.pathsep.join(programs)}
+    with or_skip(pytestconfig, lambda: KafkaCluster(properties=authorizer)) as cluster:
+        make_scripts(tmp_path)
+        for _, command in commands_of("test_tools_of_kafka"):
+            run_program(*filled(command, {"broker:9092": cluster.bootstrap}), env=env)

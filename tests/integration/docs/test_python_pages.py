@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from spark_2pc_sink import BatchReport, DualWriteSink
-from tests.harness.page_blocks import blocks, run_block
+from tests.harness.page_blocks import block_of, blocks_of, run_block
 from tests.harness.sql import run_sql
 from tests.integration.docs.conftest import NOON, ROWS, Reader
 
@@ -37,7 +37,7 @@ def finish(query: StreamingQuery, sink: DualWriteSink | None = None) -> None:
 
 def test_a_job_of_ones_own(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     """docs/using.md: the job, its value, a backfill; docs/check.md, docs/history.md and docs/verify.md look at it."""
-    job, value, backfill = (block for block in blocks("python") if block.page == "docs/using.md")
+    job, value, backfill = blocks_of("docs/using.md")
     names = reader.names(url=reader.database, kafka=reader.broker)
     run_block(job, names, {ADDRESS: reader.broker.bootstrap, "postgresql+psycopg2://job@db/shop": reader.database})
     finish(names["query"], names["sink"])
@@ -73,16 +73,15 @@ def look_at_it(reader: Reader, names: dict[str, Any]) -> None:
         "docs/verify.md": [{ADDRESS: reader.broker.bootstrap, operator: reader.database}, {}],
     }
     for page, of_blocks in places.items():
-        for block, here in zip([each for each in blocks("python") if each.page == page], of_blocks, strict=True):
+        for block, here in zip(blocks_of(page), of_blocks, strict=True):
             run_block(block, names, here)
     assert (names["entry"].batch_id, names["report"].verdict) == (0, "same")
 
 
 def test_the_options_of_a_file(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     """docs/configuration.md."""
-    [block] = [each for each in blocks("python") if each.page == "docs/configuration.md"]
     names = reader.names()
-    run_block(block, names, {"orders.toml": reader.file()})
+    run_block(block_of("docs/configuration.md"), names, {"orders.toml": reader.file()})
     with closing(names["sink"]) as sink:
         reader.stream.run(sink)
     assert reader.rows() == ROWS
@@ -91,7 +90,7 @@ def test_the_options_of_a_file(reader: Reader, capsys: pytest.CaptureFixture[str
 
 def test_before_and_after(reader: Reader) -> None:
     """docs/from-spark-sinks.md: Spark's Kafka sink, ours in its place, and the function with both of Spark's sinks."""
-    kafka_alone, ours, both = (block for block in blocks("python") if block.page == "docs/from-spark-sinks.md")
+    kafka_alone, ours, both = blocks_of("docs/from-spark-sinks.md")
     url = make_url(reader.database)
     # With the class of the driver, as its jar came with the session.
     login = {"user": url.username, "password": url.password, "driver": "org.postgresql.Driver"}
@@ -111,9 +110,8 @@ def test_before_and_after(reader: Reader) -> None:
 
 def test_counted_batches(reader: Reader) -> None:
     """docs/metrics.md."""
-    [block] = [each for each in blocks("python") if each.page == "docs/metrics.md"]
     names = reader.names(_given=reader.options())
-    run_block(block, names)
+    run_block(block_of("docs/metrics.md"), names)
     try:
         with closing(names["sink"]) as sink:
             reader.stream.run(sink)
@@ -125,20 +123,18 @@ def test_counted_batches(reader: Reader) -> None:
 
 def test_bad_rows(reader: Reader) -> None:
     """docs/bad-rows.md: its options, its question to the table, and the form of a letter in the topic."""
-    letters = [block for block in blocks("python") if block.page == "docs/bad-rows.md"]
     reader.broker.create_topic("bad-orders", partitions=1)
     reports: list[BatchReport] = []
     names = reader.names(DualWriteSink=DualWriteSink, _given=reader.options(on_batch=reports.append))
     names["messages"] = names["orders"].selectExpr("'no JSON' AS value")
-    for number, block in enumerate(letters):
+    for number, block in enumerate(blocks_of("docs/bad-rows.md")):
         reader.stream.add([(4711 + number // 2, "minus", NOON, -1.0)])
         with closing(run_block(block, names)) as sink:
             reader.stream.run(sink, names["orders"])
         names["orders"] = reader.stream.frame()
     assert [report.bad_rows for report in reports] == [0, 1, 1, 1]
     assert reader.rows() == ROWS
-    question, form = ([each for each in blocks(kind) if each.page == "docs/bad-rows.md"] for kind in ("sql", "json"))
-    found = run_sql(reader.database, question[0].text)
+    found = run_sql(reader.database, blocks_of("docs/bad-rows.md", "sql")[0].text)
     assert [(batch_id, output, order_id) for batch_id, output, _, _, order_id in found] == [
         (3, "table orders", "4712"),
         (2, "table orders", None),
@@ -148,7 +144,7 @@ def test_bad_rows(reader: Reader) -> None:
     assert row == {"raw": "no JSON", "order_id": None, "total": None}
     assert all("raw" not in json.loads(record.value or b"") for record in reader.records())
     [letter] = [json.loads(record.value or b"") for record in reader.records("bad-orders")]
-    shown = json.loads(form[0].text)
+    shown = json.loads(blocks_of("docs/bad-rows.md", "json")[0].text)
     assert letter.keys() == shown.keys()
     assert letter["sqlstate"] == shown["sqlstate"]
     assert letter["row"]["order_id"] == 4712

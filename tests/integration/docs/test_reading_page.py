@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,16 @@ import pytest
 from kafka import KafkaConsumer
 
 from jdbc_state import SqlStateStore
-from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import PostgresServer, assert_same_multiset, read_topic, wait_until
 from tests.conftest import or_skip
-from tests.harness.page_blocks import ROOT, Block, blocks, run_block
+from tests.harness.page_blocks import ROOT, block_of, run_block
 from tests.harness.postgres_standby import PostgresStandby
 from tests.harness.sql import run_sql
 from tests.harness.streams import FileStream, start_query
 from tests.integration.reference.clients.copying_apps import find_streams
 from tests.integration.reference.clients.java_client import JavaClients, JavaProcess
 from tests.integration.sink.targets import SCHEMA, Target, rows_of
-from tests.integration.writer.writers import table_of
+from tests.integration.writer.writers import table_of, writer_on
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,20 +38,23 @@ COMMITTED = [f"first-{number}" for number in range(5)] + [f"last-{number}" for n
 ABORTED = [f"aborted-{number}" for number in range(5)]
 
 
-def block(marker: str, language: str = "python") -> Block:
-    """The one block of the page that has this in it."""
-    [found] = [each for each in blocks(language) if each.page == PAGE and marker in each.text]
-    return found
+def names_of(marker: str, places: dict[str, str] | None = None, *, without: str = "", **names: Any) -> dict[str, Any]:
+    """What the block that has this in it names, when it has run; ``without`` a part of it."""
+    page = block_of(PAGE, marker)
+    assert without in page.text
+    run_block(replace(page, text=page.text.replace(without, "")), names, places)
+    return names
+
+
+def values_of(messages: Any) -> list[str]:
+    return [each.value().decode() for each in messages]
 
 
 @pytest.fixture
 def written(kafka: Broker, topic: MakeTopic, transactional_id: str) -> str:
     """A topic with two committed transactions and an aborted one between them."""
     name = topic(partitions=1)
-    with TransactionalWriter(
-        transactional_id=transactional_id, kafka={"bootstrap.servers": kafka.bootstrap}, topic=name
-    ) as writer:
-        writer.init_transactions()
+    with writer_on(kafka.bootstrap, transactional_id, name) as writer:
         for prefix in ("first", "aborted", "last"):
             writer.begin_transaction()
             writer.append(table_of(5, prefix=prefix))
@@ -76,15 +79,11 @@ def taken(poll: Callable[[], list[str]], count: int) -> list[str]:
 @pytest.mark.parametrize("with_setting", [True, False])
 def test_a_consumer(kafka: Broker, written: str, with_setting: bool) -> None:
     """The setting is librdkafka's default."""
-    page = block('"group.id": "billing"')
-    line = '        "isolation.level": "read_committed",\n'
-    assert line in page.text
-    text = page.text if with_setting else page.text.replace(line, "")
-    names: dict[str, Any] = {}
+    setting = '        "isolation.level": "read_committed",\n'
     places = {ADDRESS: kafka.bootstrap, "billing": f"billing-{written}", '"orders"': f'"{written}"'}
-    run_block(Block(page.page, page.line, page.language, text), names, places)
+    names = names_of('"group.id": "billing"', places, without="" if with_setting else setting)
     with closing(names["consumer"]) as consumer:
-        assert taken(lambda: [each.value().decode() for each in consumer.consume(100, 0.5)], 10) == sorted(COMMITTED)
+        assert taken(lambda: values_of(consumer.consume(100, 0.5)), 10) == sorted(COMMITTED)
 
 
 @pytest.fixture
@@ -120,21 +119,12 @@ def test_a_consumer_of_kafka_python(kafka: Broker, written: str, settings: dict[
 @pytest.mark.parametrize("set_on_group", [True, False])
 def test_a_share_group(kafka: Broker, written: str, set_on_group: bool) -> None:
     """KIP-932: the level is the group's, and read_uncommitted unless set."""
-    page = block("import ShareConsumer")
-    places = {
-        ADDRESS: kafka.bootstrap,
-        "billing-workers": f"workers-{written}",
-        '"orders"': f'"{written}"',
-    }
-    text = page.text
-    if not set_on_group:
-        assert '"share.isolation.level": "read_committed", ' in text
-        text = text.replace('"share.isolation.level": "read_committed", ', "")
-    names: dict[str, Any] = {}
-    run_block(Block(page.page, page.line, page.language, text), names, places)
+    setting = '"share.isolation.level": "read_committed", '
+    places = {ADDRESS: kafka.bootstrap, "billing-workers": f"workers-{written}", '"orders"': f'"{written}"'}
+    names = names_of("import ShareConsumer", places, without="" if set_on_group else setting)
     seen = COMMITTED if set_on_group else COMMITTED + ABORTED
     with closing(names["worker"]) as worker:
-        assert taken(lambda: [each.value().decode() for each in worker.poll(0.5)], len(seen)) == sorted(seen)
+        assert taken(lambda: values_of(worker.poll(0.5)), len(seen)) == sorted(seen)
 
 
 @pytest.mark.parametrize(
@@ -175,16 +165,9 @@ def test_kafka_streams(pytestconfig: pytest.Config, kafka: Broker, written: str,
 
 @pytest.mark.parametrize("with_setting", [True, False])
 def test_spark(spark: SparkSession, kafka: Broker, written: str, with_setting: bool, tmp_path: Path) -> None:
-    page = block("spark.readStream")
-    line = '    .option("kafka.isolation.level", "read_committed")\n'
-    assert line in page.text
-    text = page.text if with_setting else page.text.replace(line, "")
-    names: dict[str, Any] = {"spark": spark}
-    run_block(
-        Block(page.page, page.line, page.language, text),
-        names,
-        {ADDRESS: kafka.bootstrap, '"orders"': f'"{written}"'},
-    )
+    setting = '    .option("kafka.isolation.level", "read_committed")\n'
+    places = {ADDRESS: kafka.bootstrap, '"orders"': f'"{written}"'}
+    names = names_of("spark.readStream", places, without="" if with_setting else setting, spark=spark)
     found: list[str] = []
 
     def collect(batch: DataFrame, _: int) -> None:
@@ -198,8 +181,7 @@ def test_both_sides_under_a_running_job(
     spark: SparkSession, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str, tmp_path: Path
 ) -> None:
     """Each answer is a prefix of the batches, the same on both sides, whenever it is asked for."""
-    names: dict[str, Any] = {}
-    run_block(block("def read_both"), names)
+    read_both = names_of("def read_both")["read_both"]
     target = Target(kafka, database, transactional_id, topic())
     stream = FileStream(spark, tmp_path, SCHEMA)
     for batch in range(8):
@@ -210,16 +192,15 @@ def test_both_sides_under_a_running_job(
         table = "SELECT to_regclass('orders') IS NOT NULL"
         wait_until(lambda: run_sql(database, table) == [(True,)], deadline_s=DEADLINE_S, what="the first batch")
         while query.isActive or not asked or asked[-1] < 7:
-            number, rows, records = names["read_both"](database, kafka.bootstrap, transactional_id)
+            number, rows, records = read_both(database, kafka.bootstrap, transactional_id)
             expected = [row for batch in range(number + 1) for row in rows_of(batch, 50)]
             assert_same_multiset([tuple(row) for row in rows], expected, what="rows")
-            values = [json.loads(record.value()) for record in records]
-            found = [(each["id"], each.get("name"), each.get("amount")) for each in values]
+            found = [tuple(map(json.loads(each.value()).get, ("id", "name", "amount"))) for each in records]
             assert_same_multiset(found, expected, what="records")
             asked.append(number)
         assert query.awaitTermination(int(DEADLINE_S))
     up_to = "AND batch.batch_id <= 2"
-    page = block("def read_both").text
+    page = block_of(PAGE, "def read_both").text
     assert f"`{up_to}`" in (ROOT / PAGE).read_text()
     earlier: dict[str, Any] = {}
     exec(page.replace("AND batch.status = 'done'", f"AND batch.status = 'done' {up_to}"), earlier)  # noqa: S102 - ours
@@ -238,8 +219,7 @@ def test_a_standby(
     pytestconfig: pytest.Config, spark: SparkSession, kafka: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
     """It shows a batch that a reader of the primary does not see yet, and the primary another commit without it."""
-    names: dict[str, Any] = {}
-    run_block(block("def read_both"), names)
+    read_both = names_of("def read_both")["read_both"]
     with or_skip(pytestconfig, PostgresServer) as primary, PostgresStandby(primary) as standby:
         database, copy = primary.url, standby.url
         run_sql(database, DDL)
@@ -258,7 +238,7 @@ def test_a_standby(
             standby.make_synchronous()
             second.result(DEADLINE_S)
         standby.wait_until_caught_up()
-        number, rows, records = names["read_both"](copy, kafka.bootstrap, transactional_id)
+        number, rows, records = read_both(copy, kafka.bootstrap, transactional_id)
         assert (number, len(rows), len(records)) == (1, 100, 100)
 
 
@@ -266,9 +246,8 @@ def test_logical_replication(
     pytestconfig: pytest.Config, spark: SparkSession, kafka: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
     """Whole batches, with their line in the history, in each snapshot; and both sides from there."""
-    names: dict[str, Any] = {}
-    run_block(block("def read_both"), names)
-    publish, subscribe = (block(f"CREATE {kind}", "sql").text for kind in ("PUBLICATION", "SUBSCRIPTION"))
+    read_both = names_of("def read_both")["read_both"]
+    publish, subscribe = (block_of(PAGE, f"CREATE {kind}", "sql").text for kind in ("PUBLICATION", "SUBSCRIPTION"))
     logical = or_skip(pytestconfig, lambda: PostgresServer(settings={"wal_level": "logical"}))
     with logical as publisher, PostgresServer() as subscriber:
         for server in (publisher, subscriber):
@@ -285,9 +264,8 @@ def test_logical_replication(
         seen: list[tuple[Any, ...]] = []
 
         def write() -> None:
-            with closing(target.sink(key="id", table="orders")) as sink:
-                for batch in range(5):
-                    sink.write(spark.createDataFrame(rows_of(batch, 50), SCHEMA), batch_id=batch)
+            for batch in range(5):
+                target.write(spark.createDataFrame(rows_of(batch, 50), SCHEMA), batch, key="id", table="orders")
 
         with ThreadPoolExecutor(1) as job:
             running = job.submit(write)
@@ -300,5 +278,5 @@ def test_logical_replication(
             running.result(DEADLINE_S)
         assert set(seen) <= {(None, 0), *((batch, 50 * batch + 50) for batch in range(5))}
         assert len(set(seen)) > 2
-        number, rows, records = names["read_both"](subscriber.url, kafka.bootstrap, transactional_id)
+        number, rows, records = read_both(subscriber.url, kafka.bootstrap, transactional_id)
         assert (number, len(rows), len(records)) == (4, 250, 250)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from spark_2pc_sink.testing import ReferenceCoordinator, read_topic
-from tests.harness.page_blocks import Block, blocks, in_sentences, run_block
+from tests.harness import ROOT
+from tests.harness.page_blocks import block_of, in_sentences, run_block
 from tests.integration.postgres.database_tables import rows, run
 
 
@@ -29,13 +32,7 @@ class Order(Base):
     total: Mapped[int]
 
 
-def block(page: str, marker: str) -> Block:
-    """The one Python block of a page that has this in it."""
-    [found] = [each for each in blocks("python") if each.page == page and marker in each.text]
-    return found
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def broker() -> Iterator[ReferenceCoordinator]:
     with ReferenceCoordinator() as running:
         running.create_topic("orders")
@@ -49,7 +46,7 @@ def test_the_service_of_the_page_writes_both_sides(database: str, broker: Refere
     Base.metadata.create_all(engine)
 
     def filled(page: str, marker: str) -> str:
-        code = block(page, marker).text.replace("broker:9092", broker.bootstrap)
+        code = block_of(page, marker).text.replace("broker:9092", broker.bootstrap)
         for driver in ("postgresql+psycopg2", "postgresql+asyncpg"):
             own = url.set(drivername=driver).render_as_string(hide_password=False)
             code = code.replace(f"{driver}://shop:secret@db:5432/shop", own)
@@ -62,10 +59,10 @@ def test_the_service_of_the_page_writes_both_sides(database: str, broker: Refere
     exec("async def page():\n" + "\n".join(f"    {line}" for line in lines), names)  # noqa: S102 - our own page
     asyncio.run(names["page"]())
     with engine.connect() as reading:
-        rows = {row.id: row.total for row in reading.execute(text("SELECT id, total FROM orders"))}
+        found = {row.id: row.total for row in reading.execute(text("SELECT id, total FROM orders"))}
     engine.dispose()
     records = {(record.key or b"").decode(): record.value for record in read_topic(broker.bootstrap, "orders")}
-    assert rows == {"order-1": 12, "order-2": 7}
+    assert found == {"order-1": 12, "order-2": 7}
     assert records == {"order-1": b'{"total": 12}', "order-2": b'{"total": 7}'}
 
 
@@ -91,4 +88,69 @@ def test_statements_in_sentences(database: str) -> None:
 @pytest.mark.slow
 def test_the_servers_of_the_page_start() -> None:
     """Those of docs/reference-coordinator.md."""
-    run_block(block("docs/reference-coordinator.md", "PostgresServer"), {})
+    run_block(block_of("docs/reference-coordinator.md", "PostgresServer"), {})
+
+
+class CrashError(Exception):
+    """The program ends here."""
+
+
+class Database:
+    """What the reader of the page brings: one text, and perhaps a crash before or after its COMMIT."""
+
+    def __init__(self) -> None:
+        self.saved = ""
+        self.crash = ""
+
+    def load(self) -> str:
+        return self.saved
+
+    def save(self, text: str) -> None:
+        crash, self.crash = self.crash, ""
+        if crash != "before":
+            self.saved = text
+        if crash:
+            raise CrashError
+
+
+def test_the_example_of_the_page(broker: ReferenceCoordinator) -> None:
+    """KIP-939, 'Recovery recipe': what the database names is committed by the next start, and nothing else is."""
+    example = block_of("docs/writer.md").text.replace("broker:9092", broker.bootstrap)
+    database = Database()
+    committed = 0
+    for crash, more in (("", 1), ("before", 0), ("", 1), ("after", 0), ("", 2)):
+        database.crash = crash
+        names = {"load": database.load, "save": database.save}
+        with pytest.raises(CrashError) if crash else nullcontext():
+            exec(example, names)  # noqa: S102 - our own page
+        committed += more
+        assert [record.value for record in read_topic(broker.bootstrap, "orders")] == [b"1"] * committed
+
+
+# --- the walks of ARCHITECTURE.md name rooms and modules that there are -----------------------------------------------
+
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+#: By its name, the lanes of each walk.
+WALKS = dict(re.findall(r"<!-- walk: ([\w-]+) -->\n(.*?)\n<!-- end of walk", ARCHITECTURE, re.DOTALL))
+
+
+def is_there(module: str) -> bool:
+    """Whether this is a module of the package, or of the room of the state row."""
+    return any((ROOT / folder / f"{module}.py").exists() for folder in ("spark_2pc_sink", "."))
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_each_module_of_a_walk_is_there(name: str) -> None:
+    text = " ".join(WALKS[name].split())
+    named = [
+        f"{room}/{module}"
+        for room, modules in re.findall(r"`([^`]+)` \(([^)]+)\)", text)
+        for module in modules.split(", ")
+    ]
+    named += [module for pair in re.findall("`([^`]+)` calls `([^`]+)`", text) for module in pair]
+    assert len(named) > len(("room", "module"))
+    assert [module for module in named if not is_there(module)] == []
+
+
+def test_there_are_four() -> None:
+    assert WALKS.keys() == {"micro-batch", "recovery", "status", "produce"}

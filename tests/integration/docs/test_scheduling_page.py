@@ -21,14 +21,15 @@ import pytest
 from spark_2pc_sink.testing import run_job
 from spark_2pc_sink.testing.errors import JobError
 from spark_2pc_sink.testing.spark import spark_environment
-from tests.harness.page_blocks import ROOT, blocks, run_block
+from tests.harness import ROOT, run_program
+from tests.harness.page_blocks import blocks_of, run_block
 from tests.harness.sql import run_sql
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.harness.providers import Broker
 
-JOB, AIRFLOW = (block for block in blocks("python") if block.page == "docs/scheduling.md")
+JOB, AIRFLOW = blocks_of("docs/scheduling.md")
 
 
 @pytest.mark.spark
@@ -146,9 +147,7 @@ def test_spark_submit_makes_the_pod_of_the_page(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {**os.environ, **spark_environment(tmp_path), "PATH": path, "SPARK_CONF_DIR": str(tmp_path)}
     with api_server() as (address, made):
-        command = ["sh", str(ROOT / "examples" / "kubernetes" / "submit.sh"), address]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+        run_program("sh", str(ROOT / "examples" / "kubernetes" / "submit.sh"), address, env=env)
     pod = next(each["spec"] for each in made if each["kind"] == "Pod")
     [container] = pod["containers"]
     assert (container["name"], container["image"]) == ("spark-kubernetes-driver", "registry.example/orders:1")

@@ -1,21 +1,48 @@
-"""Fixtures of the incidents: the brokers that they are made on, and the job that each of them is made of."""
+"""The incidents: the brokers that they are made on, the job that each is made of, and what ``spark-2pc`` says of it."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 
 from spark_2pc_sink import cli
 from tests.conftest import or_skip
 from tests.harness.driver_job import Job
 from tests.harness.incidents import INCIDENTS, SIZES, Incident
+from tests.harness.json_contract import read_output
 from tests.harness.providers import Broker, BrokerPool
 from tests.integration.faults.conftest import MakeJob, make_job, nursery
-from tests.integration.incidents.command_line import Said, password_of
 
 __all__ = ["make_job", "nursery"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command has said.
+
+    Attributes:
+        code: its exit code.
+        out: its standard output.
+        err: its standard error.
+    """
+
+    code: int
+    out: str
+    err: str
+
+    def __str__(self) -> str:
+        return f"exit code {self.code}\n{self.out}\n{self.err}"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return read_output(self.out)
 
 
 #: The types of the fixtures make_incident and ask.
@@ -43,6 +70,27 @@ def make_incident(
         return INCIDENTS[name](job, lambda: broker(two_phase_commit=False))
 
     return make
+
+
+def place_of(job: Job) -> str:
+    """The words that name both sides, as RUNBOOK.md has ``…``."""
+    return shlex.join(["--bootstrap-server", job.broker.bootstrap, *database_of(job)])
+
+
+def database_of(job: Job) -> list[str]:
+    """The words that name the database."""
+    url = make_url(job.database)
+    return ["--database", f"postgresql://{url.username}@{url.host}:{url.port}/{url.database}"]
+
+
+def values_of(incident: Incident) -> Mapping[str, str]:
+    """What RUNBOOK.md's placeholders stand for."""
+    return {"…": place_of(incident.job), "ID": incident.job.transactional_id, **incident.words}
+
+
+def password_of(job: Job) -> str:
+    """Of the database; libpq takes it from PGPASSWORD."""
+    return str(make_url(job.database).password)
 
 
 @pytest.fixture

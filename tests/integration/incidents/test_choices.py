@@ -22,8 +22,7 @@ from tests.harness.driver_config import Row
 from tests.harness.driver_job import Job, make_rows
 from tests.harness.incidents import BATCH, SIZES
 from tests.harness.page_blocks import ways
-from tests.integration.incidents.command_line import values_of
-from tests.integration.incidents.conftest import Ask, MakeIncident
+from tests.integration.incidents.conftest import Ask, MakeIncident, values_of
 
 REASON: Final = "tested"
 WAYS: Final = {way.incident: way for way in ways() if not way.name}

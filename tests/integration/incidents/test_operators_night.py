@@ -8,8 +8,11 @@ accepted what, and why.
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +20,18 @@ import pytest
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_SETTLED
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.testing import read_topic
+from tests.harness import ROOT, run_program
 from tests.harness.incidents import INCIDENTS, Incident
 from tests.harness.page_blocks import Way, ways
-from tests.integration.incidents.command_line import Said, database_of, paste, place_of, values_of
-from tests.integration.incidents.conftest import Ask, MakeIncident
+from tests.integration.incidents.conftest import (
+    Ask,
+    MakeIncident,
+    Said,
+    database_of,
+    password_of,
+    place_of,
+    values_of,
+)
 
 #: On Apache Kafka: of what a driver leaves, of what the database lost, and of what Kafka lost.
 ON_KAFKA = ("in_doubt", "database_behind", "topic_remade")
@@ -77,8 +88,10 @@ def test_the_first_command_that_status_prints_settles_it(name: str, make_inciden
     incident = make_incident(name, "reference")
     command, *others = (remedy for remedy in see(incident, ask) if remedy.startswith(COMMAND))
     assert others == []
-    said = paste(incident.job, command)
-    assert said.code == EXIT_SETTLED, said
+    # The command is where this interpreter is, and its package is the one under test. No password is in it.
+    programs = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    own = {"PATH": programs, "PYTHONPATH": str(ROOT), "PGPASSWORD": password_of(incident.job)}
+    run_program("bash", "-c", command, env={**os.environ, **own}, code=EXIT_SETTLED)
     assert ask(incident.job, *shlex.split(command, comments=True)[1:]).code == EXIT_SETTLED
     incident.start_again({})
     incident.check_end()

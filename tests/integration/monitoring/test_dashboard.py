@@ -1,4 +1,4 @@
-"""The dashboard in a real Chromium, as a person uses it, on real servers.
+"""The dashboard in a real Chromium: as a person uses it on real servers, and beside the page of an attacker.
 
     SPARK_2PC_WRITE_IMAGES=1 python -m pytest tests/integration/monitoring/test_dashboard.py -k person
 
@@ -18,6 +18,7 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from jdbc_state import DONE
+from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
 from spark_2pc_sink.testing import read_topic
 from tests.conftest import or_skip
@@ -27,7 +28,7 @@ from tests.harness.driver_job import Job
 from tests.harness.providers import Broker
 from tests.integration.monitoring.conftest import Serve
 from tests.unit.monitoring.samples import FIGURES, MARKUP, Shown, lines
-from tests.unit.monitoring.served import dashboard
+from tests.unit.monitoring.served import dashboard, figures
 
 if TYPE_CHECKING:
     from tests.integration.faults.conftest import MakeJob
@@ -36,13 +37,18 @@ PICTURE = ROOT / "docs" / "images" / "dashboard.png"
 PICTURE_BYTES_MAX = 200_000
 #: Batches of the job whose page is in the picture; the last is in doubt.
 SIZES = (320, 410, 380, 0, 520, 460, 300, 610, 480, 350, 430, 390)
+#: The page of an attacker.
+EVIL = "evil.example"
 PHONE: ViewportSize = {"width": 400, "height": 800}
 
 
 @pytest.fixture(scope="module")
 def chromium(pytestconfig: pytest.Config) -> Iterator[Browser]:
-    """A Chromium without a window."""
-    with chromium_with(or_skip(pytestconfig, find_chromium)) as browser:
+    """A Chromium for which the attacker's name has the address of this machine: DNS rebinding, after the turn."""
+    # Newer browsers ask a person before a page may reach this machine; not all browsers do.
+    old = "--disable-features=LocalNetworkAccessChecks"
+    rules = f"--host-resolver-rules=MAP {EVIL} 127.0.0.1"
+    with chromium_with(or_skip(pytestconfig, find_chromium), old, rules) as browser:
         yield browser
 
 
@@ -121,8 +127,8 @@ def test_a_form_of_another_page_is_refused(chromium: Browser) -> None:
         fields = {"id": "orders", "typed": "orders", "choice": "settle", "seen": seen or ""}
         inputs = "".join(f'<input name="{name}" value="{value}">' for name, value in fields.items())
         attack = f'<form method="post" action="http://127.0.0.1:{port}/recover">{inputs}<button>send</button></form>'
-        page.route("http://evil.example/", lambda route: route.fulfill(body=attack, content_type="text/html"))
-        page.goto("http://evil.example/")
+        page.route(f"http://{EVIL}/", lambda route: route.fulfill(body=attack, content_type="text/html"))
+        page.goto(f"http://{EVIL}/")
         page.get_by_role("button", name="send").click()
         expect(page.get_by_role("heading", name="Bad Request")).to_be_visible()
         assert watched.recovered == []
@@ -158,3 +164,44 @@ def test_a_phone_has_no_need_to_scroll_sideways(chromium: Browser, scheme: Liter
             assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
             paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert (sum(map(int, re.findall(r"\d+", paper))) < 3 * 128) is (scheme == "dark")
+
+
+# --- the page of an attacker, open beside the dashboard and the figures on loopback addresses -------------------------
+
+
+def test_a_page_whose_name_leads_here_reads_nothing(chromium: Browser) -> None:
+    """D15."""
+    with (
+        dashboard(DashboardAccess()) as pages,
+        figures(MetricsAccess()) as numbers,
+        chromium.new_context() as context,
+    ):
+        page = context.new_page()
+        refusals = {"/": (pages, "is not a name of this server"), "/metrics": (numbers, "does not name this server")}
+        for path, (port, refusal) in refusals.items():
+            page.goto(f"http://{EVIL}:{port}{path}")
+            assert refusal in page.content()
+            assert "orders" not in page.content()
+            page.goto(f"http://127.0.0.1:{port}{path}")
+            assert "orders" in page.content(), "by its address it is read"
+
+
+def test_another_page_can_neither_frame_nor_read(chromium: Browser) -> None:
+    """D15."""
+    with (
+        dashboard(DashboardAccess()) as pages,
+        figures(MetricsAccess()) as numbers,
+        chromium.new_context() as context,
+    ):
+        page = context.new_page()
+        own = f"http://{EVIL}:1/"
+        addresses = (f"http://127.0.0.1:{pages}/", f"http://127.0.0.1:{numbers}/metrics")
+        frames = "".join(f'<iframe src="{address}"></iframe>' for address in addresses)
+        page.route(own, lambda route: route.fulfill(body=frames, content_type="text/html"))
+        page.goto(own)
+        assert len(page.frames) == 1 + len(addresses)
+        for frame in page.frames[1:]:
+            assert "orders" not in frame.content()
+        script = "url => fetch(url).then(answer => answer.text(), error => 'refused')"
+        for address in addresses:
+            assert page.evaluate(script, address) == "refused"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from spark_2pc_sink.recipe.steps import Step
+from tests.harness import ROOT, run_program
 
-ROOT = Path(__file__).parents[3]
 PROJECT = ROOT / "examples" / "testing_project"
 
 
@@ -30,13 +28,6 @@ def test_the_server_takes_a_topic(dual_write_kafka):
 """
 
 
-def run(*command: str, folder: Path, environment: Mapping[str, str]) -> str:
-    """What a program prints that succeeds."""
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 def install(folder: Path, target: Path) -> None:
     """Install the wheel of a copy of the sources, into which a build writes; pip sees no other source."""
     folder.mkdir()
@@ -47,7 +38,7 @@ def install(folder: Path, target: Path) -> None:
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--no-compile", "--target", str(target))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "install", *options, str(folder))
-    run(*command, folder=Path("/"), environment=environment)
+    run_program(*command, cwd="/", env=environment)
 
 
 @pytest.mark.kafka
@@ -60,10 +51,10 @@ def test_the_project_and_the_plugin_work_from_the_wheel(tmp_path: Path) -> None:
     install(tmp_path / "source", wheel)
     project = Path(shutil.copytree(PROJECT, tmp_path / "project"))
     (project / "test_first.py").write_text(FIRST_TEST.format(wheel=str(wheel)))
-    said = run(
+    said = run_program(
         *(sys.executable, "-m", "pytest", "-W", "error", "-q", "-p", "no:cacheprovider", "-p", "spark-2pc-sink"),
         *("-k", f"test_first or [{Step.DECIDE.name}]"),
-        folder=project,
-        environment={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(wheel)},
+        cwd=project,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(wheel)},
     )
-    assert "2 passed" in said
+    assert "2 passed" in said.stdout

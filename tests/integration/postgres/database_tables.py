@@ -58,15 +58,21 @@ def write(
     plan: ColumnPlan,
     streams: Iterable[Sequence[CopyBytes]],
     *,
+    given: int | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> WrittenRows:
-    """Rows of streams into the target, by key where the plan has one; ``meanwhile`` is called before their end."""
+    """Rows of streams into the target, by key where the plan has one.
+
+    Args:
+        given: how many they are; else as many as the server has taken.
+        meanwhile: called before their end.
+    """
     target = (KeyedRows if plan.upsert_keys else AppendedRows)(connection, plan)
-    given = sum([target.copy(stream) for stream in streams])
+    taken = sum([target.copy(stream) for stream in streams])
     meanwhile()
     target.delete()
     target.write()
-    return target.finish(given)
+    return target.finish(taken if given is None else given)
 
 
 def put(
@@ -74,7 +80,8 @@ def put(
 ) -> WrittenRows:
     """The same in a transaction of its own, each row as the stream of a task."""
     with transaction(url) as connection:
-        return write(connection, plan, [orders(plan, value) for value in values], meanwhile=meanwhile)
+        streams = [orders(plan, value) for value in values]
+        return write(connection, plan, streams, given=len(values), meanwhile=meanwhile)
 
 
 def table(url: str) -> list[tuple[Any, ...]]:

@@ -74,8 +74,8 @@ def test_rows_that_do_not_fit_are_found(target: Target) -> None:
     target.execute("CREATE TABLE target (id bigint, name text, amount date)")
     (found,) = subjects(target, "problem", SCHEMA, create_table=False).values()
     assert "amount" in found
-    found = subjects(target, "problem", "id BIGINT, name STRING", table="other", key="idd")
-    assert "did you mean 'id'?" in found["rows of other"]
+    misspelt = subjects(target, "problem", "id BIGINT, name STRING", table="other", key="idd")
+    assert "did you mean 'id'?" in misspelt["rows of other"]
     assert rows(target.database, "SELECT to_regclass('other')") == [(None,)]
 
 
@@ -220,7 +220,7 @@ def test_the_rights_that_readme_lists_are_enough(
             answered = administrator.call(CreateAclsRequest(creations=rights("orders")), _VERSION)
         assert {each.error_code for each in answered.results} == {0}, answered
         assert problems(users, role) == set()
-        sides = {"transactional_id": "orders", "kafka": login(users), "database": role}
+        sides: dict[str, Any] = {"transactional_id": "orders", "kafka": login(users), "database": role}
         upsert: dict[str, Any] = {"key": "order_id", "mode": "upsert", "upsert_keys": ["order_id"]}
         for number in range(2):
             stream.add([(1, f"one-{number}"), (number + 2, "more")])

@@ -6,7 +6,7 @@ import json
 import random
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Context, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,28 +52,6 @@ COLUMNS = (
     "map(date_from_unix_date(coalesce(day, 0)), struct(timestamp_micros(at) AS at, tiny, f8, n8 AS `a.b`)) AS dated",
     "array(local) AS locals",
 )  # fmt: skip
-SCHEMA = pa.schema(
-    [
-        ("n1", pa.int8()),
-        ("n8", pa.int64()),
-        ('odd " näme', pa.string()),
-        ("cents", pa.decimal128(12, 2)),
-        ("micro", pa.decimal128(38, 6)),
-        ("whole", pa.decimal128(9, 0)),
-        ("tiny", pa.decimal128(38, 20)),
-        ("at", pa.int64()),
-        ("local", pa.timestamp("us")),
-        ("day", pa.int32()),
-        ("yes", pa.bool_()),
-        ("short", pa.string()),
-        ("f4", pa.float32()),
-        ("f8", pa.float64()),
-        ("bytes", pa.binary()),
-        ("list", pa.list_(pa.string())),
-        ("struct", pa.struct([("a", pa.int32()), ("b", pa.struct([("c", pa.float64()), ("d", pa.string())]))])),
-        ("map", pa.map_(pa.string(), pa.list_(pa.float32()))),
-    ]
-)
 CHARACTERS = 'abc"\\/\n\t\r\b\f\x00\x01\x1f\x7f\x80é\u2028\u07ff\U0001f600 '
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
 MICROSECONDS = (0, -1, -999, -1_000, -1_001, _YEAR_1, _YEAR_1 - 1, _YEAR_10000, _YEAR_10000 - 1, -(2**63), 2**63 - 1)
@@ -86,63 +64,73 @@ FLOATS = (
 )
 
 
-def _decimal(chance: random.Random, digits: int, scale: int) -> Decimal:
-    most = 10 ** chance.randint(1, digits) - 1
-    number = chance.choice([chance.randint(-most, most), chance.randint(-10, 10)])
-    return Decimal(number).scaleb(-scale, Context(prec=60))
+class Cells(random.Random):
+    """Cells of rows, by chance; ``far``: also times that few formatters take."""
+
+    far = False
+
+    def or_null(self, cell: Any) -> Any:
+        return None if self.random() < NULLS else cell
+
+    def decimal(self, digits: int, scale: int) -> Decimal:
+        most = 10 ** self.randint(1, digits) - 1
+        number = self.choice([self.randint(-most, most), self.randint(-10, 10)])
+        return Decimal(number).scaleb(-scale, Context(prec=60))
+
+    def double(self) -> float:
+        drawn: float = struct.unpack("<d", self.randbytes(8))[0]
+        return self.choice([drawn, self.choice(FLOATS), self.randint(-(10**6), 10**6) / 100, self.random() * 1e10])
+
+    def single(self) -> float:
+        number = self.double()
+        return number if abs(number) < 3e38 else float("inf")
+
+    def text(self) -> str:
+        return "".join(self.choices(CHARACTERS, k=self.randint(0, 12)))
+
+    def moment(self) -> int:
+        near = [self.randint(0, 2 * 10**15), self.randint(_YEAR_1, _YEAR_10000 - 1)]
+        return self.choice([*near, *MICROSECONDS] if self.far else near)
+
+    def day(self) -> int:
+        near = [self.randint(0, 30_000), self.randint(-719_162, 2_932_896)]
+        return self.choice([*near, *DAYS] if self.far else near)
+
+    def some(self, most: int, make: Callable[[int], Any]) -> list[Any]:
+        return [make(number) for number in range(self.randint(0, most))]
 
 
-def _float(chance: random.Random) -> float:
-    drawn: float = struct.unpack("<d", chance.randbytes(8))[0]
-    return chance.choice([drawn, chance.choice(FLOATS), chance.randint(-(10**6), 10**6) / 100, chance.random() * 1e10])
-
-
-def _single(number: float) -> float:
-    """One that a float holds."""
-    return number if abs(number) < 3e38 else float("inf")
-
-
-def _text(chance: random.Random) -> str:
-    return "".join(chance.choices(CHARACTERS, k=chance.randint(0, 12)))
-
-
-def _or_null(chance: random.Random, cell: Any) -> Any:
-    return None if chance.random() < NULLS else cell
-
-
-def _row(chance: random.Random, *, far: bool) -> tuple[Any, ...]:
-    moments = [chance.randint(0, 2 * 10**15), chance.randint(_YEAR_1, _YEAR_10000 - 1), *(MICROSECONDS if far else ())]
-    days = [chance.randint(0, 30_000), chance.randint(-719_162, 2_932_896), *(DAYS if far else ())]
-    inner = {"c": _or_null(chance, _float(chance)), "d": _or_null(chance, _text(chance))}
-    row = (
-        chance.randint(-128, 127),
-        chance.choice([chance.randint(-(2**63), 2**63 - 1), chance.randint(-5, 5)]),
-        _text(chance),
-        _decimal(chance, 12, 2),
-        _decimal(chance, 38, 6),
-        _decimal(chance, 9, 0),
-        _decimal(chance, 38, 20),
-        chance.choice(moments),
-        chance.choice(moments),
-        chance.choice(days),
-        chance.random() < 0.5,
-        "".join(chance.choices("ab", k=chance.randint(0, 4))),
-        _single(_float(chance)),
-        _float(chance),
-        chance.randbytes(chance.randint(0, 9)),
-        [_or_null(chance, _text(chance)) for _ in range(chance.randint(0, 3))],
-        {"a": _or_null(chance, chance.randint(-9, 9)), "b": _or_null(chance, inner)},
-        [
-            (f"{n}{_text(chance)}", _or_null(chance, [_single(_float(chance)), None]))
-            for n in range(chance.randint(0, 2))
-        ],
-    )
-    return tuple(_or_null(chance, cell) for cell in row)
-
-
-def _write(path: Path, rows: list[tuple[Any, ...]]) -> None:
-    columns = [pa.array(cells, kind) for cells, kind in zip(zip(*rows, strict=True), SCHEMA.types, strict=True)]
-    pq.write_table(pa.table(columns, schema=SCHEMA), path)
+_INNER = pa.struct([("c", pa.float64()), ("d", pa.string())])
+#: The columns of the file, and what makes their cells.
+CELLS: dict[str, tuple[pa.DataType, Callable[[Cells], Any]]] = {
+    "n1": (pa.int8(), lambda c: c.randint(-128, 127)),
+    "n8": (pa.int64(), lambda c: c.choice([c.randint(-(2**63), 2**63 - 1), c.randint(-5, 5)])),
+    'odd " näme': (pa.string(), Cells.text),
+    "cents": (pa.decimal128(12, 2), lambda c: c.decimal(12, 2)),
+    "micro": (pa.decimal128(38, 6), lambda c: c.decimal(38, 6)),
+    "whole": (pa.decimal128(9, 0), lambda c: c.decimal(9, 0)),
+    "tiny": (pa.decimal128(38, 20), lambda c: c.decimal(38, 20)),
+    "at": (pa.int64(), Cells.moment),
+    "local": (pa.timestamp("us"), Cells.moment),
+    "day": (pa.int32(), Cells.day),
+    "yes": (pa.bool_(), lambda c: c.random() < 0.5),
+    "short": (pa.string(), lambda c: "".join(c.choices("ab", k=c.randint(0, 4)))),
+    "f4": (pa.float32(), Cells.single),
+    "f8": (pa.float64(), Cells.double),
+    "bytes": (pa.binary(), lambda c: c.randbytes(c.randint(0, 9))),
+    "list": (pa.list_(pa.string()), lambda c: c.some(3, lambda _: c.or_null(c.text()))),
+    "struct": (
+        pa.struct([("a", pa.int32()), ("b", _INNER)]),
+        lambda c: {
+            "a": c.or_null(c.randint(-9, 9)),
+            "b": c.or_null({"c": c.or_null(c.double()), "d": c.or_null(c.text())}),
+        },
+    ),
+    "map": (
+        pa.map_(pa.string(), pa.list_(pa.float32())),
+        lambda c: c.some(2, lambda n: (f"{n}{c.text()}", c.or_null([c.single(), None]))),
+    ),
+}
 
 
 def settings(spark: SparkSession) -> Mapping[str, str]:
@@ -199,8 +187,12 @@ def _differing(frame: DataFrame, fields: tuple[JsonField, ...] | None = None, *,
     ids=["defaults", "nulls are kept, large types", "legacy"],
 )
 def test_the_same_bytes(spark: SparkSession, tmp_path: Path, changed: dict[str, str], *, far: bool) -> None:
-    chance = random.Random(f"{changed}{far}")
-    _write(tmp_path / "rows.parquet", [_row(chance, far=far) for _ in range(ROWS)])
+    cells = Cells(f"{changed}{far}")
+    cells.far = far
+    columns = {
+        name: pa.array([cells.or_null(make(cells)) for _ in range(ROWS)], kind) for name, (kind, make) in CELLS.items()
+    }
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     with session_settings(spark, {TIME_ZONE: "UTC", LARGE_TYPES: "false", **changed}):
         frame = spark.read.parquet(str(tmp_path)).selectExpr(*COLUMNS)
         assert _differing(frame) == []

@@ -163,12 +163,15 @@ class DriverProcess:
     def log_tail(self, *, upto: int | None = None) -> str:
         """The end of its journal and of its log; of the log perhaps only up to a byte."""
         journal = "\n".join(str(event) for event in self.events()[-5:])
-        text = self._log.read_bytes()[:upto].decode(errors="replace") if self._log.exists() else ""
-        return f"{journal}\n{text[-_LOG_TAIL_CHARACTERS:]}"
+        return f"{journal}\n{self.log(upto)[-_LOG_TAIL_CHARACTERS:]}"
+
+    def log(self, upto: int | None = None) -> str:
+        """The whole of it: at its end, Spark may print some stacks of Java."""
+        return self._log.read_bytes()[:upto].decode(errors="replace") if self._log.exists() else ""
 
     def wait_for_log(self, text: str) -> None:
         """Wait until it has logged this."""
-        wait_until(lambda: text in self.log_tail(), deadline_s=DRIVER_DEADLINE_S, what=f"{text!r} in its log")
+        wait_until(lambda: text in self.log(), deadline_s=DRIVER_DEADLINE_S, what=f"{text!r} in its log")
 
     def account(self) -> str:
         """The same, and what each of its threads does now; of a stopped one nobody tells. For a driver that runs."""

@@ -105,7 +105,7 @@ def test_no_connection_is_left(limited: tuple[Job, str, str]) -> None:
     driver.go_on()
     outcome = driver.outcome()
     assert outcome.event == "error", driver.log_tail()
-    assert "too many connections for role" in f"{outcome}{driver.log_tail()}"
+    assert "too many connections for role" in f"{outcome}{driver.log()}"
     job.sql(f"ALTER ROLE {name} CONNECTION LIMIT -1")
     job.ends_well(database=url)
 

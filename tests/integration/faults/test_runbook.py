@@ -63,7 +63,7 @@ def test_a_password_is_changed_under_a_running_job(kafka: Broker, make_job: Make
         end_sessions(job.database, f"usename = '{name}'")
         running.go_on()
         assert running.outcome().event == "error"
-        assert "password authentication failed" in running.log_tail()
+        assert "password authentication failed" in running.log()
         job.ends_well(database=make_url(old).set(password="new").render_as_string(hide_password=False))
 
 

@@ -119,7 +119,7 @@ def test_the_batch_under_way_ends(kafka_without_2pc: Broker, make_job: MakeJob) 
     """A29: the next start goes on behind it; each row is there once."""
     job = make_job(kafka_without_2pc, sizes=(20,) * 13, spark=True)
     driver = terminated_at(job, Step.DECIDE, 0)
-    assert "stopped: the current batch finished" in driver.log_tail()
+    assert "stopped: the current batch finished" in driver.log()
     assert job.state("batch_id")[0] >= 0
     last = job.run()
     assert [event["code"] for event in last.events("code")] == [EXIT_DONE]
@@ -132,7 +132,7 @@ def test_a_batch_that_stands_still_at_a_step_is_left_to_the_next_start(
     """A29: it is decided, and the next start completes it."""
     job = make_job(kafka_without_2pc, sizes=(20, 20), spark=True)
     driver = terminated_at(job, Step.DECIDE, 0, HOLD)
-    assert LEFT in driver.log_tail()
+    assert LEFT in driver.log()
     assert job.state("batch_id") == (0,)
     job.ends_well()
 
@@ -144,6 +144,6 @@ def test_a_batch_that_does_not_end_is_left_to_the_next_start(kafka_without_2pc: 
         session.connection.autocommit = False
         session.execute(f"LOCK TABLE {job.table} IN ACCESS EXCLUSIVE MODE")
         driver = terminated_at(job, Step.BEGIN, 0)
-        assert LEFT in driver.log_tail()
+        assert LEFT in driver.log()
         session.connection.rollback()
     job.ends_well()

@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.producer import TransactionalWriter
+from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.framed_request import produce_request
 from tests.harness.providers import Broker
 from tests.harness.record_batches import batch_of, section_of
@@ -38,7 +39,12 @@ def produce_raw(
         deadline = cluster.deadline()
         cluster.refresh([where.topic], deadline)
         request = produce_request("raw", {where: batch}, version=_VERIFYING_PRODUCE, timeout_ms=5_000)
-        assert cluster.request(cluster.leaders[where], request, deadline)[where].error_code == 0
+        # The leader of a partition that was just made may not know yet that it is.
+        wait_until(
+            lambda: cluster.request(cluster.leaders[where], request, deadline)[where].error_code == 0,
+            deadline_s=30,
+            what=f"{where} to take a record",
+        )
 
 
 @contextmanager

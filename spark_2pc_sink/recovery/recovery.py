@@ -98,6 +98,8 @@ def keep_prepared(kafka: KafkaSide, prepared: PreparedTxnState) -> ProducerIdAnd
     return initialized.producer if initialized.ongoing == prepared else None
 
 
+_EPOCH_REFUSED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
+
 #: Routine actions after a crash; a person should look at any other.
 _ROUTINE: Final[frozenset[ActionKind]] = frozenset({"commit", "abort", "note_done"})
 
@@ -363,10 +365,10 @@ class Recovery:
             did = findings.did("abort", f"aborted the open transaction {kafka.producer}: {resolution.reason}")
             said = self._open_transaction is not None and view_of(row).fresh
             self._note(row, OPEN_TRANSACTION if said else ABORT, did)
-            again = not self._abort(kafka)
+            again = not self._abort(row, kafka)
         return _PollAgain(row) if again else _unless_decided(row)
 
-    def _abort(self, kafka: KafkaView) -> bool:
+    def _abort(self, row: StateRow, kafka: KafkaView) -> bool:
         """Abort the open transaction at the epoch that was shown; False if it is no longer the open one.
 
         The InitProducerId that ends every recovery would abort it too (KIP-98). But its answer is the same if a commit
@@ -376,6 +378,11 @@ class Recovery:
             message = "an open transaction has a producer"
             raise AssertionError(message)
         answer = self._kafka.end(kafka.producer, commit=False)
+        if answer.code in _EPOCH_REFUSED and self._takes_over(row, kafka):
+            # A late copy of a request that kept an earlier transaction has kept this one, at an epoch nobody was told.
+            kept = keep_prepared(self._kafka, PreparedTxnState.of(kafka.producer))
+            if kept is not None:
+                answer = self._kafka.end(kept, commit=False)
         if answer.code != Code.NONE:
             self._log.info("EndTxn(abort, %s) answered %s; polling again", kafka.producer, answer.name)
         return answer.code == Code.NONE
@@ -383,12 +390,8 @@ class Recovery:
     def _complete(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings
     ) -> _Settled | _PollAgain:
-        # A broker of apache/kafka#22704 keeps no transaction that may time out, and aborts it if it is asked to.
-        take_over = self._kafka.offers_keep_prepared and kafka.never_expires
-        if take_over:
-            # Keeping the transaction fences the producer that is about to end it: only with the claim.
-            self._store.check_generation(self._transactional_id, row.generation)
         prepared = PreparedTxnState(row.prepared_transaction_state)
+        take_over = self._takes_over(row, kafka)
         settled = commit_prepared(self._kafka, self._transactional_id, prepared, take_over=take_over)
         if settled is None:
             return _PollAgain(row)
@@ -399,6 +402,15 @@ class Recovery:
             self._note(row, COMMIT, did)
             return _unless_decided(self._decided_by_operator(row, kafka, kept, findings))
         return _unless_decided(self._note_done(row, settled, COMMIT, did))
+
+    def _takes_over(self, row: StateRow, kafka: KafkaView) -> bool:
+        """Whether the open transaction is to be kept (KIP-939) before it is ended; with the claim, if so."""
+        # A broker of apache/kafka#22704 keeps no transaction that may time out, and aborts it if it is asked to.
+        if not (self._kafka.offers_keep_prepared and kafka.never_expires):
+            return False
+        # Keeping the transaction fences the producer that is about to end it: only with the claim.
+        self._store.check_generation(self._transactional_id, row.generation)
+        return True
 
     def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
         end, producer = self._open_transaction, kafka.producer

@@ -243,7 +243,7 @@ _verdict_replaced("an end that is under way is taken for an abort", Verdict.WAIT
 
 
 @MUTANTS.of("an undecided open transaction is committed", (Recovery, "_abort"))
-def _commits_what_is_open(_original: Any, self: Any, kafka: Any) -> bool:
+def _commits_what_is_open(_original: Any, self: Any, _row: Any, kafka: Any) -> bool:
     return bool(self._kafka.end(kafka.producer, commit=True).code == Code.NONE)
 
 

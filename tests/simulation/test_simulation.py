@@ -291,3 +291,9 @@ def test_a_step_that_was_not_reached_is_named_with_its_schedule() -> None:
     tree.add([("a",), ("b",), ("d",), ("e",)], "second")
     assert tree.missing({0, 1, 2}) == [(("b",), ("d",), "second")]
     assert tree.missing(set(range(5))) == []
+
+
+def test_a_late_copy_of_keep_leaves_an_open_transaction_that_can_be_ended() -> None:
+    """Found at random: an operator's keepPreparedTxn arrives again, in a transaction of a later driver."""
+    lines, violations = trace(Schedule.parse("tv3-2pc-keep@14:operator@20:late-copy@46:arrive"))
+    assert violations == [], "\n".join(lines)

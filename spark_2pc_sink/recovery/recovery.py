@@ -379,7 +379,7 @@ class Recovery:
             raise AssertionError(message)
         answer = self._kafka.end(kafka.producer, commit=False)
         if answer.code in _EPOCH_REFUSED and self._takes_over(row, kafka):
-            # A late copy of a request that kept an earlier transaction has kept this one, at an epoch nobody was told.
+            # A late copy of a request that kept an earlier transaction has kept this one, at an epoch unknown to all.
             kept = keep_prepared(self._kafka, PreparedTxnState.of(kafka.producer))
             if kept is not None:
                 answer = self._kafka.end(kept, commit=False)

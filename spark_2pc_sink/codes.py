@@ -7,6 +7,7 @@ Numbers and names are those of ``org.apache.kafka.common.protocol.Errors``. Ever
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 
 class Code(IntEnum):
@@ -86,3 +87,8 @@ class Code(IntEnum):
     TRANSACTION_ABORTABLE = 120
     INVALID_REGULAR_EXPRESSION = 128
     REBOOTSTRAP_REQUIRED = 129
+
+
+#: Another producer owns the transactional id: the meaning of InvalidProducerEpoch, ProducerFenced, and
+#: InvalidProducerIdMapping, the coordinator's answer to a producer id that it has replaced or expired.
+FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.PRODUCER_FENCED})

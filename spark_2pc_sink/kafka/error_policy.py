@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.codes import Code
+from spark_2pc_sink.codes import FENCED, Code
 from spark_2pc_sink.errors import (
     AbortableError,
     AuthorizationError,
@@ -26,9 +26,6 @@ from spark_2pc_sink.wire.framed_request import ProducedPartition
 if TYPE_CHECKING:
     from spark_2pc_sink.kafka.batch_sender import Batch
 
-#: Another producer owns the transactional id: the meaning of InvalidProducerEpoch, ProducerFenced, and
-#: InvalidProducerIdMapping, the coordinator's answer to a producer id that it has replaced or expired.
-FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.PRODUCER_FENCED})
 #: Answers to a commit with two possible causes. A commit that meets the coordinator's own abort gets INVALID_TXN_STATE
 #: up to Kafka 4.4.0, and PRODUCER_FENCED after it (KAFKA-20785) and below transaction.version 2.
 COMMIT_REFUSED: Final = FENCED | {Code.INVALID_TXN_STATE}

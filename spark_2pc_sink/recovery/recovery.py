@@ -27,7 +27,7 @@ from jdbc_state.errors import CommitsLostError
 from jdbc_state.sink_log import log_for_sink, sink_log
 from spark_2pc_sink.choices import NO_FACTS, Facts, HaltCause, HaltError, InDoubtError, Problem, Symptom, remedies
 from spark_2pc_sink.clock import Clock, Deadline
-from spark_2pc_sink.codes import Code
+from spark_2pc_sink.codes import FENCED, Code
 from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
@@ -97,8 +97,6 @@ def keep_prepared(kafka: KafkaSide, prepared: PreparedTxnState) -> ProducerIdAnd
         return prepared.producer
     return initialized.producer if initialized.ongoing == prepared else None
 
-
-_EPOCH_REFUSED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
 
 #: Routine actions after a crash; a person should look at any other.
 _ROUTINE: Final[frozenset[ActionKind]] = frozenset({"commit", "abort", "note_done"})
@@ -378,8 +376,9 @@ class Recovery:
             message = "an open transaction has a producer"
             raise AssertionError(message)
         answer = self._kafka.end(kafka.producer, commit=False)
-        if answer.code in _EPOCH_REFUSED and self._takes_over(row, kafka):
-            # A late copy of a request that kept an earlier transaction has kept this one, at an epoch unknown to all.
+        # Still open after its epoch was refused: a late copy of a request that kept an earlier transaction has kept
+        # this one, at an epoch unknown to all. A commit in flight would be refused too, so keeping replaces no outcome.
+        if answer.code in FENCED and self.diagnosis.view_kafka() == kafka and self._takes_over(row, kafka):
             kept = keep_prepared(self._kafka, PreparedTxnState.of(kafka.producer))
             if kept is not None:
                 answer = self._kafka.end(kept, commit=False)

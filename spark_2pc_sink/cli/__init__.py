@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 #: needs neither SQLAlchemy nor Arrow.
 _HOMES: Final = {
     "check": "check",
-    "status": "status",
+    "status": "sinks",
     "recover": "sinks",
     "verify": "verify",
     "history": "history",

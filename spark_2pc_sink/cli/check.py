@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
 from spark_2pc_sink.cli.options import (
-    add_connection,
-    add_database,
+    add_sides,
     add_sink,
     add_sink_options,
     environment_options,
@@ -22,8 +21,8 @@ from spark_2pc_sink.cli.options import (
     read_connection,
 )
 from spark_2pc_sink.cli.output import CommandResult
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sources import add_once
 from spark_2pc_sink.sink.check.check import TIMEOUT_S, check_sink
 
@@ -41,8 +40,7 @@ _EXITS: Final = (
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser("check", help=_ABOUT, description=f"{_ABOUT[0].upper()}{_ABOUT[1:]}.", epilog=_EXITS)
-    add_connection(command)
-    add_database(command, required=False, positional=True)
+    add_sides(command, required=False, positional=True)
     add_sink(command, about="the sink (default: that of the file)")
     command.add_argument(
         "--schema",
@@ -51,13 +49,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "Spark on this machine compares expressions and types with the table",
     )
     command.add_argument("--strict", action="store_true", help="exit with code 3 for warnings too")
-    command.add_argument(
-        "--timeout",
-        type=int,
-        default=TIMEOUT_S,
-        metavar="SECONDS",
-        help="for each request to Kafka (default: %(default)s)",
-    )
+    about = "for each request to Kafka (default: %(default)s)"
+    command.add_argument("--timeout", type=int, default=TIMEOUT_S, metavar="SECONDS", help=about)
     add_sink_options(command)
     command.set_defaults(run=_check)
 
@@ -74,10 +67,8 @@ def _check(given: argparse.Namespace) -> CommandResult:
 def sink_options(given: argparse.Namespace) -> SinkOptions:
     """The options of a sink from flags, the file and the environment."""
     said = given_sink_options(given)
-    file = file_of(given)
-    add_once(said, file.options.items(), source="--config")
-    said = {**environment_options().options, **said, "kafka": read_connection(given)}
-    return SinkOptions.parse(**said)
+    add_once(said, file_of(given).options.items(), source="--config")
+    return SinkOptions.parse(**{**environment_options().options, **said, "kafka": read_connection(given)})
 
 
 @contextmanager
@@ -97,7 +88,7 @@ def _rows(schema: str | None) -> Iterator[DataFrame | None]:
             parsed = StructType.fromJson(json.loads(Path(schema).read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError) as error:
             rule, remedy = f"must be a file with a Spark schema in JSON: {error}", "write df.schema.json() into it"
-            raise ConfigurationError(option="--schema", value=schema, rule=rule, remedy=remedy) from error
+            raise refused("--schema", schema, rule, remedy) from error
     with tempfile.TemporaryDirectory(prefix="spark-2pc-check-") as folder:
         session = (
             SparkSession.builder.master("local[1]")

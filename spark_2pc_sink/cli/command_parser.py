@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Final, NoReturn
 
 #: From the quietest to the most verbose.
@@ -24,7 +25,7 @@ class JsonFormatter(logging.Formatter):
         self._transactional_id = transactional_id
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
+        line = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
@@ -35,26 +36,12 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
-def add_log_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options; none has a default, so that they may precede or follow the command's name."""
-    parser.add_argument(
-        "--log-level", choices=LEVELS, default=argparse.SUPPRESS, help="minimum level of log lines (default: WARNING)"
-    )
-    parser.add_argument(
-        "--log-json",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="log one JSON object per line, with the transactional id",
-    )
-
-
 @contextmanager
 def logging_to_stderr(given: argparse.Namespace) -> Iterator[None]:
     handler = logging.StreamHandler(sys.stderr)
-    if getattr(given, "log_json", False):
-        handler.setFormatter(JsonFormatter(getattr(given, "transactional_id", None)))
-    else:
-        handler.setFormatter(logging.Formatter(_TEXT))
+    as_json = getattr(given, "log_json", False)
+    sink = getattr(given, "transactional_id", None)
+    handler.setFormatter(JsonFormatter(sink) if as_json else logging.Formatter(_TEXT))
     handler.setLevel(getattr(given, "log_level", "WARNING"))
     root = logging.getLogger()
     level = root.level
@@ -91,13 +78,10 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
         # A default would override a value given before the command's name.
-        self.add_argument(
-            "--json",
-            action="store_true",
-            default=argparse.SUPPRESS,
-            help="print one JSON object, as described by spark-2pc --json-schema",
-        )
-        add_log_options(self)
+        add = partial(self.add_argument, default=argparse.SUPPRESS)
+        add("--json", action="store_true", help="print one JSON object, as described by spark-2pc --json-schema")
+        add("--log-level", choices=LEVELS, help="minimum level of log lines (default: WARNING)")
+        add("--log-json", action="store_true", help="log one JSON object per line, with the transactional id")
         self.set_defaults(command=self.command)
 
     @property

@@ -12,7 +12,7 @@ from jdbc_state import ActionLine
 from spark_2pc_sink.cli.exits import EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.options import add_database, add_sink, given_options
 from spark_2pc_sink.cli.output import CommandResult, as_table
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.history import LAST, BatchEntry, Entry, history, utc
 
@@ -75,7 +75,7 @@ def _moment(text: str) -> datetime:
         moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith(("Z", "z")) else text)
     except ValueError as error:
         rule, remedy = "must be a time in ISO 8601", "pass 2026-11-24T03:00, or 2026-11-24T04:00+01:00"
-        raise ConfigurationError(option="--since", value=text, rule=rule, remedy=remedy) from error
+        raise refused("--since", text, rule, remedy) from error
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
 
@@ -87,15 +87,12 @@ def _line(entry: Entry) -> tuple[str, ...]:
 
 def _batch(entry: BatchEntry) -> tuple[str, ...]:
     partitions = [f"{name} {first}..{last}" for name, (first, last) in sorted(entry.kafka_offsets.items())]
-    more = (
-        [f"and {counted(len(partitions) - _PARTITIONS_MAX, 'more partition')}"]
-        if len(partitions) > _PARTITIONS_MAX
-        else []
-    )
+    left_out = len(partitions) - _PARTITIONS_MAX
+    if left_out > 0:
+        partitions[_PARTITIONS_MAX:] = [f"and {counted(left_out, 'more partition')}"]
     settled = "" if entry.settled_at is None else f" at {_shown(entry.settled_at)}"
     counts = f"{counted(entry.row_count, 'row')}, {counted(entry.record_count, 'record')}"
-    detail = [f"{entry.event}, now {entry.status}{settled}", counts, *partitions[:_PARTITIONS_MAX], *more]
-    return "batch", "", "", "; ".join(detail)
+    return "batch", "", "", "; ".join([f"{entry.event}, now {entry.status}{settled}", counts, *partitions])
 
 
 def _action(line: ActionLine) -> tuple[str, ...]:

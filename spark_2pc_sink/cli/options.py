@@ -15,12 +15,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions, SinkOptions, StatusOptions
 from spark_2pc_sink.options.common import READER_FLAGS
 from spark_2pc_sink.options.database import has_secret, without_secrets
 from spark_2pc_sink.options.kafka_security import SecurityOptions
-from spark_2pc_sink.options.settings import kind_of, options_of, setting_of, shown_name
+from spark_2pc_sink.options.settings import kind_of, options_of, refused, setting_of, shown_name
 from spark_2pc_sink.options.sources import (
     BOOTSTRAP_SERVER,
     COMMAND_CONFIG,
@@ -111,8 +110,6 @@ def _kafka_flags(given: argparse.Namespace) -> list[str]:
 
 # --- flags --------------------------------------------------------------------------------------------------------
 
-#: Options that a file or the environment may supply if the flags are missing.
-_NAMED_ELSEWHERE: Final = ("database", "transactional_id")
 #: Options whose flags have another form, or are added by another function.
 _OTHER_FLAGS: Final = ("kafka", "database", "transactional_id", *READER_FLAGS)
 _DECLARED: Final = {item.name: item for item in fields(RecoveryOptions)}
@@ -139,12 +136,8 @@ def add_sink_options(command: argparse.ArgumentParser, options: type[SinkOptions
     """Add a flag for each option of a sink that no other flag gives and that has a text; see `sourced_value`."""
     for item in options_of(options):
         if item.name not in _OTHER_FLAGS and "Callable" not in kind_of(item):
-            command.add_argument(
-                _flag(item.name),
-                default=argparse.SUPPRESS,
-                metavar="VALUE",
-                help=setting_of(item).why.replace("%", "%%"),
-            )
+            why = setting_of(item).why.replace("%", "%%")
+            command.add_argument(_flag(item.name), default=argparse.SUPPRESS, metavar="VALUE", help=why)
 
 
 def given_sink_options(given: argparse.Namespace) -> dict[str, Any]:
@@ -159,15 +152,9 @@ def given_sink_options(given: argparse.Namespace) -> dict[str, Any]:
 
 def add_timeout(command: argparse.ArgumentParser, *, default: int = StatusOptions.timeout_s) -> None:
     """Add the time limit of a look at both sides, in seconds: the option ``timeout_s`` of `status`."""
-    [item] = [item for item in options_of(StatusOptions) if item.name == "timeout_s"]
-    command.add_argument(
-        "--timeout",
-        dest=item.name,
-        type=int,
-        default=default,
-        metavar="SECONDS",
-        help=f"{setting_of(item).why} (default: %(default)s)",
-    )
+    [about] = [setting_of(item).why for item in options_of(StatusOptions) if item.name == "timeout_s"]
+    about = f"{about} (default: %(default)s)"
+    command.add_argument("--timeout", dest="timeout_s", type=int, default=default, metavar="SECONDS", help=about)
 
 
 def _flag(name: str) -> str:
@@ -189,6 +176,12 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True, pos
     add_options(command, *READER_FLAGS)
 
 
+def add_sides(command: argparse.ArgumentParser, *, required: bool = True, positional: bool = False) -> None:
+    """Add Kafka's connection, and the database with its tables."""
+    add_connection(command)
+    add_database(command, required=required, positional=positional)
+
+
 def add_sink(command: argparse._ActionsContainer, *, about: str, required: bool = False) -> None:
     command.add_argument("--transactional-id", metavar="ID", help=about)
     command.set_defaults(sink_required=required)
@@ -196,25 +189,20 @@ def add_sink(command: argparse._ActionsContainer, *, about: str, required: bool 
 
 def given_options(given: argparse.Namespace) -> dict[str, Any]:
     """The keywords of `recover` from flags, the sink's file and the environment."""
-    said = {name: value for name, value in vars(given).items() if name in _DECLARED and name != "kafka"}
+    flags = {name: value for name, value in vars(given).items() if name in _DECLARED and value is not None}
+    flags.pop("kafka", None)
     if not hasattr(given, "database_required"):
-        return said
-    said = {name: value for name, value in said.items() if value is not None or name not in _NAMED_ELSEWHERE}
+        return flags
     # A flag may name another sink of the same database than the file.
-    by_flag = {name: said.pop(name) for name in ("transactional_id",) if name in said}
-    from_file = _known_here(file_of(given), given)
-    add_once(said, from_file.items(), source="--config")
-    said = {**_known_here(environment_options(), given), **said, **by_flag}
+    said = {name: value for name, value in flags.items() if name != "transactional_id"}
+    add_once(said, _known_here(file_of(given), given).items(), source="--config")
+    said = {**_known_here(environment_options(), given), **said, **flags}
     if given.database_required and "database" not in said:
-        raise ConfigurationError(
-            option="--database",
-            value=None,
-            rule="is required to find the state table, and is not in --config or SPARK_2PC_DATABASE either",
-            remedy="pass --database postgresql://user@host/database",
-        )
+        rule = "is required to find the state table, and is not in --config or SPARK_2PC_DATABASE either"
+        raise refused("--database", None, rule, "pass --database postgresql://user@host/database")
     if getattr(given, "sink_required", False) and "transactional_id" not in said:
-        rule, remedy = "is required, and is not in --config or the environment either", "pass --transactional-id ID"
-        raise ConfigurationError(option="--transactional-id", value=None, rule=rule, remedy=remedy)
+        rule = "is required, and is not in --config or the environment either"
+        raise refused("--transactional-id", None, rule, "pass --transactional-id ID")
     return said
 
 
@@ -227,8 +215,6 @@ def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, A
 
 
 # --- Kafka --------------------------------------------------------------------------------------------------------
-
-_DESTINATIONS: Final = ("bootstrap_server", "kafka", "command_config")
 
 
 def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None:
@@ -264,11 +250,12 @@ def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, Any]
     """
     properties: dict[str, Any] = {}
     for prefix in ("", *prefixes):
-        server, named, file = (getattr(given, f"{prefix}{name}") for name in _DESTINATIONS)
+        flags = ("bootstrap_server", "kafka", "command_config")
+        server, named, file = (getattr(given, f"{prefix}{name}") for name in flags)
         if file is not None:
             read = read_properties_file(Path(file), option="--command-config")
             add_once(properties, read, source="--command-config")
-        add_once(properties, [as_property(text) for text in named], source="--kafka")
+        add_once(properties, [_as_property(text) for text in named], source="--kafka")
         if server is not None:
             add_once(properties, [(BOOTSTRAP, server)], source="--bootstrap-server")
     add_once(properties, file_of(given).kafka.items(), source="--config")
@@ -277,29 +264,20 @@ def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, Any]
         if not (located and name in BOOTSTRAP_NAMES):
             properties.setdefault(name, value)
     if not properties.keys() & BOOTSTRAP_NAMES:
-        raise ConfigurationError(
-            option="--bootstrap-server",
-            value=None,
-            rule="is required, and bootstrap.servers is not in --kafka, --command-config, --config or "
-            "SPARK_2PC_BOOTSTRAP_SERVER either",
-            remedy="pass --bootstrap-server HOST:PORT",
-        )
+        places = "--kafka, --command-config, --config or SPARK_2PC_BOOTSTRAP_SERVER"
+        rule = f"is required, and bootstrap.servers is not in {places} either"
+        raise refused("--bootstrap-server", None, rule, "pass --bootstrap-server HOST:PORT")
     return properties
 
 
-def as_property(text: str) -> tuple[str, str]:
-    """``KEY=VALUE`` as a pair."""
+def _as_property(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigurationError(
-            option="--kafka", value=text, rule="must have the form KEY=VALUE", remedy="pass bootstrap.servers=host:9092"
-        )
+        raise refused("--kafka", text, "must have the form KEY=VALUE", "pass bootstrap.servers=host:9092")
     return name, value
 
 
 # --- the reason for a decision ------------------------------------------------------------------------------------
-
-_RULE: Final = "a reason is required for the history of operators' decisions, and there is no terminal to ask for it"
 
 
 def reason_for(given: argparse.Namespace, decided: str) -> str:
@@ -309,11 +287,12 @@ def reason_for(given: argparse.Namespace, decided: str) -> str:
         return reason
     remedy = f"pass --reason 'why' with {decided}"
     if not sys.stdin.isatty():
-        raise ConfigurationError(option="--reason", value=None, rule=_RULE, remedy=remedy)
+        rule = "a reason is required for the history of operators' decisions, and there is no terminal to ask for it"
+        raise refused("--reason", None, rule, remedy)
     # Not on standard output, which may be read by a program.
     sys.stderr.write(f"Why {decided}? (The reason is kept in spark-2pc history): ")
     sys.stderr.flush()
     typed = sys.stdin.readline().strip()
     if not typed:
-        raise ConfigurationError(option="--reason", value=typed, rule="must not be empty", remedy=remedy)
+        raise refused("--reason", typed, "must not be empty", remedy)
     return typed

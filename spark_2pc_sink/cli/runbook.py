@@ -13,17 +13,9 @@ from jdbc_state import Actor
 from spark_2pc_sink.choices import TABLE, HaltCause, Problem, problem_in
 from spark_2pc_sink.cli.command_parser import PROGRAM
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.options import (
-    add_connection,
-    add_database,
-    add_sink,
-    add_timeout,
-    file_of,
-    given_options,
-    read_connection,
-)
+from spark_2pc_sink.cli.options import add_sides, add_sink, add_timeout, file_of, given_options, read_connection
 from spark_2pc_sink.cli.output import CommandResult
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.runbook.conversation import Conversation, NoAnswerError, RunbookEnd
 from spark_2pc_sink.runbook.protocol import IncidentLog
 from spark_2pc_sink.runbook.sides import BothSides
@@ -47,8 +39,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="diagnose an incident and be guided through the fix; asks before anything is changed",
         epilog=_EPILOG,
     )
-    add_connection(parser)
-    add_database(parser, positional=True)
+    add_sides(parser, positional=True)
     add_sink(parser, about="the sink (default: that of --config, or else every sink that needs attention)")
     parser.add_argument(
         "--cause",
@@ -90,12 +81,7 @@ def _run(given: argparse.Namespace) -> CommandResult:
     connection = given_options(given)
     transactional_id = connection.pop("transactional_id", None)
     if given.cause is not None and transactional_id is None:
-        raise ConfigurationError(
-            option="--cause",
-            value=given.cause.value,
-            rule="is the error of one sink's job",
-            remedy="pass --transactional-id too",
-        )
+        raise refused("--cause", given.cause.value, "is the error of one sink's job", "pass --transactional-id too")
     sides = BothSides(
         kafka=read_connection(given),
         timeout_s=given.timeout_s,
@@ -123,9 +109,7 @@ def _saving(path: Path | None) -> Callable[[IncidentLog], None]:
         try:
             path.write_text(json.dumps(log.as_json(), indent=2) + "\n" if as_json else str(log))
         except OSError as error:
-            raise ConfigurationError(
-                option="--protocol", value=str(path), rule=str(error), remedy="name a file that can be written"
-            ) from error
+            raise refused("--protocol", str(path), str(error), "name a file that can be written") from error
 
     return save
 

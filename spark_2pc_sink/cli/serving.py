@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import socket
 import sys
 from collections.abc import Iterable
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.cli.exits import EXIT_SETTLED
-from spark_2pc_sink.cli.options import add_connection, add_database, add_timeout, given_options, read_connection
+from spark_2pc_sink.cli.options import add_sides, add_timeout, given_options, read_connection
 from spark_2pc_sink.cli.output import CommandResult
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.metrics_server import MetricsAccess
+from spark_2pc_sink.options.common import is_loopback
+from spark_2pc_sink.options.settings import refused
 
 if TYPE_CHECKING:
     from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
@@ -23,19 +25,6 @@ if TYPE_CHECKING:
 PORT_MAX: Final = 65_535
 #: A shorter token can be guessed by trial.
 TOKEN_CHARACTERS_MIN: Final = 20
-
-
-def add_watching(command: argparse.ArgumentParser, *, listen: str) -> None:
-    add_connection(command)
-    add_database(command)
-    command.add_argument(
-        "--listen",
-        metavar="HOST:PORT",
-        default=listen,
-        help="address to listen on; port 0: any free port (default: %(default)s)",
-    )
-    # Less than Prometheus' usual time limit of a scrape, which is 10 s.
-    add_timeout(command, default=8)
 
 
 def add_host_names(command: argparse.ArgumentParser, *, option: str, reader: str) -> None:
@@ -54,24 +43,19 @@ def own_names(host: str, names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.lower() for name in (host, socket.gethostname(), socket.getfqdn(), *names))
 
 
-def read_token(path: Path) -> str:
-    """The token in the file of --token-file."""
+def read_token(path: Path | None) -> str | None:
+    """The token in the file of --token-file, if there is one."""
+    if path is None:
+        return None
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            option="--token-file",
-            value=str(path),
-            rule=f"must be readable: {error}",
-            remedy="correct the name or the permissions",
-        ) from error
+        remedy = "correct the name or the permissions"
+        raise refused("--token-file", str(path), f"must be readable: {error}", remedy) from error
     if len(token) < TOKEN_CHARACTERS_MIN:
-        raise ConfigurationError(
-            option="--token-file",
-            value=str(path),
-            rule=f"the token must have at least {TOKEN_CHARACTERS_MIN} characters",
-            remedy="write for example the output of `openssl rand -base64 32` to it",
-        )
+        rule = f"the token must have at least {TOKEN_CHARACTERS_MIN} characters"
+        remedy = "write for example the output of `openssl rand -base64 32` to it"
+        raise refused("--token-file", str(path), rule, remedy)
     return token
 
 
@@ -81,9 +65,7 @@ def watched(given: argparse.Namespace) -> Watched:
     from spark_2pc_sink.monitoring.watched import Watched  # noqa: PLC0415
 
     if given.timeout_s < 1:
-        raise ConfigurationError(
-            option="--timeout", value=given.timeout_s, rule="must be at least 1 second", remedy="pass for example 8"
-        )
+        raise refused("--timeout", given.timeout_s, "must be at least 1 second", "pass for example 8")
     options = given_options(given)
     database = options.pop("database")
     return Watched(kafka=read_connection(given), database=database, timeout_s=given.timeout_s, tables=options)
@@ -94,7 +76,7 @@ def host_and_port(text: str, *, option: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > PORT_MAX:
         rule = f"must be HOST:PORT, with a port up to {PORT_MAX}"
-        raise ConfigurationError(option=option, value=text, rule=rule, remedy="pass for example 127.0.0.1:9404")
+        raise refused(option, text, rule, "pass for example 127.0.0.1:9404")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -128,7 +110,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         ),
     ):
         parser = commands.add_parser(name, help=about, description=description)
-        add_watching(parser, listen=listen)
+        add_sides(parser)
+        address = "address to listen on; port 0: any free port (default: %(default)s)"
+        parser.add_argument("--listen", metavar="HOST:PORT", default=listen, help=address)
+        # Less than Prometheus' usual time limit of a scrape, which is 10 s.
+        add_timeout(parser, default=8)
         parser.add_argument("--token-file", type=Path, metavar="FILE", help=f"a file with the token {token}")
         add_host_names(parser, option="--host-name", reader=reader)
         parser.set_defaults(run=run)
@@ -138,7 +124,7 @@ def _export(given: argparse.Namespace) -> CommandResult:
     host, port = host_and_port(given.listen, option="--listen")
     with extra("metrics"):
         from spark_2pc_sink.monitoring.exporter import serve  # noqa: PLC0415 - optional
-    token = None if given.token_file is None else read_token(given.token_file)
+    token = read_token(given.token_file)
     serve(watched(given), MetricsAccess(own_names(host, given.host_name), token), host, port)
     return CommandResult(exit_code=EXIT_SETTLED)
 
@@ -147,7 +133,7 @@ def _show(given: argparse.Namespace) -> CommandResult:
     host, port = host_and_port(given.listen, option="--listen")
     if ":" in host:
         rule = "must be a name or an IPv4 address, because of the check of the Host header"
-        raise ConfigurationError(option="--listen", value=given.listen, rule=rule, remedy="pass localhost:8939")
+        raise refused("--listen", given.listen, rule, "pass localhost:8939")
     with extra("dashboard"):
         from spark_2pc_sink.monitoring.dashboard.app import serve  # noqa: PLC0415 - optional
     serve(watched(given), _access(given, host), host, port)
@@ -156,12 +142,12 @@ def _show(given: argparse.Namespace) -> CommandResult:
 
 def _access(given: argparse.Namespace, host: str) -> DashboardAccess:
     """The access rules; a generated token is printed, this once."""
-    from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess, is_loopback, new_token  # noqa: PLC0415 - optional
+    from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess  # noqa: PLC0415 - optional
 
-    token = None if given.token_file is None else read_token(given.token_file)
+    token = read_token(given.token_file)
     if is_loopback(host):
         return DashboardAccess(token=token, hosts=given.host_name)
     if token is None:
-        token = new_token()
+        token = secrets.token_urlsafe()
         sys.stdout.write(f"token: {token}\n")
     return DashboardAccess(token=token, hosts=own_names(host, given.host_name))

@@ -28,11 +28,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     printing.add_argument("--role", help="role that gets the privileges of a driver")
     printing.set_defaults(run=_ddl)
 
-    migrating = within.add_parser(
-        "migrate",
-        help="migrate the tables to this version, as their owner; safe to run twice, and while jobs run",
-        epilog=_EXITS,
-    )
+    about = "migrate the tables to this version, as their owner; safe to run twice, and while jobs run"
+    migrating = within.add_parser("migrate", help=about, epilog=_EXITS)
     add_database(migrating)
     migrating.set_defaults(run=_migrate)
 
@@ -44,8 +41,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _ddl(given: argparse.Namespace) -> CommandResult:
     # The statements need no database, but the options require one.
-    settings = StoreSettings(**_options({"database": "postgresql://", **given_options(given)}).store_settings())
-    statements = ddl(settings, role=given.role)
+    options = _options({"database": "postgresql://", **given_options(given)})
+    statements = ddl(StoreSettings(**options.store_settings()), role=given.role)
     return CommandResult(exit_code=EXIT_SETTLED, fields={"ddl": statements}, text=f"{statements}\n")
 
 

@@ -12,16 +12,17 @@ from typing import Any, Final, TypeAlias
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
 from spark_2pc_sink.cli.options import (
     add_connection,
-    add_database,
     add_options,
+    add_sides,
     given_options,
     read_connection,
     reason_for,
 )
 from spark_2pc_sink.cli.output import CommandResult, as_table
-from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, StateStoreError
+from spark_2pc_sink.errors import AbortRefusedError, StateStoreError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.api import open_store
 from spark_2pc_sink.recovery.recover_command import kafka_connection
 from spark_2pc_sink.transactions import ListFilter, TransactionTool
@@ -33,6 +34,8 @@ from spark_2pc_sink.transactions.remedies import (
     end_of_sink,
     with_cluster,
 )
+
+_log = logging.getLogger(__name__)
 
 _MINUTE_MS: Final = 60_000
 #: Columns of Kafka's tool: the header, and the field of the value or a function of it.
@@ -47,9 +50,6 @@ _OPEN: Final = {
 }
 #: Distinguishes the connection's options before the command's name from those after it.
 _OUTER: Final = "outer_"
-
-_NOT_LOGGED: Final = "this action was not logged: pass --database URL and --reason to record it in spark-2pc history"
-
 _RUNBOOK: Final = """\
 when read_committed consumers are blocked:
   1. find-hanging lists open transactions that no coordinator will end, with the reason; exit code 3 if there is one.
@@ -84,7 +84,6 @@ def add_commands(commands: Any) -> None:
     add_connection(parser, prefix=_OUTER)
     within = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_looking(within)
-    _add_hanging(within)
     _add_ending(within)
 
 
@@ -101,23 +100,12 @@ def _add_looking(within: Any) -> None:
     listing.add_argument(
         "--transactional-id-pattern", metavar="RE2", help="only ids that this regular expression matches as a whole"
     )
-    listing.add_argument(
-        "--state",
-        action="append",
-        default=[],
-        metavar="STATE",
-        help="only this state, such as Ongoing; may be repeated",
-    )
-    listing.add_argument(
-        "--producer-id", action="append", default=[], type=int, metavar="N", help="only this one; may be repeated"
-    )
-    listing.add_argument(
-        "--broker-id",
-        "--broker",
-        type=int,
-        metavar="N",
-        help="ask only this broker, for the ids that it coordinates; the others may be down",
-    )
+    about = "only this state, such as Ongoing; may be repeated"
+    listing.add_argument("--state", action="append", default=[], metavar="STATE", help=about)
+    about = "only this one; may be repeated"
+    listing.add_argument("--producer-id", action="append", default=[], type=int, metavar="N", help=about)
+    about = "ask only this broker, for the ids that it coordinates; the others may be down"
+    listing.add_argument("--broker-id", "--broker", type=int, metavar="N", help=about)
 
     describing = _command(within, "describe", _describe, "describe the transaction of one transactional id")
     describing.add_argument("--transactional-id", required=True, metavar="ID")
@@ -128,14 +116,8 @@ def _add_looking(within: Any) -> None:
     _add_partition(producers)
     producers.add_argument("--broker-id", type=int, metavar="N", help="the replica to ask (default: the leader)")
 
-
-def _add_hanging(within: Any) -> None:
-    finding = _command(
-        within,
-        "find-hanging",
-        _find_hanging,
-        "find open transactions that no coordinator will end; without --topic or --broker-id in the whole cluster",
-    )
+    about = "find open transactions that no coordinator will end; without --topic or --broker-id in the whole cluster"
+    finding = _command(within, "find-hanging", _find_hanging, about)
     finding.add_argument("--broker-id", type=int, metavar="N", help="only partitions with a copy on this broker")
     finding.add_argument("--topic", metavar="TOPIC", help="only this topic")
     finding.add_argument("--partition", type=int, metavar="N", help="only this partition of --topic")
@@ -160,13 +142,9 @@ def _add_ending(within: Any) -> None:
         "--coordinator-epoch", type=int, metavar="N", help="coordinator epoch of the marker; negative means 0"
     )
 
-    terminating = _command(
-        within,
-        "force-terminate",
-        _force_terminate,
-        "have the coordinator abort what an id has open, and fence its producer",
-        aliases=["forceTerminateTransaction"],
-    )
+    about = "have the coordinator abort what an id has open, and fence its producer"
+    kafkas_name = ["forceTerminateTransaction"]
+    terminating = _command(within, "force-terminate", _force_terminate, about, aliases=kafkas_name)
     # The second spelling is used by Kafka's own command.
     terminating.add_argument("--transactional-id", "--transactionalId", required=True, metavar="ID")
     add_options(terminating, "reason")
@@ -174,9 +152,8 @@ def _add_ending(within: Any) -> None:
 
 def _command(within: Any, name: str, run: Any, about: str, *, aliases: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = within.add_parser(name, help=about, description=about, aliases=aliases)
-    add_connection(parser)
     # The state table shows whether an id is a sink's, whose transactions `recover` ends.
-    add_database(parser, required=False)
+    add_sides(parser, required=False)
     parser.set_defaults(run=run)
     return parser
 
@@ -252,12 +229,9 @@ def _describe_producers(given: argparse.Namespace) -> CommandResult:
 
 def _find_hanging(given: argparse.Namespace) -> CommandResult:
     if given.max_transaction_timeout < 0:
-        raise ConfigurationError(
-            option="--max-transaction-timeout",
-            value=given.max_transaction_timeout,
-            rule="must be a number of minutes, 0 or more",
-            remedy="pass transaction.max.timeout.ms of the brokers in minutes",
-        )
+        rule = "must be a number of minutes, 0 or more"
+        remedy = "pass transaction.max.timeout.ms of the brokers in minutes"
+        raise refused("--max-transaction-timeout", given.max_transaction_timeout, rule, remedy)
     kafka = read_connection(given, _OUTER)
     with TransactionTool(kafka=kafka) as tool:
         rows = tool.find_hanging(
@@ -326,20 +300,15 @@ def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int
         "--producer-epoch": given.producer_epoch,
         "--coordinator-epoch": given.coordinator_epoch,
     }
-    missing = [name for name, value in parts.items() if value is None]
-    present = [name for name, value in parts.items() if value is not None]
-    if given.start_offset is None and not missing:
-        return ProducerIdAndEpoch(given.producer_id, given.producer_epoch), given.coordinator_epoch
-    if given.start_offset is not None and not present:
+    by_offset = given.start_offset is not None
+    wrong = [name for name, value in parts.items() if (value is not None) == by_offset]
+    if wrong:
+        names = "by --start-offset, or by --producer-id, --producer-epoch and --coordinator-epoch together"
+        remedy = "leave it out" if by_offset else "pass --start-offset as find-hanging shows it"
+        raise refused(wrong[0], parts[wrong[0]], f"the transaction must be named either {names}", remedy)
+    if by_offset:
         return None, None
-    wrong = present if given.start_offset is not None else missing
-    raise ConfigurationError(
-        option=wrong[0],
-        value=parts[wrong[0]],
-        rule="the transaction must be named either by --start-offset, or by --producer-id, --producer-epoch and "
-        "--coordinator-epoch together",
-        remedy="leave it out" if given.start_offset is not None else "pass --start-offset as find-hanging shows it",
-    )
+    return ProducerIdAndEpoch(given.producer_id, given.producer_epoch), given.coordinator_epoch
 
 
 def _force_terminate(given: argparse.Namespace) -> CommandResult:
@@ -350,7 +319,8 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
     kafka = read_connection(given, _OUTER)
     with TransactionTool(kafka=kafka) as tool:
         done = tool.force_terminate(given.transactional_id, **note)
-    notes = done.warnings if "database" in note else (*done.warnings, _NOT_LOGGED)
+    not_logged = "this action was not logged: pass --database URL and --reason to record it in spark-2pc history"
+    notes = done.warnings if "database" in note else (*done.warnings, not_logged)
     aborted = done.state_before == TransactionState.ONGOING
     may_be_sink = aborted and _is_sink(look_up_sinks(given, kafka), done.transactional_id) is not False
     remedies = _complete(kafka, [after_termination(done.transactional_id)] if may_be_sink else [])
@@ -358,9 +328,6 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
     text = _table([done], {**columns, **_PRODUCER, "TransactionTimeoutMs": "timeout_ms"})
     fields = {"terminated": asdict(done)}
     return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=text, notes=notes, remedies=remedies)
-
-
-# --- printing ----------------------------------------------------------------------------------------------------
 
 
 def _table(values: Sequence[Any], columns: Columns) -> str:
@@ -371,18 +338,8 @@ def _table(values: Sequence[Any], columns: Columns) -> str:
     return as_table(list(columns), rows)
 
 
-# --- the owners of transactions -----------------------------------------------------------------------------------
-
-_log = logging.getLogger(__name__)
-
-
 def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> KnownSinks | None:
-    """The sinks, for remedies.
-
-    Returns:
-        None if no database is named, or it cannot be read: the request to Kafka is answered nevertheless, and the log
-        says that the database was not read.
-    """
+    """The sinks, for remedies; None if no database is named, or, as the log then says, it cannot be read."""
     said = {name: value for name, value in given_options(given).items() if name not in ("transactional_id", "reason")}
     if "database" not in said:
         return None

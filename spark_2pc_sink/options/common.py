@@ -217,7 +217,8 @@ class CommonOptions:
     def _check_kafka_tls(self) -> None:
         """Whether a broker connection uses TLS depends only on security.protocol, unlike with PostgreSQL."""
         protocol = self.kafka.security_protocol
-        elsewhere = [server for server in self.kafka.bootstrap_servers if not _is_here(server)]
+        hosts = {server: server.rpartition(":")[0].strip("[]") for server in self.kafka.bootstrap_servers}
+        elsewhere = [server for server, host in hosts.items() if not is_loopback(host)]
         if self.require_tls and elsewhere and not protocol.endswith("SSL"):
             rule = f"security.protocol={protocol} has no TLS, and {elsewhere[0]} is on another machine"
             remedy = "set security.protocol to SSL or SASL_SSL in kafka={...}, and ssl.ca.location"
@@ -285,9 +286,8 @@ READER_OPTIONS: Final = tuple(
 READER_FLAGS: Final = tuple(name for name in READER_OPTIONS if name != "database_password")
 
 
-def _is_here(server: str) -> bool:
-    """Whether 'HOST:PORT' is this machine, by the name alone."""
-    host = server.rpartition(":")[0].strip("[]")
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by the name alone."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink import cli
-from spark_2pc_sink.cli import sinks, status
+from spark_2pc_sink.cli import sinks
 from spark_2pc_sink.cli.options import ENVIRONMENT, connection_as_given, given_options, read_connection
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recovery.recover_command import sink_flags
@@ -87,7 +87,7 @@ def test_a_secret_on_the_command_line_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It works, as with PostgreSQL's own tools, and ps shows it."""
-    monkeypatch.setattr(status, "status", lambda **_: StatusReport())
+    monkeypatch.setattr(sinks, "status", lambda **_: StatusReport())
     words = ["status", "--bootstrap-server", "h:1", "--kafka", "sasl.password=hidden", "--database", URL]
     assert cli.main(words) == 4
     err = capsys.readouterr().err

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink import cli
-from spark_2pc_sink.cli import status as command
-from spark_2pc_sink.cli.status import (
+from spark_2pc_sink.cli import sinks as command
+from spark_2pc_sink.cli.sinks import (
     DETAILS_MAX,
     ROWS_MAX,
     Shown,
@@ -123,13 +123,14 @@ class Looks:
         self.time_s += 2.0
         return self.found.pop(0) if len(self.found) > 1 else self.found[0]
 
+    def now_s(self) -> float:
+        return self.time_s
+
     def sleep(self, seconds: float) -> None:
         self.time_s += seconds
 
-    def wait(self, limit_s: float) -> StatusReport:
-        return wait_until_settled(
-            self.look, limit_s=limit_s, say=self.said.append, now_s=lambda: self.time_s, sleep=self.sleep
-        )
+    def wait(self, limit_s: int) -> StatusReport:
+        return wait_until_settled(self.look, limit_s, self.said.append, self)
 
 
 WAITED = StatusReport(sinks=(FINE, DECIDED))

@@ -219,7 +219,7 @@ def _of_sinks(
 
 def _sides(found: StatusReport, took_s: float) -> Iterator[Metric]:
     database, kafka = not found.database_problem, not found.kafka_problem
-    figures: list[tuple[str, str, float]] = [
+    figures = [
         ("spark_2pc_database_up", "1 if the database answered, else 0.", database),
         ("spark_2pc_kafka_up", "1 if Kafka answered, else 0.", kafka),
         ("spark_2pc_scrape_duration_seconds", "How long both sides took to answer.", took_s),
@@ -229,12 +229,9 @@ def _sides(found: StatusReport, took_s: float) -> Iterator[Metric]:
         figures += [
             ("spark_2pc_sinks", "Sinks of the database with valid data.", len(found.sinks)),
             ("spark_2pc_sinks_elsewhere", "Sinks that write to another Kafka cluster.", elsewhere),
-            (
-                "spark_2pc_sinks_unreadable",
-                "Sinks with invalid data on one side, which have no other series.",
-                len(found.unreadable),
-            ),
         ]
+        about = "Sinks with invalid data on one side, which have no other series."
+        figures.append(("spark_2pc_sinks_unreadable", about, len(found.unreadable)))
     for name, text, value in figures:
         yield GaugeMetricFamily(name, text, value=float(value))
 

@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from ipaddress import ip_address
 from typing import Final
 
 from flask import Flask, Response, redirect, render_template, request, session, url_for
@@ -23,8 +22,6 @@ from werkzeug.exceptions import SecurityError
 _log = logging.getLogger(__name__)
 
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost")
-#: Bytes of a generated token.
-TOKEN_BYTES: Final = 32
 #: Lifetime of a login, and of an open form.
 SESSION: Final = timedelta(hours=8)
 #: The largest form contains an id and a reason.
@@ -43,19 +40,6 @@ _HEADERS: Final = {
 }
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(TOKEN_BYTES)
-
-
 @dataclass(frozen=True)
 class DashboardAccess:
     """Access rules."""
@@ -65,7 +49,7 @@ class DashboardAccess:
 
     def guard(self, app: Flask) -> None:
         app.config.update(
-            SECRET_KEY=secrets.token_bytes(TOKEN_BYTES),
+            SECRET_KEY=secrets.token_bytes(),
             SESSION_COOKIE_NAME="spark_2pc_dashboard",
             SESSION_COOKIE_HTTPONLY=True,
             SESSION_COOKIE_SAMESITE="Strict",
@@ -82,10 +66,6 @@ class DashboardAccess:
 
     def is_let_in(self) -> bool:
         return self.token is None or bool(session.get(_GRANTED))
-
-    def is_token(self, given: str) -> bool:
-        """True for the token; compared in constant time."""
-        return self.token is not None and secrets.compare_digest(given.strip().encode(), self.token.encode())
 
     def _check(self) -> ResponseReturnValue | None:
         """Redirect to the login if needed; None lets the request pass.
@@ -105,7 +85,8 @@ class DashboardAccess:
             return redirect(url_for("sinks"), 303)
         if request.method == "GET":
             return render_template("login.html", wrong=False)
-        if not self.is_token(request.form.get("token", "")):
+        typed = request.form.get("token", "").strip()
+        if not secrets.compare_digest(typed.encode(), self.token.encode()):  # in constant time
             _log.warning("login with a wrong token from %s", request.remote_addr)
             return render_template("login.html", wrong=True), 403
         session.clear()

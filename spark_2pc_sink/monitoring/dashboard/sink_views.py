@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 from markupsafe import Markup
 
@@ -53,17 +54,39 @@ def bar_chart(bars: Sequence[Bar], *, name: str, unit: str) -> Markup:
     """An SVG element; '' without bars."""
     if not bars:
         return Markup()
+    view = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "xmlns": "http://www.w3.org/2000/svg"}
+    chart = Element("svg", {"class": "chart", "role": "img", "aria-label": name, **view})
     top = nice_ceiling(max(bar.height for bar in bars))
-    parts = [_grid(top, unit)]
+    _add(chart, "line", "base", x1=_LEFT, x2=WIDTH - _RIGHT, y1=_y(0, top), y2=_y(0, top))
+    _add(chart, "text", "tick", "0", x=_LEFT - 8, y=_y(0, top) + 4)
+    for number in range(1, _GRID_LINES + 1):
+        value = top * number / _GRID_LINES
+        y = _y(value, top)
+        _add(chart, "line", "grid", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y)
+        _add(chart, "text", "tick", f"{short_number(value)} {unit}".strip(), x=_LEFT - 8, y=y + 4)
     slot = (WIDTH - _LEFT - _RIGHT) / len(bars)
     width = min(_BAR_WIDTH_MAX, slot * _BAR_SHARE)
     for number, bar in enumerate(bars):
-        parts.append(_column(bar, left=_LEFT + slot * number + (slot - width) / 2, width=width, top=top))
-    parts.append(_labels(bars, slot))
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{name}" '
-        'xmlns="http://www.w3.org/2000/svg">{parts}</svg>'
-    ).format(width=WIDTH, height=HEIGHT, name=name, parts=Markup().join(parts))
+        column = SubElement(chart, "g")
+        SubElement(column, "title").text = bar.title
+        left, below = _LEFT + slot * number + (slot - width) / 2, 0.0
+        for kind, value in bar.parts.items():
+            y = _y(below + value, top)
+            _add(column, "rect", kind, x=left, y=y, width=width, height=_y(below, top) - y)
+            below += value
+    _add(chart, "text", "first", bars[0].label, x=_LEFT, y=HEIGHT - 6)
+    if len(bars) > 1:
+        _add(chart, "text", "last", bars[-1].label, x=_LEFT + slot * len(bars), y=HEIGHT - 6)
+    # ElementTree has escaped all texts and attributes.
+    return Markup(tostring(chart, encoding="unicode"))  # noqa: S704
+
+
+def _add(parent: Element, tag: str, kind: str, text: str | None = None, **places: float) -> None:
+    SubElement(parent, tag, {"class": kind, **{name: f"{place:.2f}" for name, place in places.items()}}).text = text
+
+
+def _y(value: float, top: float) -> float:
+    return _TOP + (HEIGHT - _TOP - _BOTTOM) * (1 - value / top)
 
 
 def nice_ceiling(value: float) -> float:
@@ -82,69 +105,11 @@ def short_number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _grid(top: float, unit: str) -> Markup:
-    lines = []
-    for number in range(_GRID_LINES + 1):
-        value = top * number / _GRID_LINES
-        y = _y(value, top)
-        lines.append(
-            Markup('<line class="{kind}" x1="{left}" x2="{right}" y1="{y}" y2="{y}"/>').format(
-                kind="grid" if number else "base", left=_LEFT, right=WIDTH - _RIGHT, y=_rounded(y)
-            )
-        )
-        text = f"{short_number(value)}{f' {unit}' if unit else ''}"
-        lines.append(
-            Markup('<text class="tick" x="{x}" y="{y}">{text}</text>').format(
-                x=_LEFT - 8, y=_rounded(y + 4), text=text if number else "0"
-            )
-        )
-    return Markup().join(lines)
-
-
-def _column(bar: Bar, *, left: float, width: float, top: float) -> Markup:
-    rectangles, below = [], 0.0
-    for kind, value in bar.parts.items():
-        y, height = _y(below + value, top), _y(below, top) - _y(below + value, top)
-        below += value
-        rectangles.append(
-            Markup('<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}"/>').format(
-                kind=kind, x=_rounded(left), y=_rounded(y), width=_rounded(width), height=_rounded(height)
-            )
-        )
-    return Markup("<g><title>{title}</title>{rectangles}</g>").format(
-        title=bar.title, rectangles=Markup().join(rectangles)
-    )
-
-
-def _labels(bars: Sequence[Bar], slot: float) -> Markup:
-    first = Markup('<text class="first" x="{x}" y="{y}">{text}</text>').format(
-        x=_LEFT, y=HEIGHT - 6, text=bars[0].label
-    )
-    if len(bars) == 1:
-        return first
-    right = _LEFT + slot * len(bars)
-    return first + Markup('<text class="last" x="{x}" y="{y}">{text}</text>').format(
-        x=_rounded(right), y=HEIGHT - 6, text=bars[-1].label
-    )
-
-
-def _y(value: float, top: float) -> float:
-    return _TOP + (HEIGHT - _TOP - _BOTTOM) * (1 - value / top)
-
-
-def _rounded(value: float) -> str:
-    return f"{value:.2f}"
-
-
-_MINUTE_S: Final = 60
-_HOUR_S: Final = 60 * _MINUTE_S
-_DAY_S: Final = 24 * _HOUR_S
 #: Below this, tenths of a second are shown.
 _TENTHS_BELOW_S: Final = 10
 #: The steps of a batch shown separately in a chart; negligible ones are combined.
 SHOWN_STEPS: Final = ("produce", "decide", "complete")
 OTHER_STEPS: Final = "other"
-_ROWS: Final = "rows"
 #: An en dash, for missing values.
 NOTHING: Final = "\u2013"
 
@@ -202,14 +167,14 @@ def duration(seconds: float) -> str:
     """``8.2 s``, ``45 s``, ``3 min 12 s``, ``5 h 3 min``, ``12 d 4 h``."""
     if seconds < _TENTHS_BELOW_S:
         return f"{seconds:.1f} s"
-    whole = int(seconds)
-    if whole < _MINUTE_S:
-        return f"{whole} s"
-    if whole < _HOUR_S:
-        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
-    if whole < _DAY_S:
-        return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"
-    return f"{whole // _DAY_S} d {whole % _DAY_S // _HOUR_S} h"
+    minutes, whole_s = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole_s} s" if minutes else f"{whole_s} s"
 
 
 def number(value: int | None) -> str:
@@ -229,7 +194,7 @@ def instant(value: datetime | None) -> str:
 
 def row_bars(lines: Sequence[HistoryLine]) -> list[Bar]:
     return [
-        Bar(_at(line), f"batch {line.row.batch_id}: {number(line.row.row_count)} rows", {_ROWS: line.row.row_count})
+        Bar(_at(line), f"batch {line.row.batch_id}: {number(line.row.row_count)} rows", {"rows": line.row.row_count})
         for line in _batches(lines)
     ]
 

@@ -100,23 +100,12 @@ __all__ = [
     "UnstorableValueError",
 ]
 
-# Under their public names: Spark shows an error with its module, where users would search for it.
-for _shared in (
-    ClaimRefusedError,
-    CommitUnknownError,
-    ConfigurationError,
-    DatabaseRefusedError,
-    DatabaseUnreachableError,
-    DualWriteError,
-    LocalProtocolError,
-    StateStoreError,
-    SupersededError,
-):
-    _shared.__module__ = __name__
-del _shared
-
 #: Loaded on demand: the tasks of a batch do without the table of choices.
 _OF_CHOICES = frozenset({"HaltCause", "HaltError", "InDoubtError"})
+
+# Those of `jdbc_state` under their public names: Spark shows an error with its module, where users would search for it.
+for _name in globals().keys() & set(__all__):
+    globals()[_name].__module__ = __name__
 
 if not TYPE_CHECKING:  # type checkers would otherwise accept every name
 

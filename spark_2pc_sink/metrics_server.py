@@ -23,7 +23,6 @@ _REQUEST_BYTES_MAX: Final = 8192
 #: For the request to arrive, and the same again for reading the answer.
 _CLIENT_DEADLINE_S: Final = 5.0
 _CONNECTIONS_MAX: Final = 16
-_LOCALHOST: Final = "localhost"
 _PORT: Final = re.compile(r":[0-9]+$")
 _TEXT: Final = "text/plain; charset=utf-8"
 _HEADERS: Final = (
@@ -53,7 +52,7 @@ class MetricsAccess:
     def knows(self, host: str) -> bool:
         """True where ``host``, a Host header, is this server's name or any address."""
         name = _PORT.sub("", host.lower())
-        if name == _LOCALHOST or name in self.names:
+        if name == "localhost" or name in self.names:
             return True
         try:
             ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
@@ -107,14 +106,8 @@ def refusal(request: HttpRequest, access: MetricsAccess) -> bytes | None:
 
 
 def _response(status: str, content_type: str, body: bytes, *more: str) -> bytes:
-    lines = (
-        f"HTTP/1.1 {status}",
-        f"Content-Type: {content_type}",
-        f"Content-Length: {len(body)}",
-        *_HEADERS,
-        *more,
-    )
-    return "".join(f"{line}\r\n" for line in (*lines, "")).encode() + body
+    headers = (f"Content-Type: {content_type}", f"Content-Length: {len(body)}", *_HEADERS, *more)
+    return "\r\n".join([f"HTTP/1.1 {status}", *headers, "\r\n"]).encode() + body
 
 
 class MetricsServer:

@@ -13,13 +13,13 @@ import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final
 
 from spark_2pc_sink.options import RecoveryOptions, SinkOptions, StatusOptions
 from spark_2pc_sink.options.common import READER_FLAGS
 from spark_2pc_sink.options.database import has_secret, without_secrets
 from spark_2pc_sink.options.kafka_security import SecurityOptions
-from spark_2pc_sink.options.settings import kind_of, options_of, refused, setting_of, shown_name
+from spark_2pc_sink.options.settings import choices_of, kind_of, options_of, refused, setting_of, shown_name
 from spark_2pc_sink.options.sources import (
     BOOTSTRAP_SERVER,
     COMMAND_CONFIG,
@@ -117,16 +117,14 @@ _DECLARED: Final = {item.name: item for item in fields(RecoveryOptions)}
 
 def add_options(command: argparse.ArgumentParser, *names: str) -> None:
     """Add the flag of each option; its default is that of the declaration."""
-    hints = get_type_hints(RecoveryOptions)
     for name in names:
         item, about = _DECLARED[name], setting_of(_DECLARED[name])
-        parts = [choice for part in get_args(hints[name]) for choice in get_args(part)]
         default = "" if item.default in (None, False) else f" (default: {item.default})"
         how: dict[str, Any] = {"help": f"{about.why}{default}".replace("%", "%%"), "default": argparse.SUPPRESS}
         if item.default is False:
             how["action"] = "store_true"
-        elif parts:
-            how["choices"] = parts
+        elif choices := choices_of(item):
+            how["choices"] = choices
         else:
             how |= {"type": int, "metavar": "N"} if "int" in str(item.type) else {"metavar": "TEXT"}
         command.add_argument(_flag(name), **how)

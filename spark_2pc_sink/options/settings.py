@@ -6,19 +6,18 @@ from these fields. A default without a reason cannot be declared.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import inspect
 import json
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from functools import cache, wraps
+from functools import wraps
 from inspect import Parameter, signature
 from pathlib import PurePath
-from types import SimpleNamespace
-from typing import Any, Final, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, ParamSpec, TypeVar
 
 from spark_2pc_sink.errors import ConfigurationError
 
@@ -200,6 +199,7 @@ _SECRET_NAME: Final = re.compile(
 _SECRET_VALUE: Final = re.compile(r"@|pas+.?w|secret|token|jaas|-----BEGIN|\S{33,}", re.IGNORECASE)
 _SHOWN_MAX: Final = 200
 _NO_TEXT: Final = re.compile("[\x00\ud800-\udfff]")
+_LITERAL: Final = re.compile(r"Literal(\[.*?\])")
 
 
 def shown(name: str, value: object) -> object:
@@ -293,27 +293,17 @@ def check_settings(options: Any) -> None:
     Raises:
         ConfigurationError: the first field, in order of declaration, that breaks a rule.
     """
-    kind: Any = type(options)
-    choices = _choices(kind)
     for item in filter(is_option, fields(options)):
-        _check_one(item, getattr(options, item.name), choices.get(item.name))
+        _check_one(item, getattr(options, item.name))
 
 
-@cache
-def _choices(options: type[Any]) -> dict[str, tuple[str, ...]]:
-    """The values that a ``Literal`` in a field's annotation allows, by the field's name."""
-    names = {item.name for item in fields(options) if is_option(item)}
-    hints: dict[str, Any] = {}
-    for base in reversed(options.__mro__):
-        # Only those of fields: Python 3.10 cannot resolve the ``_: KW_ONLY`` of a dataclass.
-        own = {name: hint for name, hint in vars(base).get("__annotations__", {}).items() if name in names}
-        holder: Any = SimpleNamespace(__annotations__=own)
-        hints |= get_type_hints(holder, vars(sys.modules[base.__module__]))
-    parts = {name: (hint, *get_args(hint)) for name, hint in hints.items()}
-    return {name: get_args(part) for name, found in parts.items() for part in found if get_origin(part) is Literal}
+def choices_of(item: Field[Any]) -> list[str]:
+    """The values that the ``Literal`` in a field's annotation allows; empty if it has none."""
+    listed = _LITERAL.search(str(item.type))
+    return [] if listed is None else ast.literal_eval(listed[1])
 
 
-def _check_one(item: Field[Any], value: object, choices: tuple[str, ...] | None) -> None:
+def _check_one(item: Field[Any], value: object) -> None:
     kind = str(item.type)
     if value is None and "None" in kind:
         return
@@ -321,7 +311,7 @@ def _check_one(item: Field[Any], value: object, choices: tuple[str, ...] | None)
         _check_number(item, value)
     elif kind.startswith("bool") and not isinstance(value, bool):
         raise refusal(item, value, "it must be True or False", "pass one of the two")
-    elif choices is not None:
+    elif choices := choices_of(item):
         if value not in choices:
             remedy = nearest(str(value), choices, otherwise="pass one of them")
             raise refusal(item, value, f"it must be {one_of(choices)}", remedy)

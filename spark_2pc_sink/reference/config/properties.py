@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from functools import partial
-from typing import Any, Final, Literal, NoReturn, TypeAlias, get_args
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
@@ -87,8 +87,7 @@ _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _DAY_MS: Final = 24 * _HOUR_MS
 #: The only supported authorizer (KIP-801).
-_Authorizer = Literal["org.apache.kafka.metadata.authorizer.StandardAuthorizer"]
-STANDARD_AUTHORIZER: Final[str] = get_args(_Authorizer)[0]
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 #: Kafka 4.4.0 has levels up to 2. Other implementations of KIP-939 request 3.
 TRANSACTION_VERSION_MAX: Final = 3
 _JAAS_NAME: Final = re.compile(r"listener\.name\.(?P<listener>\w+)\.(?P<mechanism>[\w-]+)\.sasl\.jaas\.config")
@@ -197,7 +196,7 @@ class BrokerProperties:
     ssl_truststore_type: Literal["PEM"] = _row("PEM", "the format of the truststore; PEM is the only one")
     ssl_truststore_location: str | None = _row(None, "a PEM file: the authorities trusted for client certificates")
     ssl_client_auth: Literal["none", "requested", "required"] = _row("none", "whether a client sends a certificate")
-    authorizer_class_name: _Authorizer | None = _row(  # noqa: RUF009 - makes a field
+    authorizer_class_name: Literal["org.apache.kafka.metadata.authorizer.StandardAuthorizer"] | None = _row(
         None, "the authorizer; None allows everything to everyone"
     )
     super_users: str | None = _row(None, "principals without restrictions, User:a;User:b")

@@ -113,8 +113,8 @@ def _read_keywords(text: str) -> URL | None:
     given = {name: value for name, _, value in words}
     names = {"username": "user", "password": "password", "host": "host", "database": "dbname"}
     parts: dict[str, Any] = {name: given.pop(keyword, None) for name, keyword in names.items()}
-    port = given.pop("port", None)
-    return URL.create("postgresql", **parts, port=int(port) if port and port.isdecimal() else None, query=given)
+    port = given.pop("port", "")
+    return URL.create("postgresql", **parts, port=int(port) if port.isdecimal() else None, query=given)
 
 
 def _of_libpq(url: URL) -> URL:
@@ -223,11 +223,7 @@ class PasswordCommand:
     timeout_s: int
 
     def __post_init__(self) -> None:
-        """Refuse a command that can never be run.
-
-        Raises:
-            ConfigurationError: it is empty, or has an unclosed quotation mark.
-        """
+        # A command that can never be run is refused before it is needed.
         self._words()
 
     def __call__(self) -> str:

@@ -153,7 +153,10 @@ class KafkaOptions(SecurityOptions):
         check_settings(self)
         check_security(self)
         for low_name, high_name in _ORDERED:
-            _check_order(self, low_name, high_name)
+            low, high = (getattr(self, _FIELD_OF[name].name) for name in (low_name, high_name))
+            if low > high:
+                remedy = f"lower {low_name} or raise {high_name}"
+                raise refused(low_name, low, f"it must not exceed {high_name}={high}", remedy)
 
     @classmethod
     def parse(cls, properties: object) -> KafkaOptions:
@@ -188,19 +191,17 @@ class KafkaOptions(SecurityOptions):
 
     def login_config(self) -> dict[str, str | None]:
         """Keywords of the login mechanisms in ``kafka.net.sasl``."""
+        user = self.sasl_username
+        if user is not None and self.sasl_mechanism != "PLAIN":
+            # Escaped for SCRAM, which kafka-python does not do (RFC 5802, ``saslname``).
+            user = user.replace("=", "=3D").replace(",", "=2C")
         return {
             "security_protocol": self.security_protocol,
             "sasl_mechanism": self.sasl_mechanism,
-            "sasl_plain_username": self._login_name(),
+            "sasl_plain_username": user,
             "sasl_plain_password": self.sasl_password,
             "sasl_kerberos_service_name": self.kerberos_service_name or "kafka",
         }
-
-    def _login_name(self) -> str | None:
-        """The user name escaped for SCRAM, which kafka-python does not do (RFC 5802, ``saslname``)."""
-        if self.sasl_username is None or self.sasl_mechanism == "PLAIN":
-            return self.sasl_username
-        return self.sasl_username.replace("=", "=3D").replace(",", "=2C")
 
 
 _FIELD_OF: Final = {
@@ -292,12 +293,6 @@ def _let_defaults_yield(values: dict[str, Any]) -> None:
             values.setdefault(low.name, min(low.default, values[high.name]))
         elif low.name in values:
             values[high.name] = max(high.default, values[low.name])
-
-
-def _check_order(options: KafkaOptions, low_name: str, high_name: str) -> None:
-    low, high = (getattr(options, _FIELD_OF[name].name) for name in (low_name, high_name))
-    if low > high:
-        raise refused(low_name, low, f"it must not exceed {high_name}={high}", f"lower {low_name} or raise {high_name}")
 
 
 #: librdkafka's default; Java has none and refuses an address without a port.

@@ -55,9 +55,8 @@ class SchemaRegistryOptions:
         if given is None or isinstance(given, cls):
             return given
         if not isinstance(given, Mapping):
-            raise _refused(
-                "", "it must be a mapping of properties", "pass schema_registry={'url': 'http://…:8081'}", given
-            )
+            remedy = "pass schema_registry={'url': 'http://…:8081'}"
+            raise _refused("", "it must be a mapping of properties", remedy, given)
         known = _TEXTS | _NUMBERS | set(_SERIALIZERS)
         for name in given:
             if name not in known:
@@ -77,7 +76,8 @@ class SchemaRegistryOptions:
     @property
     def shown_url(self) -> str:
         """The address, without a password in it."""
-        return ",".join(_without_login(url) for url in str(self.client["url"]).split(","))
+        urls = [urlsplit(url.strip()) for url in str(self.client["url"]).split(",")]
+        return ",".join(urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", "")) for url in urls)
 
     def __str__(self) -> str:
         return self.shown_url
@@ -111,12 +111,6 @@ def _flag(name: str, value: object) -> bool:
     if found is None:
         raise _refused(name, "it must be True or False", "pass one of the two", value)
     return found
-
-
-def _without_login(url: str) -> str:
-    parts = urlsplit(url.strip())
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def _refused(name: str, rule: str, remedy: str, value: object) -> ConfigurationError:

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 #: Suffix of the state table's name for the dead-letter table.
 DEAD_LETTERS_SUFFIX: Final = "_dead_letters"
 _PORT_MAX: Final = 65_535
-_OUTPUTS: Final = "it must be a list of Records(...) and Rows(...)"
-_BOTH: Final = "pass writes=[Records('orders', key='order_id'), Rows('orders')]"
 
 
 # --- the limit of bad rows -----------------------------------------------------------------------------------------
@@ -111,10 +109,14 @@ def _share(given: object) -> Decimal | None:
 # --- declarations --------------------------------------------------------------------------------------------------
 
 
-def _listed(given: object, name: str) -> tuple[Any, ...]:
+def _outputs(given: object, name: str) -> tuple[Records | Rows, ...]:
+    wrong = [given]
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
-        return tuple(given)
-    raise refused(name, given, _OUTPUTS, _BOTH)
+        wrong = [output for output in given if not isinstance(output, (Records, Rows))]
+        if not wrong:
+            return tuple(given)
+    remedy = "pass writes=[Records('orders', key='order_id'), Rows('orders')]"
+    raise refused(name, wrong[0], "it must be a list of Records(...) and Rows(...)", remedy)
 
 
 _code: Final = partial(setting, None, group=OWN_CODE)
@@ -151,7 +153,7 @@ class SinkOptions(CommonOptions):
         "written in this order",
         group=SEVERAL,
         given="Sequence[Records | Rows]",
-        parse=_listed,
+        parse=_outputs,
     )
     bad_rows: Literal["fail", "dead_letter"] = _bad_rows(
         "fail",
@@ -351,13 +353,10 @@ def _of_sink(flat: tuple[type[Records | Rows], Field[Any]]) -> Field[Any]:
     return renamed(item, about.sink or item.name, why=why)
 
 
-def _lanes(given: Mapping[str, Any], writes: tuple[Any, ...]) -> tuple[Lane, ...]:
+def _lanes(given: Mapping[str, Any], writes: tuple[Records | Rows, ...]) -> tuple[Lane, ...]:
     """The lanes of a sink, by ``writes`` or by the options of its one topic and one table."""
     flat = {name: given[name] for name in _FLAT if name in given}
     if writes:
-        for output in writes:
-            if not isinstance(output, (Records, Rows)):
-                raise refused("writes", output, _OUTPUTS, _BOTH)
         defaults = {item.name: item.default for item in options_of(SinkOptions)}
         for name, value in (flat | {"tombstones": given.get("tombstones")}).items():
             if value and value != defaults[name]:

@@ -236,22 +236,16 @@ class _Reader:
 
     def _filled(self, given: Any, name: str) -> Any:
         """Convert a value, or each in a list or table; ``name`` is the name of the option or property."""
+        filled = given
         if isinstance(given, Mapping):
-            return {key: self._filled_part(part, name) for key, part in given.items()}
-        if isinstance(given, list):
-            return [self._filled_part(part, name) for part in given]
-        if not isinstance(given, str):
-            return given
-        filled = _REFERENCE.sub(lambda found: self._text_of(found, name, given), given)
+            filled = {key: self._filled(part, name) for key, part in given.items()}
+        elif isinstance(given, list):
+            filled = [self._filled(part, name) for part in given]
+        elif isinstance(given, str):
+            filled = _REFERENCE.sub(lambda found: self._text_of(found, name, given), given)
         if filled != given:
-            self.written[name] = given
-        return filled
-
-    def _filled_part(self, given: Any, name: str) -> Any:
-        filled = self._filled(given, name)
-        if filled != given:
-            # An error about the list or table shows none of it.
-            self.written[name] = HIDDEN
+            # An error about a list or table shows none of it.
+            self.written[name] = given if isinstance(given, str) else HIDDEN
         return filled
 
     def _text_of(self, found: re.Match[str], option: str, given: str) -> str:
@@ -284,18 +278,15 @@ def outputs_of_tables(given: object) -> tuple[Records | Rows, ...]:
     Raises:
         ConfigurationError: it is not a list of tables, a ``kind`` is missing or unknown, or an option is refused.
     """
-    if not isinstance(given, list):
+    if not isinstance(given, list) or not all(isinstance(table, Mapping) for table in given):
         raise refused("writes", shown("writes", given), "it must be a list of tables", _EXAMPLE)
     outputs = []
     for number, table in enumerate(given, start=1):
-        if not isinstance(table, Mapping):
-            raise refused("writes", shown("writes", table), "it must be a list of tables", _EXAMPLE)
         options = dict(table)
         kind = options.pop("kind", None)
         if kind not in _KINDS:
-            remedy = nearest(kind, _KINDS) if isinstance(kind, str) else _EXAMPLE
             rule = f'the kind of output number {number} must be "records" or "rows"'
-            raise refused("writes", kind, rule, remedy)
+            raise refused("writes", kind, rule, nearest(kind, _KINDS) if isinstance(kind, str) else _EXAMPLE)
         outputs.append(_KINDS[kind](**options))
     return tuple(outputs)
 

@@ -55,11 +55,6 @@ class RowSource:
     where: str | None = None
 
     @property
-    def everything(self) -> bool:
-        """True for the unchanged rows of the batch."""
-        return self.rows is None and self.where is None
-
-    @property
     def explosion(self) -> Explosion | None:
         """The parsed `rows`; None if the rows are those of the batch."""
         return None if self.rows is None else parse_rows(self.rows)

@@ -241,10 +241,6 @@ def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, Any]
 
     Args:
         prefixes: prefixes of options, in addition to none.
-
-    Raises:
-        ConfigurationError: a file cannot be read, a property has no value, two sources of the command line contradict
-            each other, or none names the brokers.
     """
     properties: dict[str, Any] = {}
     for prefix in ("", *prefixes):

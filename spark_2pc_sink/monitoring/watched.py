@@ -20,9 +20,6 @@ class Watched:
 
     Args:
         tables: names of the state table and its history, and the source of the password, as keywords of `recover`.
-
-    Raises:
-        ConfigurationError: an option is wrong.
     """
 
     kafka: Mapping[str, str | int | Callable[[str], Any]] = field(repr=False)

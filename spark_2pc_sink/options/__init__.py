@@ -2,6 +2,7 @@
 
 Each option is declared once, as a field with its type, default, unit, bounds and reason; `settings` says what follows
 from that. The signatures of the public calls are written out for IDEs and type checkers by ``make reference-pages``.
+All that is invalid raises `ConfigurationError`, which names option, value, rule and remedy, and shows no secret.
 
 Reading order: ``settings`` (how one option is declared), ``common`` (what all calls share, recovery, a service),
 ``outputs`` (topics and tables) with ``layout`` (what of them is noted for a comparison), ``sink``, ``kafka`` with

@@ -249,12 +249,7 @@ class CommonOptions:
 
     @classmethod
     def parse(cls, **given: Any) -> Self:
-        """Check every keyword before any of them is used.
-
-        Raises:
-            ConfigurationError: an unknown keyword (with the nearest that exists), a missing one, a bad value, or a
-                contradiction.
-        """
+        """Check every keyword before any of them is used."""
         check_keywords(given, {item.name: item.default is MISSING for item in options_of(cls)})
         return cls._made(given)
 
@@ -351,11 +346,7 @@ class RecoveryOptions(CommonOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions:
-    """What ``status(...)`` takes in addition to the connections and the names of tables.
-
-    Raises:
-        ConfigurationError: a value is out of bounds.
-    """
+    """What ``status(...)`` takes in addition to the connections and the names of tables."""
 
     match: str | None = setting(None, "only sinks whose ids match this glob, such as 'orders-*'; None: all")
     timeout_s: int = setting(
@@ -376,11 +367,7 @@ class StatusOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceOptions(CommonOptions):
-    """Everything that ``DualWrite(...)`` takes in addition to :class:`CommonOptions`.
-
-    Raises:
-        ConfigurationError: a value is out of bounds, or two of them contradict each other.
-    """
+    """Everything that ``DualWrite(...)`` takes in addition to :class:`CommonOptions`."""
 
     transactional_id: str = _connection(
         why="the name of the service: the same after a restart and in all its processes. Its transactional ids are "

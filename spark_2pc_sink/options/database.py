@@ -34,10 +34,6 @@ def parse_database_url(text: object) -> str:
 
     Args:
         text: an SQLAlchemy URL; whether it names psycopg2, psycopg or no driver, connections are psycopg2's.
-
-    Raises:
-        ConfigurationError: not a URL, another dialect or another driver; for another form of a PostgreSQL URL, the
-            remedy has this one. A password is never part of the message.
     """
     if not isinstance(text, str) or not text.strip():
         _refuse(HIDDEN if text else "", "it must be a SQLAlchemy URL", _EXAMPLE)
@@ -145,11 +141,7 @@ def has_secret(text: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """A URL for people: the driver, the password and other secrets are removed.
-
-    Raises:
-        ConfigurationError: it is not a URL.
-    """
+    """A URL for people: the driver, the password and other secrets are removed."""
     from sqlalchemy.engine import URL, make_url  # noqa: PLC0415 - see the module's docstring
 
     url = make_url(parse_database_url(text))
@@ -159,11 +151,7 @@ def without_secrets(text: str) -> str:
 
 
 def as_libpq_uri(text: str) -> str:
-    """A URL for libpq and its programs: they refuse a literal space, read a + literally, and take a host list.
-
-    Raises:
-        ConfigurationError: it is not a URL.
-    """
+    """A URL for libpq and its programs: they refuse a literal space, read a + literally, and take a host list."""
     from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2  # noqa: PLC0415 - see the module's docstring
     from sqlalchemy.engine import make_url  # noqa: PLC0415
 

@@ -165,10 +165,6 @@ class KafkaOptions(SecurityOptions):
         Args:
             properties: lower-case names as in librdkafka or Java, to texts, numbers or booleans. Two spellings of one
                 property are accepted if they agree.
-
-        Raises:
-            ConfigurationError: an unknown name (the nearest is named), an invalid value, contradictory values, or a
-                property that only the sink may set.
         """
         if isinstance(properties, KafkaOptions):
             return properties

@@ -309,9 +309,6 @@ def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], 
 
     Returns:
         Values by field name, and the properties that remain to be read normally.
-
-    Raises:
-        ConfigurationError: a store that is not PEM, or a JAAS text that cannot be read or contradicts the rest.
     """
     left = dict(properties)
     for store in ("ssl.truststore", "ssl.keystore"):

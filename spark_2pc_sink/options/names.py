@@ -35,9 +35,6 @@ class TableName:
         """Split 'table' or 'schema.table' by PostgreSQL's rules.
 
         A bare identifier is folded to lower case; one in double quotes is kept, a double quote in it is doubled.
-
-        Raises:
-            ConfigurationError: not one or two identifiers, or one of more than 63 bytes.
         """
         parts = _split(text) if isinstance(text, str) else []
         if len(parts) not in _PARTS:
@@ -54,11 +51,7 @@ class TableName:
 
 
 def quote_identifier(name: str) -> str:
-    """``name`` in double quotes, safe as an identifier in SQL.
-
-    Raises:
-        ConfigurationError: PostgreSQL would truncate it, or cannot store it.
-    """
+    """``name`` in double quotes, safe as an identifier in SQL."""
     if not name or "\x00" in name:
         remedy = "choose another name, for a column with columns={'name': 'expression'}"
         raise refused("name", name, "a PostgreSQL name must have at least one character, and no NUL", remedy)

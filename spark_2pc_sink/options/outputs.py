@@ -487,11 +487,7 @@ class Lane:
 
 
 def lanes_of(outputs: Sequence[Records | Rows]) -> tuple[Lane, ...]:
-    """Group outputs with the same rows: the first topic of a source with its first table, and so on.
-
-    Raises:
-        ConfigurationError: there are none, two are the same, or one needs an option that its lane does not have.
-    """
+    """Group outputs with the same rows: the first topic of a source with its first table, and so on."""
     _refuse_doubles(outputs)
     sources: dict[RowSource, tuple[list[Records], list[Rows]]] = {}
     for output in outputs:

@@ -47,11 +47,7 @@ class SchemaRegistryOptions:
 
     @classmethod
     def parse(cls, given: object) -> SchemaRegistryOptions | None:
-        """Check the properties; None for None.
-
-        Raises:
-            ConfigurationError: a property is unknown, or has an invalid value.
-        """
+        """Check the properties; None for None."""
         if given is None or isinstance(given, cls):
             return given
         if not isinstance(given, Mapping):

@@ -268,9 +268,6 @@ def check_texts(option: str, value: object) -> None:
     Args:
         option: the name for the error; for an entry of a mapping, its key is appended.
         value: a text, a path, or mappings and lists of such; other types are accepted.
-
-    Raises:
-        ConfigurationError: a text contains NUL, or half of a surrogate pair, which is not a character.
     """
     if isinstance(value, PurePath):
         value = str(value)
@@ -288,11 +285,7 @@ def check_texts(option: str, value: object) -> None:
 
 
 def check_settings(options: Any) -> None:
-    """Check every field of a dataclass instance against its own bounds, choices and annotated kind.
-
-    Raises:
-        ConfigurationError: the first field, in order of declaration, that breaks a rule.
-    """
+    """Check every field of a dataclass instance against its own bounds, choices and annotated kind."""
     for item in filter(is_option, fields(options)):
         _check_one(item, getattr(options, item.name))
 
@@ -365,10 +358,6 @@ def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> No
     Args:
         given: the keywords of a call. A required one that is None counts as missing.
         known: the keywords that exist, and whether each is required.
-
-    Raises:
-        ConfigurationError: an unknown keyword (with the nearest that exists), a missing one, or an invalid text (see
-            `check_texts`).
     """
     for name in given:
         if name not in known:
@@ -437,9 +426,6 @@ def value_of_text(item: Field[Any], text: str) -> Any:
         item: the option's declaration.
         text: a number, ``true`` or ``false``, comma-separated names, or JSON for a mapping or tables. Any other text is
             kept.
-
-    Raises:
-        ConfigurationError: the text is invalid. A secret is not shown.
     """
     kind = kind_of(item)
     if kind.startswith("int"):

@@ -67,11 +67,7 @@ class BadRowLimit:
 
     @classmethod
     def parse(cls, given: object) -> BadRowLimit:
-        """Read ``100``, ``0.001`` or ``"0.1%"``.
-
-        Raises:
-            ConfigurationError: it is none of these, or out of bounds.
-        """
+        """Read ``100``, ``0.001`` or ``"0.1%"``."""
         if isinstance(given, BadRowLimit):
             return given
         share = _share(given)

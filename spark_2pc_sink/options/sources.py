@@ -80,11 +80,7 @@ class SourcedOptions:
         return {**self.options, "kafka": self.kafka} if self.kafka else dict(self.options)
 
     def add(self, options: Mapping[str, Any], *, source: str) -> None:
-        """Add options of a source; ``kafka`` is a mapping of properties.
-
-        Raises:
-            ConfigurationError: another source has a different value.
-        """
+        """Add options of a source; ``kafka`` is a mapping of properties."""
         plain = {name: value for name, value in options.items() if name != "kafka"}
         for known, more in ((self.options, plain), (self.kafka, options.get("kafka", {}))):
             add_once(known, more.items(), source=source)
@@ -108,12 +104,7 @@ class SourcedOptions:
 
 
 def add_once(known: dict[str, Any], more: Iterable[tuple[str, Any]], *, source: str) -> None:
-    """Add the values of one source to those of others, ``known``, in place.
-
-    Raises:
-        ConfigurationError: another source has a different value. It shows no value, but ``source``: the flag, file
-            or variable.
-    """
+    """Add the values of one source to those of others, ``known``, in place; other values are refused, without them."""
     for name, value in more:
         if known.setdefault(name, value) != value:
             rule = "it was given before with another value"
@@ -130,10 +121,6 @@ def read_environment(environment: Mapping[str, str], *, prefix: str = PREFIX, st
         environment: all variables of the process.
         prefix: the prefix of a sink's variables.
         strict: refuse unknown variables with the prefix.
-
-    Raises:
-        ConfigurationError: an unknown variable (the nearest is named), an invalid value of an option, a file that
-            cannot be read, or contradictory variables.
     """
     given = {name.removeprefix(prefix): text for name, text in environment.items() if name.startswith(prefix) and text}
     found = read_toml_file(given[CONFIG], environment) if CONFIG in given else SourcedOptions()
@@ -159,11 +146,7 @@ def read_environment(environment: Mapping[str, str], *, prefix: str = PREFIX, st
 
 
 def sourced_value(option: str, text: str, *, source: str) -> Any:
-    """The value of an option of a sink that a flag or a variable gives as a text.
-
-    Raises:
-        ConfigurationError: the text is invalid; it names the flag or variable.
-    """
+    """The value of an option of a sink that a flag or a variable gives as a text."""
     try:
         value = value_of_text(_OPTIONS[option], text)
         return outputs_of_tables(value) if option == "writes" else value
@@ -175,12 +158,7 @@ def sourced_value(option: str, text: str, *, source: str) -> Any:
 
 
 def read_toml_file(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> SourcedOptions:
-    """Read the options of a sink; ``environment`` are the variables, by default those of this process.
-
-    Raises:
-        ConfigurationError: the file cannot be read or is not TOML, names an unknown option, or a variable that is not
-            set.
-    """
+    """Read the options of a sink; ``environment`` are the variables, by default those of this process."""
     place = os.fspath(path)
     reader = _Reader(os.environ if environment is None else environment)
     try:
@@ -274,9 +252,6 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def outputs_of_tables(given: object) -> tuple[Records | Rows, ...]:
     """The outputs of a sink as tables of a file: ``[[writes]]`` with ``kind = "records"`` or ``kind = "rows"``.
-
-    Raises:
-        ConfigurationError: it is not a list of tables, a ``kind`` is missing or unknown, or an option is refused.
     """
     if not isinstance(given, list) or not all(isinstance(table, Mapping) for table in given):
         raise refused("writes", shown("writes", given), "it must be a list of tables", _EXAMPLE)
@@ -295,14 +270,9 @@ def outputs_of_tables(given: object) -> tuple[Records | Rows, ...]:
 
 
 def read_properties_file(path: Path, *, option: str) -> list[tuple[str, str]]:
-    """Read a Java properties file (``java.util.Properties.load``: Latin-1 with Unicode escapes).
+    """The names and values in a Java properties file (``java.util.Properties.load``: Latin-1 with Unicode escapes).
 
-    Returns:
-        Names and values in their order; duplicate names are kept.
-
-    Raises:
-        ConfigurationError: the file cannot be read, has an escape that Java would refuse, or a line without a value.
-            The message names ``option`` and only the number of the line, as its content may be secret.
+    Errors name only the number of a line, as its content may be secret.
     """
     try:
         with path.open("rb") as file:

@@ -61,11 +61,7 @@ class RowSource:
 
 
 def parse_rows(text: str) -> Explosion:
-    """Read ``explode(expression) AS name``, the option ``rows``.
-
-    Raises:
-        ConfigurationError: it has another form, or another generator than explode.
-    """
+    """Read ``explode(expression) AS name``, the option ``rows``."""
     stripped = text.strip()
     call = _CALL.match(stripped)
     if call is None:

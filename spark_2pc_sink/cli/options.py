@@ -237,11 +237,7 @@ def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None
 
 
 def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, Any]:
-    """All values of flags and the sink's file, and the environment's for the rest.
-
-    Args:
-        prefixes: prefixes of options, in addition to none.
-    """
+    """All values of flags, also of those with these prefixes, and the sink's file; the environment's for the rest."""
     properties: dict[str, Any] = {}
     for prefix in ("", *prefixes):
         flags = ("bootstrap_server", "kafka", "command_config")

@@ -48,11 +48,7 @@ class Shown:
 
 
 def status_text(found: StatusReport, shown: Shown, *, one: bool = False) -> str:
-    """All of it, as lines.
-
-    Args:
-        one: one sink was requested: its verdict includes the details.
-    """
+    """All of it, as lines. If ``one`` sink was requested, its verdict includes the details."""
     listed = ordered(found.in_doubt if shown.in_doubt else found.sinks)
     rows = listed
     if len(listed) > ROWS_MAX and not shown.everything:
@@ -177,9 +173,7 @@ def wait_until_settled(
 ) -> StatusReport:
     """The last of the looks until both sides are read and nothing is in doubt, or the time is over.
 
-    Args:
-        limit_s: time limit, in seconds; the last look may begin then.
-        say: called with the reason of the wait, whenever it changes.
+    ``say`` is called with the reason of the wait, whenever it changes.
     """
     deadline, told = Deadline(clock, limit_s * 1000), ""
     while True:

@@ -48,13 +48,10 @@ class Sum:
 
 @dataclass
 class SinkCounts:
-    """Totals of a sink since the first look at it.
+    """Totals of a sink since the first look at it, as far as the history has them.
 
     Attributes:
-        record_bytes: compressed bytes of their record batches, as far as the history has them.
-        bad_rows: rows sent to the dead letters instead, as far as the history has them.
-        seconds: time from Spark's call until Kafka's commit, as far as the history has it.
-        steps: the same by the names of `spark_2pc_sink.recipe.steps.Step` in lower case.
+        steps: seconds by the names of `spark_2pc_sink.recipe.steps.Step` in lower case.
         source_lag, event_delay_s: values of the newest batch, see `BatchReport`; None if its line has none.
     """
 
@@ -283,13 +280,7 @@ class SinkCollector(Collector):
 
 
 def serve(watched: Watched, access: MetricsAccess, host: str, port: int) -> None:
-    """Serve ``/metrics`` until SIGTERM or SIGINT.
-
-    Prints one line, ``listening on HOST:PORT``, when it is ready.
-
-    Raises:
-        OSError: the address cannot be bound.
-    """
+    """Serve ``/metrics`` until SIGTERM or SIGINT. Prints one line, ``listening on HOST:PORT``, when it is ready."""
     asyncio.run(_serve(metrics_server(watched, access), host, port))
 
 

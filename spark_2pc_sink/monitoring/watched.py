@@ -16,11 +16,7 @@ from spark_2pc_sink.recovery.status import StatusReport
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """Both sides, and the time limit of a look at them.
-
-    Args:
-        tables: names of the state table and its history, and the source of the password, as keywords of `recover`.
-    """
+    """Both sides, and the time limit of a look at them. ``tables`` are further keywords of `recover`."""
 
     kafka: Mapping[str, str | int | Callable[[str], Any]] = field(repr=False)
     database: str = field(repr=False)

@@ -30,11 +30,7 @@ _EXAMPLE = "pass 'postgresql+psycopg2://user:password@host:5432/database'"
 
 
 def parse_database_url(text: object) -> str:
-    """The URL with an explicit driver.
-
-    Args:
-        text: an SQLAlchemy URL; whether it names psycopg2, psycopg or no driver, connections are psycopg2's.
-    """
+    """The SQLAlchemy URL with psycopg2 as its driver, whether it names this one, psycopg or none."""
     if not isinstance(text, str) or not text.strip():
         _refuse(HIDDEN if text else "", "it must be a SQLAlchemy URL", _EXAMPLE)
     _refuse_other_form(text.strip())
@@ -200,12 +196,7 @@ class PasswordCommandError(Exception):
 
 @dataclass(frozen=True)
 class PasswordCommand:
-    """A program that prints a password; called without a shell.
-
-    Attributes:
-        text: the program and its arguments, quoted as for a shell.
-        timeout_s: limit of its run time, after which it is killed.
-    """
+    """A program that prints a password; its words are quoted as for a shell, and it runs without one."""
 
     text: str
     timeout_s: int

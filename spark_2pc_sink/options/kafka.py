@@ -49,10 +49,7 @@ _up_to_a_day: Final = partial(milliseconds, group=_WAITS, at_most=86_400_000, do
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaOptions(SecurityOptions):
-    """How to reach the brokers and how to write to them.
-
-    Made by :meth:`parse`. Secrets are not part of the repr.
-    """
+    """How to reach the brokers and how to write to them; made by :meth:`parse`. Secrets are not part of the repr."""
 
     bootstrap_servers: tuple[str, ...] = _connect(
         why="the brokers of the first connection, 'host:port' separated by commas; the default port is 9092",
@@ -160,11 +157,9 @@ class KafkaOptions(SecurityOptions):
 
     @classmethod
     def parse(cls, properties: object) -> KafkaOptions:
-        """Parse the user's whole mapping, or refuse it. Parsed options are returned unchanged.
+        """Parse the user's whole mapping; parsed options are returned unchanged.
 
-        Args:
-            properties: lower-case names as in librdkafka or Java, to texts, numbers or booleans. Two spellings of one
-                property are accepted if they agree.
+        Two spellings of one property are accepted if they agree.
         """
         if isinstance(properties, KafkaOptions):
             return properties

@@ -20,11 +20,9 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 @dataclass(frozen=True)
 class TableName:
-    """A table, its schema optional, both unquoted as in the catalogue.
+    """A table and its schema, both unquoted as in the catalogue.
 
-    Args:
-        name: the table.
-        schema: None: the first schema of the connection's search_path that has such a table.
+    Without a schema it is the first of the connection's search_path that has such a table.
     """
 
     name: str

@@ -435,9 +435,6 @@ class Lane:
 
     Attributes:
         index: its position among the lanes of the sink, from 0.
-        records: the topic; None if no records are made from the rows.
-        rows: the table; None if the rows go to no table.
-        source: the source of its rows.
         alone: True if topic and table are the keywords of the sink itself.
     """
 

@@ -237,13 +237,10 @@ def one_of(choices: Sequence[str]) -> str:
 def nearest(
     name: str, valid: Iterable[str], *, known_elsewhere: Mapping[str, str] | None = None, otherwise: str = ""
 ) -> str:
-    """A remedy sentence that names the valid word nearest to ``name``.
+    """A remedy that names the valid word nearest to what the user wrote.
 
-    Args:
-        name: what the user wrote.
-        valid: the words that exist.
-        known_elsewhere: other libraries' words, lower case without punctuation, mapped to ours.
-        otherwise: the remedy if none is near; '' for one that lists all valid words.
+    ``known_elsewhere`` has other libraries' words, lower case without punctuation. If none is near, the remedy is
+    ``otherwise``, or the list of all valid words.
     """
     words = {_folded(word): word for word in valid}
     folded = _folded(name)
@@ -263,12 +260,7 @@ def _folded(name: str) -> str:
 
 
 def check_texts(option: str, value: object) -> None:
-    """Refuse texts that no database, broker or file name can contain, at any depth of a value.
-
-    Args:
-        option: the name for the error; for an entry of a mapping, its key is appended.
-        value: a text, a path, or mappings and lists of such; other types are accepted.
-    """
+    """Refuse texts that no database, broker or file name can contain: paths, and at any depth of mappings and lists."""
     if isinstance(value, PurePath):
         value = str(value)
     if isinstance(value, str):
@@ -355,9 +347,7 @@ KNOWN_ELSEWHERE: Final = {
 def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> None:
     """Refuse calls that would be a Python ``TypeError``, before any value is used.
 
-    Args:
-        given: the keywords of a call. A required one that is None counts as missing.
-        known: the keywords that exist, and whether each is required.
+    ``known`` says of each keyword whether it is required; one that is None counts as missing.
     """
     for name in given:
         if name not in known:
@@ -420,12 +410,9 @@ def as_boolean(name: str, raw: object, *, true: tuple[str, ...], false: tuple[st
 
 
 def value_of_text(item: Field[Any], text: str) -> Any:
-    """The value of an option as a text: in an environment variable, on a command line, or as ``${NAME}`` in a file.
+    """The value of an option from a text: of an environment variable, a command line, or of ``${NAME}`` in a file.
 
-    Args:
-        item: the option's declaration.
-        text: a number, ``true`` or ``false``, comma-separated names, or JSON for a mapping or tables. Any other text is
-            kept.
+    It is a number, ``true`` or ``false``, comma-separated names, or JSON for a mapping or tables. Any other is kept.
     """
     kind = kind_of(item)
     if kind.startswith("int"):

@@ -89,11 +89,7 @@ class SourcedOptions:
 
     @contextmanager
     def named_in_errors(self, *, but: Iterable[str] = ()) -> Iterator[None]:
-        """Check options in the block: an error about one of these names its source, and shows no variable's text.
-
-        Args:
-            but: options that have other values in the block.
-        """
+        """Let an error about one of these, ``but`` some, name its source, and show no variable's text."""
         try:
             yield
         except ConfigurationError as error:
@@ -115,13 +111,7 @@ def add_once(known: dict[str, Any], more: Iterable[tuple[str, Any]], *, source: 
 
 
 def read_environment(environment: Mapping[str, str], *, prefix: str = PREFIX, strict: bool = True) -> SourcedOptions:
-    """Read the variables of a sink; an empty one counts as not set.
-
-    Args:
-        environment: all variables of the process.
-        prefix: the prefix of a sink's variables.
-        strict: refuse unknown variables with the prefix.
-    """
+    """Read the variables of a sink; an empty one counts as not set. Unknown ones are refused only if ``strict``."""
     given = {name.removeprefix(prefix): text for name, text in environment.items() if name.startswith(prefix) and text}
     found = read_toml_file(given[CONFIG], environment) if CONFIG in given else SourcedOptions()
     if COMMAND_CONFIG in given:
@@ -180,8 +170,7 @@ def read_toml_file(path: str | os.PathLike[str], environment: Mapping[str, str] 
 class _Reader:
     """Substitutes environment variables in the values of one file.
 
-    Attributes:
-        written: for each option and property that names a variable, the original text in the file.
+    ``written`` are the original texts of the options and properties that name one.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -251,8 +240,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def outputs_of_tables(given: object) -> tuple[Records | Rows, ...]:
-    """The outputs of a sink as tables of a file: ``[[writes]]`` with ``kind = "records"`` or ``kind = "rows"``.
-    """
+    """The outputs of a sink as tables of a file: ``[[writes]]`` with ``kind = "records"`` or ``kind = "rows"``."""
     if not isinstance(given, list) or not all(isinstance(table, Mapping) for table in given):
         raise refused("writes", shown("writes", given), "it must be a list of tables", _EXAMPLE)
     outputs = []

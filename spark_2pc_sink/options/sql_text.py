@@ -31,12 +31,7 @@ _EXAMPLE: Final = "pass rows='explode(lines) AS line'"
 
 @dataclass(frozen=True)
 class Explosion:
-    """One row of a batch becomes one row for each element of an array.
-
-    Attributes:
-        array: SQL over the batch for the array; rows where it is null or empty are omitted.
-        name: name of the element, in addition to the columns of the batch.
-    """
+    """One row of a batch becomes one row for each element of an array, in a further column; none if it has none."""
 
     array: str
     name: str

@@ -22,11 +22,7 @@ EVERY_SINK: Final = "every sink"
 
 @dataclass(frozen=True)
 class Readers:
-    """The open transactions that block read_committed consumers of a sink's topics.
-
-    Attributes:
-        owners: transactional ids of other producers whose open transactions a coordinator knows.
-    """
+    """What blocks read_committed consumers of a sink's topics: hanging transactions, and open ones of known owners."""
 
     hanging: tuple[HangingTransaction, ...] = ()
     owners: tuple[str, ...] = ()

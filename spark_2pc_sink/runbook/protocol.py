@@ -32,11 +32,7 @@ class RunbookStep:
 
 @dataclass
 class IncidentLog:
-    """The steps of one dialogue.
-
-    Args:
-        save: called after each step, so that the log is complete at any time.
-    """
+    """The steps of one dialogue; saved after each, so that the log is complete at any time."""
 
     who: Actor
     save: Callable[[IncidentLog], None] = lambda _: None

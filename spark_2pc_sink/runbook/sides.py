@@ -36,13 +36,7 @@ class Compared:
 
 
 class BothSides:
-    """Kafka and the database.
-
-    Args:
-        timeout_s: limit of each look, even if one side does not answer.
-        record_columns: how a record becomes a row, for `verify`; None if the value is the row's JSON.
-        schema_registry: registry of the values' schemas, for `verify`; None if there is none.
-    """
+    """Kafka and the database; ``timeout_s`` limits each look. What else is named is for `recover` and `verify`."""
 
     def __init__(
         self,
@@ -62,11 +56,7 @@ class BothSides:
         self._clock = clock or SystemClock()
 
     def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
-        """Look at one sink, or at all; nothing is claimed or changed.
-
-        Args:
-            transactional_id: the sink; blocked consumers of its topics are looked up too. None for all.
-        """
+        """Look at one sink, and for blocked consumers of its topics, or at all; nothing is claimed or changed."""
         found = status(transactional_id=transactional_id, timeout_s=self._timeout_s, **self._connections)
         pictures = pictures_of(found, transactional_id)
         return tuple(map(self._with_readers, pictures)) if transactional_id is not None else pictures

@@ -68,11 +68,7 @@ class DashboardAccess:
         return self.token is None or bool(session.get(_GRANTED))
 
     def _check(self) -> ResponseReturnValue | None:
-        """Redirect to the login if needed; None lets the request pass.
-
-        Raises:
-            SecurityError: the request is for another server, by its Host header.
-        """
+        """Redirect to the login if needed; None lets the request pass."""
         # Flask would raise it later, and cannot build page URLs until then.
         if isinstance(request.routing_exception, SecurityError):
             raise request.routing_exception

@@ -217,13 +217,7 @@ _THREADS = 8
 
 
 def serve(watched: Watched, access: DashboardAccess, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT.
-
-    Prints one line, ``listening on http://HOST:PORT``, when it is ready.
-
-    Raises:
-        OSError: the address cannot be bound.
-    """
+    """Serve until SIGTERM or SIGINT. Prints one line, ``listening on http://HOST:PORT``, when it is ready."""
     listening = socket.create_server((host, port))
     server = http_server(make_app(watched, access), listening)
 

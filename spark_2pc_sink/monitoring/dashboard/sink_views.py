@@ -34,12 +34,7 @@ _BAR_SHARE: Final = 0.72
 
 @dataclass(frozen=True)
 class Bar:
-    """One batch.
-
-    Attributes:
-        label: below the axis, if there is room; used for the first and the last bar.
-        parts: class name to value, from the base line up.
-    """
+    """One batch: its parts by class name, from the base line up. Only the first and the last bar show the label."""
 
     label: str
     title: str

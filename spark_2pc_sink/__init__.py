@@ -8,18 +8,7 @@ reads that row on restart and commits (or resends) the Kafka half. This is the d
 **Guarantee.** Once the sink is at rest, a reader of the topic with isolation.level=read_committed and a reader of the
 table see the same rows, each once.
 
-**Data flow.** Tasks read the rows and encode them, for Kafka to record batches and for PostgreSQL to COPY
-bytes (`sink.job`, `wire`). They stream both to the driver (`sink.stream`), whose threads forward the records in one
-Kafka transaction (`sink.records`, `kafka`) and copy the rows into the table meanwhile (`sink.rows`). The same
-database transaction writes the state row last (`jdbc_state`) and commits. Then the driver commits the Kafka transaction
-(`sink.driver`).
-
-**Reading order.** `recipe.steps` (the steps), `recipe.resolve` (the decision of a recovery), `recovery` (its procedure,
-and `recover` and `status`), `sink.sink` and `sink.query_run` (a run of a query), `sink.driver` (a batch on the driver),
-`sink.job` (a batch on executors), `sink.records` and `sink.rows` (its two sides), `kafka`, `wire`. Also `options`,
-`errors`, `cli`, `transactions`, `reference` (a coordinator) and `testing`.
-
-**Words** have one meaning each; `docs/design/glossary.md` lists them.
+``ARCHITECTURE.md`` has the rooms and the way of a batch through them, ``docs/design/glossary.md`` the words.
 
 **Public names.** A stable name keeps its meaning until the next major version; options, fields and members may be added
 to it. A provisional name may change in a minor version, and the changelog says so. The classes of `errors` and

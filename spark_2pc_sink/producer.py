@@ -35,7 +35,6 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
     AuthorizationError,
-    ConfigurationError,
     DualWriteError,
     FencedError,
     KafkaError,
@@ -59,13 +58,12 @@ from spark_2pc_sink.kafka.error_policy import COMMIT_REFUSED, kafka_error
 from spark_2pc_sink.kafka.produce_session import ProduceSession, StickyPartitioner
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions, checks_keywords
+from spark_2pc_sink.options.settings import refused
 
 __all__ = ["TransactionalWriter"]
 
 
 class WriterState(Enum):
-    """A writer's state."""
-
     UNINITIALISED = "uninitialised"
     READY = "ready"
     IN_TRANSACTION = "in transaction"
@@ -80,8 +78,6 @@ class WriterState(Enum):
 
 
 class Operation(Enum):
-    """The operations of a writer."""
-
     INIT = "init_transactions"
     INIT_KEEPING = "init_transactions(keep_prepared_txn=True)"
     BEGIN = "begin_transaction"
@@ -96,15 +92,9 @@ class Operation(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """One allowed call.
+    """A call that a state allows, by the specification sentence in ``source``, and the state after it.
 
-    Args:
-        state: the state in which it is allowed.
-        operation: the call.
-        done: the state after success.
-        failed: the state after an error that only loses the transaction, not the producer.
-        unknown: the state if the outcome of EndTxn is unknown.
-        source: the specification sentence that allows it.
+    ``failed`` is that after an error which only loses the transaction, ``unknown`` if the outcome of EndTxn is unknown.
     """
 
     state: WriterState
@@ -185,7 +175,8 @@ def rule_for(state: WriterState, operation: Operation) -> Rule:
 class TransactionalWriter:
     """Writes transactions for one transactional id, one after the other, from one process.
 
-    Every call has a deadline: ``max_block_ms`` for the coordinator, ``delivery_timeout_ms`` for records.
+    Every call has a deadline: ``max_block_ms`` for the coordinator, ``delivery_timeout_ms`` for records. One that the
+    state does not allow raises `LocalProtocolError`, and nothing is sent or changed.
 
     Args:
         transactional_id: stable across restarts; a second writer with the same id fences the first.
@@ -216,12 +207,8 @@ class TransactionalWriter:
     ) -> None:
         options = self._options = KafkaOptions.parse(kafka)
         if two_phase_commit and options.transaction_timeout_ms is not None:
-            raise ConfigurationError(
-                option="two_phase_commit",
-                value=two_phase_commit,
-                rule="excludes transaction.timeout.ms: its transactions never time out (KIP-939)",
-                remedy="omit one of the two",
-            )
+            rule = "excludes transaction.timeout.ms: its transactions never time out (KIP-939)"
+            raise refused("two_phase_commit", two_phase_commit, rule, "omit one of the two")
         self._transactional_id = transactional_id
         self._cluster = Cluster(options)
         self._client = TransactionClient(self._cluster, transactional_id, options, two_phase_commit=two_phase_commit)
@@ -268,7 +255,6 @@ class TransactionalWriter:
                 `abort_transaction`. Otherwise it is aborted.
 
         Raises:
-            LocalProtocolError: called before.
             KafkaError: the broker lacks keepPreparedTxn and the writer is not in resume mode; or it lacks two-phase
                 commit, which the writer requests (code 35).
             AuthorizationError: the broker does not grant two-phase commit (code 53).
@@ -289,7 +275,6 @@ class TransactionalWriter:
         transaction.version is requested again, so a writer continues while a cluster is up- or downgraded.
 
         Raises:
-            LocalProtocolError: not allowed in this state.
             KafkaError, KafkaTimeoutError: a new pair was needed (below transaction.version 2, and when the epochs
                 of the producer id are used up), and not granted.
         """
@@ -313,7 +298,7 @@ class TransactionalWriter:
                 or, if that is null too, one partition for all such rows of this call.
 
         Raises:
-            LocalProtocolError: not allowed in this state, or the columns are not those above; nothing was done.
+            LocalProtocolError: the columns are not those above; nothing was done.
             Everything that `ProduceSession.append` raises. The transaction must then be aborted.
         """
         rule = rule_for(self._state, Operation.APPEND)
@@ -333,7 +318,6 @@ class TransactionalWriter:
         """Wait until everything appended is acknowledged, and return its offsets.
 
         Raises:
-            LocalProtocolError: not allowed in this state.
             Everything that `ProduceSession.flush` raises. The transaction must then be aborted.
         """
         rule = rule_for(self._state, Operation.FLUSH)
@@ -347,8 +331,8 @@ class TransactionalWriter:
             The state to store in the database, in the transaction with the decision.
 
         Raises:
-            LocalProtocolError: not allowed in this state; or the writer has no two-phase commit and is not in
-                resume mode (KIP-939: "If the 2PC is not enabled, we return the INVALID_TXN_STATE error").
+            LocalProtocolError: the writer has no two-phase commit and is not in resume mode (KIP-939: "If the 2PC is
+                not enabled, we return the INVALID_TXN_STATE error").
             Everything that `flush` raises.
         """
         rule = rule_for(self._state, Operation.PREPARE)
@@ -374,7 +358,6 @@ class TransactionalWriter:
             state: the state stored in the database.
 
         Raises:
-            LocalProtocolError: neither prepared nor kept.
             Everything that `commit_transaction` raises.
         """
         rule = rule_for(self._state, Operation.COMPLETE)
@@ -390,7 +373,6 @@ class TransactionalWriter:
         """Flush and commit. Without records this sends nothing.
 
         Raises:
-            LocalProtocolError: not allowed in this state.
             OutcomeUnknownError: no answer; call this again, or describe the id with another client.
             FencedError: another writer owns the transactional id, and the transaction is aborted unless that writer has
                 completed it; or it has timed out, if the coordinator does not distinguish the two.
@@ -409,7 +391,6 @@ class TransactionalWriter:
         """Abort. Without records this sends nothing.
 
         Raises:
-            LocalProtocolError: not allowed in this state.
             OutcomeUnknownError: no answer; call this again.
             FencedError, KafkaError, KafkaTimeoutError: as `commit_transaction`.
         """

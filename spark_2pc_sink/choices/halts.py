@@ -24,35 +24,21 @@ from spark_2pc_sink.choices.symptoms import (
 
 
 class HaltCause(str, Enum):
-    """Why a person has to decide, for programs; equal to the text in the command line's JSON."""
+    """Why a person has to decide, for programs; equal to the text in the command line's JSON. `HALTS` explains each."""
 
-    #: The state row belongs to another Kafka cluster.
     OTHER_CLUSTER = "other_cluster"
-    #: The state row is new, and Kafka has transactions with its id.
     ID_IN_USE = "id_in_use"
-    #: The state row and its history are lost, and Kafka has an open transaction with its id.
     OPEN_TRANSACTION = "open_transaction"
-    #: Kafka has committed a transaction that the state row lacks.
     DATABASE_BEHIND = "database_behind"
-    #: The state row differs from what this claim has written: the database lost commits.
     COMMITS_LOST = "commits_lost"
-    #: The batch is decided, and neither the coordinator nor a log tells how its transaction ended.
     OUTCOME_LOST = "outcome_lost"
-    #: Kafka has lost records of a decided batch: a topic was deleted or re-created, or a log lost them.
     TOPIC_REMADE = "topic_remade"
-    #: The state row has no batch, and the batch received is not the first.
     NOT_THE_FIRST_BATCH = "not_the_first_batch"
-    #: The batch received is neither that of the state row nor the one after it.
     GAP = "gap"
-    #: Batch 0 was received, and the state row has later batches of the query: a full refresh, or an emptied checkpoint.
     BATCHES_RESTARTED = "batches_restarted"
-    #: Kafka lacks another batch than the one received.
     OTHER_BATCH_OWED = "other_batch_owed"
-    #: Kafka lacks this batch, and the rows received under its id are not those in the database.
     RESEND_DIFFERS = "resend_differs"
-    #: Both sides have a batch with this id, with rows other than those received.
     REPLAY_DIFFERS = "replay_differs"
-    #: The job's function skipped a batch before the one received, and the skipped batch may have had rows.
     NOT_HANDED_OVER = "not_handed_over"
 
 

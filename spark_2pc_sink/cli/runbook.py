@@ -82,13 +82,10 @@ def _run(given: argparse.Namespace) -> CommandResult:
     transactional_id = connection.pop("transactional_id", None)
     if given.cause is not None and transactional_id is None:
         raise refused("--cause", given.cause.value, "is the error of one sink's job", "pass --transactional-id too")
-    sides = BothSides(
-        kafka=read_connection(given),
-        timeout_s=given.timeout_s,
-        record_columns=given.record_columns,
-        schema_registry=file_of(given).options.get("schema_registry"),
-        **connection,
-    )
+    connection["kafka"] = read_connection(given)
+    registry = file_of(given).options.get("schema_registry")
+    form = {"record_columns": given.record_columns, "schema_registry": registry}
+    sides = BothSides(connection, timeout_s=given.timeout_s, **form)
     log = IncidentLog(who=Actor.of_this_process(PROGRAM), save=_saving(given.protocol))
     log.save(log)
     conversation = Conversation(sides, Terminal(), log, told=given.cause, automatic=given.yes)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from spark_2pc_sink.clock import Clock, SystemClock
 from spark_2pc_sink.errors import DualWriteError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition, TransactionState
@@ -36,24 +36,21 @@ class Compared:
 
 
 class BothSides:
-    """Kafka and the database; ``timeout_s`` limits each look. What else is named is for `recover` and `verify`."""
+    """Kafka and the database.
+
+    Args:
+        connections: keywords of `recover` that name both sides.
+        timeout_s: limit of each look, even if one side does not answer.
+        form: keywords of `verify` that say how a record becomes a row.
+    """
 
     def __init__(
-        self,
-        *,
-        kafka: Mapping[str, str | int | Callable[[str], Any]],
-        database: str,
-        timeout_s: int = StatusOptions.timeout_s,
-        record_columns: str | None = None,
-        schema_registry: Mapping[str, str | int | bool] | None = None,
-        clock: Clock | None = None,
-        **tables: str | int,
+        self, connections: Mapping[str, Any], *, timeout_s: int = StatusOptions.timeout_s, **form: Any
     ) -> None:
-        self._connections: dict[str, Any] = {"kafka": kafka, "database": database, **tables}
-        self._kafka = kafka
+        self._connections = connections
+        self._kafka = connections["kafka"]
         self._timeout_s = timeout_s
-        self._form: dict[str, Any] = {"record_columns": record_columns, "schema_registry": schema_registry}
-        self._clock = clock or SystemClock()
+        self._form = form
 
     def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
         """Look at one sink, and for blocked consumers of its topics, or at all; nothing is claimed or changed."""
@@ -95,12 +92,8 @@ class BothSides:
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         """Compare topic and table, as noted by the job's newest claim."""
         try:
-            found = verify(
-                transactional_id=transactional_id,
-                open_transaction=open_transaction,
-                **self._form,
-                **self._connections,
-            )
+            asked: dict[str, Any] = {"transactional_id": transactional_id, "open_transaction": open_transaction}
+            found = verify(**asked, **self._form, **self._connections)
         except (DualWriteError, MissingExtraError) as error:
             # Earlier actions are valid, whether or not the comparison is possible.
             return Compared("inconclusive", f"topic and table of {transactional_id} could not be compared: {error}")
@@ -115,24 +108,20 @@ class BothSides:
         return complete
 
     def wait(self, seconds: float) -> None:
-        self._clock.sleep(seconds)
+        time.sleep(seconds)
 
 
 def pictures_of(found: StatusReport, transactional_id: str | None) -> tuple[Picture, ...]:
     """The result of status, a picture for each sink; one without a report if no sink could be read."""
-    every = [
-        *(Picture(transactional_id=one.transactional_id, report=one) for one in found.sinks),
-        *(
-            Picture(transactional_id=one.transactional_id, unreadable=f"{one.side}: {one.problem}")
-            for one in found.unreadable
-        ),
+    every = [Picture(transactional_id=one.transactional_id, report=one) for one in found.sinks]
+    every += [
+        Picture(transactional_id=one.transactional_id, unreadable=f"{one.side}: {one.problem}")
+        for one in found.unreadable
     ]
     if not every and (transactional_id is not None or found.kafka_problem or found.database_problem):
         every.append(Picture(transactional_id=transactional_id or EVERY_SINK))
-    return tuple(
-        replace(picture, kafka_problem=found.kafka_problem, database_problem=found.database_problem)
-        for picture in every
-    )
+    problems: dict[str, Any] = {"kafka_problem": found.kafka_problem, "database_problem": found.database_problem}
+    return tuple(replace(picture, **problems) for picture in every)
 
 
 def find_blocking_transactions(tool: TransactionTool, topics: AbstractSet[str], *, transactional_id: str) -> Readers:
@@ -143,6 +132,7 @@ def find_blocking_transactions(tool: TransactionTool, topics: AbstractSet[str], 
     """
     hanging: tuple[HangingTransaction, ...] = ()
     owners: list[str] = []
+    problem = ""
     try:
         for topic in sorted(topics):
             hanging += tool.find_hanging(topic=topic)
@@ -155,5 +145,5 @@ def find_blocking_transactions(tool: TransactionTool, topics: AbstractSet[str], 
         ]
     except (KafkaError, KafkaTimeoutError) as error:
         # The sink itself was read; a failure to read the other transactions is reported, and is not fatal.
-        return Readers(hanging, tuple(owners), problem=f"did not check whether readers are blocked: {error}")
-    return Readers(hanging, tuple(owners))
+        problem = f"did not check whether readers are blocked: {error}"
+    return Readers(hanging, tuple(owners), problem)

@@ -32,8 +32,8 @@ class Command:
         if looks:
             self.sides = FakeSides(*looks)
 
-        def made(**connections: Any) -> FakeSides:
-            self.connections = connections
+        def made(connections: dict[str, Any], **more: Any) -> FakeSides:
+            self.connections = {**connections, **more}
             return self.sides
 
         self._monkeypatch.setattr(runbook_module, "BothSides", made)

@@ -78,7 +78,7 @@ def test_readers_are_looked_at_for_one_sink_that_is_well(monkeypatch: pytest.Mon
     monkeypatch.setattr(sides_module, "TransactionTool", mock.Mock(return_value=asked))
     looked_at = mock.Mock(return_value=StatusReport(sinks=(report(),)))
     monkeypatch.setattr(sides_module, "status", looked_at)
-    sides = BothSides(**CONNECTIONS)
+    sides = BothSides(CONNECTIONS)
     (found,) = sides.look("orders")
     assert found.problem is Symptom.HANGING_TRANSACTION
     assert looked_at.call_args.kwargs["state_schema"] == "ours"
@@ -91,7 +91,7 @@ def test_a_step_that_is_a_command_names_the_cluster() -> None:
     """Pasted without it, it would ask for --bootstrap-server, or end a transaction of another cluster."""
     servers = CONNECTIONS["kafka"]["bootstrap.servers"]
     bare = f"{FORCE_TERMINATE} --transactional-id 'of a shop'"
-    sides = BothSides(**CONNECTIONS)
+    sides = BothSides(CONNECTIONS)
     assert sides.with_cluster(bare) == f"{FORCE_TERMINATE} --bootstrap-server {servers} --transactional-id 'of a shop'"
     assert sides.with_cluster("restart the application") == "restart the application"
 
@@ -106,6 +106,6 @@ def test_a_step_that_is_a_command_names_the_cluster() -> None:
 def test_what_cannot_be_compared_is_a_result_too(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """The recovery before it stands."""
     monkeypatch.setattr(sides_module, "verify", mock.Mock(side_effect=error))
-    found = BothSides(**CONNECTIONS).compare("orders", open_transaction=False)
+    found = BothSides(CONNECTIONS).compare("orders", open_transaction=False)
     assert found.verdict == "inconclusive"
     assert str(error) in found.text

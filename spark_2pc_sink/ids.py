@@ -48,12 +48,9 @@ class ProducerIdAndEpoch:
 
     def __post_init__(self) -> None:
         if not (0 <= self.producer_id <= PRODUCER_ID_MAX and 0 <= self.epoch <= EPOCH_LIMIT):
-            raise ConfigurationError(
-                option="producer id and epoch",
-                value=f"{self.producer_id}:{self.epoch}",
-                rule=f"the producer id must be from 0 to {PRODUCER_ID_MAX}, and the epoch from 0 to {EPOCH_LIMIT}",
-                remedy="pass the values returned by a Kafka transaction coordinator",
-            )
+            rule = f"the producer id must be from 0 to {PRODUCER_ID_MAX}, and the epoch from 0 to {EPOCH_LIMIT}"
+            remedy = "pass the values returned by a Kafka transaction coordinator"
+            raise ConfigurationError(option="producer id and epoch", value=str(self), rule=rule, remedy=remedy)
 
     @property
     def exhausted(self) -> bool:
@@ -91,16 +88,12 @@ class PreparedTxnState:
 
     def __init__(self, text: str | None = "") -> None:
         object.__setattr__(self, "text", text or "")
-        producer = self.producer
-        if producer is not None:
-            object.__setattr__(self, "text", str(producer))
+        if self.producer is not None:
+            object.__setattr__(self, "text", str(self.producer))
         elif self.text:
-            raise ConfigurationError(
-                option="prepared transaction state",
-                value=self.text,
-                rule="must be '' or 'producerId:epoch' with two decimal numbers",
-                remedy="pass the text returned by prepare_transaction(), unchanged",
-            )
+            rule = "must be '' or 'producerId:epoch' with two decimal numbers"
+            remedy = "pass the text returned by prepare_transaction(), unchanged"
+            raise ConfigurationError(option="prepared transaction state", value=self.text, rule=rule, remedy=remedy)
 
     @classmethod
     def of(cls, producer: ProducerIdAndEpoch) -> PreparedTxnState:
@@ -182,11 +175,7 @@ class BatchRange:
 
     @classmethod
     def parse(cls, given: object) -> BatchRange:
-        """Parse a user's text.
-
-        Raises:
-            ConfigurationError: it is not a range of batches.
-        """
+        """Parse a user's text, or refuse it by a `ConfigurationError`."""
         if isinstance(given, cls):
             return given
         text = given.strip() if isinstance(given, str) else ""
@@ -195,12 +184,9 @@ class BatchRange:
         first, dots, last = text.partition("..")
         ids = (first, last) if dots else (first, first)
         if not all(map(_is_decimal, ids)) or not int(ids[0]) <= int(ids[1]) < _BATCH_IDS_END:
-            raise ConfigurationError(
-                option="accept_loss",
-                value=given,
-                rule="must be the first and the last batch id, one batch id, or none",
-                remedy="write '41..43', '41' or 'none', as shown by the error that asks for it",
-            )
+            rule = "must be the first and the last batch id, one batch id, or none"
+            remedy = "write '41..43', '41' or 'none', as shown by the error that asks for it"
+            raise ConfigurationError(option="accept_loss", value=given, rule=rule, remedy=remedy)
         return cls(int(ids[0]), int(ids[1]))
 
     def __len__(self) -> int:
@@ -216,19 +202,13 @@ NO_BATCHES = BatchRange(0, -1)
 
 
 def check_transactional_id(text: str) -> str:
-    """Return ``text`` when it can serve as a transactional id.
-
-    Args:
-        text: the id; 1 to 255 characters without control characters.
+    """Return ``text`` if it can serve as a transactional id: 1 to 255 characters without control characters.
 
     Raises:
-        ConfigurationError: it is empty, too long, or has an unprintable character.
+        ConfigurationError: it cannot.
     """
     if not 0 < len(text) <= TRANSACTIONAL_ID_CHARACTERS_MAX or not text.isprintable():
-        raise ConfigurationError(
-            option="transactional_id",
-            value=text,
-            rule=f"must have 1 to {TRANSACTIONAL_ID_CHARACTERS_MAX} printable characters",
-            remedy="give each sink one short name that stays the same across restarts, such as 'orders'",
-        )
+        rule = f"must have 1 to {TRANSACTIONAL_ID_CHARACTERS_MAX} printable characters"
+        remedy = "give each sink one short name that stays the same across restarts, such as 'orders'"
+        raise ConfigurationError(option="transactional_id", value=text, rule=rule, remedy=remedy)
     return text

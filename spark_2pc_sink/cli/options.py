@@ -18,8 +18,8 @@ from typing import Any, Final
 from spark_2pc_sink.options import RecoveryOptions, SinkOptions, StatusOptions
 from spark_2pc_sink.options.common import READER_FLAGS
 from spark_2pc_sink.options.database import has_secret, without_secrets
-from spark_2pc_sink.options.kafka_security import SecurityOptions
-from spark_2pc_sink.options.settings import choices_of, kind_of, options_of, refused, setting_of, shown_name
+from spark_2pc_sink.options.kafka import FIELD_OF
+from spark_2pc_sink.options.settings import choices_of, kind_of, options_of, refused, setting_of
 from spark_2pc_sink.options.sources import (
     BOOTSTRAP_SERVER,
     COMMAND_CONFIG,
@@ -45,12 +45,7 @@ ENVIRONMENT: Final = {
 BOOTSTRAP: Final = "bootstrap.servers"
 #: Accepted names; the second is librdkafka's.
 BOOTSTRAP_NAMES: Final = frozenset({BOOTSTRAP, "metadata.broker.list"})
-_SECRETS: Final = {
-    name
-    for item in fields(SecurityOptions)
-    if setting_of(item).secret
-    for name in setting_of(item).properties or (shown_name(item),)
-} | {"sasl.jaas.config"}
+_SECRETS: Final = {"sasl.jaas.config", *(name for name, item in FIELD_OF.items() if setting_of(item).secret)}
 
 
 def file_of(given: argparse.Namespace) -> SourcedOptions:

@@ -140,8 +140,7 @@ class CommonOptions:
         "history rows kept for each sink. Each decision writes one of about half a kilobyte. A lost state row is "
         "rebuilt from the newest; the others are for audits. As many claims and recoveries are kept, in the table "
         "whose name is that of the state table followed by _actions. 0: neither is kept",
-        at_least=0,
-        at_most=1_000_000,
+        bounds=(0, 1_000_000),
         operational=True,
     )
     connect_timeout_s: int = setting(
@@ -149,8 +148,7 @@ class CommonOptions:
         "time limit of one attempt to connect to the database; libpq's minimum is 2 s",
         group=LIMITS,
         unit="s",
-        at_least=2,
-        at_most=600,
+        bounds=(2, 600),
         store=True,
         operational=True,
     )
@@ -307,8 +305,7 @@ class RecoveryOptions(CommonOptions):
         None,
         "with decision: the batch that it is about, as named by the refusal; no other is changed. With "
         "open_transaction='commit': its batch, the newest in the checkpoint's offsets/ that is not in its commits/",
-        at_least=0,
-        at_most=2**63 - 1,
+        bounds=(0, 2**63 - 1),
     )
     open_transaction: Literal["commit", "abort"] | None = setting(
         None,
@@ -321,8 +318,7 @@ class RecoveryOptions(CommonOptions):
         "not show whether it runs (behind a pooler in transaction mode, on a standby), recovery then takes over only "
         "with take_over",
         unit="s",
-        at_least=0,
-        at_most=86_400,
+        bounds=(0, 86_400),
     )
 
     def __post_init__(self) -> None:
@@ -354,8 +350,7 @@ class StatusOptions:
         "time limit of both sides together. If one of them has not answered by then, the result says so and has what "
         "the other one reported",
         unit="s",
-        at_least=1,
-        at_most=3_600,
+        bounds=(1, 3_600),
     )
 
     def __post_init__(self) -> None:
@@ -378,15 +373,13 @@ class ServiceOptions(CommonOptions):
         "transactional ids that one process holds, and so the number of transactions that can be open at once, from "
         "their first record to EndTxn. Choose twice as many: an id can be used again only when its end markers are "
         "written. Each has its own connection to each broker, which answers the requests of a connection in order",
-        at_least=1,
-        at_most=1_024,
+        bounds=(1, 1_024),
     )
     ids_max: int = setting(
         64,
         "transactional ids, and so state rows, of all processes of the service together. A process takes ids that no "
         "other holds, and recovers those that a crashed one has left",
-        at_least=1,
-        at_most=1_024,
+        bounds=(1, 1_024),
     )
     wait_for_id_ms: int = milliseconds(
         10_000,
@@ -405,15 +398,13 @@ class ServiceOptions(CommonOptions):
         "where database sessions do not show whether another process is running (behind a pooler in transaction mode), "
         "an id is taken over if its state row was not updated for this time",
         unit="s",
-        at_least=0,
-        at_most=86_400,
+        bounds=(0, 86_400),
     )
     history_batches: int = _state(
         0,
         "history rows kept for each transactional id, as for a sink. Writing one costs as much as the decision, and a "
         "thousand cover only seconds of a busy service: none by default",
-        at_least=0,
-        at_most=1_000_000,
+        bounds=(0, 1_000_000),
     )
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ _CONNECT: Final = "Connect"
 _SIZES: Final = "Size and compress requests"
 _WAITS: Final = "Limit waiting and retries"
 _connect: Final = partial(setting, group=_CONNECT, dotted=True)
-_size: Final = partial(setting, group=_SIZES, unit="bytes", at_least=1, at_most=INT32_MAX)
+_size: Final = partial(setting, group=_SIZES, unit="bytes", bounds=(1, INT32_MAX))
 #: A deadline longer than a day is in effect a hang.
 _up_to_a_day: Final = partial(milliseconds, group=_WAITS, at_most=86_400_000, dotted=True)
 
@@ -90,13 +90,13 @@ class KafkaOptions(SecurityOptions):
         100_000_000,
         "a longer response means a broken or foreign peer; librdkafka's default",
         properties=("receive.message.max.bytes",),
-        at_least=1_000,
+        bounds=(1_000, INT32_MAX),
     )
     max_in_flight: int = _size(
         5,
         "a broker remembers the last 5 batches of a producer, so more would lose idempotence (KIP-185)",
         properties=("max.in.flight.requests.per.connection", "max.in.flight"),
-        at_most=5,
+        bounds=(1, 5),
         unit="",
     )
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = setting(
@@ -109,16 +109,14 @@ class KafkaOptions(SecurityOptions):
         1,
         "takes half the time of Kafka's default, 3, for JSON of 110 bytes, with 3 % more bytes (KIP-390)",
         properties=("compression.zstd.level",),
-        at_least=-131_072,
-        at_most=22,
+        bounds=(-131_072, 22),
         unit="",
     )
     gzip_level: int = _size(
         -1,
         "0 to 9; -1 is zlib's own default, as with Kafka (KIP-390)",
         properties=("compression.gzip.level",),
-        at_least=-1,
-        at_most=9,
+        bounds=(-1, 9),
         unit="",
     )
     request_timeout_ms: int = _up_to_a_day(
@@ -150,7 +148,7 @@ class KafkaOptions(SecurityOptions):
         check_settings(self)
         check_security(self)
         for low_name, high_name in _ORDERED:
-            low, high = (getattr(self, _FIELD_OF[name].name) for name in (low_name, high_name))
+            low, high = (getattr(self, FIELD_OF[name].name) for name in (low_name, high_name))
             if low > high:
                 remedy = f"lower {low_name} or raise {high_name}"
                 raise refused(low_name, low, f"it must not exceed {high_name}={high}", remedy)
@@ -195,7 +193,8 @@ class KafkaOptions(SecurityOptions):
         }
 
 
-_FIELD_OF: Final = {
+#: The field of each property, by each of its names.
+FIELD_OF: Final = {
     name: item for item in options_of(KafkaOptions) for name in setting_of(item).properties or (shown_name(item),)
 }
 #: Supported names without a field.
@@ -209,7 +208,7 @@ _SECURITY_ONLY = (
 
 def property_names() -> tuple[str, ...]:
     """Every name that ``kafka={...}`` takes."""
-    return (*_FIELD_OF, *_SECURITY_ONLY, *FIXED)
+    return (*FIELD_OF, *_SECURITY_ONLY, *FIXED)
 
 
 def _without_fixed(properties: Mapping[str, object]) -> dict[str, object]:
@@ -222,7 +221,7 @@ def _without_fixed(properties: Mapping[str, object]) -> dict[str, object]:
                 raise refused(name, value, why, "leave it out")
         elif name in REFUSED:
             raise refused(name, shown(name, value), "it must not be in kafka={...}", REFUSED[name])
-        elif name in _FIELD_OF or name in _SECURITY_ONLY:
+        elif name in FIELD_OF or name in _SECURITY_ONLY:
             kept[name] = value
         else:
             raise refused(name, shown(name, value), "no such property in kafka={...}", _nearest_property(name))
@@ -231,7 +230,7 @@ def _without_fixed(properties: Mapping[str, object]) -> dict[str, object]:
 
 def _nearest_property(name: str) -> str:
     bare = name.removeprefix(SPARK_PREFIX)
-    if bare != name and bare in _FIELD_OF:
+    if bare != name and bare in FIELD_OF:
         return f"leave out the prefix and write {bare!r}"
     return nearest(bare, property_names(), known_elsewhere=KNOWN_ELSEWHERE)
 
@@ -241,7 +240,7 @@ def _read_plain(properties: Mapping[str, object]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     spelling: dict[str, str] = {}
     for name, raw in properties.items():
-        item = _FIELD_OF[name]
+        item = FIELD_OF[name]
         secret = setting_of(item).secret
         value = _read_value(name, str(item.type), raw, secret=secret)
         if item.name in values and values[item.name] != value:
@@ -279,7 +278,7 @@ _ORDERED = (
 def _let_defaults_yield(values: dict[str, Any]) -> None:
     """If the user gave one of two ordered properties, adjust the other's default; two that were given must agree."""
     for low_name, high_name in _ORDERED:
-        low, high = _FIELD_OF[low_name], _FIELD_OF[high_name]
+        low, high = FIELD_OF[low_name], FIELD_OF[high_name]
         if high.name in values:
             values.setdefault(low.name, min(low.default, values[high.name]))
         elif low.name in values:

@@ -75,6 +75,9 @@ def _newline_after_comment(expression: str, _: str) -> str:
 
 
 _expression: Final = partial(setting, None, parse=_newline_after_comment)
+_keyed: Final = partial(setting, group=KEYED)
+_encode: Final = partial(setting, group=ENCODE)
+_to_postgresql: Final = partial(setting, group=TO_POSTGRESQL)
 
 
 # --- declarations --------------------------------------------------------------------------------------------------
@@ -101,17 +104,15 @@ class RecordShape:
         "topic. None: every record has a value",
         sink=None,
     )
-    key_format: Literal["raw", "avro", "protobuf"] = setting(
+    key_format: Literal["raw", "avro", "protobuf"] = _encode(
         "raw",
         "'raw': the key is text or bytes, sent unchanged. 'avro', 'protobuf': the key is encoded with a schema of the "
         "schema_registry, in subject <topic>-key",
-        group=ENCODE,
     )
-    value_format: Literal["json", "avro", "protobuf"] = setting(
+    value_format: Literal["json", "avro", "protobuf"] = _encode(
         "json",
         "'json': the value is text or bytes, sent unchanged; without one, the row's JSON. 'avro', 'protobuf': the "
         "value is a struct, without one the whole row, and is encoded with a schema of the schema_registry",
-        group=ENCODE,
     )
 
 
@@ -123,25 +124,22 @@ class RowShape:
         "SQL condition; with mode='upsert': a row for which it is true deletes the row of its key. Null is false",
         group=KEYED,
     )
-    update_columns: Sequence[str] | None = setting(
+    update_columns: Sequence[str] | None = _keyed(
         None,
         "the columns that an upsert changes in an existing row; others are written only with new rows. None: all "
         "columns that are written",
-        group=KEYED,
         given=f"{_LIST} | None",
         parse=_names,
     )
-    upsert_where: str | None = setting(
+    upsert_where: str | None = _keyed(
         None,
         "PostgreSQL's SQL over EXCLUDED and the table's name, as in orders.version < EXCLUDED.version: an existing row "
         "changes only if it is true. Kafka gets all records. None: always",
-        group=KEYED,
     )
-    unchanged_when: Mapping[str, str] | None = setting(
+    unchanged_when: Mapping[str, str] | None = _keyed(
         None,
         "column -> SQL condition; with mode='upsert': a row for which it is true has no value for the column, and the "
         "column keeps its value. None: every row has every value",
-        group=KEYED,
         parse=_columns,
     )
 
@@ -173,29 +171,25 @@ class Records(RecordShape):
 
     rows: str | None = _rows()
     where: str | None = _where()
-    value_schema: str | None = setting(
+    value_schema: str | None = _encode(
         None,
         "the text of the value's Avro or Protobuf schema. None: derived from the type of the value, or with "
         "use.latest.version the newest of its subject",
-        group=ENCODE,
     )
-    value_schema_name: str | None = setting(
+    value_schema_name: str | None = _encode(
         None,
         "'namespace.Name' of the derived record or message, or the message of value_schema. None: Value, or the first "
         "message",
-        group=ENCODE,
     )
-    value_subject_name_strategy: Literal["topic", "record", "topic_record"] = setting(
+    value_subject_name_strategy: Literal["topic", "record", "topic_record"] = _encode(
         "topic",
         "the value's subject, by Confluent's strategies: <topic>-value, <name> or <topic>-<name>",
-        group=ENCODE,
     )
-    superseded: Literal["send_first", "leave_out"] = setting(
+    superseded: Literal["send_first", "leave_out"] = _keyed(
         "send_first",
         "if a table with {order_by} gets the same rows: records of rows that are not the greatest of their key in the "
         "batch are sent before the one that the table keeps, or are left out. With either the last record of a key is "
         "the table's row",
-        group=KEYED,
         sink="upsert_superseded",
     )
 
@@ -232,26 +226,23 @@ class Rows(RowShape):
         ConfigurationError: a value is out of bounds, or two of them contradict each other.
     """
 
-    table: str = setting(why="'table' or 'schema.table', quoted as in SQL", group=TO_POSTGRESQL)
+    table: str = _to_postgresql(why="'table' or 'schema.table', quoted as in SQL")
     _: KW_ONLY
     rows: str | None = _rows()
     where: str | None = _where()
-    columns: Mapping[str, str] | None = setting(
+    columns: Mapping[str, str] | None = _to_postgresql(
         None,
         "column -> SQL expression; None: every column, except the record's if a topic gets the same rows",
-        group=TO_POSTGRESQL,
         parse=_columns,
     )
-    mode: Literal["append", "upsert", "insert_ignore"] = setting(
+    mode: Literal["append", "upsert", "insert_ignore"] = _keyed(
         "append",
         "'upsert' replaces rows with the same {keys}; 'insert_ignore' keeps them and leaves the new row out. Kafka "
         "gets its record in either mode",
-        group=KEYED,
     )
-    keys: Sequence[str] = setting(
+    keys: Sequence[str] = _keyed(
         (),
         "the columns of a unique key of the table; with mode='upsert' and mode='insert_ignore'",
-        group=KEYED,
         given=_LIST,
         parse=_names,
         sink="upsert_keys",
@@ -262,31 +253,27 @@ class Rows(RowShape):
         group=KEYED,
         sink="upsert_order_by",
     )
-    late_rows: Literal["replace", "keep_newer"] = setting(
+    late_rows: Literal["replace", "keep_newer"] = _keyed(
         "replace",
         "for a row that is older, by {order_by}, than the one that an earlier batch wrote to the table. 'replace': it "
         "replaces that one on both sides. 'keep_newer': the table keeps the newer one, and Kafka still gets the record",
-        group=KEYED,
         sink="upsert_late_rows",
     )
-    create_table: bool = setting(
+    create_table: bool = _to_postgresql(
         default=False,
         why="create the table from the first batch's schema if it is missing",
-        group=TO_POSTGRESQL,
         operational=True,
     )
-    primary_key: Sequence[str] = setting(
+    primary_key: Sequence[str] = _to_postgresql(
         (),
         "with create_table and mode='append': the columns of the primary key. In other modes it is {keys}",
-        group=TO_POSTGRESQL,
         given=_LIST,
         parse=_names,
     )
-    schema_evolution: Literal["strict", "add_columns"] = setting(
+    schema_evolution: Literal["strict", "add_columns"] = _to_postgresql(
         "strict",
         "'strict': a column that the table lacks ends the query. 'add_columns': it is added to the table, nullable, "
         "before the batch",
-        group=TO_POSTGRESQL,
     )
 
     def __post_init__(self) -> None:

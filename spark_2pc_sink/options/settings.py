@@ -61,7 +61,7 @@ class Setting:
             option ``keys``.
         group: one of `GROUPS`; '' for an option that only one command or class has.
         unit: 'ms', 's', 'bytes', or '' for a count or a text.
-        at_least, at_most: bounds of a number, inclusive.
+        bounds: the smallest and the largest valid number.
         properties: for Kafka options, the names under which users know it, the preferred one first.
         dotted: users know it by the field's name with dots, like the properties of a Kafka broker.
         given: the type that a user passes, if the field has another one.
@@ -77,8 +77,7 @@ class Setting:
     why: str
     group: str = ""
     unit: str = ""
-    at_least: int | None = None
-    at_most: int | None = None
+    bounds: tuple[int, int] | None = None
     properties: tuple[str, ...] = ()
     dotted: bool = False
     given: str = ""
@@ -100,7 +99,7 @@ def milliseconds(
     default: int | None, why: str, *, at_most: int = INT32_MAX, at_least: int = 1, group: str = LIMITS, **about: Any
 ) -> Any:
     """A :func:`setting` that is a duration; PostgreSQL's and Kafka's own maximum is an int32 of milliseconds."""
-    return setting(default, why, unit="ms", at_least=at_least, at_most=at_most, group=group, **about)
+    return setting(default, why, unit="ms", bounds=(at_least, at_most), group=group, **about)
 
 
 def setting_of(item: Field[Any]) -> Setting:
@@ -311,10 +310,11 @@ def _check_number(item: Field[Any], value: object) -> None:
     # bool is a subclass of int, and 'request.timeout.ms': True is a mistake, not one millisecond.
     if isinstance(value, bool) or not isinstance(value, int):
         raise refusal(item, value, "it must be a whole number", f"pass a number{unit}")
-    if about.at_least is not None and value < about.at_least:
-        raise refusal(item, value, f"it must be at least {about.at_least}{unit}", "raise it")
-    if about.at_most is not None and value > about.at_most:
-        raise refusal(item, value, f"it must be at most {about.at_most}{unit}", "lower it")
+    least, most = about.bounds or (value, value)
+    if value < least:
+        raise refusal(item, value, f"it must be at least {least}{unit}", "raise it")
+    if value > most:
+        raise refusal(item, value, f"it must be at most {most}{unit}", "lower it")
 
 
 # --- keywords of a call --------------------------------------------------------------------------------------------

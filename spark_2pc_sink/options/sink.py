@@ -196,8 +196,7 @@ class SinkOptions(CommonOptions):
         "sent as it is now; if both sides have it, it is skipped. The error that asks for this option names the batch. "
         "For one start only",
         group=CONTINUE,
-        at_least=0,
-        at_most=2**63 - 1,
+        bounds=(0, 2**63 - 1),
         operational=True,
     )
     query_name: str | None = setting(
@@ -206,22 +205,18 @@ class SinkOptions(CommonOptions):
         "the checkpoint and is unique to it. None: it is found, if the session has exactly one query",
         group=CONTINUE,
     )
-    batch_attempts_max: int = _tuning(
-        3, "number of attempts of a batch before the query fails", at_least=1, at_most=100
-    )
+    batch_attempts_max: int = _tuning(3, "number of attempts of a batch before the query fails", bounds=(1, 100))
     driver_port: int = _tuning(
         0,
         "the port of the driver to which tasks send rows and records. 0: a free one, chosen by the system. Set it if a "
         "firewall is between executors and driver",
-        at_least=0,
-        at_most=_PORT_MAX,
+        bounds=(0, _PORT_MAX),
     )
     driver_port_range: int = _tuning(
         16,
         "with driver_port: how many ports are tried, starting with it, because each concurrent query of a driver needs "
         "its own; as many as Spark tries for spark.driver.port",
-        at_least=1,
-        at_most=1_000,
+        bounds=(1, 1_000),
     )
     decision_margin_ms: int = milliseconds(
         10_000,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from spark_2pc_sink.choices import PLACES, TABLE, Act, Choice, HaltCause, HaltError, Input, Problem, Symptom
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError, TakeOverRefusedError
 from spark_2pc_sink.ids import BatchRange
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 
 if TYPE_CHECKING:
@@ -99,9 +100,7 @@ def parsed(wanted: Input, text: str) -> object:
     if wanted.kind == "batches":
         return str(BatchRange.parse(text))
     if not text.isascii() or not text.isdigit():
-        raise ConfigurationError(
-            option="batch", value=text, rule="must be the id of a batch, 0 or more", remedy="type a number such as 41"
-        )
+        raise refused("batch", text, "must be the id of a batch, 0 or more", "type a number such as 41")
     return int(text)
 
 

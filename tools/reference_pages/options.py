@@ -126,7 +126,7 @@ def service_reference() -> tuple[OptionRow, ...]:
 
 def _row(item: Field[Any]) -> OptionRow:
     about = setting_of(item)
-    bounds = "" if about.at_least is None else f"{about.at_least} to {about.at_most} {about.unit}".strip()
+    bounds = "" if about.bounds is None else f"{about.bounds[0]} to {about.bounds[1]} {about.unit}".strip()
     name = item.name if about.sink else shown_name(item)
     # The only switch among the Kafka properties is a text there.
     default = "https" if item.default is True and about.properties else item.default

@@ -94,7 +94,7 @@ _JAAS_NAME: Final = re.compile(r"listener\.name\.(?P<listener>\w+)\.(?P<mechanis
 
 
 def _count(default: int, why: str, *, unit: str = "", at_least: int = 1, at_most: int = INT32_MAX) -> Any:
-    return setting(default, dotted=True, why=why, unit=unit, at_least=at_least, at_most=at_most)
+    return setting(default, dotted=True, why=why, unit=unit, bounds=(at_least, at_most))
 
 
 _ms: Final = partial(_count, unit="ms")

@@ -101,7 +101,7 @@ def _kind(item: Field[Any]) -> Kind:
     if str(item.type) == "bool":
         return Kind.BOOLEAN
     if str(item.type) == "int":
-        return Kind.INT if (about.at_most or 0) <= INT32_MAX else Kind.LONG
+        return Kind.INT if about.bounds is None or about.bounds[1] <= INT32_MAX else Kind.LONG
     return Kind.LIST if shown_name(item) in _LISTS else Kind.STRING
 
 

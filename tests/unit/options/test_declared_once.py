@@ -21,7 +21,7 @@ from tools.reference_pages import options as pages
 class WithMadeUp(SinkOptions):
     """A sink with one more option, by its declaration alone."""
 
-    rows_per_moon_max: int = setting(7, "as many as a moon carries", group=TUNE, at_least=1, at_most=9)
+    rows_per_moon_max: int = setting(7, "as many as a moon carries", group=TUNE, bounds=(1, 9))
 
 
 @pytest.fixture
@@ -89,4 +89,4 @@ def test_a_number_of_time_or_size_has_one_unit_which_its_name_says(kind: type[An
         assert {"ms": "_ms", "s": "_s", "bytes": "bytes", "": ""}[about.unit] in item.name
         assert bool(about.unit) or not re.search(r"_m?s$", item.name), item.name
         if str(item.type).startswith("int"):
-            assert None not in (about.at_least, about.at_most), item.name
+            assert about.bounds is not None, item.name

@@ -16,8 +16,7 @@ from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN,
 from spark_2pc_sink.cli.options import add_sides, add_sink, add_timeout, file_of, given_options, read_connection
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.runbook.conversation import Conversation, NoAnswerError, RunbookEnd
-from spark_2pc_sink.runbook.protocol import IncidentLog
+from spark_2pc_sink.runbook.conversation import Conversation, IncidentLog, NoAnswerError, RunbookEnd
 from spark_2pc_sink.runbook.sides import BothSides
 
 _EXITS: Final = {

@@ -323,95 +323,72 @@ FIXED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 }
 
 
-def _instead(names: str, remedy: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), remedy)
-
-
-#: What to do instead of giving one of these.
-REFUSED: Final = {
-    **_instead("transactional.id", "give it as transactional_id="),
-    **_instead(
-        "transaction.two.phase.commit.enable",
-        "leave it out: the sink finds out what the broker grants; TransactionalWriter has two_phase_commit=True",
+#: What to do instead of giving one of these names.
+_INSTEAD: Final = {
+    "transactional.id": "give it as transactional_id=",
+    "transaction.two.phase.commit.enable": (
+        "leave it out: the sink finds out what the broker grants; TransactionalWriter has two_phase_commit=True"
     ),
-    **_instead(
-        "key.serializer value.serializer",
-        "give key= and value= as SQL expressions of type string or binary; Spark does the conversion",
+    "key.serializer value.serializer": (
+        "give key= and value= as SQL expressions of type string or binary; Spark does the conversion"
     ),
-    **_instead(
-        "linger.ms queue.buffering.max.ms queue.buffering.max.messages queue.buffering.max.kbytes",
-        "leave it out: a task has all its rows available and fills each record batch without waiting",
+    "linger.ms queue.buffering.max.ms queue.buffering.max.messages queue.buffering.max.kbytes": (
+        "leave it out: a task has all its rows available and fills each record batch without waiting"
     ),
-    **_instead("batch.num.messages", "set batch.size, in bytes"),
-    **_instead("buffer.memory", "leave it out: a task holds at most 32 MiB of batches and 32 MiB of rows"),
-    **_instead("compression.level", "set compression.zstd.level or compression.gzip.level, which are Java's names"),
-    **_instead("compression.lz4.level", "leave it out: lz4 always uses its fastest level"),
-    **_instead(
-        "retries message.send.max.retries", "set delivery.timeout.ms: requests are sent again until that deadline"
-    ),
-    **_instead(
-        "partitioner partitioner.class",
+    "batch.num.messages": "set batch.size, in bytes",
+    "buffer.memory": "leave it out: a task holds at most 32 MiB of batches and 32 MiB of rows",
+    "compression.level": "set compression.zstd.level or compression.gzip.level, which are Java's names",
+    "compression.lz4.level": "leave it out: lz4 always uses its fastest level",
+    "retries message.send.max.retries": "set delivery.timeout.ms: requests are sent again until that deadline",
+    "partitioner partitioner.class": (
         "records go where Java's default partitioner puts them (murmur2 of the key); give partition= as a SQL "
-        "expression",
+        "expression"
     ),
-    **_instead("interceptor.classes", "there is no JVM producer that could run them"),
-    **_instead(
-        "metric.reporters", "there is no JVM producer that could run them; the sink's figures are in its batch reports"
-    ),
-    **_instead(
-        "sasl.client.callback.handler.class sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class",
-        "give oauth_cb, a Python function that returns tokens",
-    ),
-    **_instead("sasl.login.class", "leave it out: there is no JVM that could run it"),
-    **_instead(
+    "interceptor.classes": "there is no JVM producer that could run them",
+    "metric.reporters": "there is no JVM producer that could run them; the sink's figures are in its batch reports",
+    (
+        "sasl.client.callback.handler.class sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class"
+    ): "give oauth_cb, a Python function that returns tokens",
+    "sasl.login.class": "leave it out: there is no JVM that could run it",
+    (
         "sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.retry.backoff.ms "
-        "sasl.login.retry.backoff.max.ms",
-        "leave it out: a token endpoint has 5 s to answer, and is retried until max.block.ms",
-    ),
-    **_instead(
+        "sasl.login.retry.backoff.max.ms"
+    ): "leave it out: a token endpoint has 5 s to answer, and is retried until max.block.ms",
+    (
         "sasl.login.refresh.window.factor sasl.login.refresh.window.jitter sasl.login.refresh.min.period.seconds "
-        "sasl.login.refresh.buffer.seconds",
-        "leave it out: tokens are renewed when 80 % of their life has passed",
+        "sasl.login.refresh.buffer.seconds"
+    ): "leave it out: tokens are renewed when 80 % of their life has passed",
+    "sasl.oauthbearer.header.urlencode": (
+        "leave it out: id and secret go into the header unchanged; if an issuer requires another form, give oauth_cb"
     ),
-    **_instead(
-        "sasl.oauthbearer.header.urlencode",
-        "leave it out: id and secret go into the header unchanged; if an issuer requires another form, give oauth_cb",
-    ),
-    **_instead(
+    (
         "sasl.kerberos.principal sasl.kerberos.keytab sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin "
-        "sasl.kerberos.ticket.renew.window.factor sasl.kerberos.ticket.renew.jitter",
-        f"leave it out: {KERBEROS_TICKETS}",
-    ),
-    **_instead(
-        "sasl.oauthbearer.grant.type",
+        "sasl.kerberos.ticket.renew.window.factor sasl.kerberos.ticket.renew.jitter"
+    ): f"leave it out: {KERBEROS_TICKETS}",
+    "sasl.oauthbearer.grant.type": (
         "leave it out: a client asks with its id and secret (client_credentials); for another grant give oauth_cb, a "
-        "function that returns tokens",
+        "function that returns tokens"
     ),
-    **_instead(
+    (
         "sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file "
-        "sasl.oauthbearer.assertion.algorithm",
-        "give oauth_cb, a function that asks with an assertion and returns the token",
+        "sasl.oauthbearer.assertion.algorithm"
+    ): "give oauth_cb, a function that asks with an assertion and returns the token",
+    "sasl.oauthbearer.metadata.authentication.type": (
+        "give oauth_cb, a function that asks the metadata service; see docs/logins.md"
     ),
-    **_instead(
-        "sasl.oauthbearer.metadata.authentication.type",
-        "give oauth_cb, a function that asks the metadata service; see docs/logins.md",
-    ),
-    **_instead("enable.sasl.oauthbearer.unsecure.jwt", "leave it out: anyone could forge an unsigned token"),
-    **_instead(
+    "enable.sasl.oauthbearer.unsecure.jwt": "leave it out: anyone could forge an unsigned token",
+    (
         "https.ca.pem ssl.ca.pem ssl.certificate.pem ssl.key.pem ssl.truststore.certificates "
-        "ssl.keystore.certificate.chain ssl.keystore.key",
-        "write the PEM text to a file that driver and executors can read, and give the ...location property",
+        "ssl.keystore.certificate.chain ssl.keystore.key"
+    ): "write the PEM text to a file that driver and executors can read, and give the ...location property",
+    "ssl.truststore.password ssl.keystore.password": (
+        "PEM files have no store password; convert the store to PEM and leave this out"
     ),
-    **_instead(
-        "ssl.truststore.password ssl.keystore.password",
-        "PEM files have no store password; convert the store to PEM and leave this out",
-    ),
-    **_instead(
-        "enable.ssl.certificate.verification", "give the broker's certificate authority as ssl.ca.location instead"
-    ),
-    **_instead("isolation.level", "it is a consumer property: set read_committed in the readers of the topic"),
-    **_instead("group.id", "it is a consumer property, and the sink does not consume"),
+    "enable.ssl.certificate.verification": "give the broker's certificate authority as ssl.ca.location instead",
+    "isolation.level": "it is a consumer property: set read_committed in the readers of the topic",
+    "group.id": "it is a consumer property, and the sink does not consume",
 }
+REFUSED: Final = {name: remedy for names, remedy in _INSTEAD.items() for name in names.split()}
 
 #: Names in other Python clients, letters and digits only.
 KNOWN_ELSEWHERE: Final[Mapping[str, str]] = {

@@ -6,10 +6,13 @@ always safe are carried out, and the rest is left to a person. Taking over from 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from jdbc_state import Actor
 from spark_2pc_sink.choices import PLACES, TABLE, Act, Choice, HaltCause, HaltError, Input, Problem, Symptom
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError, TakeOverRefusedError
 from spark_2pc_sink.ids import BatchRange
@@ -17,10 +20,9 @@ from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from spark_2pc_sink.runbook.picture import Picture
-    from spark_2pc_sink.runbook.protocol import IncidentLog
     from spark_2pc_sink.runbook.sides import BothSides
     from spark_2pc_sink.verification.report import Verdict
 
@@ -35,6 +37,50 @@ REASON: Final = "TEXT"
 ROUNDS_MAX: Final = 20
 #: How long a running batch may take to end before it is looked at again.
 RECHECK_S: Final = 5.0
+
+
+#: ``saw`` a symptom; ``answered`` a question; ``did`` something to either side; ``verified`` both sides; ``left``
+#: something to a person; ``failed`` with an error; ``ended``.
+StepKind = Literal["saw", "answered", "did", "verified", "left", "failed", "ended"]
+
+
+@dataclass(frozen=True)
+class RunbookStep:
+    at: datetime
+    kind: StepKind
+    text: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"at": self.at.isoformat(), "kind": self.kind, "text": self.text, **self.fields}
+
+    def __str__(self) -> str:
+        first, *more = self.text.splitlines() or [""]
+        rest = "".join(f"\n{'':30}{line}" for line in more)
+        return f"{self.at.isoformat(timespec='seconds').replace('+00:00', 'Z')} {self.kind:8} {first}{rest}"
+
+
+@dataclass
+class IncidentLog:
+    """What was seen, chosen, done and left open in one dialogue; saved after each step, so that it is complete."""
+
+    who: Actor
+    save: Callable[[IncidentLog], None] = lambda _: None
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
+    steps: list[RunbookStep] = field(default_factory=list)
+
+    def note(self, kind: StepKind, text: str, **fields: Any) -> None:
+        self.steps.append(RunbookStep(self.now(), kind, text, fields))
+        self.save(self)
+
+    def as_json(self) -> dict[str, Any]:
+        """The log as JSON: who, where, and the list ``steps``, each with ``at``, ``kind`` and ``text``."""
+        who = {"os_user": self.who.os_user, "host": self.who.host, "program": self.who.program}
+        return {**who, "steps": [step.as_json() for step in self.steps]}
+
+    def __str__(self) -> str:
+        title = f"{self.who.program} runbook, by {self.who.os_user} on {self.who.host}"
+        return "".join(f"{line}\n" for line in [title, *map(str, self.steps)])
 
 
 class NoAnswerError(Exception):

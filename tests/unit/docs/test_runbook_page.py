@@ -11,9 +11,8 @@ import yaml
 
 from jdbc_state import Actor
 from spark_2pc_sink.choices import TABLE, HaltCause, problem_in
-from spark_2pc_sink.runbook.conversation import Conversation, RunbookEnd
+from spark_2pc_sink.runbook.conversation import Conversation, IncidentLog, RunbookEnd
 from spark_2pc_sink.runbook.picture import Picture, Readers
-from spark_2pc_sink.runbook.protocol import IncidentLog
 from tests.harness.page_blocks import PAGE, Way, ways
 from tests.unit.runbook.fake_sides import FakeSides, Script
 from tests.unit.runbook.pictures import ALIVE, BLOCKED, HANGING, halted, in_doubt, owed, picture

@@ -12,9 +12,8 @@ from jdbc_state import Actor
 from spark_2pc_sink.choices import TABLE, Symptom
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, Conversation, RunbookEnd
+from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, Conversation, IncidentLog, RunbookEnd
 from spark_2pc_sink.runbook.picture import Picture, Readers
-from spark_2pc_sink.runbook.protocol import IncidentLog
 from spark_2pc_sink.runbook.sides import Compared
 from tests.unit.runbook.fake_sides import COMMAND, FakeSides, Script
 from tests.unit.runbook.pictures import ALIVE, BLOCKED, HANGING, halted, in_doubt, owed, picture, report

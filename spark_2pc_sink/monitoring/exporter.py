@@ -51,10 +51,12 @@ class SinkCounts:
     """Totals of a sink since the first look at it, as far as the history has them.
 
     Attributes:
+        counted: number of the newest line in them.
         steps: seconds by the names of `spark_2pc_sink.recipe.steps.Step` in lower case.
         source_lag, event_delay_s: values of the newest batch, see `BatchReport`; None if its line has none.
     """
 
+    counted: int = 0
     batches: int = 0
     resends: int = 0
     rows: int = 0
@@ -88,8 +90,6 @@ class BatchCounters:
     def __init__(self) -> None:
         #: The counts by transactional id, of every sink that `lines_wanted` was asked about.
         self.by_sink: dict[str, SinkCounts] = {}
-        # Number of each sink's newest counted line.
-        self._counted: dict[str, int] = {}
 
     def lines_wanted(self, row: StateRow) -> int:
         """How many of the sink's newest lines must be read, 0 for none.
@@ -97,19 +97,18 @@ class BatchCounters:
         The line of a batch that Kafka lacks is counted later, when it is complete.
         """
         settled = row.decision - (row.status == DECIDED)
-        counted = self._counted.setdefault(row.transactional_id, settled)
-        self.by_sink.setdefault(row.transactional_id, SinkCounts())
-        if row.decision < counted:
+        counts = self.by_sink.setdefault(row.transactional_id, SinkCounts(counted=settled))
+        if row.decision < counts.counted:
             # The row and its history are gone, and the sink has started over.
-            self._counted[row.transactional_id] = counted = 0
-        return row.decision - counted if settled > counted else 0
+            counts.counted = 0
+        return row.decision - counts.counted if settled > counts.counted else 0
 
     def count(self, transactional_id: str, lines: Iterable[HistoryLine]) -> None:
-        counted = self._counted[transactional_id]
-        new = [line for line in lines if line.row.decision > counted and line.row.status != DECIDED]
+        counts = self.by_sink[transactional_id]
+        new = [line for line in lines if line.row.decision > counts.counted and line.row.status != DECIDED]
         for line in sorted(new, key=lambda line: line.row.decision):
-            self.by_sink[transactional_id].add(line)
-        self._counted[transactional_id] = max([counted, *(line.row.decision for line in new)])
+            counts.add(line)
+            counts.counted = line.row.decision
 
 
 _SINK: Final = "transactional_id"

@@ -183,6 +183,7 @@ class Conversation:
     ) -> None:
         self._sides = sides
         self._questions = Questions(asker, log)
+        self._say = asker.say
         self._log = log
         self._told_at_first = self._told = told
         self._automatic = automatic
@@ -247,16 +248,13 @@ class Conversation:
 
     # --- showing -------------------------------------------------------------------------------------------------
 
-    def _say(self, text: str = "") -> None:
-        self._questions.say(text)
-
     def _show(self, picture: Picture, symptom: Problem) -> None:
         about = TABLE[symptom]
         # Choices replace the remedies, which list all of them at once.
         report = None if picture.report is None else replace(picture.report, remedies=())
         problems = (picture.database_problem, picture.kafka_problem, picture.unreadable, picture.readers.problem)
         seen = "\n".join([*([] if report is None else [str(report)]), *(text for text in problems if text)])
-        self._say()
+        self._say("")
         self._say(f"{picture.transactional_id}: {about.title} ({symptom.value})")
         self._say(f"  {about.meaning}")
         self._say(_indented(seen))

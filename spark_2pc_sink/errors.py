@@ -168,12 +168,13 @@ class DuplicateKeyError(DataError):
     tied: bool = False
 
     def __str__(self) -> str:
-        how = "with the same greatest value of upsert_order_by, " if self.tied else ""
-        remedy = "Make upsert_order_by tell" if self.tied else "Set upsert_order_by to an expression that orders"
+        how, remedy = "", "Set upsert_order_by to an expression that orders such rows (the greatest wins)"
+        if self.tied:
+            how = "with the same greatest value of upsert_order_by, "
+            remedy = "Make upsert_order_by tell such rows apart"
         return (
-            f"upsert into {self.table}: ({', '.join(self.key_columns)}) occurs more than once in the batch, {how}"
-            f"with {'; '.join(self.keys)}; nothing of the batch was written. {remedy} such rows "
-            f"{'apart' if self.tied else '(the greatest wins)'}, or deduplicate before the sink"
+            f"upsert into {self.table}: ({', '.join(self.key_columns)}) occurs more than once in the batch, {how}with "
+            f"{'; '.join(self.keys)}; nothing of the batch was written. {remedy}, or deduplicate before the sink"
         )
 
 
@@ -364,16 +365,10 @@ class TransactionExpiredError(DualWriteError):
     own_timeout: bool
 
     def __str__(self) -> str:
-        limit = (
-            f"transaction.timeout.ms={self.timeout_ms} of kafka={{...}}"
-            if self.own_timeout
-            else f"transaction.max.timeout.ms={self.timeout_ms} of the brokers"
-        )
-        remedy = (
-            "raise it (to at most transaction.max.timeout.ms of the brokers, which is the default)"
-            if self.own_timeout
-            else "raise it on the brokers"
-        )
+        limit, remedy = f"transaction.max.timeout.ms={self.timeout_ms} of the brokers", "raise it on the brokers"
+        if self.own_timeout:
+            limit = f"transaction.timeout.ms={self.timeout_ms} of kafka={{...}}"
+            remedy = "raise it (to at most transaction.max.timeout.ms of the brokers, which is the default)"
         return (
             f"batch {self.batch_id} took {self.elapsed_ms} ms until its decision, and Kafka aborts its transaction "
             f"after {limit} (margin {self.margin_ms} ms); nothing was written. Make "

@@ -12,13 +12,10 @@ class MissingExtraError(ImportError):
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Import optional packages in the block.
-
-    Args:
-        name: the extra of pyproject.toml that has them.
+    """Import optional packages of an extra of pyproject.toml in the block.
 
     Raises:
-        MissingExtraError: a package is not installed; the text has the command that installs it.
+        MissingExtraError: one is not installed; the text has the command that installs it.
     """
     try:
         yield

@@ -249,14 +249,13 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
     }
     owners = [None if sinks is None else sinks.producers.get(row.producer_id) for row in rows]
     ends = [_complete(kafka, end_hanging(row, sink=sink)) for row, sink in zip(rows, owners, strict=True)]
+    hanging = [
+        {**asdict(row), "sink": sink, "remedies": list(remedies)}
+        for row, sink, remedies in zip(rows, owners, ends, strict=True)
+    ]
     return CommandResult(
         exit_code=EXIT_IN_DOUBT if rows else EXIT_SETTLED,
-        fields={
-            "hanging": [
-                {**asdict(row), "sink": sink, "remedies": list(remedies)}
-                for row, sink, remedies in zip(rows, owners, ends, strict=True)
-            ]
-        },
+        fields={"hanging": hanging},
         text=_table(rows, columns),
         # Not on stdout, where Kafka's tool prints only the table.
         remedies=tuple(each for remedies in ends for each in remedies),

@@ -85,18 +85,17 @@ def connection_as_given(given: argparse.Namespace) -> str | None:
         for prefix in ("", "outer_"):
             if (value := getattr(given, f"{prefix}{name}", None)) is not None:
                 words += [f"--{flag.replace('_', '-')}", value]
-    secrets = False
-    for text in _kafka_flags(given):
-        secret = text.partition("=")[0] in _SECRETS
-        secrets |= secret
-        words += [] if secret else ["--kafka", text]
+    properties = _kafka_flags(given)
+    public = [text for text in properties if text.partition("=")[0] not in _SECRETS]
+    for text in public:
+        words += ["--kafka", text]
     if given.database is not None:
         words += ["--database", without_secrets(given.database)]
     for name in READER_FLAGS:
         if hasattr(given, name):
             value = getattr(given, name)
             words += [_flag(name)] if value is True else [_flag(name), str(value)]
-    return shlex.join(words) + (" --command-config FILE" if secrets else "")
+    return shlex.join(words) + (" --command-config FILE" if len(public) < len(properties) else "")
 
 
 def _kafka_flags(given: argparse.Namespace) -> list[str]:

@@ -332,19 +332,12 @@ def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], 
     jaas = left.pop("sasl.jaas.config", None)
     if jaas is None:
         return {}, left
-    if "sasl.username" in left or "sasl.password" in left:
-        raise _jaas_refused("sasl.username or sasl.password is given as well", "keep one of the two ways")
     mechanism = str(left.get("sasl.mechanism", left.get("sasl.mechanisms", ""))).upper()
     values = _read_jaas(as_text("sasl.jaas.config", jaas, secret=True), mechanism)
-    twice = [
-        name
-        for item in fields(SecurityOptions)
-        if item.name in values
-        for name in setting_of(item).properties
-        if name in left
-    ]
-    if twice:
-        raise _jaas_refused(f"{twice[0]} is given as well", "keep one of the two ways")
+    for item in fields(SecurityOptions):
+        for name in setting_of(item).properties or (shown_name(item),):
+            if item.name in values and name in left:
+                raise _jaas_refused(f"{name} is given as well", "keep one of the two ways")
     return values, left
 
 

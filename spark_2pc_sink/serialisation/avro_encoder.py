@@ -1,13 +1,14 @@
 """The Avro encoder: encodes Arrow columns in Avro 1.11's binary encoding, all rows at once.
 
-Each class here is one kind of schema. The concatenated ``pieces`` of a row are its encoding.
+It follows a schema that `avro_schema` has compared with the columns' types, and expects nothing else. The concatenated
+pieces of a row are its encoding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from spark_2pc_sink.serialisation.columns import (
     entries,
     floats,
     integers,
+    joined_path,
     text_bytes,
     without_nulls,
 )
@@ -38,129 +40,61 @@ from spark_2pc_sink.wire.row_bytes import (
 _END = b"\0"
 
 
-class AvroEncoder(Protocol):
-    """Encodes the columns of one schema. Can be pickled."""
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """The pieces of each row's encoding. The column has no nulls, except for `Optional` and `Required`."""
-
-
 @dataclass(frozen=True)
-class AvroInteger:
-    """An int or a long; also dates and timestamps in microseconds."""
+class AvroEncoder:
+    """Encodes columns by a schema, a JSON value with all its names resolved. Can be pickled."""
+
+    schema: Any
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        return [varint_rows(Varints.of(integers(column)))]
+        return _pieces(self.schema, column, "")
 
 
-@dataclass(frozen=True)
-class Fixed:
-    """A boolean, a float or a double; ``kind`` is NumPy's name of the number type."""
-
-    kind: str
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        if pa.types.is_boolean(column.type):
-            return [fixed_rows(integers(column).astype(np.uint8))]
-        return [fixed_rows(floats(column, self.kind))]
+def null_branch(union: Sequence[Any]) -> int | None:
+    """The index of null in a union; None without one."""
+    return next((place for place, branch in enumerate(union) if branch in ("null", {"type": "null"})), None)
 
 
-@dataclass(frozen=True)
-class AvroBytes:
-    """A string (``text``) or bytes."""
-
-    path: str
-    text: bool
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        content = text_bytes(column, self.path) if self.text else column.cast(pa.large_binary())
-        return [varint_rows(Varints.of(binary_layout(content).lengths)), content]
-
-
-@dataclass(frozen=True)
-class Decimal:
-    """A decimal in bytes: two's complement, big-endian, of minimal length."""
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        matrix = decimal_bytes(column)
-        negative = matrix[:, :1] >> 7
-        spare = np.logical_and.accumulate(matrix[:, :-1] == negative * 0xFF, axis=1)
-        # A leading byte is redundant if it repeats the sign, and the next one begins with the sign too.
-        needed = np.ones(matrix.shape, bool)
-        needed[:, :-1] = ~(spare & (matrix[:, 1:] >> 7 == negative))
-        return [varint_rows(Varints.of(needed.sum(axis=1, dtype=np.int64))), chosen_rows(matrix, needed)]
+def _pieces(schema: Any, column: ArrowColumn, path: str) -> list[Piece]:
+    """The pieces of each row's encoding; nulls are refused except in a union, of null and one type."""
+    if not isinstance(schema, list):
+        check_full(column, path, "give it a value by coalesce(…), or make the field a union with null")
+        return _values(schema, column, path)
+    place = null_branch(schema) or 0
+    null, value = encode_varint(place), encode_varint(1 - place)
+    values, there = without_nulls(column)
+    written = _values(schema[1 - place], values, path)
+    if there is None:
+        return [value, *written]
+    branches = fixed_rows(np.where(there, value[0], null[0]).astype(np.uint8))
+    return [branches, spread_rows(joined_rows(written, len(values)), there)]
 
 
-@dataclass(frozen=True)
-class Optional:
-    """A union of a type and null, which may be the first branch or the second."""
-
-    of: AvroEncoder
-    null_first: bool = True
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        null, value = (encode_varint(number) for number in ((0, 1) if self.null_first else (1, 0)))
-        values, there = without_nulls(column)
-        if there is None:
-            return [value, *self.of.pieces(values)]
-        branches = fixed_rows(np.where(there, value[0], null[0]).astype(np.uint8))
-        return [branches, spread_rows(joined_rows(self.of.pieces(values), len(values)), there)]
+def _values(schema: Any, column: ArrowColumn, path: str) -> list[Piece]:
+    """The pieces of values, without nulls."""
+    described = schema if isinstance(schema, dict) else {"type": schema}
+    return _ENCODINGS[described["type"]](described, column, path)
 
 
-@dataclass(frozen=True)
-class Required:
-    path: str
-    of: AvroEncoder
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        check_full(column, self.path, "give it a value by coalesce(…), or make the field a union with null")
-        return self.of.pieces(column)
-
-
-@dataclass(frozen=True)
-class Absent:
-    """A field without a column: its encoded null."""
-
-    content: bytes
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        del column
-        return [self.content]
+def _record(schema: Mapping[str, Any], column: ArrowColumn, path: str) -> list[Piece]:
+    pieces: list[Piece] = []
+    for field in schema["fields"]:
+        if column.type.get_field_index(field["name"]) < 0:
+            # Its schema is a union with null.
+            pieces.append(encode_varint(null_branch(field["type"]) or 0))
+        else:
+            pieces += _pieces(field["type"], column.field(field["name"]), joined_path(path, field["name"]))
+    return pieces
 
 
-@dataclass(frozen=True)
-class AvroRecord:
-    """A record: the column of each field, None if there is none, in the order of the schema."""
-
-    fields: tuple[tuple[str | None, AvroEncoder], ...]
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        return [
-            piece
-            for name, encoder in self.fields
-            for piece in encoder.pieces(column if name is None else column.field(name))
-        ]
+def _array(schema: Mapping[str, Any], column: ArrowColumn, path: str) -> list[Piece]:
+    values, counts = elements(column)
+    return _block(_pieces(schema["items"], values, path), counts)
 
 
-@dataclass(frozen=True)
-class Array:
-    items: AvroEncoder
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        values, counts = elements(column)
-        return _block(self.items.pieces(values), counts)
-
-
-@dataclass(frozen=True)
-class AvroMap:
-    """A map; its keys are strings."""
-
-    keys: AvroEncoder
-    values: AvroEncoder
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        keys, values, counts = entries(column)
-        return _block([*self.keys.pieces(keys), *self.values.pieces(values)], counts)
+def _map(schema: Mapping[str, Any], column: ArrowColumn, path: str) -> list[Piece]:
+    keys, values, counts = entries(column)
+    return _block([*_prefixed(text_bytes(keys, path)), *_pieces(schema["values"], values, path)], counts)
 
 
 def _block(pieces: Sequence[Piece], counts: Int64Array) -> list[Piece]:
@@ -169,3 +103,38 @@ def _block(pieces: Sequence[Piece], counts: Int64Array) -> list[Piece]:
     some = counts > 0
     numbers = spread_rows(varint_rows(Varints.of(counts[some])), some)
     return [numbers, grouped_rows(items, counts), _END]
+
+
+def _bytes(_: Mapping[str, Any], column: ArrowColumn, __: str) -> list[Piece]:
+    """Bytes, or a decimal in two's complement, big-endian, of minimal length."""
+    if not pa.types.is_decimal(column.type):
+        return _prefixed(column.cast(pa.large_binary()))
+    matrix = decimal_bytes(column)
+    negative = matrix[:, :1] >> 7
+    spare = np.logical_and.accumulate(matrix[:, :-1] == negative * 0xFF, axis=1)
+    # A leading byte is redundant if it repeats the sign, and the next one begins with the sign too.
+    needed = np.ones(matrix.shape, bool)
+    needed[:, :-1] = ~(spare & (matrix[:, 1:] >> 7 == negative))
+    return [varint_rows(Varints.of(needed.sum(axis=1, dtype=np.int64))), chosen_rows(matrix, needed)]
+
+
+def _prefixed(content: ArrowColumn) -> list[Piece]:
+    return [varint_rows(Varints.of(binary_layout(content).lengths)), content]
+
+
+def _integers(_: Mapping[str, Any], column: ArrowColumn, __: str) -> list[Piece]:
+    return [varint_rows(Varints.of(integers(column)))]
+
+
+_ENCODINGS: Final[Mapping[str, Callable[[Mapping[str, Any], ArrowColumn, str], list[Piece]]]] = {
+    "record": _record,
+    "array": _array,
+    "map": _map,
+    "string": lambda _, column, path: _prefixed(text_bytes(column, path)),
+    "bytes": _bytes,
+    "boolean": lambda _, column, __: [fixed_rows(integers(column).astype(np.uint8))],
+    "int": _integers,
+    "long": _integers,
+    "float": lambda _, column, __: [fixed_rows(floats(column, "<f4"))],
+    "double": lambda _, column, __: [fixed_rows(floats(column, "<f8"))],
+}

@@ -1,4 +1,4 @@
-"""The binding of an expression to a schema: on the driver, once for each schema of a run.
+"""The binding of an expression to a schema, with the registry: on the driver, once for each schema of a run.
 
 The schema is derived from the expression's type, given by the user, or the newest of its subject; the registry provides
 its id. All this precedes any write to Kafka or the database.
@@ -6,17 +6,23 @@ its id. All this precedes any write to Kafka or the database.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
 
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.errors import ConfigurationError, SchemaRegistryError
+from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options.outputs import Format, Part
+from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.serialisation.avro_schema import TYPES as AVRO_TYPES
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema, record_name
 from spark_2pc_sink.serialisation.columns import NoSchemaError
@@ -28,8 +34,116 @@ from spark_2pc_sink.serialisation.protobuf_schema import (
     message_indexes,
     protobuf_encoder,
 )
-from spark_2pc_sink.serialisation.registry import Registry
 from spark_2pc_sink.serialisation.serialiser import Serialiser, header
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+_LOGIN_REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+#: Answers about the schema that no retry changes.
+_SCHEMA_REFUSED: Final = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.BAD_REQUEST)
+_COMPATIBLE: Final = (
+    "follow the subject's compatibility rules (add nullable fields at the end), or change them in the registry"
+)
+
+
+@dataclass(frozen=True)
+class RegisteredSchema:
+    """A schema stored in the registry; every record contains its id."""
+
+    schema_id: int
+    text: str
+    format: str
+
+
+class Registry:
+    """One registry. Every call is bounded by the properties ``timeout`` (seconds) and ``max.retries``."""
+
+    def __init__(self, options: SchemaRegistryOptions, schema_format: Format) -> None:
+        self._options = options
+        with extra(schema_format):
+            self._library: Any = importlib.import_module("confluent_kafka.schema_registry")
+            self._http: Any = _http_library()
+        # With new_client, an in-memory test registry can be used (mock://).
+        self._client: SchemaRegistryClient = self._library.SchemaRegistryClient.new_client(dict(options.client))
+
+    @property
+    def uses_latest(self) -> bool:
+        return self._options.latest
+
+    @property
+    def may_register(self) -> bool:
+        return self._options.register
+
+    def latest(self, subject: str) -> RegisteredSchema | None:
+        """The newest schema of a subject; None if there is none."""
+        with self._asking(f"reading the newest schema of subject {subject!r}"):
+            found = self._if_found(lambda: self._client.get_latest_version(subject))
+        if found is None:
+            return None
+        if found.schema.references:
+            rule = f"the newest schema of subject {subject!r} refers to other subjects, which is not supported"
+            raise _refused(rule, "register a schema without references")
+        schema_format = str(found.schema.schema_type or "AVRO").lower()
+        return RegisteredSchema(found.schema_id, found.schema.schema_str, schema_format)
+
+    def find(self, subject: str, text: str, schema_format: str) -> int | None:
+        """The id of a schema; None if the subject does not have it."""
+        schema = self._schema(text, schema_format)
+        with self._asking(f"looking for the schema in subject {subject!r}"):
+            found = self._if_found(
+                lambda: self._client.lookup_schema(subject, schema, normalize_schemas=self._options.normalize)
+            )
+        return None if found is None else int(found.schema_id)
+
+    def register(self, subject: str, text: str, schema_format: str) -> int:
+        """Register a schema with a subject, and return its id."""
+        schema = self._schema(text, schema_format)
+        with self._asking(f"registering the schema in subject {subject!r}"):
+            return int(self._client.register_schema(subject, schema, normalize_schemas=self._options.normalize))
+
+    def _schema(self, text: str, schema_format: str) -> Any:
+        return self._library.Schema(text, schema_type=schema_format.upper())
+
+    def _if_found(self, ask: Any) -> Any:
+        try:
+            return ask()
+        except self._library.SchemaRegistryError as error:
+            if error.http_status_code == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    @contextmanager
+    def _asking(self, operation: str) -> Iterator[None]:
+        """Translate the library's errors."""
+        where = self._options.shown_url
+        try:
+            yield
+        except self._library.SchemaRegistryError as error:
+            status = error.http_status_code
+            if status in _LOGIN_REFUSED:
+                rule = f"the schema registry at {where} refuses this login: {error.error_message}"
+                raise _refused(rule, "correct basic.auth.user.info or the bearer.auth… properties") from error
+            if status in _SCHEMA_REFUSED:
+                rule = f"the registry at {where} refused {operation}: {error.error_message}"
+                raise _refused(rule, _COMPATIBLE) from error
+            raise SchemaRegistryError(url=where, operation=operation, detail=str(error)) from error
+        except (self._http.HTTPError, self._http.InvalidURL) as error:
+            detail = f"{type(error).__name__}: {error}"
+            raise SchemaRegistryError(url=where, operation=operation, detail=detail) from error
+
+
+def _http_library() -> Any:
+    """The HTTP library of confluent-kafka: httpx2 from 2.16 on, httpx before."""
+    try:
+        return importlib.import_module("httpx2")
+    except ModuleNotFoundError:
+        return importlib.import_module("httpx")
+
+
+def _refused(rule: str, remedy: str) -> ConfigurationError:
+    return refused("schema_registry", "***", rule, remedy)
+
 
 #: The name of a derived record or message.
 _NAMES = {"key": "Key", "value": "Value"}
@@ -72,7 +186,8 @@ def bind(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialis
     except NoSchemaError as error:
         cast = f"CAST({request.expression} AS {_type_with_schema(kind, request.format)})"
         remedy = error.remedy or f"convert it: {request.part}={cast!r}"
-        raise _refused(request, kind.simpleString(), error.sentence, remedy) from error
+        option = f"{request.part}_format={request.format!r}"
+        raise refused(option, kind.simpleString(), error.sentence, remedy) from error
 
 
 def _bound(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
@@ -81,9 +196,9 @@ def _bound(request: SchemaRequest, kind: DataType, registry: Registry) -> Serial
     if registry.uses_latest and request.schema is None:
         return _bound_to_latest(request, kind, registry)
     text = request.schema or _derived(request, kind)
-    described = _Described.of(request, kind, text)
-    subject = _subject(request, described.name)
-    return described.serialiser(_schema_id(request, subject, text, registry))
+    name, encoder, indexes = _described(request, kind, text)
+    schema_id = _schema_id(request, _subject(request, name), text, registry)
+    return Serialiser(header(schema_id, indexes), encoder)
 
 
 def _bound_to_latest(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
@@ -95,7 +210,8 @@ def _bound_to_latest(request: SchemaRequest, kind: DataType, registry: Registry)
     if found.format != request.format:
         remedy = f"pass {request.part}_format={found.format!r}, or another strategy of naming"
         raise NoSchemaError("", f"the newest schema of subject {subject!r} is {found.format}", remedy)
-    return _Described.of(request, kind, found.text).serialiser(found.schema_id)
+    _, encoder, indexes = _described(request, kind, found.text)
+    return Serialiser(header(found.schema_id, indexes), encoder)
 
 
 def _schema_id(request: SchemaRequest, subject: str, text: str, registry: Registry) -> int:
@@ -165,26 +281,11 @@ def _derived(request: SchemaRequest, kind: DataType) -> str:
     return derived_text(kind, request.derived_name)
 
 
-@dataclass(frozen=True)
-class _Described:
-    """A parsed schema with the name of its record or message, if any, its encoder, and Protobuf's message indexes."""
-
-    name: str | None
-    encoder: Any
-    indexes: tuple[int, ...] | None = None
-
-    @classmethod
-    def of(cls, request: SchemaRequest, kind: DataType, text: str) -> _Described:
-        if request.format == "avro":
-            schema = parsed_schema(text)
-            return cls(record_name(schema), avro_encoder(kind, schema))
-        assert isinstance(kind, StructType)
-        message = compiled_message(text, request.name)
-        return cls(message.full_name, protobuf_encoder(kind, message), message_indexes(message))
-
-    def serialiser(self, schema_id: int) -> Serialiser:
-        return Serialiser(header(schema_id, self.indexes), self.encoder)
-
-
-def _refused(request: SchemaRequest, value: object, rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(option=f"{request.part}_format={request.format!r}", value=value, rule=rule, remedy=remedy)
+def _described(request: SchemaRequest, kind: DataType, text: str) -> tuple[str | None, Any, tuple[int, ...] | None]:
+    """Of a schema: the name of its record or message, if any, its encoder, and Protobuf's message indexes."""
+    if request.format == "avro":
+        schema = parsed_schema(text)
+        return record_name(schema), avro_encoder(kind, schema), None
+    assert isinstance(kind, StructType)
+    message = compiled_message(text, request.name)
+    return message.full_name, protobuf_encoder(kind, message), message_indexes(message)

@@ -50,6 +50,10 @@ class NoSchemaError(Exception):
         return f"field {self.path!r}: {self.rule}" if self.path else self.rule
 
 
+def joined_path(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
 def without_nulls(column: ArrowColumn) -> tuple[ArrowColumn, BoolArray | None]:
     """The non-null values, and their positions; None if there are no nulls."""
     if column.null_count == 0:

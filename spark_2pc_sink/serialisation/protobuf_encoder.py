@@ -1,13 +1,13 @@
 """The Protobuf encoder: encodes Arrow columns as messages, all rows at once.
 
-Fields are ordered by number, as the runtimes write them, and map entries by key. Each class here is one kind of field;
-its ``pieces``, concatenated, are the encoding after the field's tag.
+Fields are ordered by number, as the runtimes write them, and map entries by key. `protobuf_schema` has compared their
+types with the columns'; each class here is one kind of field.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,119 +25,23 @@ from spark_2pc_sink.wire.row_bytes import (
     varint_rows,
 )
 
-#: Wire types of Protobuf's encoding.
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+TIMESTAMP: Final = "google.protobuf.Timestamp"
+DATE: Final = "google.type.Date"
+#: Wire types of Protobuf's encoding; of these types, `_LENGTH` of all others.
+_WIRE_TYPES: Final = {"bool": 0, "int32": 0, "int64": 0, "double": 1, "float": 5}
+_LENGTH: Final = 2
 _TAG_BITS: Final = 3
+#: NumPy's names.
+_FLOATS: Final = {"float": "<f4", "double": "<f8"}
 _MICROSECONDS_PER_S: Final = 1_000_000
 _NANOSECONDS_PER_MICROSECOND: Final = 1_000
 #: Up to this scale Arrow writes decimals without an exponent.
 _PLAIN_SCALE_MAX: Final = 6
 
 
-class ProtobufEncoder(Protocol):
-    """Encodes the columns of one kind of field, without nulls. Can be pickled."""
-
-    @property
-    def wire_type(self) -> int: ...
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """The pieces of each value after its tag."""
-
-    def nonzero(self, column: ArrowColumn) -> BoolArray:
-        """Whether each value differs from the default of its kind, which a field without presence omits."""
-
-
 @dataclass(frozen=True)
-class Integer:
-    """An int32, int64 or bool."""
-
-    wire_type: int = VARINT
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        return [_varints(integers(column))]
-
-    def nonzero(self, column: ArrowColumn) -> BoolArray:
-        there: BoolArray = integers(column) != 0
-        return there
-
-
-@dataclass(frozen=True)
-class Floating:
-    """A float or a double; ``kind`` is NumPy's name of the number type."""
-
-    kind: str
-
-    @property
-    def wire_type(self) -> int:
-        return FIXED32 if self.kind == "<f4" else FIXED64
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        return [fixed_rows(floats(column, self.kind))]
-
-    def nonzero(self, column: ArrowColumn) -> BoolArray:
-        # -0.0 is not the default.
-        numbers = floats(column, self.kind)
-        there: BoolArray = (numbers != 0) | np.signbit(numbers)
-        return there
-
-
-@dataclass(frozen=True)
-class Bytes:
-    """A string (``text``) or bytes."""
-
-    path: str
-    text: bool
-    wire_type: int = LENGTH
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        return _prefixed(text_bytes(column, self.path) if self.text else column.cast(pa.large_binary()))
-
-    def nonzero(self, column: ArrowColumn) -> BoolArray:
-        there: BoolArray = binary_layout(column.cast(pa.large_binary())).lengths > 0
-        return there
-
-
-@dataclass(frozen=True)
-class _NeverDefault:
-    """A kind without a default that a field omits: the text of zero is not empty, and a message has presence."""
-
-    wire_type: int = LENGTH
-
-    def nonzero(self, column: ArrowColumn) -> BoolArray:
-        return np.ones(len(column), bool)
-
-
-@dataclass(frozen=True)
-class DecimalText(_NeverDefault):
-    """A decimal as a string, without an exponent."""
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        if column.type.scale <= _PLAIN_SCALE_MAX:
-            return _prefixed(column.cast(pa.large_string()).cast(pa.large_binary()))
-        texts = [format(value, "f").encode() for value in column.to_pylist()]
-        return _prefixed(pa.array(texts, pa.large_binary()))
-
-
-@dataclass(frozen=True)
-class Timestamp(_NeverDefault):
-    """A ``google.protobuf.Timestamp``: seconds, and nanoseconds after them."""
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        seconds, rest = np.divmod(integers(column), _MICROSECONDS_PER_S)
-        return _of_numbers(seconds, rest * _NANOSECONDS_PER_MICROSECOND)
-
-
-@dataclass(frozen=True)
-class Date(_NeverDefault):
-    """A ``google.type.Date``: year, month, day."""
-
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        return _of_numbers(*(part(column).to_numpy(zero_copy_only=False) for part in (pc.year, pc.month, pc.day)))
-
-
-@dataclass(frozen=True)
-class Message(_NeverDefault):
-    """A message: the column of each field, in the order of their numbers."""
+class Message:
+    """A message: the column of each field, in the order of their numbers. Can be pickled."""
 
     fields: tuple[tuple[str, Field], ...] = ()
 
@@ -145,8 +49,50 @@ class Message(_NeverDefault):
         pieces = [piece for name, field in self.fields for piece in field.pieces(column.field(name))]
         return joined_rows(pieces, len(column))
 
-    def pieces(self, column: ArrowColumn) -> list[Piece]:
-        return _prefixed(self.body(column))
+
+#: What a field's values are: a message, or a type of Protobuf by its name.
+ValueType: TypeAlias = Message | str
+
+
+def _pieces(kind: ValueType, column: ArrowColumn, path: str) -> list[Piece]:
+    """The pieces of each value after its tag; the column has no nulls."""
+    if isinstance(kind, Message):
+        return _prefixed(kind.body(column))
+    if kind == TIMESTAMP:
+        seconds, rest = np.divmod(integers(column), _MICROSECONDS_PER_S)
+        return _of_numbers(seconds, rest * _NANOSECONDS_PER_MICROSECOND)
+    if kind == DATE:
+        return _of_numbers(*(part(column).to_numpy(zero_copy_only=False) for part in (pc.year, pc.month, pc.day)))
+    if kind in _FLOATS:
+        return [fixed_rows(floats(column, _FLOATS[kind]))]
+    if kind in _WIRE_TYPES:
+        return [_varints(integers(column))]
+    return _prefixed(_bytes(kind, column, path))
+
+
+def _bytes(kind: str, column: ArrowColumn, path: str) -> ArrowColumn:
+    """Strings, as which decimals are written without an exponent, or bytes."""
+    if not pa.types.is_decimal(column.type):
+        return text_bytes(column, path) if kind == "string" else column.cast(pa.large_binary())
+    if column.type.scale <= _PLAIN_SCALE_MAX:
+        return column.cast(pa.large_string()).cast(pa.large_binary())
+    return pa.array([format(value, "f").encode() for value in column.to_pylist()], pa.large_binary())
+
+
+def _nonzero(kind: ValueType, column: ArrowColumn) -> BoolArray:
+    """Whether each value differs from the default of its kind, which a field without presence omits."""
+    if isinstance(kind, str) and kind in _FLOATS:
+        # -0.0 is not the default.
+        numbers = floats(column, _FLOATS[kind])
+        there: BoolArray = (numbers != 0) | np.signbit(numbers)
+    elif isinstance(kind, str) and kind in _WIRE_TYPES:
+        there = integers(column) != 0
+    elif kind in ("string", "bytes") and not pa.types.is_decimal(column.type):
+        there = binary_layout(column.cast(pa.large_binary())).lengths > 0
+    else:
+        # The text of a decimal is never empty, and a message has presence.
+        there = np.ones(len(column), bool)
+    return there
 
 
 class Field(Protocol):
@@ -162,7 +108,7 @@ class Single:
 
     path: str
     number: int
-    of: ProtobufEncoder
+    of: ValueType
     presence: bool = True
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
@@ -170,9 +116,9 @@ class Single:
             there = None if column.null_count == 0 else np.asarray(column.is_valid())
         else:
             check_full(column, self.path, "give it a value by coalesce(…), or mark the field as optional in the schema")
-            there = self.of.nonzero(column)
+            there = _nonzero(self.of, column)
         values = column if there is None else column.filter(pa.array(there))
-        pieces = [tag(self.number, self.of.wire_type), *self.of.pieces(values)]
+        pieces = [_tag(self.number, self.of), *_pieces(self.of, values, self.path)]
         return pieces if there is None else [spread_rows(joined_rows(pieces, len(values)), there)]
 
 
@@ -182,7 +128,7 @@ class Repeated:
 
     path: str
     number: int
-    of: ProtobufEncoder
+    of: ValueType
     packed: bool
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
@@ -190,11 +136,11 @@ class Repeated:
         values, counts = elements(column)
         check_full(values, f"{self.path}[]", f"remove nulls: filter({self.path}, x -> x IS NOT NULL)")
         if not self.packed:
-            items = joined_rows([tag(self.number, self.of.wire_type), *self.of.pieces(values)], len(values))
+            items = joined_rows([_tag(self.number, self.of), *_pieces(self.of, values, self.path)], len(values))
             return [grouped_rows(items, counts)]
         some = counts > 0
-        packs = grouped_rows(joined_rows(self.of.pieces(values), len(values)), counts[some])
-        written = joined_rows([tag(self.number, LENGTH), *_prefixed(packs)], len(packs))
+        packs = grouped_rows(joined_rows(_pieces(self.of, values, self.path), len(values)), counts[some])
+        written = joined_rows([_tag(self.number), *_prefixed(packs)], len(packs))
         return [spread_rows(written, some)]
 
 
@@ -204,20 +150,21 @@ class Map:
 
     path: str
     number: int
-    keys: ProtobufEncoder
-    values: ProtobufEncoder
+    keys: ValueType
+    values: ValueType
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
         check_full(column, self.path, f"it would be an empty map in Protobuf: coalesce({self.path}, map())")
         keys, values, counts = entries(column)
         check_full(values, f"{self.path}[]", f"remove nulls: map_filter({self.path}, (k, v) -> v IS NOT NULL)")
-        parts = [tag(1, self.keys.wire_type), *self.keys.pieces(keys)]
-        parts += [tag(2, self.values.wire_type), *self.values.pieces(values)]
-        items = joined_rows([tag(self.number, LENGTH), *_prefixed(joined_rows(parts, len(keys)))], len(keys))
+        parts = [_tag(1, self.keys), *_pieces(self.keys, keys, self.path)]
+        parts += [_tag(2, self.values), *_pieces(self.values, values, self.path)]
+        items = joined_rows([_tag(self.number), *_prefixed(joined_rows(parts, len(keys)))], len(keys))
         return [grouped_rows(items, counts)]
 
 
-def tag(number: int, wire_type: int) -> bytes:
+def _tag(number: int, kind: ValueType = "bytes") -> bytes:
+    wire_type = _WIRE_TYPES.get(kind, _LENGTH) if isinstance(kind, str) else _LENGTH
     written: bytes = _varints(np.array([number << _TAG_BITS | wire_type], np.int64))[0].as_py()
     return written
 
@@ -235,7 +182,7 @@ def _prefixed(content: ArrowColumn) -> list[Piece]:
 def _of_numbers(*fields: Int64Array) -> list[Piece]:
     """A message of integers without presence, numbered from 1."""
     pieces = [
-        Single("", number, Integer(), presence=False).pieces(pa.array(field)) for number, field in enumerate(fields, 1)
+        Single("", number, "int64", presence=False).pieces(pa.array(field)) for number, field in enumerate(fields, 1)
     ]
     body = joined_rows([piece for parts in pieces for piece in parts], len(fields[0]))
     return [_varints(row_sizes(body)), body]

@@ -8,32 +8,26 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.serialisation.columns import NoSchemaError
+from spark_2pc_sink.serialisation.columns import NoSchemaError, joined_path
 from spark_2pc_sink.serialisation.protobuf_encoder import (
-    Bytes,
-    Date,
-    DecimalText,
+    DATE,
+    TIMESTAMP,
     Field,
-    Floating,
-    Integer,
     Map,
     Message,
-    ProtobufEncoder,
     Repeated,
     Single,
-    Timestamp,
+    ValueType,
 )
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-TIMESTAMP: Final = "google.protobuf.Timestamp"
-DATE: Final = "google.type.Date"
 _IMPORTS: Final[Mapping[str, str]] = {TIMESTAMP: "google/protobuf/timestamp.proto", DATE: "google/type/date.proto"}
 #: The Protobuf types that hold all values of a Spark type, that of a derived schema first.
 TYPES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -78,7 +72,7 @@ def _message(kind: StructType, name: str, path: str, indent: str, imported: set[
     inner: list[str] = []
     fields: list[str] = []
     for number, each in enumerate(kind.fields, 1):
-        place = f"{path}.{each.name}" if path else each.name
+        place = joined_path(path, each.name)
         if not _NAME.fullmatch(each.name):
             raise NoSchemaError(place, "Protobuf allows letters, digits and _ in a name")
         single, form = _single_type(each.dataType, place)
@@ -187,28 +181,26 @@ def protobuf_encoder(kind: StructType, message: Descriptor, path: str = "") -> M
     columns = {each.name: each.dataType for each in kind.fields}
     fields: list[tuple[str, Field]] = []
     for described in sorted(message.fields, key=lambda each: each.number):
-        inner = f"{path}.{described.name}" if path else described.name
+        inner = joined_path(path, described.name)
         # A field missing in the value is omitted, as a field without a value is.
         if described.name in columns:
             fields.append((described.name, _field(columns.pop(described.name), described, inner)))
     if columns:
-        left = next(iter(columns))
         remedy = "add it to the schema, or leave it out of the value"
-        where = f"{path}.{left}" if path else left
-        raise NoSchemaError(where, "the value has this field, but the message does not", remedy)
+        rule = "the value has this field, but the message does not"
+        raise NoSchemaError(joined_path(path, next(iter(columns))), rule, remedy)
     return Message(fields=tuple(fields))
 
 
 def _field(kind: DataType, described: FieldDescriptor, path: str) -> Field:
-    number = described.number
-    if _is_map(described):
+    number, message = described.number, described.message_type
+    if message is not None and message.GetOptions().map_entry:
         if not isinstance(kind, MapType):
             raise _mismatch(kind, "a map", path)
         check_keys(kind, path)
-        entry: Any = described.message_type
-        keys, values = (entry.fields_by_name[name] for name in ("key", "value"))
+        keys, values = (message.fields_by_name[name] for name in ("key", "value"))
         return Map(path, number, _single(kind.keyType, keys, path), _single(kind.valueType, values, path))
-    if _is_repeated(described):
+    if described.is_repeated:
         if not isinstance(kind, ArrayType):
             raise _mismatch(kind, "repeated", path)
         return Repeated(path, number, _single(kind.elementType, described, path), packed=described.is_packed)
@@ -217,7 +209,7 @@ def _field(kind: DataType, described: FieldDescriptor, path: str) -> Field:
     return Single(path, number, _single(kind, described, path), presence=described.has_presence)
 
 
-def _single(kind: DataType, described: FieldDescriptor, path: str) -> ProtobufEncoder:
+def _single(kind: DataType, described: FieldDescriptor, path: str) -> ValueType:
     declared = _type_name(described)
     if isinstance(kind, StructType):
         message = described.message_type
@@ -227,21 +219,7 @@ def _single(kind: DataType, described: FieldDescriptor, path: str) -> ProtobufEn
     allowed = () if isinstance(kind, (ArrayType, MapType)) else types_of(kind, path)
     if declared not in allowed:
         raise _mismatch(kind, declared, path, allowed)
-    return _encoder(type(kind).__name__, declared, path)
-
-
-def _encoder(kind: str, declared: str, path: str) -> ProtobufEncoder:
-    if kind == "DecimalType":
-        return DecimalText()
-    found: dict[str, ProtobufEncoder] = {
-        "string": Bytes(path, text=True),
-        "bytes": Bytes(path, text=False),
-        "float": Floating("<f4"),
-        "double": Floating("<f8"),
-        TIMESTAMP: Timestamp(),
-        DATE: Date(),
-    }
-    return found.get(declared, Integer())
+    return declared
 
 
 def _type_name(described: FieldDescriptor) -> str:
@@ -250,18 +228,6 @@ def _type_name(described: FieldDescriptor) -> str:
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto  # noqa: PLC0415 - an extra
 
     return FieldDescriptorProto.Type.DESCRIPTOR.values_by_number[described.type].name.removeprefix("TYPE_").lower()
-
-
-def _is_map(described: FieldDescriptor) -> bool:
-    message = described.message_type
-    return message is not None and bool(message.GetOptions().map_entry)
-
-
-def _is_repeated(described: FieldDescriptor) -> bool:
-    # protobuf 6 has the property, and deprecates the label.
-    if hasattr(described, "is_repeated"):
-        return bool(described.is_repeated)
-    return bool(getattr(described, "label") == described.LABEL_REPEATED)  # noqa: B009 - gone in protobuf 7
 
 
 def _mismatch(kind: DataType, declared: str, path: str, allowed: Sequence[str] = ()) -> NoSchemaError:

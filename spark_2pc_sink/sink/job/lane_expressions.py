@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import Lane, Records, Rows, SinkOptions
     from spark_2pc_sink.options.outputs import Format, Part
     from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
-    from spark_2pc_sink.serialisation.binding import SchemaRequest
-    from spark_2pc_sink.serialisation.registry import Registry
+    from spark_2pc_sink.serialisation.binding import Registry, SchemaRequest
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
     from spark_2pc_sink.sink.job.table_loader import TableLoader
     from spark_2pc_sink.sink.records.record_expressions import RecordExpressions
@@ -174,7 +173,7 @@ class RecordSchemas:
         )
 
     def _registry(self, schema_format: Format) -> Registry:
-        from spark_2pc_sink.serialisation.registry import Registry  # noqa: PLC0415 - as above
+        from spark_2pc_sink.serialisation.binding import Registry  # noqa: PLC0415 - as above
 
         assert self._options is not None, "checked with the options"
         if schema_format not in self._registries:

@@ -13,9 +13,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
-from spark_2pc_sink.serialisation.binding import SchemaRequest, bind
+from spark_2pc_sink.serialisation.binding import Registry, SchemaRequest, bind
 from spark_2pc_sink.serialisation.columns import NotEncodableError
-from spark_2pc_sink.serialisation.registry import Registry
 from spark_2pc_sink.serialisation.serialiser import header
 
 ORDER = StructType().add("id", LongType()).add("name", StringType())

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from spark_2pc_sink.errors import (
@@ -19,10 +16,9 @@ from spark_2pc_sink.errors import (
     RecordTooLargeError,
     UnstorableValueError,
 )
-from spark_2pc_sink.wire.arrow_layout import binary_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 
 #: The columns that a sift adds to a batch. The first is an identity, or a fingerprint.
@@ -100,6 +96,17 @@ class BadRow:
         """True if no equal row stays in the batch."""
         return self.occurrences == self.equal_rows
 
+    @property
+    def columns(self) -> dict[str, str | int]:
+        """The columns of its dead letter that describe it, except the row itself."""
+        return {
+            "identity": self.identity.hex(),
+            "occurrences": self.occurrences,
+            "output": self.output,
+            "reason": self.reason,
+            "sqlstate": self.sqlstate,
+        }
+
     def __str__(self) -> str:
         code = f" [{self.sqlstate}]" if self.sqlstate else ""
         times = f"{self.occurrences} times " if self.occurrences > 1 else ""
@@ -173,105 +180,50 @@ class BadRows(Mapping[bytes, BadRow]):
         )
 
 
-#: Number of rows, bytes of an identity, and bytes of the rows themselves.
-_SIZES: Final = struct.Struct("!qqq")
-_NUMBER: Final = np.dtype(np.int64)
+_ROW_BYTES: Final = struct.Struct("!q")
+_FINGERPRINT_BYTES: Final = 8
 
 
-@dataclass(frozen=True)
-class RowNames:
-    """The names of some rows, in order.
+def row_names(batch: Any) -> Any:
+    """The columns that name the rows of an Arrow batch."""
+    return batch.select([IDENTITY, NUMBER, WINS])
 
-    Attributes:
-        identities: identity or fingerprint of each row, all of one length.
-        numbers: number that tells each row from equal ones, see `RefusedRow`; native 64-bit integers.
-        wins: one byte per row, 0 if another row of its key supersedes it.
-    """
 
-    identities: bytes
-    numbers: bytes
-    wins: bytes
+def name_of(names: Any, row: int) -> tuple[bytes, int]:
+    """Identity, or fingerprint, and number of a row."""
+    identity = names.column(IDENTITY)[row].as_py()
+    number: int = names.column(NUMBER)[row].as_py()
+    return fingerprint_bytes(identity) if isinstance(identity, int) else identity, number
 
-    @classmethod
-    def of(cls, batch: Any) -> RowNames:
-        """The names of the rows of an Arrow batch, by its columns `IDENTITY`, `NUMBER` and `WINS`."""
-        numbers = batch.column(NUMBER).to_numpy(zero_copy_only=False)
-        wins = batch.column(WINS).to_numpy(zero_copy_only=False)
-        return cls(_fixed(batch.column(IDENTITY)), numbers.tobytes(), wins.tobytes())
 
-    def __len__(self) -> int:
-        return len(self.wins)
+def pack_rows(names: Any, rows: bytes) -> bytes:
+    """Rows after their names, for `unpack_rows`."""
+    packed = pa.BufferOutputStream()
+    with pa.ipc.new_stream(packed, names.schema) as stream:
+        stream.write_batch(names)
+    packed.write(_ROW_BYTES.pack(len(rows)))
+    packed.write(rows)
+    content: bytes = packed.getvalue().to_pybytes()
+    return content
 
-    def __getitem__(self, row: int) -> tuple[bytes, int]:
-        """Identity and number of a row."""
-        identity = self.identities[row * self._width : (row + 1) * self._width]
-        return identity, int(np.frombuffer(self.numbers, _NUMBER)[row])
 
-    def between(self, start: int, stop: int) -> RowNames:
-        """The rows from ``start`` to below ``stop``."""
-        return RowNames(
-            self.identities[start * self._width : stop * self._width],
-            self.numbers[start * _NUMBER.itemsize : stop * _NUMBER.itemsize],
-            self.wins[start:stop],
-        )
-
-    def only(self, rows: Sequence[int]) -> RowNames:
-        parts = [self.between(row, row + 1) for row in rows]
-        return RowNames(
-            b"".join(part.identities for part in parts),
-            b"".join(part.numbers for part in parts),
-            b"".join(part.wins for part in parts),
-        )
-
-    @property
-    def all_win(self) -> bool:
-        return 0 not in self.wins
-
-    @property
-    def winners(self) -> list[int]:
-        """The positions of rows that are not superseded."""
-        return [row for row, wins in enumerate(self.wins) if wins]
-
-    def packed(self, rows: bytes) -> bytes:
-        """The names and their rows, for `unpack`."""
-        sizes = _SIZES.pack(len(self), self._width, len(rows))
-        return b"".join((sizes, self.identities, self.numbers, self.wins, rows))
-
-    @classmethod
-    def unpack(cls, content: memoryview) -> Iterator[tuple[RowNames, bytes]]:
-        """Unpack the concatenated results of `packed`: names, each with their rows."""
-        at = 0
-        while at < len(content):
-            count, width, row_bytes = _SIZES.unpack_from(content, at)
-            lengths = (_SIZES.size, count * width, count * _NUMBER.itemsize, count, row_bytes)
-            ends = [at + int(end) for end in np.cumsum(lengths)]
-            identities, numbers, wins, rows = (bytes(content[begin:end]) for begin, end in pairwise(ends))
-            yield cls(identities, numbers, wins), rows
-            at = ends[-1]
-
-    @property
-    def _width(self) -> int:
-        """Bytes of an identity."""
-        return len(self.identities) // max(len(self), 1)
+def unpack_rows(content: memoryview) -> Iterator[tuple[Any, bytes]]:
+    """Unpack the concatenated results of `pack_rows`: names, each with their rows."""
+    reader = pa.BufferReader(content)
+    while reader.tell() < reader.size():
+        [names] = pa.ipc.open_stream(reader)
+        (row_bytes,) = _ROW_BYTES.unpack(reader.read(_ROW_BYTES.size))
+        yield names, reader.read(row_bytes)
 
 
 def fingerprint_bytes(fingerprint: int) -> bytes:
-    """Encode a fingerprint as in `RowNames`."""
-    return fingerprint.to_bytes(_NUMBER.itemsize, sys.byteorder, signed=True)
+    """A fingerprint in place of an identity."""
+    return fingerprint.to_bytes(_FINGERPRINT_BYTES, "big", signed=True)
 
 
 def fingerprint_of(name: bytes) -> int:
     """Decode `fingerprint_bytes`."""
-    return int.from_bytes(name, sys.byteorder, signed=True)
-
-
-def _fixed(column: Any) -> bytes:
-    """The values of a column, all of the same width in bytes."""
-    if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
-        return bytes(column.to_numpy(zero_copy_only=False).tobytes())
-    layout = binary_layout(column)
-    begin = int(layout.starts[0]) if len(column) else 0
-    return bytes(layout.data[begin : begin + len(column) * IDENTITY_BYTES].tobytes())
+    return int.from_bytes(name, "big", signed=True)
 
 
 Refusal = TypeVar("Refusal")

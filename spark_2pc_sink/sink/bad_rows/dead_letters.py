@@ -161,23 +161,13 @@ class DeadLetters:
         columns = self.table.c
         query = select(
             *(columns.identity, columns.occurrences, columns.output, columns.reason, columns.sqlstate),
-            cast(columns.row, Text).label("row"),
+            cast(columns.row, Text),
         ).where(*self._of(batch_id))
         with table_transaction(self._database, self._options, "reading the dead-letter table") as connection:
             if not self.exists(connection):
                 return BadRows()
             found = connection.execute(query).all()
-        return BadRows(
-            BadRow(
-                identity=bytes.fromhex(line.identity),
-                occurrences=line.occurrences,
-                output=line.output,
-                reason=line.reason,
-                sqlstate=line.sqlstate,
-                row=line.row,
-            )
-            for line in found
-        )
+        return BadRows(BadRow(bytes.fromhex(identity), *others) for identity, *others in found)
 
     def write(self, connection: Connection, batch_id: int, bad_rows: BadRows) -> None:
         """Write the dead letters of a batch, at least one, in the deciding transaction; earlier ones are replaced."""
@@ -187,19 +177,8 @@ class DeadLetters:
             "query_id": self._query_id,
             "batch_id": batch_id,
         }
-        lines = [
-            key
-            | {
-                "identity": row.identity.hex(),
-                "occurrences": row.occurrences,
-                "output": row.output,
-                "reason": row.reason,
-                "sqlstate": row.sqlstate,
-                # As text: SQLAlchemy would encode it as JSON a second time.
-                "row": _jsonb_text(row.row),
-            }
-            for row in bad_rows.values()
-        ]
+        # The row as text: SQLAlchemy would encode it as JSON a second time.
+        lines = [key | row.columns | {"row": _jsonb_text(row.row)} for row in bad_rows.values()]
         connection.execute(insert(self.table).values(row=cast(bindparam("row", type_=Text), JSONB)), lines)
 
     def _of(self, batch_id: int) -> tuple[Any, ...]:

@@ -8,17 +8,18 @@ key, the second is refused. Deferred constraints are checked at the end of each 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import pyarrow as pa
 from psycopg2 import sql
 
 from spark_2pc_sink.errors import ConstraintError, LocalProtocolError
-from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, RowNames, find_refused, try_again
+from spark_2pc_sink.sink.bad_rows.bad_row import WINS, RefusedRow, find_refused, name_of, try_again
 from spark_2pc_sink.sink.rows.catalog import driver_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection
 
@@ -29,41 +30,47 @@ _COLUMNS: Final = struct.Struct("!h")
 _LENGTH: Final = struct.Struct("!i")
 
 
-class CopyRows:
-    """Rows that were encoded together, from which any range can be copied.
+class SiftedPart:
+    """Some rows of a batch, encoded together for the table, with their names; any range of them can be copied.
 
     Row boundaries are located only when a part is requested: usually all rows are copied at once.
     """
 
-    def __init__(self, stream: bytes, count: int) -> None:
-        self._stream = memoryview(stream)
-        self._count = count
+    def __init__(self, names: Any, rows: bytes) -> None:
+        self.names: Any = names
+        self._rows = memoryview(rows)
         self._begins: list[int] = []
 
     def __len__(self) -> int:
-        return self._count
+        return int(self.names.num_rows)
+
+    @property
+    def winners(self) -> list[int]:
+        """The positions of rows that are not superseded."""
+        winners: list[int] = np.flatnonzero(self.names.column(WINS).to_numpy(zero_copy_only=False)).tolist()
+        return winners
 
     def between(self, start: int, stop: int) -> list[memoryview]:
         """The COPY bytes of the rows from ``start`` to below ``stop``."""
-        if (start, stop) == (0, self._count):
-            return [self._stream]
+        if (start, stop) == (0, len(self)):
+            return [self._rows]
         begins = self._row_begins()
-        return [self._stream[begins[start] : begins[stop]]]
+        return [self._rows[begins[start] : begins[stop]]]
 
-    def only(self, rows: Sequence[int]) -> CopyRows:
+    def only(self, rows: Sequence[int]) -> SiftedPart:
         """A copy of some of the rows that does not keep the others in memory."""
         begins = self._row_begins()
-        chosen = (self._stream[begins[row] : begins[row + 1]] for row in rows)
-        return CopyRows(b"".join(chosen), len(rows))
+        chosen = (self._rows[begins[row] : begins[row + 1]] for row in rows)
+        return SiftedPart(self.names.take(pa.array(rows, pa.int64())), b"".join(chosen))
 
     def _row_begins(self) -> list[int]:
         if not self._begins:
-            self._begins = _row_begins(self._stream)
-            if len(self._begins) != self._count + 1:
+            self._begins = _row_begins(self._rows)
+            if len(self._begins) != len(self) + 1:
                 raise LocalProtocolError(
                     operation="sift",
                     state=f"COPY bytes of {len(self._begins) - 1} rows",
-                    rule=f"there must be {self._count}, as the task reported",
+                    rule=f"there must be {len(self)}, as the task reported",
                 )
         return self._begins
 
@@ -83,23 +90,6 @@ def _row_begins(stream: memoryview) -> list[int]:
 
 
 _SAVEPOINT: Final = sql.Identifier("_2pc_sift")
-
-
-@dataclass(frozen=True)
-class SiftedPart:
-    """Some rows of a batch, encoded for the table, with their names."""
-
-    rows: CopyRows
-    names: RowNames
-
-    @classmethod
-    def all_of(cls, sent: memoryview) -> Iterator[SiftedPart]:
-        """Split a task's output into parts, each packed by `RowNames.packed`."""
-        for names, rows in RowNames.unpack(sent):
-            yield cls(CopyRows(rows, len(names)), names)
-
-    def only(self, rows: Sequence[int]) -> SiftedPart:
-        return SiftedPart(self.rows.only(rows), self.names.only(rows))
 
 
 class TableSift:
@@ -124,7 +114,7 @@ class TableSift:
 
     @property
     def refused(self) -> list[RefusedRow]:
-        return [RefusedRow.of(*part.names[0], self._output, error) for part, error in self._refused]
+        return [RefusedRow.of(*name_of(part.names, 0), self._output, error) for part, error in self._refused]
 
     @property
     def too_many(self) -> bool:
@@ -139,9 +129,10 @@ class TableSift:
         Raises:
             DataError: the error is not about a single row, e.g. an upsert with a duplicate key.
         """
-        if not part.names.all_win:
+        winners = part.winners
+        if len(winners) < len(part):
             unreadable = set(self._find(part, write=False))
-            part = part.only([row for row in part.names.winners if row not in unreadable])
+            part = part.only([row for row in winners if row not in unreadable])
         self._find(part, write=True)
 
     def finish(self) -> None:
@@ -150,14 +141,14 @@ class TableSift:
             return
         parts = [part for part, _ in self._refused]
         numbered = [(place, error) for place, (_, error) in enumerate(self._refused)]
-        still = try_again(numbered, lambda place, _: self._try(parts[place].rows.between(0, 1), 1, write=True))
+        still = try_again(numbered, lambda place, _: self._try(parts[place].between(0, 1), 1, write=True))
         self._refused = [(parts[place], error) for place, error in still]
 
     def _find(self, part: SiftedPart, *, write: bool) -> list[int]:
         """Record the refused rows of a part; returns their positions in it."""
         found = find_refused(
-            len(part.names),
-            lambda start, stop: self._try(part.rows.between(start, stop), stop - start, write=write),
+            len(part),
+            lambda start, stop: self._try(part.between(start, stop), stop - start, write=write),
             most=self._most - len(self._refused),
         )
         self._refused += [(part.only([row]), error) for row, error in found]

@@ -24,7 +24,7 @@ from spark_2pc_sink.errors import (
     RecordTooLargeError,
     UnstorableValueError,
 )
-from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS
+from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, unpack_rows
 from spark_2pc_sink.sink.bad_rows.row_sql import fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
 from spark_2pc_sink.sink.job.lane_columns import packed_name
@@ -96,9 +96,9 @@ class TableTrial:
                     with driver_connection(connection).cursor() as cursor:
                         cursor.execute("SELECT 1")
                     continue
-                for part in SiftedPart.all_of(taken.frame.payload):
+                for names, encoded in unpack_rows(taken.frame.payload):
                     if not rows.too_many:
-                        rows.take(part)
+                        rows.take(SiftedPart(names, encoded))
                 self._source.done(taken)
 
     def _opened(self) -> tuple[Connection, TableSift]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_2pc_sink.errors import DataError, DualWriteError
 from spark_2pc_sink.kafka.record_encoder import RecordEncoder
-from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, RowNames, find_refused
+from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, find_refused, name_of, pack_rows, row_names
 from spark_2pc_sink.sink.job.encode_task import RowPartitioner, completed_rows
 from spark_2pc_sink.sink.job.task_plan import RESULT_SCHEMA
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
@@ -114,15 +114,15 @@ class _SearchTask:
         )
 
     def _search(self, batch: pa.RecordBatch) -> None:
-        names = RowNames.of(batch)
+        names = row_names(batch)
         found = find_refused(
             batch.num_rows,
-            lambda start, stop: self._try(batch.slice(start, stop - start), names.between(start, stop)),
+            lambda start, stop: self._try(batch.slice(start, stop - start), names.slice(start, stop - start)),
             most=self._plan.most - len(self._refused),
         )
-        self._refused += [RefusedRow.of(*names[row], output, error) for row, (output, error) in found]
+        self._refused += [RefusedRow.of(*name_of(names, row), output, error) for row, (output, error) in found]
 
-    def _try(self, rows: pa.RecordBatch, names: RowNames) -> tuple[str, DataError] | None:
+    def _try(self, rows: pa.RecordBatch, names: pa.RecordBatch) -> tuple[str, DataError] | None:
         """Encode rows as records and COPY bytes; None if all succeeded, else the refusing output and the reason."""
         output = self._plan.output_of_records
         try:
@@ -151,11 +151,11 @@ class _SearchTask:
                 if not refusal.contents.isdisjoint(content_digests(contents)):
                     raise refusal
 
-    def _encode(self, rows: pa.RecordBatch, names: RowNames) -> None:
+    def _encode(self, rows: pa.RecordBatch, names: pa.RecordBatch) -> None:
         plan = self._lane.row_encoder
         if plan is None:
             return
         encoder = CopyEncoder(plan)
         encoded = encoder.encode(rows) + encoder.finish()
         if self._plan.staged:
-            self._stream.rows(self._lane.index, names.packed(encoded), len(names))
+            self._stream.rows(self._lane.index, pack_rows(names, encoded), names.num_rows)

@@ -20,11 +20,13 @@ from spark_2pc_sink.sink.bad_rows.bad_row import (
     BadRow,
     BadRows,
     RefusedRow,
-    RowNames,
     find_refused,
+    name_of,
+    pack_rows,
     try_again,
+    unpack_rows,
 )
-from spark_2pc_sink.sink.bad_rows.table_sift import CopyRows, SiftedPart
+from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart
 from spark_2pc_sink.sink.records.record_side import (
     DEAD_LETTER_BYTES_MAX,
     MESSAGE_BYTES_MIN,
@@ -76,31 +78,34 @@ def encoded(row: list[bytes | None]) -> bytes:
     return struct.pack("!h", len(row)) + b"".join(fields)
 
 
+def named(count: int) -> pa.RecordBatch:
+    """Names of rows, of which a third is superseded."""
+    identities = pa.array([bytes([number]) * 16 for number in range(count)], pa.binary())
+    numbers = pa.array([number - 1 for number in range(count)], pa.int64())
+    wins = pa.array([number % 3 < 2 for number in range(count)])
+    return pa.RecordBatch.from_arrays([identities, numbers, wins], [IDENTITY, NUMBER, WINS])
+
+
 @given(st.lists(FIELDS, min_size=1, max_size=12), st.data())
 def test_every_range_of_rows_can_be_taken(rows: list[list[bytes | None]], data: st.DataObject) -> None:
     tuples = [encoded(row) for row in rows]
-    copy_rows = CopyRows(b"".join(tuples), len(rows))
+    part = SiftedPart(named(len(rows)), b"".join(tuples))
     start = data.draw(st.integers(0, len(rows)))
     stop = data.draw(st.integers(start, len(rows)))
-    assert b"".join(copy_rows.between(start, stop)) == b"".join(tuples[start:stop])
+    assert b"".join(part.between(start, stop)) == b"".join(tuples[start:stop])
 
 
 def test_a_part_keeps_the_names_of_its_rows() -> None:
-    identity = pa.array([bytes([number]) * 16 for number in range(3)], pa.binary())
-    columns = [identity, pa.array([-1, 0, 1], pa.int64()), pa.array([True, True, False])]
-    names = RowNames.of(pa.RecordBatch.from_arrays(columns, [IDENTITY, NUMBER, WINS]))
-    stream = b"".join(encoded([bytes([number])]) for number in range(3))
-    part, again = SiftedPart.all_of(memoryview(names.packed(stream) * 2))
-    assert again.names == names
-    assert part.names == names
-    assert [names[row] for row in range(3)] == [(bytes([number]) * 16, number - 1) for number in range(3)]
-    assert (names.all_win, names.winners, names.between(0, 2).all_win) == (False, [0, 1], True)
-    assert b"".join(part.rows.between(0, 3)) == stream
+    names, stream = named(3), b"".join(encoded([bytes([number])]) for number in range(3))
+    part, again = (SiftedPart(*found) for found in unpack_rows(memoryview(pack_rows(names, stream) * 2)))
+    assert again.names.equals(names)
+    assert part.names.equals(names)
+    assert [name_of(names, row) for row in range(3)] == [(bytes([number]) * 16, number - 1) for number in range(3)]
+    assert (part.winners, len(part), b"".join(part.between(0, 3))) == ([0, 1], 3, stream)
     some = part.only([0, 2])
-    assert [some.names[row] for row in range(2)] == [names[0], names[2]]
-    assert some.names.winners == [0]
-    assert len(part.only([]).names) == 0
-    assert b"".join(some.rows.between(1, 2)) == encoded([b"\x02"])
+    assert [name_of(some.names, row) for row in range(2)] == [name_of(names, 0), name_of(names, 2)]
+    assert (some.winners, len(part.only([]))) == ([0], 0)
+    assert b"".join(some.between(1, 2)) == encoded([b"\x02"])
 
 
 class Table:

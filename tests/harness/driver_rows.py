@@ -189,14 +189,15 @@ class LettersWork(RowsWork):
         """Send the rows, and the letters behind them."""
         results = super().produce(ticket, open_decision)
         produced = results.counts
-        sent = self._topic.send(ticket, self._bad, self._batch_id)
+        letters = self._topic.send(ticket, self._bad, self._batch_id)
+        record_count = produced.record_count + letters.sent.records
         counts = replace(
             produced,
-            record_count=produced.record_count + sent.sent,
-            digest=_with(produced.digest, sent.digest, count=produced.record_count + sent.sent),
-            offsets={**produced.offsets, **sent.offsets},
-            topic_ids={**produced.topic_ids, **sent.topic_ids},
-            letters=sent.count,
+            record_count=record_count,
+            digest=_with(produced.digest, letters.digest, count=record_count),
+            offsets={**produced.offsets, **letters.sent.offsets},
+            topic_ids={**produced.topic_ids, **letters.sent.topic_ids},
+            letters=letters.count,
             bad_rows=self._bad.occurrences,
         )
         return replace(results, counts=counts)

@@ -7,16 +7,10 @@ batches. So each partition has one run of sequence numbers, and there are no con
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.errors import (
-    ConfigurationError,
-    LocalProtocolError,
-    RecordRefusedError,
-    RecordTooLargeError,
-    UnknownTopicError,
-)
+from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, UnknownTopicError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.leader_lookup import topic_limits
@@ -33,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.kafka.batch_sender import PartitionReceipt
     from spark_2pc_sink.options import KafkaOptions
     from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
@@ -91,22 +84,6 @@ class KnownTopics:
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     dead_letters: str | None = None
 
-    def after(self, error: DataError, facts_of: Callable[[str], TopicFacts]) -> KnownTopics:
-        """The same, with a broker's refusal as a limit of its topic, whose settings may be newer, or not readable.
-
-        ``facts_of`` fetches a topic that is not known.
-        """
-        if not isinstance(error, (RecordRefusedError, RecordTooLargeError)):
-            return self
-        facts = self.facts.get(error.topic) or facts_of(error.topic)
-        limits = facts.limits
-        if isinstance(error, RecordTooLargeError):
-            if limits.message_bytes_max is None or limits.message_bytes_max >= error.record_bytes:
-                limits = replace(limits, message_bytes_max=error.record_bytes - 1, bytes_limit=error.limit)
-        elif error.lacks_key:
-            limits = replace(limits, needs_keys=True)
-        return replace(self, facts={**self.facts, error.topic: replace(facts, limits=limits)})
-
 
 @dataclass(frozen=True)
 class Forwarded:
@@ -123,6 +100,14 @@ class Forwarded:
     written: Mapping[TopicPartition, PartitionReceipt] = field(default_factory=dict)
     record_bytes: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def by(cls, session: ProduceSession, topic_id: Callable[[str], str]) -> Forwarded:
+        """What a session has appended, after all of it is acknowledged; ``topic_id`` returns '' for no id."""
+        written = session.flush()
+        ids = {topic: topic_id(topic) for topic in sorted({at.topic for at in written})}
+        with_id = {topic: found for topic, found in ids.items() if found}
+        return cls(session.digest, written, session.record_bytes, with_id)
 
     @property
     def records(self) -> int:
@@ -175,14 +160,8 @@ class RecordForwarder:
                     if taken is not None:
                         self._handle(taken)
                 if self._session is not None:
-                    written = self._session.flush()
-                    ids = {topic: self._topics.facts[topic].topic_id for topic in sorted({at.topic for at in written})}
-                    self._forwarded = Forwarded(
-                        digest=self._session.digest,
-                        written=written,
-                        record_bytes=self._session.record_bytes,
-                        topic_ids={topic: topic_id for topic, topic_id in ids.items() if topic_id},
-                    )
+                    facts = self._topics.facts
+                    self._forwarded = Forwarded.by(self._session, lambda topic: facts[topic].topic_id)
         except BaseException:
             self._connections.drop()
             raise

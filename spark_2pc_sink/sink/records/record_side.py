@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.clock import now_ms
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.errors import ConfigurationError, RecordRefusedError, RecordTooLargeError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.batch_sender import REQUEST_BYTES
 from spark_2pc_sink.kafka.cluster import Cluster
@@ -24,6 +24,7 @@ from spark_2pc_sink.kafka.leader_lookup import end_offsets
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.kafka.record_encoder import EncodedBatch, records_bytes_max
 from spark_2pc_sink.sink.records.record_forwarder import (
+    Forwarded,
     ForwarderConnections,
     KnownTopics,
     RecordForwarder,
@@ -70,67 +71,40 @@ def too_small(message_bytes_max: int) -> str:
     return f"max.message.bytes of the topic is {message_bytes_max}, and a dead letter may need {MESSAGE_BYTES_MIN}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeadLetterBatch:
-    """The batch of some dead letters; ``table`` is the dead-letter table, as SQL spells it."""
-
-    transactional_id: str
-    query_id: str
-    batch_id: int
-    table: str
-
-
 def dead_letter_records(
-    rows: Iterable[BadRow], batch: DeadLetterBatch, *, partition_count: int, bytes_max: int
+    rows: Iterable[BadRow], batch: Mapping[str, str | int], *, table: str, partition_count: int, bytes_max: int
 ) -> list[tuple[int, bytes]]:
     """The records of the bad rows of a batch, in the order of their identities: partition and content.
 
+    A value has the columns of the table as JSON, except the time of the decision: records are built before it.
+
     Args:
         rows: each identity once.
-        batch: their batch.
+        batch: the table's columns that name the batch.
+        table: the dead-letter table, as SQL spells it.
         partition_count: partitions of the topic.
         bytes_max: maximum bytes of one record, uncompressed; a larger one is sent without its row.
     """
+    without_row = f'"row":null,"row_left_out":{_text(f"the row is in table {table}")}'
     records = []
     for row in sorted(rows, key=lambda each: each.identity):
-        key, headers = row.identity.hex().encode(), _headers(row, batch)
-        content = record_content(key, _value(row, batch, with_row=True), headers)
+        columns = {**batch, **row.columns}
+        key = row.identity.hex().encode()
+        headers = [
+            (HEADER_PREFIX + name.replace("_", "."), str(value).encode())
+            for name, value in columns.items()
+            if name != "identity"
+        ]
+        content = record_content(key, _value(columns, f'"row":{canonical_json(row.row)}'), headers)
         if len(content) + RECORD_BYTES > bytes_max:
-            content = record_content(key, _value(row, batch, with_row=False), headers)
+            content = record_content(key, _value(columns, without_row), headers)
         records.append((partition_for_key(key, partition_count), content))
     return records
 
 
-def _value(row: BadRow, batch: DeadLetterBatch, *, with_row: bool) -> bytes:
-    """The columns of the table as JSON, except the time of the decision: records are built before it."""
-    columns = {
-        "transactional_id": batch.transactional_id,
-        "query_id": batch.query_id,
-        "batch_id": batch.batch_id,
-        "identity": row.identity.hex(),
-        "occurrences": row.occurrences,
-        "output": row.output,
-        "reason": row.reason,
-        "sqlstate": row.sqlstate,
-    }
+def _value(columns: Mapping[str, str | int], row: str) -> bytes:
     parts = [f"{_text(name)}:{_json(value)}" for name, value in columns.items()]
-    parts.append(f'"row":{canonical_json(row.row) if with_row else "null"}')
-    if not with_row:
-        parts.append(f'"row_left_out":{_text(f"the row is in table {batch.table}")}')
-    return f"{{{','.join(parts)}}}".encode()
-
-
-def _headers(row: BadRow, batch: DeadLetterBatch) -> list[tuple[str, bytes]]:
-    headers = {
-        "transactional.id": batch.transactional_id,
-        "query.id": batch.query_id,
-        "batch.id": str(batch.batch_id),
-        "occurrences": str(row.occurrences),
-        "output": row.output,
-        "reason": row.reason,
-        "sqlstate": row.sqlstate,
-    }
-    return [(HEADER_PREFIX + name, text.encode()) for name, text in headers.items()]
+    return f"{{{','.join([*parts, row])}}}".encode()
 
 
 def canonical_json(text: str) -> str:
@@ -171,22 +145,12 @@ class DeadLetterRecords:
     Attributes:
         digest: 128-bit digest over them.
         batches: the record batches, ordered within each partition.
-        sent: how many Kafka has acknowledged.
-        offsets: first and last acknowledged offset in each partition.
-        topic_ids: the topic's id; empty if a broker has no topic ids, or none was sent.
-        record_bytes: compressed bytes of the record batches sent.
     """
 
     count: int = 0
     digest: int = EMPTY_DIGEST
     batches: tuple[EncodedBatch, ...] = ()
-    sent: int = 0
-    offsets: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    record_bytes: int = 0
-
-
-NO_DEAD_LETTERS: Final = DeadLetterRecords()
+    sent: Forwarded = field(default_factory=Forwarded)
 
 
 class DeadLetterTopic:
@@ -237,7 +201,7 @@ class DeadLetterTopic:
     def encoded(self, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:
         """Encode the dead letters of a batch without sending them."""
         if self.name is None or not bad_rows:
-            return NO_DEAD_LETTERS
+            return DeadLetterRecords()
         kafka, batches = self._options.kafka, []
         for partition, contents in self._contents(self.name, bad_rows, batch_id).items():
             for part in cut_contents(contents, min(kafka.batch_bytes_max, self._bytes_max(self.name))):
@@ -268,33 +232,24 @@ class DeadLetterTopic:
             session.look_up(batch.partition for batch in letters.batches)
             for batch in letters.batches:
                 session.append_encoded(batch)
-            written = session.flush()
+            topic_id = self._topics.id_of(self.name)
+            return replace(letters, sent=Forwarded.by(session, lambda _: topic_id))
         except BaseException:
             self._connections.drop()
             raise
-        topic_id = self._topics.id_of(self.name)
-        return replace(
-            letters,
-            sent=sum(receipt.records for receipt in written.values()),
-            offsets={at: (receipt.first_offset, receipt.last_offset) for at, receipt in written.items()},
-            topic_ids={self.name: topic_id} if topic_id else {},
-            record_bytes=session.record_bytes,
-        )
 
     def _contents(self, topic: str, bad_rows: BadRows, batch_id: int) -> dict[TopicPartition, list[bytes]]:
         """The contents of the records, by partition."""
         options = self._options
-        about = DeadLetterBatch(
-            transactional_id=options.transactional_id,
-            query_id=self._query_id,
-            batch_id=batch_id,
+        records = dead_letter_records(
+            bad_rows.values(),
+            {"transactional_id": options.transactional_id, "query_id": self._query_id, "batch_id": batch_id},
             table=str(options.dead_letter_name),
+            partition_count=self._topics.counts([topic])[topic],
+            bytes_max=self._bytes_max(topic),
         )
-        count, bytes_max = self._topics.counts([topic])[topic], self._bytes_max(topic)
         contents: dict[TopicPartition, list[bytes]] = defaultdict(list)
-        for number, content in dead_letter_records(
-            bad_rows.values(), about, partition_count=count, bytes_max=bytes_max
-        ):
+        for number, content in records:
             contents[TopicPartition(topic, number)].append(content)
         return contents
 
@@ -347,8 +302,19 @@ class RecordSide:
             raise
 
     def known_after(self, error: DataError) -> KnownTopics:
-        """See `KnownTopics.after`."""
-        return self.known().after(error, lambda topic: self._facts(topic, self.topics.counts([topic])[topic]))
+        """The same, with a broker's refusal as a limit of its topic, whose settings may be newer, or not readable."""
+        known = self.known()
+        if not isinstance(error, (RecordRefusedError, RecordTooLargeError)):
+            return known
+        topic = error.topic
+        facts = known.facts.get(topic) or self._facts(topic, self.topics.counts([topic])[topic])
+        limits = facts.limits
+        if isinstance(error, RecordTooLargeError):
+            if limits.message_bytes_max is None or limits.message_bytes_max >= error.record_bytes:
+                limits = replace(limits, message_bytes_max=error.record_bytes - 1, bytes_limit=error.limit)
+        elif error.lacks_key:
+            limits = replace(limits, needs_keys=True)
+        return replace(known, facts={**known.facts, topic: replace(facts, limits=limits)})
 
     def forwarder(self, source: AttemptInput, ticket: TransactionTicket | None, topics: KnownTopics) -> RecordForwarder:
         """The forwarder of an attempt; without a ticket no record is to be sent."""

@@ -11,7 +11,7 @@ import pytest
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow
-from spark_2pc_sink.sink.records.record_side import DeadLetterBatch, dead_letter_records
+from spark_2pc_sink.sink.records.record_side import dead_letter_records
 from spark_2pc_sink.verification.dead_letters import DeadLetter, compared_dead_letters, dead_letter_of, parsed
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_batch import assign_producer
@@ -39,8 +39,9 @@ def differences(in_topic: list[DeadLetter], in_table: list[DeadLetter], **delete
 def test_what_the_sink_writes_is_read(large: bool) -> None:
     """Its writer and this reader share no code."""
     row = BadRow(b"\xab" * 16, 2, "table t", "why", "23514", row='{"id":1.50,"text":"ä"}')
-    batch = DeadLetterBatch(transactional_id="orders", query_id="q", batch_id=7, table="t")
-    [(_, content)] = dead_letter_records([row], batch, partition_count=1, bytes_max=0 if large else 10_000)
+    batch: dict[str, str | int] = {"transactional_id": "orders", "query_id": "q", "batch_id": 7}
+    bytes_max = 0 if large else 10_000
+    [(_, content)] = dead_letter_records([row], batch, table="t", partition_count=1, bytes_max=bytes_max)
     payload = encode_listed_batch("bad", [content], timestamp_ms=1, compression="none").payload
     [decoded] = decode_record_batches(assign_producer(payload, producer=PAIR, base_sequence=0))
     [record] = decoded.records()

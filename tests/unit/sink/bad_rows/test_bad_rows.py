@@ -30,7 +30,6 @@ from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart
 from spark_2pc_sink.sink.records.record_side import (
     DEAD_LETTER_BYTES_MAX,
     MESSAGE_BYTES_MIN,
-    DeadLetterBatch,
     canonical_json,
     dead_letter_records,
 )
@@ -183,14 +182,15 @@ def test_a_row_may_refer_to_one_behind_it(refers_to: dict[int, int]) -> None:
     assert kept == {0, 1, 2, 3, 5}
 
 
-BATCH = DeadLetterBatch(transactional_id="orders", query_id="q", batch_id=7, table='"public"."letters"')
+BATCH: dict[str, str | int] = {"transactional_id": "orders", "query_id": "q", "batch_id": 7}
+TABLE = '"public"."letters"'
 ROW = BadRow(b"\x10" * 16, 2, "table public.orders", 'refused: "ä"', "23514", row='{"id":1,"amount":-1.50}')
 #: Not in their order.
 LETTER_ROWS = [replace(ROW, identity=bytes([number]) * 16) for number in (9, 3, 200, 1)]
 
 
 def made(rows: list[BadRow], *, partitions: int = 1, bytes_max: int = DEAD_LETTER_BYTES_MAX) -> list[tuple[int, bytes]]:
-    return dead_letter_records(rows, BATCH, partition_count=partitions, bytes_max=bytes_max)
+    return dead_letter_records(rows, BATCH, table=TABLE, partition_count=partitions, bytes_max=bytes_max)
 
 
 def records(letters: list[tuple[int, bytes]]) -> list[Record]:
@@ -248,10 +248,14 @@ def test_a_letter_that_is_too_large_goes_without_its_row() -> None:
 def test_a_topic_of_32_kib_takes_the_longest_letter_without_a_row() -> None:
     error = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail="\x01" * 5_000)
     reason = RefusedRow.of(b"", 0, "o", error).reason
-    batch = DeadLetterBatch(transactional_id="t" * 255, query_id="\x01" * 255, batch_id=2**63 - 1, table="t" * 140)
+    batch: dict[str, str | int] = {
+        "transactional_id": "t" * 255,
+        "query_id": "\x01" * 255,
+        "batch_id": 2**63 - 1,
+    }
     row = replace(ROW, occurrences=2**63 - 1, output="\x01" * 255, reason=reason, row=json.dumps("x" * 40_000))
     allowed = records_bytes_max(MESSAGE_BYTES_MIN)
-    [(_, content)] = dead_letter_records([row], batch, partition_count=1, bytes_max=allowed)
+    [(_, content)] = dead_letter_records([row], batch, table="t" * 140, partition_count=1, bytes_max=allowed)
     assert b"row_left_out" in content
     assert len(content) + 12 <= allowed
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.outputs import Format, Part
-from spark_2pc_sink.options.settings import nearest
+from spark_2pc_sink.options.settings import nearest, refused
 from spark_2pc_sink.serialisation.serialiser import Serialiser
 from spark_2pc_sink.sink.records.record_columns import (
     ARROW_TEXT_TYPES,
@@ -29,7 +27,7 @@ from spark_2pc_sink.sink.rows.text_guards import guarded, guarded_sql, json_sql,
 from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
@@ -47,14 +45,6 @@ _SAME_IN_TABLES: Final = frozenset(
 )
 
 
-class TableText(Enum):
-    """How the JSON of a table column relates to that of the record."""
-
-    OTHER = "it is another text"
-    SAME = "it is the same"
-    SAME_WITHOUT_NULL = "it is the same where no field is null: the record leaves those out"
-
-
 @dataclass(frozen=True)
 class MadeColumn:
     """One column computed by Spark.
@@ -62,17 +52,15 @@ class MadeColumn:
     Attributes:
         source: the table column from which it is computed.
         sql: SQL over the batch.
+        sql_beside_json: the same if tasks also receive the JSON of ``source``; None if that suffices.
         guarded: tasks refuse values that are not valid text.
-        in_table: relation of the table column's JSON to it.
-        table_sql: SQL of the table column's JSON.
     """
 
     name: str
     source: str
     sql: str
+    sql_beside_json: str | None
     guarded: bool = False
-    in_table: TableText = TableText.OTHER
-    table_sql: str = ""
 
     def select(self, json_columns: Collection[str]) -> str | None:
         """Named SQL of what tasks need in addition to the table's columns; None if these suffice.
@@ -80,56 +68,39 @@ class MadeColumn:
         Args:
             json_columns: table columns that tasks receive as JSON.
         """
-        shared = self.in_table if self.source in json_columns else TableText.OTHER
-        if shared is TableText.SAME:
-            return None
-        sql = self.sql
-        if shared is TableText.SAME_WITHOUT_NULL:
-            # Spark evaluates an expression shared with the table once (spark.sql.subexpressionElimination.enabled).
-            sql = f"CASE WHEN contains({self.table_sql}, 'null') THEN {self.sql} END"
-        return f"{sql} AS {self.name}"
+        sql = self.sql_beside_json if self.source in json_columns else self.sql
+        return None if sql is None else f"{sql} AS {self.name}"
 
 
-def made_columns(fields: Iterable[JsonField], schema: StructType) -> tuple[MadeColumn, ...]:
-    """The computed columns that the fields need."""
-    columns = []
-    for each in fields:
-        if each.made is not None:
-            sql, source, kind = made_sql(each), quoted(each.column), schema[each.column].dataType
-            column = MadeColumn(each.made, each.column, sql)
-            if each.kind == NESTED:
-                marked, in_table = guarded(sql, [(source, kind)]), _in_table(each, kind)
-                column = replace(
-                    column, sql=marked, guarded=marked != sql, in_table=in_table, table_sql=json_sql(source, kind)
-                )
-            columns.append(column)
-    return tuple(columns)
-
-
-def _in_table(field: JsonField, kind: DataType) -> TableText:
+def _made_column(field: JsonField, name: str, kind: DataType) -> MadeColumn:
+    source, sql = quoted(field.column), made_sql(field)
+    if field.kind != NESTED:
+        return MadeColumn(name, field.column, sql, sql)
+    marked = guarded(sql, [(source, kind)])
+    beside_json: str | None = marked
     parts = {type(part).__name__ for part in parts_of(kind)}
-    if not parts <= _SAME_IN_TABLES:
-        return TableText.OTHER
-    return TableText.SAME if field.keeps_null or "StructType" not in parts else TableText.SAME_WITHOUT_NULL
+    if parts <= _SAME_IN_TABLES and (field.keeps_null or "StructType" not in parts):
+        beside_json = None
+    elif parts <= _SAME_IN_TABLES:
+        # The record leaves null fields out, and is the same where there is none. Spark evaluates an expression shared
+        # with the table once (spark.sql.subexpressionElimination.enabled).
+        beside_json = f"CASE WHEN contains({json_sql(source, kind)}, 'null') THEN {marked} END"
+    return MadeColumn(name, field.column, marked, beside_json, guarded=marked != sql)
 
 
 #: The default value expression of a record with a format.
 WHOLE_STRUCT: Final = "struct(*)"
 
-#: Types with unambiguous text, so that a key of them may be written as text.
-_TEXT_TYPES = ARROW_TEXT_TYPES | {"date"}
-_HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 #: Prefixes of type names whose cast to text Spark renders in a form that cannot be parsed back.
 _COMPLEX_KINDS = ("struct<", "array<", "map<", "variant")
 _RECORD_TYPES = {
     "topic": frozenset({"string"}),
-    "key": BYTES_TYPES | _TEXT_TYPES,
+    # Types with unambiguous text may be written as text.
+    "key": BYTES_TYPES | ARROW_TEXT_TYPES | {"date"},
     "value": BYTES_TYPES,
-    "headers": frozenset({_HEADERS_TYPE}),
+    "headers": frozenset({"array<struct<key:string,value:binary>>"}),
     "partition": frozenset({"tinyint", "smallint", "int", "bigint"}),
-    "tombstone_when": frozenset({"boolean"}),
-    "delete_when": frozenset({"boolean"}),
-    "unchanged_when": frozenset({"boolean"}),
+    **dict.fromkeys(("tombstone_when", "delete_when", "unchanged_when"), frozenset({"boolean"})),
 }
 #: With these options set, the batch column of that name is not part of the record, which then has none.
 _NOT_TAKEN = {
@@ -203,12 +174,8 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
 
     topic = quoted("topic") if "topic" in taken else None
     if topic is None and options.topic is None:
-        raise ConfigurationError(
-            option="topic",
-            value=None,
-            rule="the sink has no topic, and the batch has no column named topic",
-            remedy="pass topic='…', or add the column",
-        )
+        rule = "the sink has no topic, and the batch has no column named topic"
+        raise refused("topic", None, rule, "pass topic='…', or add the column")
     return RecordExpressions(
         topic=topic if None in (topic, options.topic) else f"coalesce({topic}, {literal(str(options.topic))})",
         key=choose("key"),
@@ -228,12 +195,9 @@ def _check_names(names: Sequence[str]) -> None:
     """Refuse names that could be mistaken for the sink's own columns. Spark ignores case."""
     own = next((name for name in names if name.casefold().startswith(OWN_PREFIX)), None)
     if own is not None:
-        raise ConfigurationError(
-            option="columns",
-            value=own,
-            rule=f"names that begin with {OWN_PREFIX!r} are reserved for the sink's own columns",
-            remedy=f"rename the column: batch.withColumnRenamed({own!r}, 'another_name'), and in the table too",
-        )
+        rule = f"names that begin with {OWN_PREFIX!r} are reserved for the sink's own columns"
+        remedy = f"rename the column: batch.withColumnRenamed({own!r}, 'another_name'), and in the table too"
+        raise refused("columns", own, rule, remedy)
 
 
 def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
@@ -242,12 +206,8 @@ def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[s
         return {}
     columns = lane.rows.columns or {name: quoted(name) for name in names if name not in taken}
     if not columns:
-        raise ConfigurationError(
-            option="columns",
-            value=names,
-            rule="every column of the batch is part of the Kafka record, so no column is left for the table",
-            remedy="pass for example columns={'payload': 'value'}",
-        )
+        rule = "every column of the batch is part of the Kafka record, so no column is left for the table"
+        raise refused("columns", names, rule, "pass for example columns={'payload': 'value'}")
     # A placeholder for a value need not have a type that the column accepts.
     unchanged = lane.rows.unchanged_when or {}
     return {
@@ -267,13 +227,14 @@ def check_taken(expressions: RecordExpressions, target: TargetTable) -> None:
         return
     record_only = {name: quoted(name) for name in expressions.columns}
     both = record_only | {name: quoted(name) for name in doubtful}
-    raise ConfigurationError(
-        option="columns",
-        value=None,
-        rule=f"the batch's {_listed(doubtful)} would go to the Kafka record only, by the conventions of Spark's "
-        f"Kafka sink, and table {target.table} has {_listed(doubtful)} too",
-        remedy=f"for record and table, pass columns={both}; for the record only, columns={record_only}; for the table "
-        f"only, {_table_only(doubtful, both)}",
+    listed = f"column{'s' * (len(doubtful) > 1)} {' and '.join(map(repr, doubtful))}"
+    raise refused(
+        "columns",
+        None,
+        f"the batch's {listed} would go to the Kafka record only, by the conventions of Spark's Kafka sink, and table "
+        f"{target.table} has {listed} too",
+        f"for record and table, pass columns={both}; for the record only, columns={record_only}; for the table only, "
+        f"{_table_only(doubtful, both)}",
     )
 
 
@@ -285,10 +246,6 @@ def _table_only(doubtful: Sequence[str], both: Mapping[str, str]) -> str:
         renamed = {**both, "topic": quoted("its_topic")}
         ways.append(f"rename it in the batch, withColumnRenamed('topic', 'its_topic'), with columns={renamed}")
     return " and ".join(ways)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"column{'s' * (len(names) > 1)} {' and '.join(repr(name) for name in names)}"
 
 
 def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | None) -> RecordExpressions:
@@ -317,7 +274,8 @@ def with_json(expressions: RecordExpressions, schema: StructType, settings: Mapp
     if expressions.value != WHOLE_ROW or not unchanged:
         return expressions
     fields = json_fields(schema, settings)
-    return replace(expressions, json=fields, json_made=made_columns(fields or (), schema))
+    made = (_made_column(each, each.made, schema[each.column].dataType) for each in fields or () if each.made)
+    return replace(expressions, json=fields, json_made=tuple(made))
 
 
 def with_key_column(expressions: RecordExpressions, frame: DataFrame) -> RecordExpressions:
@@ -418,8 +376,7 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
 
     if _LAMBDA.match(sql):
         rule = "it is a lambda function, and must have a value for each row"
-        remedy = "pass it to a function: transform(names, x -> upper(x))"
-        raise ConfigurationError(option=option, value=sql, rule=rule, remedy=remedy)
+        raise refused(option, sql, rule, "pass it to a function: transform(names, x -> upper(x))")
     kind: DataType | None = None
     try:
         # First without an alias: after an incomplete expression Spark would parse AS as its continuation.
@@ -437,7 +394,7 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
             rule, remedy = "it turns one row into several", "explode before the sink, or with rows= of Records and Rows"
         if "GROUP_BY" in said:
             rule, remedy = "it aggregates rows, and must have a value for each row", "aggregate before the sink"
-        raise ConfigurationError(option=option, value=sql, rule=rule, remedy=remedy) from None
+        raise refused(option, sql, rule, remedy) from None
     return kind
 
 
@@ -448,12 +405,8 @@ def _check_type(option: str, sql: str, kind: str) -> None:
     is_text = kind.startswith(("varchar(", "char("))
     if allowed is None or kind in allowed or (is_text and "string" in allowed):
         return
-    raise ConfigurationError(
-        option=option,
-        value=sql,
-        rule=f"its type is {kind}, and the type of a {kind_of_option} must be {' or '.join(sorted(allowed))}",
-        remedy=_conversion(kind_of_option, sql, kind),
-    )
+    rule = f"its type is {kind}, and the type of a {kind_of_option} must be {' or '.join(sorted(allowed))}"
+    raise refused(option, sql, rule, _conversion(kind_of_option, sql, kind))
 
 
 def _conversion(option: str, sql: str, kind: str) -> str:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import DecimalType
 
 from spark_2pc_sink.sink.spark_sql import quoted
-from spark_2pc_sink.wire.arrow_layout import Int64Array, binary_array, binary_layout
+from spark_2pc_sink.wire.arrow_layout import Int64Array, binary_array, binary_layout, join_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -344,7 +344,7 @@ def json_values(batch: pa.RecordBatch, fields: tuple[JsonField, ...]) -> Any:
             parts += [before, pc.fill_null(written, pa.scalar(field.name + b"null", written.type))]
         else:
             parts += [before + field.head, *text, field.tail + after]
-    return _join([*parts, b"}"])
+    return join_rows([*parts, b"}"], batch.num_rows)
 
 
 def nested_texts(batch: pa.RecordBatch, field: JsonField) -> list[Any]:
@@ -359,7 +359,7 @@ def nested_texts(batch: pa.RecordBatch, field: JsonField) -> list[Any]:
 def _begun_by_commas(fields: tuple[JsonField, ...], texts: list[tuple[Any, ...]]) -> Any:
     """If no field is present in every row, each needs a comma: the first one in a row becomes its brace."""
     written = [_field(b"," + field.head, text, field.tail) for field, text in zip(fields, texts, strict=True)]
-    joined = _join([*written, b"}"])
+    joined = join_rows([*written, b"}"], len(written[0]))
     layout = binary_layout(joined)
     data = layout.data.copy()
     empty = layout.lengths == len(b"}")
@@ -375,20 +375,6 @@ def _field(head: bytes, text: tuple[Any, ...], tail: bytes) -> Any:
     return pc.binary_join_element_wise(
         around[0], *(part.cast(kind) for part in text), *around[1:], null_handling="emit_null"
     )
-
-
-def _join(parts: list[Any]) -> Any:
-    """Concatenate parts of each row: bytes common to all rows, and columns whose nulls are empty."""
-    joined: list[Any] = []
-    for part in parts:
-        if isinstance(part, bytes) and joined and isinstance(joined[-1], bytes):
-            joined[-1] += part
-        else:
-            joined.append(part)
-    kind = _widest(part for part in joined if not isinstance(part, bytes))
-    typed = [pa.scalar(part, kind) if isinstance(part, bytes) else part.cast(kind) for part in joined]
-    nothing = pa.scalar(b"", kind)
-    return pc.binary_join_element_wise(*typed, nothing, null_handling="replace", null_replacement=b"")
 
 
 def _widest(columns: Iterable[Any]) -> Any:

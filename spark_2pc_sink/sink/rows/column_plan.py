@@ -8,15 +8,13 @@ before any write, by name and with both types.
 from __future__ import annotations
 
 import difflib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.types import DataType, DecimalType, MapType, StructType
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable, quote_identifier
 from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule, LateRows
@@ -25,6 +23,7 @@ from spark_2pc_sink.sink.rows.create_table import sql_type
 from spark_2pc_sink.sink.rows.text_guards import json_sql, parts_of, with_text_keys
 from spark_2pc_sink.sink.rows.type_mapping import (
     COMPLEX_TYPES,
+    INTEGERS,
     JSON_STORAGE,
     TEXTS,
     arrow_type,
@@ -45,20 +44,9 @@ UNCHANGED_COLUMN = f"{OWN_PREFIX}unchanged"
 #: pg_type.oid of text.
 _TEXT_OID = 25
 # to_json writes other keys in Java's internal representation: days of a date, '[B@29eacb95' of binary.
-_JSON_KEY_TYPES = (
-    "StringType",
-    "CharType",
-    "VarcharType",
-    "ByteType",
-    "ShortType",
-    "IntegerType",
-    "LongType",
-    "DecimalType",
-    "BooleanType",
-)
+_JSON_KEY_TYPES = (*TEXTS, *INTEGERS, "DecimalType", "BooleanType")
 #: Spark orders texts of any other collation by its own rules, which no other program implements.
 _BYTE_COLLATION: Final = "UTF8_BINARY"
-_BYTES: Final = (*TEXTS, "BinaryType")
 
 
 @dataclass(frozen=True)
@@ -186,19 +174,16 @@ def plan_columns(
     Raises:
         ConfigurationError: the first column, or key, that does not match; no data was written.
     """
-    fields = list(fields)
-    names = [name for name, _ in fields]
+    types = dict(fields)
+    names = list(types)
     source_sql = {name: quoted(name) for name in names} | dict(expressions or {})
-    _check_names(source_sql, fields, target, upsert_keys)
+    targets = _target_columns(types, source_sql, target, upsert_keys)
     keys = _unique_key(upsert_keys, names, target)
     columns = []
-    for name, spark_type in fields:
-        column = target.column(name)
-        if column is None:
-            raise AssertionError(f"column {name} was not checked")
-        planned = _planned(name, spark_type, target, column, refuse_null=name in keys, source_sql=source_sql[name])
-        # A row may carry no value for it; PostgreSQL rejects an actual null.
-        columns.append(replace(planned, nullable=True) if name in conflict.unchanged else planned)
+    for name, column in targets.items():
+        # A row may carry no value for an unchanged column; PostgreSQL rejects an actual null.
+        nullable = name in conflict.unchanged or (column.nullable and name not in keys)
+        columns.append(_planned(name, types[name], target, column, nullable=nullable, source_sql=source_sql[name]))
     conflict.check(names, keys)
     _check_updated(conflict.updated(names, keys) if keys else (), target)
     return ColumnPlan(
@@ -214,15 +199,11 @@ def plan_columns(
 # --- names and keys ----------------------------------------------------------------------------------------------
 
 
-def _check_names(
-    source_sql: Mapping[str, str], fields: list[tuple[str, DataType]], target: TargetTable, upsert_keys: Sequence[str]
-) -> None:
-    names = [name for name, _ in fields]
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if not names or twice:
-        rule = f"column {twice[0]!r} occurs twice" if twice else "there is no column to write"
-        raise refused("columns", names, rule, "name each column of the table once, with columns={'name': 'expression'}")
-    for name, spark_type in fields:
+def _target_columns(
+    types: Mapping[str, DataType], source_sql: Mapping[str, str], target: TargetTable, upsert_keys: Sequence[str]
+) -> dict[str, TargetColumn]:
+    found = {}
+    for name, spark_type in types.items():
         column = target.column(name)
         if column is None:
             rule = f"table {target.table} has no column of this name (names are compared exactly)"
@@ -231,11 +212,13 @@ def _check_names(
             rule = f"in table {target.table} it is {column.unwritable}, which only the database writes"
             remedy = "leave it out of columns={...}" + (" and of upsert_keys" if name in upsert_keys else "")
             raise refused("columns", name, rule, remedy)
+        found[name] = column
     for column in target.columns:
-        if column.name not in names and not (column.nullable or column.has_default or column.unwritable):
+        if column.name not in types and not (column.nullable or column.has_default or column.unwritable):
             rule = f"column {column.name!r} ({column.type_name}) of {target.table} is NOT NULL without a default"
             remedy = f"write it too, with columns={{..., {column.name!r}: 'expression'}}, or give it a default"
-            raise refused("columns", names, rule, remedy)
+            raise refused("columns", list(types), rule, remedy)
+    return found
 
 
 def _check_updated(updated: Sequence[str], target: TargetTable) -> None:
@@ -243,14 +226,12 @@ def _check_updated(updated: Sequence[str], target: TargetTable) -> None:
     if fixed:
         others = [name for name in updated if name not in fixed]
         by_default = f"ALTER TABLE {target.altered} ALTER COLUMN {quote_identifier(fixed[0])} SET GENERATED BY DEFAULT"
-        raise ConfigurationError(
-            option="columns",
-            value=fixed[0],
-            rule=f"in table {target.table} it is GENERATED ALWAYS AS IDENTITY and not an upsert key: PostgreSQL can "
-            "insert a value there, but not update it",
-            remedy=(f"keep the existing value, with update_columns={others}, or " if others else "")
-            + f"have the owner run: {by_default}",
+        rule = (
+            f"in table {target.table} it is GENERATED ALWAYS AS IDENTITY and not an upsert key: PostgreSQL can insert "
+            "a value there, but not update it"
         )
+        keep = f"keep the existing value, with update_columns={others}, or " if others else ""
+        raise refused("columns", fixed[0], rule, f"{keep}have the owner run: {by_default}")
 
 
 def _nearest_column(name: str, spark_type: DataType, source_sql: str, target: TargetTable) -> str:
@@ -309,7 +290,7 @@ def _unique_index(upsert_keys: Sequence[str], target: TargetTable) -> str:
 
 
 def _planned(
-    name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, *, refuse_null: bool, source_sql: str
+    name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, *, nullable: bool, source_sql: str
 ) -> PlannedColumn:
     if _is_json(spark_type, column):
         storage, arrow = JSON_STORAGE.get(column.base_type), pa.string()
@@ -323,7 +304,7 @@ def _planned(
         name=name,
         expression=encoded_sql(quoted(name), spark_type, column),
         arrow_type=arrow,
-        nullable=column.nullable and not refuse_null,
+        nullable=nullable,
         storage=storage,
         target=column,
     )
@@ -358,7 +339,7 @@ def order_column(spark_type: DataType) -> tuple[Any, TargetColumn]:
         rule = f"texts are ordered by their bytes, and Spark orders these by the collation {collation}"
         remedy = f"order by bytes, with upsert_order_by='expression COLLATE {_BYTE_COLLATION}'"
         raise refused("upsert_order_by", spark_type.simpleString(), rule, remedy)
-    if kind in _BYTES:
+    if kind in (*TEXTS, "BinaryType"):
         return pa.binary(), TargetColumn(name=ORDER_COLUMN, type_name="bytea", base_type="bytea")
     if isinstance(spark_type, DecimalType):
         return arrives, TargetColumn(name=ORDER_COLUMN, type_name="numeric", base_type="numeric")
@@ -383,14 +364,12 @@ def _check_json(name: str, spark_type: DataType, source_sql: str) -> None:
     """Refuse types that to_json would write with loss."""
     for part in parts_of(spark_type):
         if isinstance(part, MapType) and type(part.keyType).__name__ not in _JSON_KEY_TYPES:
-            raise ConfigurationError(
-                option="columns",
-                value=name,
-                rule=f"it is {spark_type.simpleString()}; keys in JSON are text, and Spark would write a key of type "
-                f"{part.keyType.simpleString()} in its internal form",
-                remedy="convert the keys with "
-                + columns_with(name, f"cast({source_sql} as {with_text_keys(spark_type)})"),
+            rule = (
+                f"it is {spark_type.simpleString()}; keys in JSON are text, and Spark would write a key of type "
+                f"{part.keyType.simpleString()} in its internal form"
             )
+            converted = columns_with(name, f"cast({source_sql} as {with_text_keys(spark_type)})")
+            raise refused("columns", name, rule, f"convert the keys with {converted}")
         if isinstance(part, StructType) and len(set(part.names)) < len(part.names):
             rule = f"it is {spark_type.simpleString()}: a field's name occurs twice, and jsonb would keep the last"
             raise refused("columns", name, rule, "rename the fields")

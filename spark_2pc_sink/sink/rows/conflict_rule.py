@@ -50,34 +50,24 @@ class ConflictRule:
         return tuple(name for name in names if name in chosen and name not in keys)
 
     def check(self, names: Sequence[str], keys: Sequence[str], *, order_column: str | None = None) -> None:
-        """Refuse columns that cannot be updated: they are not written, or are keys.
+        """Refuse columns that cannot be updated: they are not among ``names``, all that are written, or are ``keys``.
 
-        Args:
-            names: all columns that are written.
-            keys: key columns.
-            order_column: the column by which late rows are detected, if they are: it must be updated.
+        ``order_column`` is the column by which late rows are detected, if they are: it must be updated.
         """
         named = {"update_columns": self.update_columns or (), "unchanged_when": self.unchanged}
         for option, name in ((option, name) for option, given in named.items() for name in given):
             if name not in names or name in keys:
                 why = "an upsert key, which never changes" if name in keys else "not among the columns that are written"
                 others = ", ".join(other for other in names if other not in keys)
-                raise _refused(option, named[option], f"{name!r} is {why}", f"the columns are {others}")
+                raise refused(option, list(named[option]), f"{name!r} is {why}", f"the columns are {others}")
         if order_column is not None and order_column not in self.updated(names, keys):
-            raise _refused(
-                "update_columns",
-                self.update_columns or (),
-                f"late rows are detected by column {order_column!r}, which would never be updated",
-                f"add {order_column!r}, or leave late rows at 'replace'",
-            )
+            rule = f"late rows are detected by column {order_column!r}, which would never be updated"
+            remedy = f"add {order_column!r}, or leave late rows at 'replace'"
+            raise refused("update_columns", list(self.update_columns or ()), rule, remedy)
 
 
 #: The existing row takes all values of the new one.
 REPLACE: Final = ConflictRule()
-
-
-def _refused(option: str, columns: Sequence[str], rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(option=option, value=list(columns), rule=rule, remedy=remedy)
 
 
 _TEXTS: Final = ("text", "varchar")
@@ -102,10 +92,9 @@ class LateRows:
     text: bool
 
     def not_older(self, given: str, there: str) -> sql.Composable:
-        """SQL that is true if a row may replace the one in the table: it is as new, or newer.
+        """SQL that is true if row ``given`` may replace ``there``, the one in the table: it is as new, or newer.
 
         Null is less than any value, as among the rows of a batch. The result may be null instead of false.
-        ``given`` and ``there`` are the aliases of the two rows.
         """
         collated = sql.SQL(' COLLATE pg_catalog."C"') if self.text else sql.SQL("")
         return sql.SQL("({there} IS NULL OR {given}{collated} >= {there}{collated})").format(
@@ -116,14 +105,7 @@ class LateRows:
 def order_in_table(
     order_by: str, columns: Mapping[str, str], target: TargetTable, upsert_keys: Sequence[str], order: DataType
 ) -> LateRows:
-    """The table column that holds upsert_order_by.
-
-    Args:
-        order_by: the option.
-        columns: written expressions, by column.
-        target: the table.
-        upsert_keys: the option.
-        order: type of upsert_order_by.
+    """The table column that holds upsert_order_by, by the written expressions of all columns.
 
     Raises:
         ConfigurationError: no column holds it, or the database orders that column differently from Spark.
@@ -141,11 +123,11 @@ def order_in_table(
     column = next((each for each in holding if not each.is_array and each.base_type in _ORDERED), None)
     if column is None:
         column = holding[0]
+        as_text = f"{retyped(target, column, 'text', order_by)}; or " if type(order).__name__ in TEXTS else ""
         raise _refused_order(
             f"column {column.name!r} of {target.table} holds upsert_order_by, and PostgreSQL does not order "
             f"{column.type_name} as Spark does",
-            (retyped(target, column, "text", order_by) + "; or " if type(order).__name__ in TEXTS else "")
-            + "order by a number or a timestamp",
+            f"{as_text}order by a number or a timestamp",
         )
     return LateRows(column.name, text=column.base_type in _TEXTS)
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, driver_connection, quote_identifier
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
-from spark_2pc_sink.sink.rows.type_mapping import COMPLEX_TYPES, unsupported
+from spark_2pc_sink.sink.rows.type_mapping import COMPLEX_TYPES, SCALAR_TYPES, unsupported
 from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
@@ -20,28 +20,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.rows.catalog import TargetTable
 
 
-#: Class of the Spark type to the PostgreSQL type that holds each of its values: SQL name, and pg_type.typname.
-SCALAR_TYPES = {
-    "BooleanType": ("boolean", "bool"),
-    "ByteType": ("smallint", "int2"),
-    "ShortType": ("smallint", "int2"),
-    "IntegerType": ("integer", "int4"),
-    "LongType": ("bigint", "int8"),
-    "FloatType": ("real", "float4"),
-    "DoubleType": ("double precision", "float8"),
-    "DecimalType": ("numeric", "numeric"),
-    "StringType": ("text", "text"),
-    "CharType": ("text", "text"),
-    "VarcharType": ("text", "text"),
-    "BinaryType": ("bytea", "bytea"),
-    "DateType": ("date", "date"),
-    "TimestampType": ("timestamptz", "timestamptz"),
-    "TimestampNTZType": ("timestamp", "timestamp"),
-    "TimeType": ("time", "time"),
-    "DayTimeIntervalType": ("interval", "interval"),
-    "YearMonthIntervalType": ("interval", "interval"),
-    "CalendarIntervalType": ("interval", "interval"),
-}
 #: Columns that every table has (PostgreSQL's manual, 5.6).
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 _COLUMNS_MAX = 1_600
@@ -62,9 +40,6 @@ def create_table_ddl(
     _check_columns([field.name for field in fields])
     keys = upsert_keys or primary_key
     missing = set(keys) - {field.name for field in fields}
-    if not fields:
-        remedy = "name at least one, with columns={'name': 'expression'}"
-        raise refused("columns", [], "there is no column to write", remedy)
     if missing:
         rule = f"{min(missing)!r} is not among the columns that are written"
         remedy = f"the columns are {', '.join(field.name for field in fields)}"

@@ -66,7 +66,7 @@ _MICROSECOND_DIGITS = 6
 _NANOSECOND_DIGITS = 9
 _INT64_MAX = 2**63 - 1
 # Bits and decimal digits that each of Spark's integers may need.
-_INTEGERS = {"ByteType": (8, 3), "ShortType": (16, 5), "IntegerType": (32, 10), "LongType": (64, 19)}
+INTEGERS = {"ByteType": (8, 3), "ShortType": (16, 5), "IntegerType": (32, 10), "LongType": (64, 19)}
 _INTEGER_COLUMNS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
 _FLOAT_COLUMNS = {"float4": pa.float32(), "float8": pa.float64()}
 _TEXT_COLUMNS = ("text", "varchar", "bpchar")
@@ -85,25 +85,29 @@ _PRECISION_BITS = 16
 
 Rule: TypeAlias = "Callable[[DataType, TargetColumn], Storage | None]"
 
-#: The Arrow type in which Spark passes each scalar type to a Python task (ArrowUtils.toArrowType). Text and binary may
-#: also arrive as their large_ variants (spark.sql.execution.arrow.useLargeVarTypes), timestamps with any zone.
-ARROW_TYPES: dict[str, Any] = {
-    "BooleanType": pa.bool_(),
-    "ByteType": pa.int8(),
-    "ShortType": pa.int16(),
-    "IntegerType": pa.int32(),
-    "LongType": pa.int64(),
-    "FloatType": pa.float32(),
-    "DoubleType": pa.float64(),
-    "StringType": pa.string(),
-    "CharType": pa.string(),
-    "VarcharType": pa.string(),
-    "BinaryType": pa.binary(),
-    "DateType": pa.date32(),
-    "TimestampType": pa.timestamp("us", tz="UTC"),
-    "TimestampNTZType": pa.timestamp("us"),
-    "TimeType": pa.time64("ns"),
-    "DayTimeIntervalType": pa.duration("us"),
+#: Spark's scalar types by class: the PostgreSQL type that holds each value, and the Arrow type in which Spark passes it
+#: to a Python task (ArrowUtils.toArrowType), None if it cannot, or if it depends on the type's parameters. Texts and
+#: bytes may also arrive as large_ variants (spark.sql.execution.arrow.useLargeVarTypes), timestamps with any zone.
+SCALAR_TYPES: dict[str, tuple[str, Any]] = {
+    "BooleanType": ("boolean", pa.bool_()),
+    "ByteType": ("smallint", pa.int8()),
+    "ShortType": ("smallint", pa.int16()),
+    "IntegerType": ("integer", pa.int32()),
+    "LongType": ("bigint", pa.int64()),
+    "FloatType": ("real", pa.float32()),
+    "DoubleType": ("double precision", pa.float64()),
+    "DecimalType": ("numeric", None),
+    "StringType": ("text", pa.string()),
+    "CharType": ("text", pa.string()),
+    "VarcharType": ("text", pa.string()),
+    "BinaryType": ("bytea", pa.binary()),
+    "DateType": ("date", pa.date32()),
+    "TimestampType": ("timestamptz", pa.timestamp("us", tz="UTC")),
+    "TimestampNTZType": ("timestamp", pa.timestamp("us")),
+    "TimeType": ("time", pa.time64("ns")),
+    "DayTimeIntervalType": ("interval", pa.duration("us")),
+    "YearMonthIntervalType": ("interval", None),
+    "CalendarIntervalType": ("interval", None),
 }
 
 
@@ -114,7 +118,7 @@ def arrow_type(spark_type: DataType) -> Any | None:
     if isinstance(spark_type, ArrayType):
         element = None if isinstance(spark_type.elementType, ArrayType) else arrow_type(spark_type.elementType)
         return None if element is None else pa.list_(element)
-    return ARROW_TYPES.get(type(spark_type).__name__)
+    return SCALAR_TYPES.get(type(spark_type).__name__, ("", None))[1]
 
 
 def storage_of(spark_type: DataType, column: TargetColumn) -> Storage | None:
@@ -161,7 +165,7 @@ _ONE_BYTE = Storage(checks=(ValidText(), TextPattern("^[\\x01-\\x7f]$", '"char" 
 
 def _integer(spark_type: DataType, column: TargetColumn) -> Storage:
     wire = _INTEGER_COLUMNS[column.base_type]
-    bits, _ = _INTEGERS[type(spark_type).__name__]
+    bits, _ = INTEGERS[type(spark_type).__name__]
     limit = 2 ** (wire.bit_width - 1)
     checks = (WholeNumberRange(-limit, limit - 1, column.type_name),) if bits > wire.bit_width else ()
     return Storage(wire=wire, checks=checks)
@@ -172,7 +176,7 @@ def _integer_as_float(_: DataType, column: TargetColumn) -> Storage:
 
 
 def _integer_as_numeric(spark_type: DataType, column: TargetColumn) -> Storage | None:
-    _, digits = _INTEGERS[type(spark_type).__name__]
+    _, digits = INTEGERS[type(spark_type).__name__]
     precision, scale = column.precision_and_scale or (digits, 0)
     if scale < 0:
         return None  # numeric(5,-2) rounds to hundreds
@@ -265,8 +269,8 @@ def _interval_limits(column: TargetColumn) -> tuple[int, int]:
 #: (class of the Spark type, pg_type.typname) to how one is stored in the other.
 RULES: dict[tuple[str, str], Storage | Rule] = {
     ("BooleanType", "bool"): _AS_IT_IS,
-    **{(integer, column): _integer for integer in _INTEGERS for column in _INTEGER_COLUMNS},
-    **{(integer, "numeric"): _integer_as_numeric for integer in _INTEGERS},
+    **{(integer, column): _integer for integer in INTEGERS for column in _INTEGER_COLUMNS},
+    **{(integer, "numeric"): _integer_as_numeric for integer in INTEGERS},
     # The integers that a float's mantissa (24 bits) and a double's (53 bits) hold exactly.
     ("ByteType", "float4"): _integer_as_float,
     ("ShortType", "float4"): _integer_as_float,
@@ -297,7 +301,7 @@ RULES: dict[tuple[str, str], Storage | Rule] = {
 
 
 _TIMES = ("DateType", "TimestampType", "TimestampNTZType")
-_NUMBERS = ("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType")
+_NUMBERS = ("BooleanType", *INTEGERS, "FloatType", "DoubleType", "DecimalType")
 #: NAMEDATALEN - 1.
 _NAME_BYTES_MAX = 63
 _ROUNDING = "a binary fraction has no exact decimal value"

@@ -75,18 +75,15 @@ _ARRAY_HEADER = np.dtype(
 def uuid_payload(texts: Any) -> Any:
     """The 16 bytes of each uuid; all texts are canonical, see `UUID_TEXT`."""
     digits = text_bytes(pc.replace_substring(texts.fill_null(_NIL_UUID), "-", ""))
-    width = pa.binary(_UUID_BYTES)
-    payload = pa.Array.from_buffers(width, len(texts), [None, pa.py_buffer(bytes.fromhex(digits.tobytes().decode()))])
-    return payload if texts.null_count == 0 else pc.if_else(texts.is_valid(), payload, pa.scalar(None, width))
+    payload = _fixed(bytes.fromhex(digits.tobytes().decode()), _UUID_BYTES, len(texts))
+    return _with_nulls_of(texts, payload)
 
 
 def timestamp_payload(timestamps: Any) -> Any:
     """The 8 bytes of each timestamp, as ``timestamptz_recv`` reads them: microseconds since 2000-01-01 UTC."""
     microseconds = timestamps.view(pa.int64()).fill_null(_POSTGRES_EPOCH_MICROSECONDS).to_numpy(zero_copy_only=False)
-    data = (microseconds - _POSTGRES_EPOCH_MICROSECONDS).astype(">i8").tobytes()
-    width = pa.binary(8)
-    payload = pa.Array.from_buffers(width, len(timestamps), [None, pa.py_buffer(data)])
-    return payload if timestamps.null_count == 0 else pc.if_else(timestamps.is_valid(), payload, pa.scalar(None, width))
+    numbers = (microseconds - _POSTGRES_EPOCH_MICROSECONDS).astype(">i8")
+    return _with_nulls_of(timestamps, _fixed(numbers.tobytes(), numbers.itemsize, len(timestamps)))
 
 
 def array_payload(lists: Any, elements: Any, *, element_oid: int) -> Any:
@@ -108,8 +105,7 @@ def array_payload(lists: Any, elements: Any, *, element_oid: int) -> Any:
         len(lists),
         [None, pa.py_buffer(element_offsets[np.concatenate(([0], ends)).astype(np.int64)]), framed.buffers()[2]],
     )
-    whole = pc.binary_join_element_wise(_headers(ends, elements, element_oid), bodies, _nothing())
-    return whole if lists.null_count == 0 else pc.if_else(lists.is_valid(), whole, pa.scalar(None, pa.large_binary()))
+    return _with_nulls_of(lists, _joined(_headers(ends, elements, element_oid), bodies))
 
 
 def _headers(ends: Any, elements: Any, element_oid: int) -> Any:
@@ -119,7 +115,7 @@ def _headers(ends: Any, elements: Any, element_oid: int) -> Any:
     headers["element"] = element_oid
     headers["length"] = np.diff(ends, prepend=0)
     headers["lower"] = 1
-    return _fixed(headers.tobytes(), _ARRAY_HEADER.itemsize, len(ends))
+    return _fixed(headers.tobytes(), headers.itemsize, len(ends))
 
 
 def _framed(elements: Any) -> Any:
@@ -127,15 +123,20 @@ def _framed(elements: Any) -> Any:
     payloads = elements.cast(pa.large_binary())
     lengths = pc.fill_null(pc.binary_length(payloads), -1).to_numpy(zero_copy_only=False).astype(">i4")
     prefixes = _fixed(lengths.tobytes(), lengths.itemsize, len(payloads))
-    return pc.binary_join_element_wise(prefixes, payloads.fill_null(b""), _nothing())
+    return _joined(prefixes, payloads.fill_null(b""))
 
 
 def _fixed(data: bytes, width: int, count: int) -> Any:
-    return pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(data)]).cast(pa.large_binary())
+    return pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(data)])
 
 
-def _nothing() -> Any:
-    return pa.scalar(b"", pa.large_binary())
+def _joined(prefixes: Any, contents: Any) -> Any:
+    kind = pa.large_binary()
+    return pc.binary_join_element_wise(prefixes.cast(kind), contents, pa.scalar(b"", kind))
+
+
+def _with_nulls_of(values: Any, payload: Any) -> Any:
+    return payload if values.null_count == 0 else pc.if_else(values.is_valid(), payload, pa.scalar(None, payload.type))
 
 
 #: Prefix of the names of the sink's own columns, which are not the table's.
@@ -213,8 +214,7 @@ class CopyPlan:
 class CopyEncoder:
     """Encodes the batches of one task; the concatenated results are the rows without header and trailer.
 
-    Call `encode` for each batch and then `finish` once: rows are held back until then. Any other order of calls is
-    refused.
+    Call `encode` for each batch and then `finish` once: rows are held back until then.
 
     Attributes:
         rows: number of rows taken so far.
@@ -226,7 +226,6 @@ class CopyEncoder:
         self._read_by_deletion = {*plan.upsert_keys, *plan.own}
         self._schema: Any = None
         self._encoder: ArrowToPostgresBinaryEncoder | None = None
-        self._finished = False
         self.rows: int = 0
 
     def encode(self, batch: Any) -> bytes:
@@ -236,10 +235,8 @@ class CopyEncoder:
 
         Raises:
             UnstorableValueError: a value cannot be stored; no row of this batch was encoded.
-            LocalProtocolError: called after `finish`, or the batch does not match the plan.
+            LocalProtocolError: the batch does not match the plan.
         """
-        if self._finished:
-            raise LocalProtocolError(operation="encode", state="finished", rule="it must not follow finish")
         deleting = self._deleting(batch)
         arrays = [self._prepared(batch, column, deleting) for column in self._plan.columns]
         if self._encoder is None:
@@ -251,23 +248,13 @@ class CopyEncoder:
         return encoded
 
     def finish(self) -> bytes:
-        """The rows held back; empty if there are none.
-
-        Raises:
-            LocalProtocolError: called twice.
-        """
-        if self._finished:
-            raise LocalProtocolError(operation="finish", state="finished", rule="it must not be called twice")
-        self._finished = True
+        """The rows held back; empty if there are none."""
         return b"" if self._encoder is None else bytes(self._encoder.finish())[: -len(COPY_TRAILER)]
 
     def _start(self, arrays: list[Any]) -> tuple[Any, ArrowToPostgresBinaryEncoder]:
-        schema = pa.schema(
-            [pa.field(column.name, array.type) for column, array in zip(self._plan.columns, arrays, strict=True)]
-        )
-        encoders = {
-            column.name: _builder(column, field) for column, field in zip(self._plan.columns, schema, strict=True)
-        }
+        columns = self._plan.columns
+        schema = pa.schema([(column.name, array.type) for column, array in zip(columns, arrays, strict=True)])
+        encoders = {column.name: _builder(column, field) for column, field in zip(columns, schema, strict=True)}
         return schema, ArrowToPostgresBinaryEncoder.new_with_encoders(schema, encoders)
 
     def _deleting(self, batch: Any) -> Any | None:

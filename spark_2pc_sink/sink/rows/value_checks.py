@@ -47,7 +47,7 @@ class ValidText:
         try:
             values.validate(full=True)
         except pa.ArrowInvalid:
-            return pa.array([not _is_utf8(text) for text in _bytes_of(values)])
+            return pa.array([_is_invalid(text) for text in values.cast(pa.large_binary()).to_pylist()])
         return None
 
 
@@ -123,7 +123,13 @@ class WholeNumberRange:
         return f"it is out of the range of {self.type_name}"
 
     def offenders(self, values: Any) -> Any | None:
-        return _outside(whole_numbers(values), self.low, self.high)
+        numbers = whole_numbers(values)
+        bounds = pc.min_max(numbers)
+        least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
+        if least is None or (self.low <= least and greatest <= self.high):
+            return None
+        wide = numbers.cast(pa.int64())  # the bounds may be beyond the array's own type
+        return _some(pc.or_(pc.less(wide, self.low), pc.greater(wide, self.high)))
 
 
 @dataclass(frozen=True)
@@ -195,27 +201,14 @@ def whole_numbers(values: Any) -> Any:
     return values.view(pa.int32() if values.type.bit_width == pa.int32().bit_width else pa.int64())
 
 
-def _outside(numbers: Any, low: int, high: int) -> Any | None:
-    bounds = pc.min_max(numbers)
-    least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
-    if least is None or (low <= least and greatest <= high):
-        return None
-    wide = numbers.cast(pa.int64())  # the bounds may be beyond the array's own type
-    return _some(pc.or_(pc.less(wide, low), pc.greater(wide, high)))
-
-
 def _some(mask: Any) -> Any | None:
     """The mask without nulls, or None if no element is true."""
     return pc.fill_null(mask, False) if pc.any(mask).as_py() else None  # noqa: FBT003 - pyarrow's own signature
 
 
-def _bytes_of(values: Any) -> list[bytes | None]:
-    binary: list[bytes | None] = values.cast(pa.large_binary()).to_pylist()
-    return binary
-
-
-def _is_utf8(text: bytes | None) -> bool:
+def _is_invalid(text: bytes | None) -> bool:
     try:
-        return text is None or text.decode() is not None
+        (text or b"").decode()
     except UnicodeDecodeError:
-        return False
+        return True
+    return False

@@ -1,9 +1,7 @@
 """The target table according to PostgreSQL's catalog; a batch is planned against it.
 
-One query reads the columns, with domains resolved to their base types, and one the unique indexes that ``ON CONFLICT``
-could use. No resource is kept open: a `TargetTable` is a value. Kind, rules and triggers of the table and its
-partitions are read again in each batch, under the table's lock: while the job runs, a table can be renamed and replaced
-by a view, become unlogged, or get a rule.
+Kind, rules and triggers of the table and its partitions are read again in each batch, under the table's lock: while the
+job runs, a table can be renamed and replaced by a view, become unlogged, or get a rule.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from psycopg2 import sql
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import names
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.options.settings import refused
@@ -41,7 +38,6 @@ class SqlTableName(names.TableName):
 
 
 def identifiers(columns: Iterable[str]) -> sql.Composed:
-    """Names as a list of columns in a statement."""
     return sql.SQL(", ").join(map(sql.Identifier, columns))
 
 
@@ -114,13 +110,12 @@ _TABLE_KINDS = ("r", "p")
 
 @dataclass(frozen=True)
 class Unfit:
-    """A table, or another relation in its place, that must not get rows.
+    """A table, or another relation in its place, that must not get rows; names are in SQL spelling.
 
     Attributes:
-        name: in SQL spelling.
         kind: ``pg_class.relkind``.
         persistence: ``pg_class.relpersistence``.
-        parent: its parent if it is a partition, in SQL spelling; else None.
+        parent: its parent if it is a partition.
         unlogged: itself, after the unlogged tables that it refers to.
     """
 
@@ -185,19 +180,14 @@ _MARK_DELETED = "leave out delete_when, and mark deleted rows in a column"
 def refuse_unfit(tree: TableTree, table: SqlTableName, *, upsert: bool, deletes: bool = False) -> None:
     """Refuse a target in which rows could be lost, or exist without the decision.
 
-    Args:
-        tree: state of the table.
-        table: name for the message.
-        upsert: rows are inserted; otherwise copied.
-        deletes: rows are also deleted.
+    With ``upsert`` rows are inserted, otherwise copied; with ``deletes`` some are also deleted.
 
     Raises:
         ConfigurationError: it, or one of its partitions, is a view, a foreign table or the like, or is unlogged; or it
             has a rule that would apply to an upsert or a deletion.
     """
     if tree.unfit is not None:
-        rule, remedy = _why_unfit(tree.unfit, partitioned=tree.partitioned)
-        raise ConfigurationError(option="table", value=str(table), rule=rule, remedy=remedy)
+        raise refused("table", str(table), *_why_unfit(tree.unfit, partitioned=tree.partitioned))
     for name, applies, effect, otherwise in (
         (tree.rule, upsert, "inserts and updates: upserted rows may be dropped or diverted", _APPEND),
         (tree.delete_rule, deletes, "deletions: rows that delete_when removes may stay", _MARK_DELETED),
@@ -391,7 +381,7 @@ class TargetColumn:
 
     @property
     def stored_as(self) -> tuple[str, int, int]:
-        """Properties that determine the binary form of a value, and its checks."""
+        """What determines the binary form of a value, and its checks."""
         return self.stored_type, self.type_modifier, self.element_oid
 
     @property
@@ -416,7 +406,7 @@ class TargetColumn:
 
 @dataclass(frozen=True)
 class TargetTable:
-    """The target table. Can be pickled and kept; read it again after the table has changed.
+    """The target table. Can be pickled.
 
     Attributes:
         unique_keys: the columns of each key that ``ON CONFLICT`` can use, those of the primary key first.
@@ -449,7 +439,7 @@ def table_oid(connection: Connection, table: str) -> int | None:
     """The catalog's oid of a table; None if it does not exist.
 
     Raises:
-        ConfigurationError: the name is invalid, or its schema is missing, or the role may not use it.
+        ConfigurationError: the name is invalid, or its schema is missing, or closed to the role.
     """
     wanted = SqlTableName.parse(table)
     with driver_connection(connection).cursor() as cursor:
@@ -466,17 +456,11 @@ def table_oid(connection: Connection, table: str) -> int | None:
 
 
 def read_target(connection: Connection, table: str, *, upsert: bool = False, deletes: bool = False) -> TargetTable:
-    """Read columns and unique keys of a table.
-
-    Args:
-        connection: inside a transaction; no data is changed.
-        table: as parsed by PostgreSQL, see :meth:`SqlTableName.parse`; without a schema, along search_path.
-        upsert: see `refuse_unfit`.
-        deletes: see `refuse_unfit`.
+    """Read columns and unique keys of a table, which is found along search_path if ``table`` has no schema.
 
     Raises:
-        ConfigurationError: the name is invalid, there is no such table, the role may not use its schema, the table
-            must not be written (`refuse_unfit`), or this connection would not send text in UTF-8.
+        ConfigurationError: as `table_oid` and `refuse_unfit`; there is no such table, or this connection would not send
+            text in UTF-8.
     """
     wanted, oid = SqlTableName.parse(table), table_oid(connection, table)
     if oid is None:
@@ -489,13 +473,11 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
         refuse_unfit(read_tree(cursor, name, lock=False), wanted, upsert=upsert, deletes=deletes)
         cursor.execute(_HELD, (root_oid,))
         blockers = dict(cursor.fetchall())
-        columns = tuple(
-            replace(column, retype_blocker=blockers.get(column.name, "")) for column in _columns(cursor, oid)
-        )
+        columns = (replace(each, retype_blocker=blockers.get(each.name, "")) for each in _columns(cursor, oid))
         cursor.execute(_UNIQUE_KEYS, (oid,))
         unique_keys = tuple(tuple(names) for (names,) in cursor.fetchall())
-    root = None if root_oid == oid else SqlTableName(name=root_relation, schema=root_schema)
-    return TargetTable(name, columns, unique_keys, root, tuple(partition_key))
+        root = None if root_oid == oid else SqlTableName(name=root_relation, schema=root_schema)
+        return TargetTable(name, tuple(columns), unique_keys, root, tuple(partition_key))
 
 
 def changed_column(

@@ -1,8 +1,7 @@
 """The rows of an attempt, from the tasks' frames into the tables, inside the deciding transaction.
 
-All code here runs on the driver, on a SQLAlchemy connection whose transaction is begun and committed by the caller:
-only own savepoints are committed or rolled back here. Rows arrive as COPY bytes encoded by tasks (`CopyEncoder`), and a
-thread copies them while tasks still run (`TableCopy`). No session state is used, so this works through PgBouncer in
+The caller begins and commits the transaction. Rows arrive as COPY bytes encoded by tasks (`CopyEncoder`), and a thread
+copies them while tasks still run (`TableCopy`). No session state is used, so this works through PgBouncer in
 transaction mode.
 """
 
@@ -14,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,8 @@ import psycopg2.extensions
 from psycopg2 import sql
 
 from jdbc_state.watchdog import cut
-from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, ConstraintError
+from spark_2pc_sink.errors import BatchRetryError, ConstraintError
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
 from spark_2pc_sink.sink.rows.catalog import (
     SqlTableName,
@@ -56,15 +57,12 @@ HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 READ_BYTES = 256 * 1024
 
 
-#: COPY bytes of whole rows: any object with the buffer protocol, such as bytes or a memoryview.
+#: COPY bytes of whole rows, in an object with the buffer protocol.
 CopyBytes = Any
 
 
 class CopyReader:
     """The file read by ``copy_expert``: all rows after one header, and then the trailer.
-
-    Args:
-        pieces: COPY bytes of whole rows. Each is taken after the previous one has been read.
 
     Attributes:
         failure: the exception raised by :meth:`read`: psycopg2 passes on only its text, as a canceled query.
@@ -111,11 +109,7 @@ def _slices(pieces: Iterable[CopyBytes]) -> Iterator[bytes]:
 
 
 class TableRows(ABC):
-    """The rows of a batch to be written to the target; creating it locks the target as COPY does.
-
-    Args:
-        connection: connection inside the deciding transaction.
-        plan: plan with which the rows are encoded.
+    """The rows of a batch to be written in the deciding transaction; creating it locks the target as COPY does.
 
     Raises:
         BatchRetryError: the table was altered since it was planned.
@@ -132,12 +126,9 @@ class TableRows(ABC):
                 self._tree = self._read_tree(cursor, lock=True)
             except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName) as error:
                 # Not planned again: create_table would create another one, with half of the rows in the old one.
-                raise ConfigurationError(
-                    option="table",
-                    value=str(plan.table),
-                    rule="the table no longer exists: it was renamed, dropped, or moved to another schema",
-                    remedy="restore it, or give its new name; then start the job again",
-                ) from error
+                rule = "the table no longer exists: it was renamed, dropped, or moved to another schema"
+                remedy = "restore it, or give its new name; then start the job again"
+                raise refused("table", str(plan.table), rule, remedy) from error
             changed = changed_column(cursor, plan.table, (column.target for column in plan.columns))
             if changed is not None:
                 raise altered_error(f"column {changed}")
@@ -162,12 +153,9 @@ class TableRows(ABC):
 
     @abstractmethod
     def finish(self, rows: int) -> WrittenRows:
-        """Check that all rows have arrived, and return the table's counts.
+        """Check that all ``rows`` that tasks encoded have arrived, and return the table's counts.
 
         Deferred constraints are checked now: with several tables, each is written before the first is finished.
-
-        Args:
-            rows: number of rows encoded by its sources.
 
         Raises:
             ConstraintError: the table refused a row, or a trigger dropped one.
@@ -216,7 +204,7 @@ class TableRows(ABC):
             )
 
     def _refused(self, detail: str) -> ConstraintError:
-        """The table does not match the server's answer; no constraint caused that."""
+        """An error that no constraint caused."""
         return ConstraintError(table=str(self._plan.table), constraint="", column="", sqlstate="", detail=detail)
 
 
@@ -230,7 +218,7 @@ class AppendedRows(TableRows):
         """There are no keys."""
 
     def write(self) -> None:
-        """They are copied into the target itself."""
+        """They are in the target."""
 
     def finish(self, rows: int) -> WrittenRows:
         with self._connection.cursor() as cursor:
@@ -274,7 +262,6 @@ def _cast_statement(plan: ColumnPlan, table: SqlTableName) -> sql.Composable:
 
 
 def count(cursor: psycopg2.extensions.cursor, query: sql.Composable) -> int:
-    """The single number returned by a query."""
     cursor.execute(query)
     [(found,)] = cursor.fetchall()
     return int(found)
@@ -294,12 +281,7 @@ _SPILL_READ_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class CopyTarget:
-    """The destination of one lane's rows.
-
-    Attributes:
-        table: creates the writer for a connection.
-        waits: True if its rows must follow all rows of the tables before it, to which it refers.
-    """
+    """The destination of one lane's rows; with ``waits`` they must follow all rows of the tables before it."""
 
     lane: int
     table: Callable[[Connection], TableRows]
@@ -314,9 +296,8 @@ class TableCopy:
     the server's idle timeout.
 
     Args:
-        source: source of the tasks' frames.
         open_decision: opens the deciding transaction on the first call, and returns its connection.
-        targets: the tables, in the order in which they are written; none if the sink has no table.
+        targets: in the order in which they are written; none if the sink has no table.
         idle_s: seconds without rows after which the server is sent an empty query.
         early: open the transaction before the first row: in a small batch all rows come at once, and would wait.
     """
@@ -346,11 +327,8 @@ class TableCopy:
         """Write the rows that have waited, and return the tables' counts of all rows.
 
         Deletions come first, from the last table to the first; then tables are written in order, so that a row exists
-        before another one that refers to it. Deferred constraints are checked after all of them.
-
-        Args:
-            connection: connection of the deciding transaction.
-            encoded: number of rows of each lane that tasks have sent.
+        before another one that refers to it. Deferred constraints are checked after all of them. ``encoded`` are the
+        numbers of rows that tasks have sent, by lane.
 
         Raises:
             BatchRetryError: the server has received a different number of rows.
@@ -362,11 +340,10 @@ class TableCopy:
             rows = self._table_rows(lane, connection)
             if lane in self._spilled:
                 self._copied[lane] += rows.copy(self._unspilled(lane))
-            if self._copied[lane] != encoded.get(lane, 0):
-                raise BatchRetryError(
-                    reason=f"tasks sent {encoded.get(lane, 0)} rows for output {lane}, and the database received "
-                    f"{self._copied[lane]}"
-                )
+            sent, received = encoded.get(lane, 0), self._copied[lane]
+            if received != sent:
+                reason = f"tasks sent {sent} rows for output {lane}, and the database received {received}"
+                raise BatchRetryError(reason=reason)
             rows.write()
         for lane in self._targets:
             written += self._table_rows(lane, connection).finish(encoded.get(lane, 0))
@@ -414,18 +391,15 @@ class TableCopy:
                 self._spilled[taken.frame.lane] = tempfile.TemporaryFile(prefix="spark_2pc_")  # noqa: SIM115
             self._spilled[taken.frame.lane].write(taken.frame.payload)
         except OSError as error:
-            raise BatchRetryError(
-                reason=f"rows that wait for another table cannot be written to {tempfile.gettempdir()}: "
-                f"{error.strerror}; set TMPDIR of the driver to another directory"
-            ) from error
+            reason = f"rows that wait for another table cannot be written to {tempfile.gettempdir()}: {error.strerror}"
+            raise BatchRetryError(reason=f"{reason}; set TMPDIR of the driver to another directory") from error
         self._source.done(taken)
 
     def _unspilled(self, lane: int) -> Iterator[CopyBytes]:
         file = self._spilled[lane]
         file.seek(0)
         # COPY accepts data split anywhere, so pieces need not be whole rows here.
-        while piece := file.read(_SPILL_READ_BYTES):
-            yield piece
+        yield from iter(partial(file.read, _SPILL_READ_BYTES), b"")
 
     def _keep_alive(self) -> None:
         if self._connection is not None:

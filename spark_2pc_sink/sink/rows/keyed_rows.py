@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.rows.table_copy import CopyBytes
 
 
-#: Maximum number of keys named in a message.
+#: Keys named in a message.
 SHOWN_KEYS_MAX: Final = 5
 #: Sort memory for an upsert, unless the server allows more: with PostgreSQL's default of 4 MB rows are sorted on disk
 #: (measured for 500 000 rows: 2.7 s of CPU instead of 3.6 s). Only as much is used as the rows need.
@@ -74,15 +74,15 @@ _COMPLETE: Final = (
 
 
 def staging_table(plan: ColumnPlan) -> SqlTableName:
-    """It exists until the transaction ends, in the session's own schema."""
+    """It exists until the transaction ends."""
     return SqlTableName(name=f"_2pc_upsert_{plan.lane}" if plan.lane else "_2pc_upsert", schema="pg_temp")
 
 
 def _staging_ddl(plan: ColumnPlan) -> sql.Composable:
     """A table with the columns that tasks encode, with the target's types and collations.
 
-    A deleting row has no values but its key, one may lack others (``unchanged_when``), and a domain may reject null. So
-    if there are such rows, columns of domains have their base types: the domain checks only rows that are written.
+    A deleting row has only its key, and one may lack other values (``unchanged_when``). If there are such rows, columns
+    of domains, which may reject null, have their base types: the domain checks only rows that are written.
     """
     named = [
         sql.SQL("{0}::{1} AS {0}").format(sql.Identifier(column.name), sql.SQL(column.target.stored_type))
@@ -107,12 +107,8 @@ def target_alias(plan: ColumnPlan) -> str:
 def _winners(plan: ColumnPlan, *, deleting: bool | None = None, complete: bool | None = None) -> sql.Composable:
     """The rows that may be written, as a table of a FROM clause.
 
-    They are compared by order keys (`copy_encoder.order_keys`), which have one order everywhere.
-
-    Args:
-        plan: plan of the batch.
-        deleting: those that delete a row, or those that do not; None for both.
-        complete: those that carry every value, or those that do not (``unchanged_when``); None for both.
+    They are compared by order keys (`copy_encoder.order_keys`), which have one order everywhere. ``deleting`` chooses
+    those that delete a row, or that do not, ``complete`` those that carry every value, or not (``unchanged_when``).
     """
     staging = staging_table(plan).identifier
     conditions: list[sql.Composable] = []
@@ -138,12 +134,9 @@ def _winners(plan: ColumnPlan, *, deleting: bool | None = None, complete: bool |
 def _write_statement(
     plan: ColumnPlan, *, counting: bool = False, source: sql.Composable | None = None
 ) -> sql.Composable:
-    """Insert the winners in key order, and update existing rows as planned.
+    """Insert the winners that do not delete, or ``source``, in key order, and update existing rows as planned.
 
-    Args:
-        plan: plan of the batch.
-        counting: count the rows that the plan's guards skip, see `SKIPPED_SETTING`.
-        source: rows to write instead of the winners that do not delete.
+    With ``counting`` the rows that the plan's guards skip are counted, see `SKIPPED_SETTING`.
     """
     there = target_alias(plan)
     update = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in plan.updated)
@@ -191,10 +184,6 @@ class KeyedRows(TableRows):
 
     PostgreSQL itself detects a key that the batch has twice if ON CONFLICT DO UPDATE writes every row, as it affects no
     row twice in one statement; only then are the keys searched. Otherwise they are searched first.
-
-    Args:
-        connection: connection inside the deciding transaction.
-        plan: plan with upsert keys.
     """
 
     def __init__(self, connection: Connection, plan: ColumnPlan) -> None:
@@ -229,8 +218,11 @@ class KeyedRows(TableRows):
         plan = self._plan
         with self._connection.cursor() as cursor:
             if self._incomplete and plan.order is not None:
-                for place, column in enumerate(plan.conflict.unchanged, start=1):
-                    self._complete(cursor, column, place, plan.order.name)
+                kept = sql.SQL("" if plan.delete is None else " AND NOT {}").format(sql.Identifier(DELETE_COLUMN))
+                parts = {"kept": kept, "order": sql.Identifier(plan.order.name)}
+                for place, name in enumerate(plan.conflict.unchanged, start=1):
+                    column, at = sql.Identifier(name), sql.Literal(place)
+                    cursor.execute(self._sql(_COMPLETE, **parts, column=column, place=at))
                 self._incomplete = self._count(cursor, deleting=False, complete=False)
             if self._counts_skipped:
                 cursor.execute("SELECT pg_catalog.set_config(%s, '0', true)", (SKIPPED_SETTING,))
@@ -272,7 +264,6 @@ class KeyedRows(TableRows):
             cursor.execute(sql.SQL("DROP TABLE {}").format(staging_table(self._plan).identifier))
 
     def _sql(self, statement: str, **parts: sql.Composable) -> sql.Composable:
-        """A statement with its parts, and with the names of the plan."""
         plan = self._plan
         keys = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(key)) for key in plan.upsert_keys)
         return sql.SQL(statement).format(
@@ -308,20 +299,8 @@ class KeyedRows(TableRows):
         arrived = self._count(cursor, deleting=False, in_target=True)
         self._refuse_missing(self._count(cursor, deleting=False), arrived)
 
-    def _complete(self, cursor: psycopg2.extensions.cursor, column: str, place: int, order: str) -> None:
-        kept = sql.SQL("" if self._plan.delete is None else " AND NOT {}").format(sql.Identifier(DELETE_COLUMN))
-        cursor.execute(
-            self._sql(
-                _COMPLETE,
-                column=sql.Identifier(column),
-                place=sql.Literal(place),
-                kept=kept,
-                order=sql.Identifier(order),
-            )
-        )
-
     def _update(self, cursor: psycopg2.extensions.cursor) -> int:
-        """Update with the rows that lack values; returns the number of rows."""
+        """Update with the rows that lack values."""
         plan = self._plan
         places = {name: place for place, name in enumerate(plan.conflict.unchanged, start=1)}
         assignments = [
@@ -390,12 +369,8 @@ class KeyedRows(TableRows):
         cursor.execute("SET LOCAL extra_float_digits = 1")
         cursor.execute(self._sql(_DUPLICATES, source=source, differing=differing))
         if found := cursor.fetchall():
-            raise DuplicateKeyError(
-                table=str(plan.table),
-                key_columns=plan.upsert_keys,
-                keys=self._named_keys(found),
-                tied=plan.order is not None,
-            )
+            keys, tied = self._named_keys(found), plan.order is not None
+            raise DuplicateKeyError(table=str(plan.table), key_columns=plan.upsert_keys, keys=keys, tied=tied)
 
     def _named_keys(self, found: Sequence[Sequence[str]]) -> tuple[str, ...]:
         names = self._plan.upsert_keys

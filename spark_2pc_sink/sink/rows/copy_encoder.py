@@ -33,14 +33,11 @@ _SIGN_SHIFT: Final = 63
 
 
 def order_keys(values: ArrowColumn) -> ArrowColumn:
-    """The order key of each value, null where it is null.
+    """The order key of each value, null where it is null: int64, binary or decimal128, see `column_plan.order_column`.
 
     PostgreSQL compares only order keys, so the greatest is Spark's maximum on every database, regardless of collation:
     texts are UTF-8 bytes, floating-point numbers are integers of the same order in which NaN is the greatest and -0.0
     equals 0.0, and values that Spark counts (time, integers, booleans) are that count.
-
-    Returns:
-        int64, binary or decimal128, as determined by `column_plan.order_column`.
     """
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
@@ -87,15 +84,9 @@ def timestamp_payload(timestamps: Any) -> Any:
 
 
 def array_payload(lists: Any, elements: Any, *, element_oid: int) -> Any:
-    """The binary form of one-dimensional arrays.
+    """The binary form of one-dimensional arrays, as a large_binary array.
 
-    Args:
-        lists: list or large_list array; its values are not read.
-        elements: payloads of all elements, in the order of ``lists.flatten()``; null for a null element.
-        element_oid: element type of the column.
-
-    Returns:
-        A large_binary array with a value for each list, null for a null list.
+    ``elements`` are the payloads of all elements, in the order of ``lists.flatten()``; null for a null element.
     """
     framed = _framed(elements)
     ends = np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
@@ -162,8 +153,6 @@ class Storage:
 
     Attributes:
         wire: Arrow type to cast to before encoding; None for no cast.
-        checks: conditions on each value, in the order of evaluation.
-        encoding: encoding of the value itself.
         cast: the database converts the text to the value, see `spark_2pc_sink.sink.rows.table_copy`.
     """
 
@@ -231,7 +220,7 @@ class CopyEncoder:
     def encode(self, batch: Any) -> bytes:
         """Check and encode all rows of a ``pyarrow.RecordBatch``, which may have other columns too.
 
-        Results may be empty: pgpq returns about a MiB at a time, always whole rows.
+        The result may be empty: pgpq returns about a MiB at a time, always whole rows.
 
         Raises:
             UnstorableValueError: a value cannot be stored; no row of this batch was encoded.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from psycopg2 import sql
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
 
 from spark_2pc_sink.options.settings import refused
@@ -77,10 +76,9 @@ def sql_type(name: str, spark_type: DataType) -> str:
 
 
 def missing_columns(fields: Iterable[StructField], target: TargetTable) -> list[StructField]:
-    """The columns of a batch that the table lacks.
+    """The columns of a batch that the table lacks, except those that differ from one only in case.
 
-    A column that differs from a table column only in case is not included: it is presumably a spelling mistake, and a
-    second column would get the values of the first.
+    These are presumably spelling mistakes, and a second column would get the values of the first.
     """
     known = {column.name.casefold() for column in target.columns}
     return [field for field in fields if field.name.casefold() not in known]
@@ -89,22 +87,15 @@ def missing_columns(fields: Iterable[StructField], target: TargetTable) -> list[
 def add_columns(connection: Connection, fields: Sequence[StructField], target: TargetTable) -> None:
     """Add columns, with the types of `create_table_ddl`; each is nullable, because earlier rows lack it.
 
-    Columns added concurrently by another sink are accepted.
-
-    Args:
-        connection: connection in a separate transaction: ALTER TABLE blocks all others from the table until it ends,
-            and waits up to lock_timeout for the transactions that use it.
-        fields: the columns.
-        target: the table.
+    ALTER TABLE blocks all others from the table until the transaction ends, and waits up to lock_timeout for those that
+    use it. Columns added concurrently by another sink are accepted.
 
     Raises:
         ConfigurationError: a type without a counterpart, or the role does not own the table.
     """
-    added = sql.SQL(", ").join(
-        sql.SQL("ADD COLUMN IF NOT EXISTS {} {}").format(
-            sql.Identifier(field.name), sql.SQL(sql_type(field.name, field.dataType))
-        )
+    added = (
+        f"ADD COLUMN IF NOT EXISTS {quote_identifier(field.name)} {sql_type(field.name, field.dataType)}"
         for field in fields
     )
     with driver_connection(connection).cursor() as cursor, refused_rows(target.table):
-        cursor.execute(sql.SQL("ALTER TABLE {} {}").format(target.table.identifier, added))
+        cursor.execute(f"ALTER TABLE {target.table} {', '.join(added)}")

@@ -75,13 +75,8 @@ def refused_rows(table: SqlTableName, *, casts: bool = False) -> Iterator[None]:
         in_function = _IN_FUNCTION in (said.context or "")
         no_value = casts and not in_function and code != INSUFFICIENT_PRIVILEGE and _NO_VALUE.fullmatch(code)
         if no_value or _refuses_row(code, said.source_function or ""):
-            raise ConstraintError(
-                table=str(table),
-                constraint=said.constraint_name or "",
-                column=said.column_name or "",
-                sqlstate=code,
-                detail=_detail(error),
-            ) from error
+            named = {"constraint": said.constraint_name or "", "column": said.column_name or ""}
+            raise ConstraintError(table=str(table), **named, sqlstate=code, detail=_detail(error)) from error
         remedy = _TABLE_CODES.get(code)
         if remedy is None and code.startswith(_STATEMENT_CLASS) and in_function:
             remedy = _CORRECT_FUNCTION
@@ -92,9 +87,9 @@ def refused_rows(table: SqlTableName, *, casts: bool = False) -> Iterator[None]:
 
 
 def _refuses_row(code: str, source_function: str) -> bool:
-    """True for an error that would recur with the same rows.
+    """True for an error that would recur with the same rows; ``code`` is '' for a connection that broke.
 
-    ``code`` is '' for a connection that broke; the name of a server function does not depend on the message language.
+    The name of a server function does not depend on the language of messages.
     """
     if not code or is_retriable(code):
         return False

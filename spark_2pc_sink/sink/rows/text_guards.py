@@ -49,10 +49,7 @@ def guarded(json: str, parts: Iterable[tuple[str, DataType]]) -> str:
 
 
 def not_utf8(sql: str, kind: DataType, depth: int = 0) -> str | None:
-    """A condition that is true if a text in a value is not UTF-8; None if it cannot contain text.
-
-    ``depth`` is the number of enclosing lambda functions.
-    """
+    """A condition that is true if a text in a value is not UTF-8; None if it cannot contain text."""
     if type(kind).__name__ in _TEXTS:
         return f"NOT is_valid_utf8({sql})"
     if isinstance(kind, StructType):

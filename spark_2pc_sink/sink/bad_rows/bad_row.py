@@ -71,12 +71,10 @@ def _reason(error: DataError) -> str:
 
 @dataclass(frozen=True)
 class BadRow:
-    """Equal rows of a batch that are left out of every output.
+    """Equal rows of a batch that are left out of every output, with the first refusal.
 
     Attributes:
         occurrences: number of rows left out.
-        output: the first output that refused one.
-        sqlstate: PostgreSQL's code; '' if PostgreSQL did not refuse it.
         row: the row as JSON.
         equal_rows: number of equal rows in the whole batch; None if not counted.
         fingerprint: None if not requested.
@@ -124,11 +122,7 @@ class LookedUpRow:
 
 
 class BadRows(Mapping[bytes, BadRow]):
-    """The bad rows of one batch by identity. Immutable: `with_refused` returns a new value.
-
-    Args:
-        rows: each identity once.
-    """
+    """The bad rows of one batch by identity. Immutable: `with_refused` returns a new value."""
 
     def __init__(self, rows: Iterable[BadRow] = ()) -> None:
         self._rows = {row.identity: row for row in rows}
@@ -147,12 +141,10 @@ class BadRows(Mapping[bytes, BadRow]):
         return sum(row.occurrences for row in self.values())
 
     def with_refused(self, lanes: Iterable[Iterable[RefusedRow]]) -> BadRows:
-        """Add rows refused after these had been left out.
+        """Add rows of each lane that were refused after these had been left out.
 
-        Args:
-            lanes: refused rows of each lane. A row refused several times in a lane, for several reasons, counts once.
-                Each job numbers rows in its own way, so if several lanes refuse equal rows, the largest count of
-                one lane applies.
+        A row refused several times in a lane, for several reasons, counts once. Each job numbers rows in its own way,
+        so if several lanes refuse equal rows, the largest count of one lane applies.
         """
         first: dict[bytes, RefusedRow] = {}
         bad: dict[bytes, int] = {}
@@ -230,18 +222,16 @@ Refusal = TypeVar("Refusal")
 
 
 def find_refused(count: int, attempt: Callable[[int, int], Refusal | None], *, most: int) -> list[tuple[int, Refusal]]:
-    """Try all rows, then halves of a refused range, and so on; each accepted row is kept once.
+    """The rows that are refused individually on top of those before them, in order, with the reasons.
 
-    One bad row among n costs at most 3n row tries: the whole, its halves, and the halves on the path to the row.
+    All rows are tried, then halves of a refused range, and so on; each accepted row is kept once. One bad row among n
+    costs at most 3n row tries: the whole, its halves, and the halves on the path to the row.
 
     Args:
         count: number of rows; they are numbered from 0.
         attempt: tries rows from its first argument to below its second; None if all were accepted and kept, else the
             refusal, with none of them kept.
         most: stop once more rows than this are refused.
-
-    Returns:
-        The rows that are refused individually on top of those before them, in order, with the reasons.
     """
     found: list[tuple[int, Refusal]] = []
 

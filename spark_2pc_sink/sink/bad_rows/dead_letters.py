@@ -33,6 +33,7 @@ from sqlalchemy.schema import CreateTable
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
 from spark_2pc_sink.sink.rows.catalog import table_transaction
 
@@ -66,13 +67,7 @@ _MAY_CREATE: Final = text(
 
 
 class DeadLetters:
-    """The dead-letter table for one run of a query.
-
-    Args:
-        options: the sink's options: names and timeouts.
-        database: opens connections for work outside the deciding transaction.
-        query_id: each query counts batch ids from 0.
-    """
+    """The dead-letter table for one run of a query: each query counts batch ids from 0."""
 
     def __init__(self, options: SinkOptions, database: Database, query_id: str) -> None:
         self._options = options
@@ -126,16 +121,13 @@ class DeadLetters:
         there = set(connection.execute(_COLUMNS, {"table": self._quoted}).scalars())
         missing = [column.name for column in self.table.columns if column.name not in there]
         if missing:
-            return self._refused(
-                f"the table has no column {', '.join(missing)}: it belongs to another application",
-                "choose another dead_letter_table",
-            )
+            rule = f"the table has no column {', '.join(missing)}: it belongs to another application"
+            return self._refused(rule, "choose another dead_letter_table")
         lacking = connection.execute(_LACKING, {"table": self._quoted, "privileges": list(PRIVILEGES)}).scalars()
         if privileges := list(lacking):
-            return self._refused(
-                f"the role may not {', '.join(privileges)}",
-                f"have its owner run: GRANT {', '.join(privileges)} ON {self._quoted} TO {_role(connection)}",
-            )
+            listed = ", ".join(privileges)
+            remedy = f"have its owner run: GRANT {listed} ON {self._quoted} TO {_role(connection)}"
+            return self._refused(f"the role may not {listed}", remedy)
         return None
 
     def _not_made(self, connection: Connection, *, usable: bool | None) -> ConfigurationError:
@@ -172,11 +164,8 @@ class DeadLetters:
     def write(self, connection: Connection, batch_id: int, bad_rows: BadRows) -> None:
         """Write the dead letters of a batch, at least one, in the deciding transaction; earlier ones are replaced."""
         connection.execute(delete(self.table).where(*self._of(batch_id)))
-        key = {
-            "transactional_id": self._options.transactional_id,
-            "query_id": self._query_id,
-            "batch_id": batch_id,
-        }
+        options = self._options
+        key = {"transactional_id": options.transactional_id, "query_id": self._query_id, "batch_id": batch_id}
         # The row as text: SQLAlchemy would encode it as JSON a second time.
         lines = [key | row.columns | {"row": _jsonb_text(row.row)} for row in bad_rows.values()]
         connection.execute(insert(self.table).values(row=cast(bindparam("row", type_=Text), JSONB)), lines)
@@ -190,7 +179,7 @@ class DeadLetters:
         )
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
-        return ConfigurationError(option="dead_letter_table", value=self._quoted, rule=rule, remedy=remedy)
+        return refused("dead_letter_table", self._quoted, rule, remedy)
 
 
 def _jsonb_text(row: str) -> str:

@@ -94,11 +94,8 @@ def _text(sql: str, kind: DataType, column: str, depth: int) -> str:
     if isinstance(kind, MapType):
         entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
         return _elements(f"map_entries({sql})", entry, column, depth)
-    raise _refused(
-        column,
-        f"the sink cannot compare values of type {kind.simpleString()}",
-        "convert it before the sink, or leave it out",
-    )
+    rule = f"the sink cannot compare values of type {kind.simpleString()}"
+    raise _refused(column, rule, "convert it before the sink, or leave it out")
 
 
 def _elements(sql: str, kind: DataType, column: str, depth: int) -> str:

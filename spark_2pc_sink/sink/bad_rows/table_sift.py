@@ -58,7 +58,7 @@ class SiftedPart:
         return [self._rows[begins[start] : begins[stop]]]
 
     def only(self, rows: Sequence[int]) -> SiftedPart:
-        """A copy of some of the rows that does not keep the others in memory."""
+        """A copy of some of the rows, which does not keep the others in memory."""
         begins = self._row_begins()
         chosen = (self._rows[begins[row] : begins[row + 1]] for row in rows)
         return SiftedPart(self.names.take(pa.array(rows, pa.int64())), b"".join(chosen))
@@ -96,9 +96,8 @@ class TableSift:
     """Tries the rows of a batch part by part.
 
     Args:
-        connection: connection of a transaction that will be rolled back.
+        connection: in a transaction that will be rolled back.
         table: opens the table for the rows of one try.
-        output: the output named by refused rows.
         most: stop once more rows than this are refused.
     """
 
@@ -118,7 +117,6 @@ class TableSift:
 
     @property
     def too_many(self) -> bool:
-        """True if no further part needs to be tried."""
         return len(self._refused) > self._most
 
     def take(self, part: SiftedPart) -> None:

@@ -63,11 +63,7 @@ class MadeColumn:
     guarded: bool = False
 
     def select(self, json_columns: Collection[str]) -> str | None:
-        """Named SQL of what tasks need in addition to the table's columns; None if these suffice.
-
-        Args:
-            json_columns: table columns that tasks receive as JSON.
-        """
+        """Named SQL of what tasks need in addition to the table's columns, some of them as JSON; None for nothing."""
         sql = self.sql_beside_json if self.source in json_columns else self.sql
         return None if sql is None else f"{sql} AS {self.name}"
 
@@ -116,11 +112,9 @@ class RecordExpressions:
     """SQL over a lane's rows for each part of a record (None if absent), and for the table's columns.
 
     Attributes:
-        columns: SQL by table column; empty without a table.
+        columns: by table column; empty without a table.
         topic: a column of the rows; None if all go to the lane's topic.
-        key: rows with a null key get a partition from the sink.
         value: string or binary, or a struct that has a format; None if no records are made.
-        headers: array<struct<key:string,value:binary>>.
         partition: overrides the partitioner where it is not null.
         taken: batch columns that are parts of the record because of their names and, as the user did not choose the
             table's columns, are not written elsewhere.
@@ -132,7 +126,7 @@ class RecordExpressions:
         delete: True if the row deletes the table row with its key; None if no row deletes.
         unchanged: condition by table column, true if the row carries no value for it.
         formats: format of the key and value that are encoded with a schema.
-        serialisers: serialisers with which tasks encode `KEY` and `VALUE` in that case.
+        serialisers: of `KEY` and `VALUE` in that case.
     """
 
     columns: Mapping[str, str]
@@ -192,7 +186,7 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Refuse names that could be mistaken for the sink's own columns. Spark ignores case."""
+    """Refuse names that could be mistaken for the sink's own columns; Spark ignores case."""
     own = next((name for name in names if name.casefold().startswith(OWN_PREFIX)), None)
     if own is not None:
         rule = f"names that begin with {OWN_PREFIX!r} are reserved for the sink's own columns"

@@ -52,14 +52,13 @@ def name_fault(topic: str) -> str | None:
 
 
 class ForwarderConnections:
-    """Connections to the brokers, kept from batch to batch. After any failure they are never used again."""
+    """Connections to the brokers, kept from batch to batch until any failure."""
 
     def __init__(self, kafka: KafkaOptions) -> None:
         self._kafka = kafka
         self._cluster: Cluster | None = None
 
     def cluster(self) -> Cluster:
-        """The kept connections, or new ones."""
         if self._cluster is None:
             self._cluster = Cluster(self._kafka)
         return self._cluster
@@ -120,14 +119,9 @@ class Forwarded:
 
 
 class RecordForwarder:
-    """Forwards the records of one attempt in a thread, its `task`.
+    """Forwards the records of one attempt in a thread, its `task`, which alone uses ``connections`` meanwhile.
 
-    Args:
-        source: source of the tasks' frames.
-        ticket: ticket of the Kafka transaction; None if questions are answered but no record is sent.
-        connections: not used by other threads meanwhile.
-        kafka: the client properties.
-        topics: facts about topics.
+    Without a ticket questions are answered, and no record is sent.
     """
 
     def __init__(

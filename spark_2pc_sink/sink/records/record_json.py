@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import DecimalType
 
 from spark_2pc_sink.sink.spark_sql import quoted
-from spark_2pc_sink.wire.arrow_layout import Int64Array, binary_array, binary_layout, join_rows
+from spark_2pc_sink.wire.arrow_layout import Int64Array, as_binary, binary_array, binary_layout, join_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -57,11 +57,6 @@ _ESCAPES: Final = {code: b"\\u%04X" % code for code in range(_SPACE)} | {
 }
 
 
-def bytes_of(column: Any) -> Any:
-    """A text column as bytes, without copying."""
-    return column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
-
-
 def plain_text(column: Any) -> Any:
     """Integers, decimals and booleans: Arrow's casts write them as Java does (BigDecimal.toString)."""
     return column.cast(pa.string()).cast(pa.binary())
@@ -84,7 +79,7 @@ def base64_text(column: Any) -> Any:
 
 def float_text(column: Any, texts: Any) -> Any:
     """Floating-point numbers with Java's digits (``texts``, by toString): JSON has no infinity or NaN."""
-    texts = bytes_of(texts)
+    texts = as_binary(texts, "value")
     finite = pc.is_finite(column)
     if pc.all(finite, min_count=0).as_py():
         return texts
@@ -115,20 +110,16 @@ def local_time_sql(source: str) -> str:
 
 def escaped(column: Any) -> Any:
     """Texts escaped for JSON. Invalid UTF-8 is unchanged: no table accepts it."""
-    column = bytes_of(column)
+    column = as_binary(column, "value")
     for code in _codes_to_escape(column):
         # The backslash comes first, so that backslashes of later escapes stay single.
         column = pc.replace_substring(column, bytes([code]), _ESCAPES[code])
     return column
 
 
-def escaped_name(name: str) -> bytes:
-    return b"".join(_ESCAPES.get(code, bytes([code])) for code in name.encode())
-
-
 def wrapped_text(column: Any) -> Any:
     """Spark's JSON of a column: an object with one field, whose name has one character."""
-    return pc.binary_slice(bytes_of(column), len(b'{"v":'), -len(b"}"))
+    return pc.binary_slice(as_binary(column, "value"), len(b'{"v":'), -len(b"}"))
 
 
 def _numbers(column: Any) -> Int64Array:
@@ -271,7 +262,8 @@ class JsonField:
     @property
     def name(self) -> bytes:
         """The bytes before a value."""
-        return b'"' + escaped_name(self.column) + b'":'
+        escaped_name = b"".join(_ESCAPES.get(code, bytes([code])) for code in self.column.encode())
+        return b'"' + escaped_name + b'":'
 
     @property
     def head(self) -> bytes:
@@ -395,7 +387,7 @@ _TEXTS: Final[Mapping[str, Callable[[Any], Any]]] = {
 def _text(batch: pa.RecordBatch, field: JsonField) -> tuple[Any, ...]:
     """The text of each value, without quotes, in one or several binary columns; the first has the nulls."""
     if field.kind == NESTED:
-        return (pc.coalesce(*(bytes_of(text) for text in nested_texts(batch, field))),)
+        return (pc.coalesce(*(as_binary(text, "value") for text in nested_texts(batch, field))),)
     columns = [batch.column(source) for source in field.sources]
     if field.kind == ZONED:
         return zoned_timestamp_text(*columns)

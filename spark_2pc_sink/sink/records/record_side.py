@@ -23,6 +23,7 @@ from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.leader_lookup import end_offsets
 from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.kafka.record_encoder import EncodedBatch, records_bytes_max
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.records.record_forwarder import (
     Forwarded,
     ForwarderConnections,
@@ -173,7 +174,7 @@ class DeadLetterTopic:
         return f"DeadLetters({self.name!r})"
 
     def check(self) -> None:
-        """Check that the topic can take dead letters. Call before the first batch.
+        """Check that the topic can take dead letters, before the first batch.
 
         Raises:
             UnknownTopicError: it does not exist.
@@ -199,7 +200,7 @@ class DeadLetterTopic:
         return list(self._contents(self.name, bad_rows, batch_id))
 
     def encoded(self, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:
-        """Encode the dead letters of a batch without sending them."""
+        """Encode the dead letters of a batch."""
         if self.name is None or not bad_rows:
             return DeadLetterRecords()
         kafka, batches = self._options.kafka, []
@@ -260,7 +261,7 @@ class DeadLetterTopic:
         return min(bounds if allowed is None else [*bounds, records_bytes_max(allowed)])
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
-        return ConfigurationError(option="dead_letter_topic", value=self.name, rule=rule, remedy=remedy)
+        return refused("dead_letter_topic", self.name, rule, remedy)
 
 
 class RecordSide:
@@ -287,11 +288,8 @@ class RecordSide:
     def known_with_ends(self) -> KnownTopics:
         """The same, with the end offsets unless there are many: for a batch whose rows are being collected."""
         topics = self.known()
-        every = [
-            TopicPartition(topic, number)
-            for topic, facts in topics.facts.items()
-            for number in range(facts.partition_count)
-        ]
+        counts = {topic: facts.partition_count for topic, facts in topics.facts.items()}
+        every = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
         if len(every) > _ENDS_MAX:
             return topics
         try:

@@ -47,52 +47,32 @@ _COMPATIBLE: Final = (
 )
 
 
-@dataclass(frozen=True)
-class RegisteredSchema:
-    """A schema stored in the registry; every record contains its id."""
-
-    schema_id: int
-    text: str
-    format: str
-
-
 class Registry:
     """One registry. Every call is bounded by the properties ``timeout`` (seconds) and ``max.retries``."""
 
     def __init__(self, options: SchemaRegistryOptions, schema_format: Format) -> None:
-        self._options = options
+        self.options: SchemaRegistryOptions = options
         with extra(schema_format):
             self._library: Any = importlib.import_module("confluent_kafka.schema_registry")
             self._http: Any = _http_library()
         # With new_client, an in-memory test registry can be used (mock://).
         self._client: SchemaRegistryClient = self._library.SchemaRegistryClient.new_client(dict(options.client))
 
-    @property
-    def uses_latest(self) -> bool:
-        return self._options.latest
-
-    @property
-    def may_register(self) -> bool:
-        return self._options.register
-
-    def latest(self, subject: str) -> RegisteredSchema | None:
-        """The newest schema of a subject; None if there is none."""
+    def latest(self, subject: str) -> Any:
+        """The newest schema of a subject, as the client's ``RegisteredSchema``; None if there is none."""
         with self._asking(f"reading the newest schema of subject {subject!r}"):
             found = self._if_found(lambda: self._client.get_latest_version(subject))
-        if found is None:
-            return None
-        if found.schema.references:
+        if found is not None and found.schema.references:
             rule = f"the newest schema of subject {subject!r} refers to other subjects, which is not supported"
             raise _refused(rule, "register a schema without references")
-        schema_format = str(found.schema.schema_type or "AVRO").lower()
-        return RegisteredSchema(found.schema_id, found.schema.schema_str, schema_format)
+        return found
 
     def find(self, subject: str, text: str, schema_format: str) -> int | None:
         """The id of a schema; None if the subject does not have it."""
         schema = self._schema(text, schema_format)
         with self._asking(f"looking for the schema in subject {subject!r}"):
             found = self._if_found(
-                lambda: self._client.lookup_schema(subject, schema, normalize_schemas=self._options.normalize)
+                lambda: self._client.lookup_schema(subject, schema, normalize_schemas=self.options.normalize)
             )
         return None if found is None else int(found.schema_id)
 
@@ -100,7 +80,7 @@ class Registry:
         """Register a schema with a subject, and return its id."""
         schema = self._schema(text, schema_format)
         with self._asking(f"registering the schema in subject {subject!r}"):
-            return int(self._client.register_schema(subject, schema, normalize_schemas=self._options.normalize))
+            return int(self._client.register_schema(subject, schema, normalize_schemas=self.options.normalize))
 
     def _schema(self, text: str, schema_format: str) -> Any:
         return self._library.Schema(text, schema_type=schema_format.upper())
@@ -116,7 +96,7 @@ class Registry:
     @contextmanager
     def _asking(self, operation: str) -> Iterator[None]:
         """Translate the library's errors."""
-        where = self._options.shown_url
+        where = self.options.shown_url
         try:
             yield
         except self._library.SchemaRegistryError as error:
@@ -170,10 +150,6 @@ class SchemaRequest:
     schema: str | None
     name: str | None
 
-    @property
-    def derived_name(self) -> str:
-        return self.name or _NAMES[self.part]
-
 
 def bind(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
     """Find or register the schema of a key's or a value's type, and create its serialiser.
@@ -193,7 +169,7 @@ def bind(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialis
 def _bound(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
     if not isinstance(kind, StructType) and (request.part == "value" or request.format == "protobuf"):
         raise NoSchemaError("", f"it is {kind.simpleString()}", _ADVICE.format(part=request.part))
-    if registry.uses_latest and request.schema is None:
+    if registry.options.latest and request.schema is None:
         return _bound_to_latest(request, kind, registry)
     text = request.schema or _derived(request, kind)
     name, encoder, indexes = _described(request, kind, text)
@@ -207,10 +183,11 @@ def _bound_to_latest(request: SchemaRequest, kind: DataType, registry: Registry)
     if found is None:
         remedy = "register one, or leave use.latest.version out"
         raise NoSchemaError("", f"the registry has no schema in subject {subject!r}", remedy)
-    if found.format != request.format:
-        remedy = f"pass {request.part}_format={found.format!r}, or another strategy of naming"
-        raise NoSchemaError("", f"the newest schema of subject {subject!r} is {found.format}", remedy)
-    _, encoder, indexes = _described(request, kind, found.text)
+    found_format = str(found.schema.schema_type or "AVRO").lower()
+    if found_format != request.format:
+        remedy = f"pass {request.part}_format={found_format!r}, or another strategy of naming"
+        raise NoSchemaError("", f"the newest schema of subject {subject!r} is {found_format}", remedy)
+    _, encoder, indexes = _described(request, kind, found.schema.schema_str)
     return Serialiser(header(found.schema_id, indexes), encoder)
 
 
@@ -218,7 +195,7 @@ def _schema_id(request: SchemaRequest, subject: str, text: str, registry: Regist
     found = registry.find(subject, text, request.format)
     if found is not None:
         return found
-    if not registry.may_register:
+    if not registry.options.register:
         rule = f"subject {subject!r} does not have this schema, and auto.register.schemas is False: {text}"
         raise NoSchemaError("", rule, "register it, or set auto.register.schemas to True")
     if request.part == "key" and registry.latest(subject) is not None:
@@ -275,10 +252,11 @@ def _allowed_names(names: Sequence[str]) -> list[str]:
 
 
 def _derived(request: SchemaRequest, kind: DataType) -> str:
+    name = request.name or _NAMES[request.part]
     if request.format == "avro":
-        return json.dumps(derived_schema(kind, request.derived_name))
+        return json.dumps(derived_schema(kind, name))
     assert isinstance(kind, StructType)
-    return derived_text(kind, request.derived_name)
+    return derived_text(kind, name)
 
 
 def _described(request: SchemaRequest, kind: DataType, text: str) -> tuple[str | None, Any, tuple[int, ...] | None]:

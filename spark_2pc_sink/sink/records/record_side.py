@@ -34,7 +34,7 @@ from spark_2pc_sink.sink.records.record_forwarder import (
 )
 from spark_2pc_sink.sink.records.topics import TopicFacts
 from spark_2pc_sink.wire.messages import OffsetSpec
-from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
+from spark_2pc_sink.wire.record_batch import combine_digests
 from spark_2pc_sink.wire.record_list import (
     RECORD_BYTES,
     cut_contents,
@@ -141,17 +141,18 @@ _ENDS_MAX: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterRecords:
-    """The dead letters of a batch, as records.
+    """The dead letters of a batch, as record batches that are ordered within each partition."""
 
-    Attributes:
-        digest: 128-bit digest over them.
-        batches: the record batches, ordered within each partition.
-    """
-
-    count: int = 0
-    digest: int = EMPTY_DIGEST
     batches: tuple[EncodedBatch, ...] = ()
     sent: Forwarded = field(default_factory=Forwarded)
+
+    @property
+    def count(self) -> int:
+        return sum(batch.record_count for batch in self.batches)
+
+    @property
+    def digest(self) -> int:
+        return combine_digests(*(batch.digest for batch in self.batches))
 
 
 class DeadLetterTopic:
@@ -214,8 +215,7 @@ class DeadLetterTopic:
                     level=kafka.compression_level,
                 )
                 batches.append(EncodedBatch(partition, made.payload, made.record_count, made.digest, row_key=None))
-        digest = combine_digests(*(batch.digest for batch in batches))
-        return DeadLetterRecords(count=len(bad_rows), digest=digest, batches=tuple(batches))
+        return DeadLetterRecords(batches=tuple(batches))
 
     def send(self, ticket: TransactionTicket, bad_rows: BadRows, batch_id: int) -> DeadLetterRecords:
         """Send the dead letters of a batch, and wait until each is acknowledged; raises as `ProduceSession.append`."""

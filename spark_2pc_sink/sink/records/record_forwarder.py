@@ -24,7 +24,7 @@ from spark_2pc_sink.sink.stream.task_stream import FrameKind
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.kafka.batch_sender import PartitionReceipt
@@ -101,12 +101,11 @@ class Forwarded:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def by(cls, session: ProduceSession, topic_id: Callable[[str], str]) -> Forwarded:
-        """What a session has appended, after all of it is acknowledged; ``topic_id`` returns '' for no id."""
+    def by(cls, session: ProduceSession, topic_ids: Mapping[str, str]) -> Forwarded:
+        """What a session has appended, after all of it is acknowledged; an id of '' is none."""
         written = session.flush()
-        ids = {topic: topic_id(topic) for topic in sorted({at.topic for at in written})}
-        with_id = {topic: found for topic, found in ids.items() if found}
-        return cls(session.digest, written, session.record_bytes, with_id)
+        ids = {topic: topic_ids[topic] for topic in sorted({at.topic for at in written}) if topic_ids[topic]}
+        return cls(session.digest, written, session.record_bytes, ids)
 
     @property
     def records(self) -> int:
@@ -154,8 +153,8 @@ class RecordForwarder:
                     if taken is not None:
                         self._handle(taken)
                 if self._session is not None:
-                    facts = self._topics.facts
-                    self._forwarded = Forwarded.by(self._session, lambda topic: facts[topic].topic_id)
+                    ids = {topic: facts.topic_id for topic, facts in self._topics.facts.items()}
+                    self._forwarded = Forwarded.by(self._session, ids)
         except BaseException:
             self._connections.drop()
             raise

@@ -233,8 +233,7 @@ class DeadLetterTopic:
             session.look_up(batch.partition for batch in letters.batches)
             for batch in letters.batches:
                 session.append_encoded(batch)
-            topic_id = self._topics.id_of(self.name)
-            return replace(letters, sent=Forwarded.by(session, lambda _: topic_id))
+            return replace(letters, sent=Forwarded.by(session, {self.name: self._topics.id_of(self.name)}))
         except BaseException:
             self._connections.drop()
             raise

@@ -319,11 +319,8 @@ def encoded_sql(source: str, spark_type: DataType, column: TargetColumn) -> str:
     return json_sql(source, spark_type) if _is_json(spark_type, column) else in_arrow(source, spark_type)[0]
 
 
-def order_column(spark_type: DataType) -> tuple[Any, TargetColumn]:
-    """The Arrow type of order keys, and the database column that holds them.
-
-    Args:
-        spark_type: type of upsert_order_by.
+def order_column(spark_type: DataType) -> tuple[Any, str]:
+    """The Arrow type of order keys, and their type in the database, by the type of upsert_order_by.
 
     Raises:
         ConfigurationError: values of this type have no order that both sides could follow.
@@ -340,24 +337,21 @@ def order_column(spark_type: DataType) -> tuple[Any, TargetColumn]:
         remedy = f"order by bytes, with upsert_order_by='expression COLLATE {_BYTE_COLLATION}'"
         raise refused("upsert_order_by", spark_type.simpleString(), rule, remedy)
     if kind in (*TEXTS, "BinaryType"):
-        return pa.binary(), TargetColumn(name=ORDER_COLUMN, type_name="bytea", base_type="bytea")
+        return pa.binary(), "bytea"
     if isinstance(spark_type, DecimalType):
-        return arrives, TargetColumn(name=ORDER_COLUMN, type_name="numeric", base_type="numeric")
-    return pa.int64(), TargetColumn(name=ORDER_COLUMN, type_name="bigint", base_type="int8")
+        return arrives, "numeric"
+    return pa.int64(), "bigint"
 
 
-def _planned_own(name: str, arrow_type: Any, target: TargetColumn, *, nullable: bool = False) -> PlannedColumn:
+def _planned_own(name: str, arrow_type: Any, type_name: str, *, nullable: bool = False) -> PlannedColumn:
     """A column of the sink's own, which the table does not have."""
+    target = TargetColumn(name, type_name, base_type="")
     return PlannedColumn(name, quoted(name), arrow_type, nullable, Storage(), target)
 
 
 #: Never null: Spark has converted null to false.
-_PLANNED_DELETE = _planned_own(
-    DELETE_COLUMN, pa.bool_(), TargetColumn(name=DELETE_COLUMN, type_name="boolean", base_type="bool")
-)
-_PLANNED_UNCHANGED = _planned_own(
-    UNCHANGED_COLUMN, pa.string(), TargetColumn(name=UNCHANGED_COLUMN, type_name="text", base_type="text")
-)
+_PLANNED_DELETE = _planned_own(DELETE_COLUMN, pa.bool_(), "boolean")
+_PLANNED_UNCHANGED = _planned_own(UNCHANGED_COLUMN, pa.string(), "text")
 
 
 def _check_json(name: str, spark_type: DataType, source_sql: str) -> None:

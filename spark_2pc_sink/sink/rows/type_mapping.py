@@ -171,7 +171,7 @@ def _integer(spark_type: DataType, column: TargetColumn) -> Storage:
     return Storage(wire=wire, checks=checks)
 
 
-def _integer_as_float(_: DataType, column: TargetColumn) -> Storage:
+def _as_float(_: DataType, column: TargetColumn) -> Storage:
     return Storage(wire=_FLOAT_COLUMNS[column.base_type])
 
 
@@ -272,13 +272,9 @@ RULES: dict[tuple[str, str], Storage | Rule] = {
     **{(integer, column): _integer for integer in INTEGERS for column in _INTEGER_COLUMNS},
     **{(integer, "numeric"): _integer_as_numeric for integer in INTEGERS},
     # The integers that a float's mantissa (24 bits) and a double's (53 bits) hold exactly.
-    ("ByteType", "float4"): _integer_as_float,
-    ("ShortType", "float4"): _integer_as_float,
-    ("ByteType", "float8"): _integer_as_float,
-    ("ShortType", "float8"): _integer_as_float,
-    ("IntegerType", "float8"): _integer_as_float,
+    **{(integer, "float4"): _as_float for integer in ("ByteType", "ShortType")},
+    **{(number, "float8"): _as_float for number in ("ByteType", "ShortType", "IntegerType", "FloatType")},
     ("FloatType", "float4"): _AS_IT_IS,
-    ("FloatType", "float8"): _integer_as_float,
     ("DoubleType", "float8"): _AS_IT_IS,
     ("DecimalType", "numeric"): _decimal,
     **{("DecimalType", column): _decimal_as_integer for column in _INTEGER_COLUMNS},

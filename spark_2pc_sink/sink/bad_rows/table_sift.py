@@ -8,13 +8,14 @@ key, the second is refused. Deferred constraints are checked at the end of each 
 from __future__ import annotations
 
 import struct
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 from psycopg2 import sql
 
-from spark_2pc_sink.errors import ConstraintError, LocalProtocolError
+from spark_2pc_sink.errors import ConstraintError
 from spark_2pc_sink.sink.bad_rows.bad_row import WINS, RefusedRow, find_refused, name_of, try_again
 from spark_2pc_sink.sink.rows.catalog import driver_connection
 
@@ -39,7 +40,6 @@ class SiftedPart:
     def __init__(self, names: Any, rows: bytes) -> None:
         self.names: Any = names
         self._rows = memoryview(rows)
-        self._begins: list[int] = []
 
     def __len__(self) -> int:
         return int(self.names.num_rows)
@@ -54,39 +54,25 @@ class SiftedPart:
         """The COPY bytes of the rows from ``start`` to below ``stop``."""
         if (start, stop) == (0, len(self)):
             return [self._rows]
-        begins = self._row_begins()
-        return [self._rows[begins[start] : begins[stop]]]
+        return [self._rows[self._begins[start] : self._begins[stop]]]
 
     def only(self, rows: Sequence[int]) -> SiftedPart:
         """A copy of some of the rows, which does not keep the others in memory."""
-        begins = self._row_begins()
-        chosen = (self._rows[begins[row] : begins[row + 1]] for row in rows)
+        chosen = (self._rows[self._begins[row] : self._begins[row + 1]] for row in rows)
         return SiftedPart(self.names.take(pa.array(rows, pa.int64())), b"".join(chosen))
 
-    def _row_begins(self) -> list[int]:
-        if not self._begins:
-            self._begins = _row_begins(self._rows)
-            if len(self._begins) != len(self) + 1:
-                raise LocalProtocolError(
-                    operation="sift",
-                    state=f"COPY bytes of {len(self._begins) - 1} rows",
-                    rule=f"there must be {len(self)}, as the task reported",
-                )
-        return self._begins
-
-
-def _row_begins(stream: memoryview) -> list[int]:
-    """The offset of each row, and the end of the last one."""
-    at, end = 0, len(stream)
-    begins = [at]
-    while at < end:
-        (columns,) = _COLUMNS.unpack_from(stream, at)
-        at += _COLUMNS.size
-        for _ in range(columns):
-            (length,) = _LENGTH.unpack_from(stream, at)
-            at += _LENGTH.size + max(length, 0)
-        begins.append(at)
-    return begins
+    @cached_property
+    def _begins(self) -> list[int]:
+        """The offset of each row, and the end of the last one."""
+        at, begins = 0, [0]
+        while at < len(self._rows):
+            (columns,) = _COLUMNS.unpack_from(self._rows, at)
+            at += _COLUMNS.size
+            for _ in range(columns):
+                (length,) = _LENGTH.unpack_from(self._rows, at)
+                at += _LENGTH.size + max(length, 0)
+            begins.append(at)
+        return begins
 
 
 _SAVEPOINT: Final = sql.Identifier("_2pc_sift")

@@ -162,20 +162,17 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
     options = lane.records
     given = {name: getattr(options, name) for name in ("key", "value", "headers", "partition")}
     taken = {name for name in ("topic", *given) if given.get(name) is None and name in names}
-
-    def choose(name: str) -> str | None:
-        return quoted(name) if name in taken else given[name]
-
-    topic = quoted("topic") if "topic" in taken else None
+    chosen = {**given, **{name: quoted(name) for name in taken}}
+    topic = chosen.get("topic")
     if topic is None and options.topic is None:
         rule = "the sink has no topic, and the batch has no column named topic"
         raise refused("topic", None, rule, "pass topic='…', or add the column")
     return RecordExpressions(
         topic=topic if None in (topic, options.topic) else f"coalesce({topic}, {literal(str(options.topic))})",
-        key=choose("key"),
-        value=choose("value") or (WHOLE_ROW if options.value_format == "json" else WHOLE_STRUCT),
-        headers=choose("headers"),
-        partition=choose("partition"),
+        key=chosen["key"],
+        value=chosen["value"] or (WHOLE_ROW if options.value_format == "json" else WHOLE_STRUCT),
+        headers=chosen["headers"],
+        partition=chosen["partition"],
         columns=_columns(lane, names, taken),
         taken=() if lane.rows is None or lane.rows.columns else tuple(name for name in names if name in taken),
         tombstone=options.tombstone_when,

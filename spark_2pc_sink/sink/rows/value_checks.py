@@ -25,12 +25,10 @@ _ESCAPED_NUL = r"(?:^|[^\\])(?:\\\\)*\\u0000"
 
 
 class Check(Protocol):
-    """A rule for values, and how to find those that violate it."""
+    """A rule for values, the end of a sentence that begins 'x cannot be stored: '; and those that violate it."""
 
     @property
-    def rule(self) -> str:
-        """The end of a sentence that begins 'x cannot be stored: '."""
-        ...
+    def rule(self) -> str: ...
 
     def offenders(self, values: Any) -> Any | None:
         """None if all of ``values`` (a pyarrow.Array) pass; else a boolean array, true for each that does not."""

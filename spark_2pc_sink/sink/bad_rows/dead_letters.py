@@ -166,8 +166,9 @@ class DeadLetters:
         connection.execute(delete(self.table).where(*self._of(batch_id)))
         options = self._options
         key = {"transactional_id": options.transactional_id, "query_id": self._query_id, "batch_id": batch_id}
-        # The row as text: SQLAlchemy would encode it as JSON a second time.
-        lines = [key | row.columns | {"row": _jsonb_text(row.row)} for row in bad_rows.values()]
+        # The row as text: SQLAlchemy would encode it as JSON a second time. U+0000, which jsonb lacks, becomes U+FFFD,
+        # as to_json replaces invalid text.
+        lines = [key | row.columns | {"row": _ESCAPED_NUL.sub(r"\1\\ufffd", row.row)} for row in bad_rows.values()]
         connection.execute(insert(self.table).values(row=cast(bindparam("row", type_=Text), JSONB)), lines)
 
     def _of(self, batch_id: int) -> tuple[Any, ...]:
@@ -180,11 +181,6 @@ class DeadLetters:
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
         return refused("dead_letter_table", self._quoted, rule, remedy)
-
-
-def _jsonb_text(row: str) -> str:
-    r"""JSON for jsonb: U+0000, which jsonb lacks, becomes U+FFFD, as to_json replaces invalid text."""
-    return _ESCAPED_NUL.sub(r"\1\\ufffd", row)
 
 
 def _role(connection: Connection) -> str:

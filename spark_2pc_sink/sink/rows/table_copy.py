@@ -339,7 +339,10 @@ class TableCopy:
         for lane in self._targets:
             rows = self._table_rows(lane, connection)
             if lane in self._spilled:
-                self._copied[lane] += rows.copy(self._unspilled(lane))
+                self._spilled[lane].seek(0)
+                # COPY accepts data split anywhere, so pieces need not be whole rows here.
+                pieces = iter(partial(self._spilled[lane].read, _SPILL_READ_BYTES), b"")
+                self._copied[lane] += rows.copy(pieces)
             sent, received = encoded.get(lane, 0), self._copied[lane]
             if received != sent:
                 reason = f"tasks sent {sent} rows for output {lane}, and the database received {received}"
@@ -359,18 +362,17 @@ class TableCopy:
         with self._source.failing():
             for lane in self._targets if self._early else ():
                 self._table_rows(lane, self._opened())
-            while not isinstance(taken := self._taken(self._idle_s), Ended):
+            while not isinstance(taken := self._next or self._source.take(FrameKind.ROWS, self._idle_s), Ended):
+                self._next = None
                 if taken is None:
-                    self._keep_alive()
+                    if self._connection is not None:
+                        with driver_connection(self._connection).cursor() as cursor:
+                            cursor.execute("SELECT 1")
                 elif self._targets[taken.frame.lane].waits:
                     self._spill(taken)
                 else:
                     rows = self._table_rows(taken.frame.lane, self._opened())
                     self._copied[taken.frame.lane] += rows.copy(self._pieces(taken))
-
-    def _taken(self, timeout_s: float) -> Released | Ended | None:
-        following, self._next = self._next, None
-        return following or self._source.take(FrameKind.ROWS, timeout_s)
 
     def _pieces(self, first: Released) -> Iterator[CopyBytes]:
         """The rows of one COPY: consecutive frames of one lane."""
@@ -394,17 +396,6 @@ class TableCopy:
             reason = f"rows that wait for another table cannot be written to {tempfile.gettempdir()}: {error.strerror}"
             raise BatchRetryError(reason=f"{reason}; set TMPDIR of the driver to another directory") from error
         self._source.done(taken)
-
-    def _unspilled(self, lane: int) -> Iterator[CopyBytes]:
-        file = self._spilled[lane]
-        file.seek(0)
-        # COPY accepts data split anywhere, so pieces need not be whole rows here.
-        yield from iter(partial(file.read, _SPILL_READ_BYTES), b"")
-
-    def _keep_alive(self) -> None:
-        if self._connection is not None:
-            with driver_connection(self._connection).cursor() as cursor:
-                cursor.execute("SELECT 1")
 
     def _opened(self) -> Connection:
         if self._connection is None:

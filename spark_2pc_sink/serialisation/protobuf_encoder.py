@@ -45,9 +45,11 @@ class Message:
 
     fields: tuple[tuple[str, Field], ...] = ()
 
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        return [piece for name, field in self.fields for piece in field.pieces(column.field(name))]
+
     def body(self, column: ArrowColumn) -> ArrowColumn:
-        pieces = [piece for name, field in self.fields for piece in field.pieces(column.field(name))]
-        return joined_rows(pieces, len(column))
+        return joined_rows(self.pieces(column), len(column))
 
 
 #: What a field's values are: a message, or a type of Protobuf by its name.

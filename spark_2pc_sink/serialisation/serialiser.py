@@ -19,7 +19,7 @@ from spark_2pc_sink.serialisation.columns import NotEncodableError, without_null
 from spark_2pc_sink.serialisation.protobuf_encoder import Message
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 from spark_2pc_sink.wire.batch_format import encode_varint
-from spark_2pc_sink.wire.row_bytes import Piece, joined_rows, spread_rows
+from spark_2pc_sink.wire.row_bytes import joined_rows, spread_rows
 
 _MAGIC = 0
 
@@ -40,13 +40,10 @@ class Serialiser:
 
     def _encoded(self, column: ArrowColumn) -> Any:
         values, there = without_nulls(column)
-        rows = joined_rows([self.header, *self._pieces(values)], len(values))
+        rows = joined_rows([self.header, *self.encoder.pieces(values)], len(values))
         if there is None:
             return rows
         return pc.if_else(pa.array(there), spread_rows(rows, there), pa.scalar(None, pa.large_binary()))
-
-    def _pieces(self, values: ArrowColumn) -> Sequence[Piece]:
-        return [self.encoder.body(values)] if isinstance(self.encoder, Message) else self.encoder.pieces(values)
 
     def _first_refused(self, column: ArrowColumn) -> int:
         """The number of the first row that cannot be encoded; there must be one."""

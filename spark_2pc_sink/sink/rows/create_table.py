@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, driver_connection, quote_identifier
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
-from spark_2pc_sink.sink.rows.type_mapping import COMPLEX_TYPES, SCALAR_TYPES, unsupported
+from spark_2pc_sink.sink.rows.type_mapping import COMPLEX_TYPES, SCALAR_TYPES, columns_with
 from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ def sql_type(name: str, spark_type: DataType) -> str:
     if type(spark_type).__name__ in COMPLEX_TYPES:
         return "jsonb"
     if type(spark_type).__name__ not in SCALAR_TYPES:
-        raise unsupported(name, spark_type, quoted(name))
+        converted = columns_with(name, f"cast({quoted(name)} as string)")
+        rule = f"PostgreSQL has no type for {spark_type.simpleString()}"
+        raise refused("columns", name, rule, f"convert it, for example with {converted}, or leave it out")
     return SCALAR_TYPES[type(spark_type).__name__][0]
 
 

@@ -52,16 +52,15 @@ def not_utf8(sql: str, kind: DataType, depth: int = 0) -> str | None:
     """A condition that is true if a text in a value is not UTF-8; None if it cannot contain text."""
     if type(kind).__name__ in _TEXTS:
         return f"NOT is_valid_utf8({sql})"
+    faults: list[str | None] = []
     if isinstance(kind, StructType):
-        fields = [not_utf8(f"{sql}.{quoted(field.name)}", field.dataType, depth) for field in kind.fields]
-        return " OR ".join(fault for fault in fields if fault is not None) or None
-    if isinstance(kind, ArrayType):
-        return _any_of(sql, kind.elementType, depth)
-    if isinstance(kind, MapType):
+        faults = [not_utf8(f"{sql}.{quoted(field.name)}", field.dataType, depth) for field in kind.fields]
+    elif isinstance(kind, ArrayType):
+        faults = [_any_of(sql, kind.elementType, depth)]
+    elif isinstance(kind, MapType):
         keys = _any_of(f"map_keys({sql})", kind.keyType, depth)
-        values = _any_of(f"map_values({sql})", kind.valueType, depth)
-        return " OR ".join(fault for fault in (keys, values) if fault is not None) or None
-    return None
+        faults = [keys, _any_of(f"map_values({sql})", kind.valueType, depth)]
+    return " OR ".join(fault for fault in faults if fault is not None) or None
 
 
 def _any_of(array: str, kind: DataType, depth: int) -> str | None:

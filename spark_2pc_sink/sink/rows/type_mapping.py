@@ -324,12 +324,6 @@ def incompatible(
     return refused("columns", name, rule, _remedy(name, spark_type, target, column, source_sql))
 
 
-def unsupported(name: str, spark_type: DataType, source_sql: str) -> ConfigurationError:
-    """A column of a type that has no counterpart in PostgreSQL, or that Spark cannot pass to Python."""
-    remedy = f"convert it, for example with {columns_with(name, f'cast({source_sql} as string)')}, or leave it out"
-    return refused("columns", name, f"PostgreSQL has no type for {spark_type.simpleString()}", remedy)
-
-
 def retyped(target: TargetTable, column: TargetColumn, to: str, source_sql: str) -> str:
     """How to make a table hold values of a type: the statement that changes the column's type, or adds another one."""
     name = quote_identifier(column.name)

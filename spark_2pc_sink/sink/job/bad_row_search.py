@@ -29,8 +29,7 @@ from spark_2pc_sink.sink.bad_rows.row_sql import fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
 from spark_2pc_sink.sink.job.lane_columns import packed_name
 from spark_2pc_sink.sink.job.search_task import SearchPlan, read_search_receipts, run_search_task
-from spark_2pc_sink.sink.rows.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN
-from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN
+from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.stream.attempt_input import Ended
 from spark_2pc_sink.sink.stream.background_task import AttemptThreads, BackgroundTask

@@ -18,8 +18,8 @@ from spark_2pc_sink.options.sql_text import with_columns_for_star, with_fields_f
 from spark_2pc_sink.sink.job.task_plan import LanePlan
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_expressions import true_sql, type_of
-from spark_2pc_sink.sink.rows.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN, encoded_sql
-from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN
+from spark_2pc_sink.sink.rows.column_plan import encoded_sql
+from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.rows.text_guards import guarded_sql
 from spark_2pc_sink.sink.spark_sql import quoted
 

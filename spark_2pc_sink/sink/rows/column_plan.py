@@ -18,7 +18,14 @@ from pyspark.sql.types import DataType, DecimalType, MapType, StructType
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable, quote_identifier
 from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule, LateRows
-from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, OWN_PREFIX, CopyColumn, CopyPlan, Storage
+from spark_2pc_sink.sink.rows.copy_encoder import (
+    DELETE_COLUMN,
+    ORDER_COLUMN,
+    UNCHANGED_COLUMN,
+    CopyColumn,
+    CopyPlan,
+    Storage,
+)
 from spark_2pc_sink.sink.rows.create_table import sql_type
 from spark_2pc_sink.sink.rows.text_guards import json_sql, parts_of, with_text_keys
 from spark_2pc_sink.sink.rows.type_mapping import (
@@ -34,12 +41,6 @@ from spark_2pc_sink.sink.rows.type_mapping import (
     storage_of,
 )
 from spark_2pc_sink.sink.spark_sql import quoted
-
-#: Name of the delete_when column next to the table's columns: true for a row that deletes the one of its key.
-DELETE_COLUMN = f"{OWN_PREFIX}delete"
-#: Name of the unchanged_when column: a text with a '1' for each of its columns for which the row carries no value, else
-#: a '0'.
-UNCHANGED_COLUMN = f"{OWN_PREFIX}unchanged"
 
 #: pg_type.oid of text.
 _TEXT_OID = 25
@@ -140,8 +141,7 @@ class ColumnPlan:
             CopyColumn(each.name, each.arrow_type, each.nullable, each.storage, each.element_oid, each.target.type_name)
             for each in self.copied
         )
-        own = tuple(column.name for column in self.own_columns)
-        return CopyPlan(tuple(columns), self.upsert_keys, own, None if self.delete is None else self.delete.name)
+        return CopyPlan(tuple(columns), self.upsert_keys)
 
     @property
     def expressions(self) -> tuple[str, ...]:

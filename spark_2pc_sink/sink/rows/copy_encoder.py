@@ -24,8 +24,14 @@ if TYPE_CHECKING:
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 
-#: Name of the upsert_order_by value, and then its order key, next to the table's columns.
-ORDER_COLUMN: Final = "_2pc_order"
+#: Prefix of the names of the sink's own columns, which are copied after the table's and not stored.
+OWN_PREFIX: Final = "_2pc_"
+#: The upsert_order_by value, and then its order key.
+ORDER_COLUMN: Final = f"{OWN_PREFIX}order"
+#: The value of delete_when: true for a row that deletes the one of its key.
+DELETE_COLUMN: Final = f"{OWN_PREFIX}delete"
+#: A text with a '1' for each column of unchanged_when for which the row carries no value, else a '0'.
+UNCHANGED_COLUMN: Final = f"{OWN_PREFIX}unchanged"
 
 #: Bits of a double that are flipped if its sign is negative.
 _MAGNITUDE_BITS: Final = np.int64(0x7FFF_FFFF_FFFF_FFFF)
@@ -130,8 +136,6 @@ def _with_nulls_of(values: Any, payload: Any) -> Any:
     return payload if values.null_count == 0 else pc.if_else(values.is_valid(), payload, pa.scalar(None, payload.type))
 
 
-#: Prefix of the names of the sink's own columns, which are not the table's.
-OWN_PREFIX = "_2pc_"
 #: The end of a COPY BINARY stream: a row with -1 columns.
 COPY_TRAILER = b"\xff\xff"
 
@@ -187,16 +191,12 @@ class CopyPlan:
     """How a task encodes rows for the table: the required part of a `ColumnPlan`. Can be pickled.
 
     Attributes:
-        own: columns that are copied and not stored.
-        delete: column that is true for rows that delete the one of their key; None without one.
         row_key: Arrow column that identifies rows in messages; None for the upsert keys, or without any, the row's
             number in its task.
     """
 
     columns: tuple[CopyColumn, ...]
     upsert_keys: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
-    delete: str | None = None
     row_key: str | None = None
 
 
@@ -212,7 +212,9 @@ class CopyEncoder:
     def __init__(self, plan: CopyPlan) -> None:
         self._plan = plan
         self._row_keys = plan.upsert_keys if plan.row_key is None else (plan.row_key,)
-        self._read_by_deletion = {*plan.upsert_keys, *plan.own}
+        own = {column.name for column in plan.columns if column.name.startswith(OWN_PREFIX)}
+        self._deletes = DELETE_COLUMN in own
+        self._read_by_deletion = own.union(plan.upsert_keys)
         self._schema: Any = None
         self._encoder: ArrowToPostgresBinaryEncoder | None = None
         self.rows: int = 0
@@ -248,9 +250,9 @@ class CopyEncoder:
 
     def _deleting(self, batch: Any) -> Any | None:
         """True for rows that delete; None if no row does."""
-        if self._plan.delete is None:
+        if not self._deletes:
             return None
-        deleting = batch.column(self._plan.delete)
+        deleting = batch.column(DELETE_COLUMN)
         return deleting if pc.any(deleting).as_py() else None
 
     def _prepared(self, batch: Any, column: CopyColumn, deleting: Any | None) -> Any:

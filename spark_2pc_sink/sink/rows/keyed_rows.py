@@ -19,7 +19,7 @@ from psycopg2 import sql
 from spark_2pc_sink.errors import BatchRetryError, DuplicateKeyError
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, identifiers
-from spark_2pc_sink.sink.rows.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN
+from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
 from spark_2pc_sink.sink.rows.table_copy import TableRows, altered_error, count
 

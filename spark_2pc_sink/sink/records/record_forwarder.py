@@ -231,8 +231,7 @@ class TopicMetadata:
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
         """The number of partitions of each topic, requested again for each batch: it may have grown.
 
-        Raises:
-            UnknownTopicError: a topic does not exist.
+        Raises UnknownTopicError if a topic does not exist.
         """
         return self._cluster.partition_counts(topics)
 
@@ -241,11 +240,7 @@ class TopicMetadata:
         return self._cluster.topic_id(topic)
 
     def counts_of_existing(self, topics: Iterable[str]) -> dict[str, int]:
-        """The same, without missing topics.
-
-        Raises:
-            AuthorizationError: a topic may not be described.
-        """
+        """The same, without missing topics."""
         found: dict[str, int] = {}
         for topic in topics:
             if name_fault(topic) is None:
@@ -254,11 +249,7 @@ class TopicMetadata:
         return found
 
     def limits(self, topic: str) -> TopicLimits:
-        """The limits of a topic, requested again when the answer is older than ``metadata.max.age.ms``.
-
-        Raises:
-            KafkaTimeoutError: no broker answered.
-        """
+        """The limits of a topic, requested again when the answer is older than ``metadata.max.age.ms``."""
         limits, until_s = self._limits.get(topic, (None, 0.0))
         if limits is None or self._clock.now_s() >= until_s:
             limits = topic_limits(self._cluster, topic, self._cluster.deadline())

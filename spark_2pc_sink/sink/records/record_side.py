@@ -1,10 +1,8 @@
 """The path of a run's records to Kafka: known topics, connections to the brokers, and dead letters.
 
-The dead-letter topic gets the content of the dead-letter table, in the Kafka transaction of the batch.
-
-The driver sends dead letters after all output of the tasks and before the decision. Tasks never write to this topic, so
-only the driver assigns sequence numbers in its partitions. A replay builds the same records from the table, byte for
-byte and in the same order, since the digest of the batch covers them.
+The dead-letter topic gets the content of the dead-letter table in the Kafka transaction of the batch, after all output
+of the tasks. Tasks never write there, so only the driver assigns sequence numbers in its partitions. A replay builds
+the same records from the table, byte for byte and in the same order, since the digest of the batch covers them.
 """
 
 from __future__ import annotations
@@ -264,11 +262,7 @@ class DeadLetterTopic:
 
 
 class RecordSide:
-    """The Kafka side of one run of a query.
-
-    Attributes:
-        cluster: connection for metadata and the transaction.
-    """
+    """The Kafka side of one run of a query; ``cluster`` is the connection for metadata and the transaction."""
 
     def __init__(self, options: SinkOptions, query_id: str, clock: Clock) -> None:
         self._options = options

@@ -36,7 +36,7 @@ class Topics:
     """The topics of an attempt, for tasks. Can be pickled.
 
     Attributes:
-        known: facts by topic name. Driver answers are added, so a task asks about each topic once.
+        known: answers are added, so a task asks about each topic once.
         ask: sends a question to the driver and returns the answer; None if the driver has sent all topics.
     """
 
@@ -44,16 +44,11 @@ class Topics:
     ask: Callable[[bytes], bytes] | None = None
 
     def partition_count(self, topic: str) -> int:
-        """The number of partitions of a topic.
-
-        Raises:
-            TopicRefusedError: rows must not go there.
-            BatchRetryError: the driver gave no answer.
-        """
+        """Raises TopicRefusedError if rows must not go there, BatchRetryError if the driver gave no answer."""
         return self._facts(topic).partition_count
 
     def limits_of(self, topic: str) -> TopicLimits:
-        """The limits of a topic; raises as `partition_count`."""
+        """Raises as `partition_count`."""
         return self._facts(topic).limits
 
     def _facts(self, topic: str) -> TopicFacts:

@@ -35,8 +35,8 @@ from spark_2pc_sink.sink.rows.type_mapping import (
     TEXTS,
     arrow_type,
     columns_with,
+    conversion,
     in_arrow,
-    incompatible,
     retyped,
     storage_of,
 )
@@ -118,17 +118,16 @@ class ColumnPlan:
 
     @property
     def copied(self) -> tuple[PlannedColumn, ...]:
-        """All columns that a task encodes, in order."""
+        """All that a task encodes, in order."""
         return (*self.columns, *self.own_columns)
 
     @property
     def updated(self) -> tuple[str, ...]:
-        """The columns that a row changes if its key is in the table; none if that row stays unchanged."""
+        """The columns that change in a row whose key is in the table."""
         return self.conflict.updated(self.names, self.upsert_keys)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Columns of the table."""
         return tuple(column.name for column in self.columns)
 
     @property
@@ -168,8 +167,7 @@ def plan_columns(
         order: Spark type of the column `ORDER_COLUMN`, if the batch has one (upsert_order_by).
         deletes: the batch has the column `DELETE_COLUMN` (delete_when).
         conflict: treatment of a row whose key is in the table.
-        expressions: Spark SQL of each field by name, shown in remedies; a field without one is a column of the
-            batch.
+        expressions: Spark SQL by field, for remedies; a field without one is a column of the batch.
 
     Raises:
         ConfigurationError: the first column, or key, that does not match; no data was written.
@@ -297,7 +295,8 @@ def _planned(
     else:
         storage, arrow = storage_of(spark_type, column), in_arrow("", spark_type)[1]
     if storage is None or arrow is None:
-        raise incompatible(name, spark_type, target, column, source_sql)
+        rule = f"the batch has {spark_type.simpleString()}, the table has {column.type_name}"
+        raise refused("columns", name, rule, conversion(name, spark_type, target, column, source_sql))
     if _is_json(spark_type, column):
         _check_json(name, spark_type, source_sql)
     return PlannedColumn(

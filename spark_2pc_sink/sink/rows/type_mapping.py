@@ -19,8 +19,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, DecimalType
 
-from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.settings import refused
+from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX
 from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable, quote_identifier
 from spark_2pc_sink.sink.rows.copy_encoder import Encoding, Storage
 from spark_2pc_sink.sink.rows.value_checks import (
@@ -298,8 +297,6 @@ RULES: dict[tuple[str, str], Storage | Rule] = {
 
 _TIMES = ("DateType", "TimestampType", "TimestampNTZType")
 _NUMBERS = ("BooleanType", *INTEGERS, "FloatType", "DoubleType", "DecimalType")
-#: NAMEDATALEN - 1.
-_NAME_BYTES_MAX = 63
 _ROUNDING = "a binary fraction has no exact decimal value"
 _ZONE = "only one of the two types has a time zone"
 # Why these pairs are not converted implicitly: (class of the Spark type, pg_type.typname).
@@ -314,14 +311,6 @@ _REASONS = {
     ("DateType", "timestamp"): "a date has no time of day",
     ("DateType", "timestamptz"): "a date has no time of day and no time zone",
 }
-
-
-def incompatible(
-    name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, source_sql: str
-) -> ConfigurationError:
-    """A column of the batch with this Spark SQL, and one of the table, that do not match."""
-    rule = f"the batch has {spark_type.simpleString()}, the table has {column.type_name}"
-    return refused("columns", name, rule, _remedy(name, spark_type, target, column, source_sql))
 
 
 def retyped(target: TargetTable, column: TargetColumn, to: str, source_sql: str) -> str:
@@ -342,12 +331,13 @@ def retyped(target: TargetTable, column: TargetColumn, to: str, source_sql: str)
 
 def _free_name(target: TargetTable, name: str, suffix: str) -> str:
     """A name for another column, within PostgreSQL's length limit."""
-    short = name.encode()[: _NAME_BYTES_MAX - len(suffix) - 1].decode(errors="ignore")
+    short = name.encode()[: IDENTIFIER_BYTES_MAX - len(suffix) - 1].decode(errors="ignore")
     taken = f"{short}_{suffix}"
     return taken if target.column(taken) is None else _free_name(target, short[:-1], suffix)
 
 
-def _remedy(name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, source_sql: str) -> str:
+def conversion(name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, source_sql: str) -> str:
+    """How to make a column of the batch, with this Spark SQL, match one of the table."""
     of_column = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
     kind, value = type(of_column).__name__, source_sql if of_column is spark_type else "element"
     reason, alter = "values are not converted implicitly", "or alter the column"

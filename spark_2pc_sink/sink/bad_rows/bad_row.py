@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -121,20 +121,11 @@ class LookedUpRow:
     row: str
 
 
-class BadRows(Mapping[bytes, BadRow]):
-    """The bad rows of one batch by identity. Immutable: `with_refused` returns a new value."""
+class BadRows(dict[bytes, BadRow]):
+    """The bad rows of one batch by identity. Its methods return new values."""
 
     def __init__(self, rows: Iterable[BadRow] = ()) -> None:
-        self._rows = {row.identity: row for row in rows}
-
-    def __getitem__(self, identity: bytes) -> BadRow:
-        return self._rows[identity]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
+        super().__init__((row.identity, row) for row in rows)
 
     @property
     def occurrences(self) -> int:
@@ -155,7 +146,7 @@ class BadRows(Mapping[bytes, BadRow]):
                 first.setdefault(row.identity, row)
             for identity, found in numbers.items():
                 bad[identity] = max(len(found), bad.get(identity, 0))
-        more = dict(self._rows)
+        more = dict(self)
         for identity, row in first.items():
             known = more.get(identity) or BadRow(identity, 0, row.output, row.reason, row.sqlstate)
             more[identity] = replace(known, occurrences=known.occurrences + bad[identity])

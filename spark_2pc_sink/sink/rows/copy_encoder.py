@@ -19,6 +19,7 @@ from pgpq.schema import Jsonb
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
 from spark_2pc_sink.sink.rows.value_checks import Check, text_bytes
+from spark_2pc_sink.wire.row_bytes import fixed_rows, grouped_rows, joined_rows
 
 if TYPE_CHECKING:
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
@@ -78,15 +79,14 @@ _ARRAY_HEADER = np.dtype(
 def uuid_payload(texts: Any) -> Any:
     """The 16 bytes of each uuid; all texts are canonical, see `UUID_TEXT`."""
     digits = text_bytes(pc.replace_substring(texts.fill_null(_NIL_UUID), "-", ""))
-    payload = _fixed(bytes.fromhex(digits.tobytes().decode()), _UUID_BYTES, len(texts))
-    return _with_nulls_of(texts, payload)
+    content = pa.py_buffer(bytes.fromhex(digits.tobytes().decode()))
+    return _with_nulls_of(texts, pa.Array.from_buffers(pa.binary(_UUID_BYTES), len(texts), [None, content]))
 
 
 def timestamp_payload(timestamps: Any) -> Any:
     """The 8 bytes of each timestamp, as ``timestamptz_recv`` reads them: microseconds since 2000-01-01 UTC."""
     microseconds = timestamps.view(pa.int64()).fill_null(_POSTGRES_EPOCH_MICROSECONDS).to_numpy(zero_copy_only=False)
-    numbers = (microseconds - _POSTGRES_EPOCH_MICROSECONDS).astype(">i8")
-    return _with_nulls_of(timestamps, _fixed(numbers.tobytes(), numbers.itemsize, len(timestamps)))
+    return _with_nulls_of(timestamps, fixed_rows((microseconds - _POSTGRES_EPOCH_MICROSECONDS).astype(">i8")))
 
 
 def array_payload(lists: Any, elements: Any, *, element_oid: int) -> Any:
@@ -94,42 +94,18 @@ def array_payload(lists: Any, elements: Any, *, element_oid: int) -> Any:
 
     ``elements`` are the payloads of all elements, in the order of ``lists.flatten()``; null for a null element.
     """
-    framed = _framed(elements)
-    ends = np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
-    element_offsets = np.frombuffer(framed.buffers()[1], np.int64)[framed.offset :]
-    bodies = pa.Array.from_buffers(
-        pa.large_binary(),
-        len(lists),
-        [None, pa.py_buffer(element_offsets[np.concatenate(([0], ends)).astype(np.int64)]), framed.buffers()[2]],
-    )
-    return _with_nulls_of(lists, _joined(_headers(ends, elements, element_oid), bodies))
-
-
-def _headers(ends: Any, elements: Any, element_oid: int) -> Any:
-    headers = np.zeros(len(ends), _ARRAY_HEADER)
+    payloads = elements.cast(pa.large_binary())
+    # An element follows its length; only -1 stands for null.
+    lengths = pc.fill_null(pc.binary_length(payloads), -1).to_numpy(zero_copy_only=False).astype(">i4")
+    framed = joined_rows([fixed_rows(lengths), payloads], len(payloads))
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    headers = np.zeros(len(counts), _ARRAY_HEADER)
     headers["dimensions"] = 1
     headers["nulls"] = elements.null_count > 0
     headers["element"] = element_oid
-    headers["length"] = np.diff(ends, prepend=0)
+    headers["length"] = counts
     headers["lower"] = 1
-    return _fixed(headers.tobytes(), headers.itemsize, len(ends))
-
-
-def _framed(elements: Any) -> Any:
-    """Each element after its length; only -1 for null."""
-    payloads = elements.cast(pa.large_binary())
-    lengths = pc.fill_null(pc.binary_length(payloads), -1).to_numpy(zero_copy_only=False).astype(">i4")
-    prefixes = _fixed(lengths.tobytes(), lengths.itemsize, len(payloads))
-    return _joined(prefixes, payloads.fill_null(b""))
-
-
-def _fixed(data: bytes, width: int, count: int) -> Any:
-    return pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(data)])
-
-
-def _joined(prefixes: Any, contents: Any) -> Any:
-    kind = pa.large_binary()
-    return pc.binary_join_element_wise(prefixes.cast(kind), contents, pa.scalar(b"", kind))
+    return _with_nulls_of(lists, joined_rows([fixed_rows(headers), grouped_rows(framed, counts)], len(counts)))
 
 
 def _with_nulls_of(values: Any, payload: Any) -> Any:

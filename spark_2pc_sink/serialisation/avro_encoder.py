@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from spark_2pc_sink.serialisation.columns import (
     check_full,
-    decimal_bytes,
     elements,
     entries,
     floats,
@@ -38,6 +37,8 @@ from spark_2pc_sink.wire.row_bytes import (
 
 #: Ends the blocks of an array or a map.
 _END = b"\0"
+#: Bytes of a decimal in Arrow.
+_DECIMAL_BYTES: Final = 16
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,9 @@ def _bytes(_: Mapping[str, Any], column: ArrowColumn, __: str) -> list[Piece]:
     """Bytes, or a decimal in two's complement, big-endian, of minimal length."""
     if not pa.types.is_decimal(column.type):
         return _prefixed(column.cast(pa.large_binary()))
-    matrix = decimal_bytes(column)
+    # Arrow's decimals are little-endian.
+    rows = np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, _DECIMAL_BYTES)
+    matrix = rows[column.offset : column.offset + len(column), ::-1]
     negative = matrix[:, :1] >> 7
     spare = np.logical_and.accumulate(matrix[:, :-1] == negative * 0xFF, axis=1)
     # A leading byte is redundant if it repeats the sign, and the next one begins with the sign too.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn, BoolArray, Int64Array
-
-#: Bytes of a decimal in Arrow, little-endian.
-DECIMAL_BYTES: Final = 16
 
 
 @dataclass
@@ -85,13 +82,6 @@ def text_bytes(column: ArrowColumn, path: str) -> ArrowColumn:
         rule, remedy = "the text is not valid UTF-8", "repair it before the sink, or declare the column as binary"
         raise NotEncodableError(path, rule, remedy) from error
     return column.cast(pa.large_binary())
-
-
-def decimal_bytes(column: ArrowColumn) -> npt.NDArray[np.uint8]:
-    """The unscaled numbers of decimals as big-endian two's complement of 16 bytes each."""
-    data = np.frombuffer(column.buffers()[1], np.uint8)
-    rows = data[column.offset * DECIMAL_BYTES : (column.offset + len(column)) * DECIMAL_BYTES]
-    return rows.reshape(-1, DECIMAL_BYTES)[:, ::-1]
 
 
 def elements(column: ArrowColumn) -> tuple[ArrowColumn, Int64Array]:

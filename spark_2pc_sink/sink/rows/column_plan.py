@@ -299,14 +299,8 @@ def _planned(
         raise refused("columns", name, rule, conversion(name, spark_type, target, column, source_sql))
     if _is_json(spark_type, column):
         _check_json(name, spark_type, source_sql)
-    return PlannedColumn(
-        name=name,
-        expression=encoded_sql(quoted(name), spark_type, column),
-        arrow_type=arrow,
-        nullable=nullable,
-        storage=storage,
-        target=column,
-    )
+    expression = encoded_sql(quoted(name), spark_type, column)
+    return PlannedColumn(name, expression, arrow, nullable, storage, column)
 
 
 def _is_json(spark_type: DataType, column: TargetColumn) -> bool:

@@ -234,18 +234,14 @@ class CopyEncoder:
     def _prepared(self, batch: Any, column: CopyColumn, deleting: Any | None) -> Any:
         index = batch.schema.get_field_index(column.name)
         if index < 0:
-            raise LocalProtocolError(
-                operation="encode",
-                state=f"a batch of {', '.join(batch.schema.names)}",
-                rule=f"it must have each column of the plan once, also {column.name}",
-            )
+            state = f"a batch of {', '.join(batch.schema.names)}"
+            rule = f"it must have each column of the plan once, also {column.name}"
+            raise LocalProtocolError(operation="encode", state=state, rule=rule)
         values = batch.column(index)
         if _usual(values.type) != column.arrow_type:
-            raise LocalProtocolError(
-                operation="encode",
-                state=f"column {column.name} is {values.type}",
-                rule=f"it must be {column.arrow_type}, as planned from the batch's schema",
-            )
+            state = f"column {column.name} is {values.type}"
+            rule = f"it must be {column.arrow_type}, as planned from the batch's schema"
+            raise LocalProtocolError(operation="encode", state=state, rule=rule)
         if deleting is not None and column.name not in self._read_by_deletion:
             # Only its key matters: a deletion event may have no other values.
             self._refuse_null(batch, column, pc.and_not(values.is_null(), deleting))
@@ -269,12 +265,8 @@ class CopyEncoder:
     def _refusal(self, batch: Any, column: CopyColumn, row: int, value: str, rule: str) -> UnstorableValueError:
         # Without the prefix of the sink's own columns.
         keys = [f"{name.removeprefix(OWN_PREFIX)}={_shown(batch.column(name)[row])}" for name in self._row_keys]
-        return UnstorableValueError(
-            column=column.name,
-            row_key=", ".join(keys) or f"number {self.rows + row} of its task",
-            value=value,
-            rule=rule,
-        )
+        row_key = ", ".join(keys) or f"number {self.rows + row} of its task"
+        return UnstorableValueError(column=column.name, row_key=row_key, value=value, rule=rule)
 
 
 def _wire(column: CopyColumn, values: Any, scalars: Any) -> Any:

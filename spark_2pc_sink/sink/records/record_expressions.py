@@ -245,7 +245,7 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
     Raises:
         ConfigurationError: an expression does not parse, names a missing column, or has an unsuitable type.
     """
-    named = {option: sql for option, sql in _named(expressions, order_by).items() if sql is not None}
+    named = _named(expressions, order_by)
     kinds = _types_of(frame, named)
     for option, kind in kinds.items():
         if option not in expressions.formats:
@@ -307,12 +307,11 @@ def same_semantics(frame: DataFrame, sql: str, other: str) -> bool:
 
 def expressions_frame(frame: DataFrame, expressions: RecordExpressions, order_by: str | None) -> DataFrame:
     """Every expression of the sink over the batch: a plan to inspect, never run."""
-    named = _named(expressions, order_by)
-    return frame.selectExpr(*(f"{sql} AS {quoted(option)}" for option, sql in named.items() if sql is not None))
+    return frame.selectExpr(*(f"{sql} AS {quoted(option)}" for option, sql in _named(expressions, order_by).items()))
 
 
-def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, str | None]:
-    return {
+def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, str]:
+    named = {
         "topic": expressions.topic,
         "key": expressions.key,
         "value": expressions.value,
@@ -325,6 +324,7 @@ def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, st
         "delete_when": expressions.delete,
         "tombstone_when": expressions.tombstone,
     }
+    return {option: sql for option, sql in named.items() if sql is not None}
 
 
 #: Functions that turn one row into several.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_NOT_KNOWN, EXIT_SETTLED
@@ -105,8 +106,8 @@ def _verify(given: argparse.Namespace) -> CommandResult:
     sides = {name: value for name, value in given_options(given).items() if name not in asked}
     chosen = {name: value for name, value in shape.items() if value is not None}
     kafka = read_connection(given)
-    with _ProgressBar() as bar:
-        report = verify(kafka=kafka, progress=bar, **sides, **asked, **_registry(given), **chosen)
+    with _progress_bars() as progress:
+        report = verify(kafka=kafka, progress=progress, **sides, **asked, **_registry(given), **chosen)
     steps = next_steps(report, Commands.of(RecoveryOptions.parse(kafka=kafka, **sides), shape))
     return CommandResult(
         exit_code=_EXIT_OF[report.verdict] if report.known else EXIT_NOT_KNOWN,
@@ -122,36 +123,24 @@ def _registry(given: argparse.Namespace) -> dict[str, Any]:
     return {} if from_file is None else {"schema_registry": from_file}
 
 
-class _ProgressBar:
-    """A progress bar on standard error for each part of the work, if that is a terminal. A context manager."""
+@contextmanager
+def _progress_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on standard error for each part of the work in turn, if that is a terminal."""
+    with ExitStack() as shown:
+        bars: dict[str, tqdm[Any]] = {}
 
-    def __init__(self) -> None:
-        self._what = ""
-        self._bar: tqdm[Any] | None = None
+        def show(what: str, done: int, total: int) -> None:
+            if what not in bars:
+                # Only here: the help of all commands is shown without the extra.
+                with extra("verify"):
+                    from tqdm import tqdm  # noqa: PLC0415
 
-    def __enter__(self) -> _ProgressBar:
-        return self
+                shown.close()
+                bars.clear()
+                # disable=None: on a terminal only.
+                bar = tqdm(desc=what, total=total, file=sys.stderr, disable=None, leave=False, unit_scale=True)
+                bars[what] = shown.enter_context(bar)
+            bars[what].total = total
+            bars[what].update(done - bars[what].n)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if self._bar is None or what != self._what:
-            if self._bar is not None:
-                self._bar.close()
-            self._what = what
-            self._bar = _bar(what, total)
-        self._bar.total = total
-        self._bar.update(done - self._bar.n)
-
-
-def _bar(what: str, total: int) -> tqdm[Any]:
-    # Only here: the help of all commands is shown without the extra.
-    with extra("verify"):
-        from tqdm import tqdm  # noqa: PLC0415
-
-    # disable=None: on a terminal only.
-    return tqdm(desc=what, total=total, file=sys.stderr, disable=None, leave=False, unit_scale=True)
+        yield show

@@ -1,4 +1,4 @@
-"""Which part of a record holds a column of the table, and the key for a row's record: derived from the sink's layout.
+"""Which part of a record holds a column of the table: derived from the sink's layout.
 
 Pure. A record and a table row are made from the same batch row by Spark expressions, which only Spark can compute. But
 if both sides have the same expression, they have the same value, and that can be compared. So only those forms are
@@ -30,8 +30,6 @@ _CAST: Final = re.compile(rf"CAST\s*\(\s*(?P<path>{_PATH.pattern})\s+AS\s+STRING
 _TWO: Final = 2
 #: The batch column that is the record's value if the sink has no expression for it.
 _VALUE_COLUMN: Final = re.compile(r"(?<!\w)value(?!\w)", re.IGNORECASE)
-#: The column that is the key if the sink was given no expression, as with Spark's own Kafka sink.
-_KEY_COLUMN: Final = "key"
 #: Types with the same texts in Spark and in PostgreSQL.
 _SAME_TEXT: Final = frozenset(
     {*("text", "varchar", "bpchar", "json", "jsonb", "uuid"), *("int2", "int4", "int8", "bool", "date")}
@@ -197,37 +195,3 @@ class RecordSources:
             return None
         written = {"value": self.layout.value, "key": self.layout.key}
         return next((part for part, of_part in written.items() if _plain(expression) == only_column(of_part)), None)
-
-
-@dataclass(frozen=True)
-class RecordKey:
-    """Source of the key in a record that is made from a row.
-
-    Attributes:
-        column: column whose text it is; None for a record without a key.
-        note: a sentence for the page of the files.
-        unknown: why it, or the rest of the record, cannot be made; '' if it can.
-    """
-
-    column: str | None
-    note: str = ""
-    unknown: str = ""
-
-
-def record_key(layout: SinkLayout | None, *, columns: Sequence[str], row_key: Sequence[str]) -> RecordKey:
-    """Find the source of the key in a record that is made from a row, of which the columns ``row_key`` identify one."""
-    if layout is None:
-        if len(row_key) > 1:
-            return RecordKey(None, unknown=f"it is unknown how the columns {', '.join(row_key)} make the record's key")
-        if not row_key:
-            note = "The records have no key, as no column identifies a row. Make sure that the sink sends none."
-            return RecordKey(None, note)
-        note = f"The key of each record is the text of column {row_key[0]}. Make sure that the sink sends the same."
-        return RecordKey(row_key[0], note)
-    if layout.key is None and _KEY_COLUMN not in columns:
-        return RecordKey(None, "The records have no key, like those of the sink.")
-    expression = layout.key or _KEY_COLUMN
-    column = only_column(expression)
-    if column not in columns:
-        return RecordKey(None, unknown=f"the sink's key is {expression}, which only Spark can compute")
-    return RecordKey(column, f"The key of each record is the text of column {column}, like that of the sink.")

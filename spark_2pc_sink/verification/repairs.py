@@ -14,18 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 import javaproperties
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import CommonOptions
 from spark_2pc_sink.options.database import as_libpq_uri
+from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.verification.columns import TableShape
-from spark_2pc_sink.verification.expressions import RecordKey
+from spark_2pc_sink.verification.expressions import only_column
 from spark_2pc_sink.verification.report import VerifyReport
 from spark_2pc_sink.verification.statements import Reason, Statements
 
@@ -166,6 +167,43 @@ def why_unsendable(key: str | None, value: str) -> str:
     )
 
 
+#: The column that is the key if the sink was given no expression, as with Spark's own Kafka sink.
+_KEY_COLUMN: Final = "key"
+
+
+class RecordKey(NamedTuple):
+    """Source of the key in a record that is made from a row.
+
+    Attributes:
+        column: column whose text it is; None for a record without a key.
+        note: a sentence for the page of the files.
+        unknown: why it cannot be made; '' if it can.
+    """
+
+    column: str | None
+    note: str = ""
+    unknown: str = ""
+
+
+def record_key(layout: SinkLayout | None, *, columns: Sequence[str], row_key: Sequence[str]) -> RecordKey:
+    """Find the source of the key in a record that is made from a row, of which the columns ``row_key`` identify one."""
+    if layout is None:
+        if len(row_key) > 1:
+            return RecordKey(None, unknown=f"it is unknown how the columns {', '.join(row_key)} make the record's key")
+        if not row_key:
+            note = "The records have no key, as no column identifies a row. Make sure that the sink sends none."
+            return RecordKey(None, note)
+        note = f"The key of each record is the text of column {row_key[0]}. Make sure that the sink sends the same."
+        return RecordKey(row_key[0], note)
+    if layout.key is None and _KEY_COLUMN not in columns:
+        return RecordKey(None, "The records have no key, like those of the sink.")
+    expression = layout.key or _KEY_COLUMN
+    column = only_column(expression)
+    if column not in columns:
+        return RecordKey(None, unknown=f"the sink's key is {expression}, which only Spark can compute")
+    return RecordKey(column, f"The key of each record is the text of column {column}, like that of the sink.")
+
+
 @dataclass(kw_only=True)
 class MissingFiles:
     """A directory of such files, created if it does not exist; see `checked_directory`."""
@@ -173,7 +211,7 @@ class MissingFiles:
     directory: Path
     shape: TableShape
     sql: Statements
-    record_key: RecordKey
+    layout: SinkLayout | None
     topics: Sequence[str]
     commands: Commands
 
@@ -188,7 +226,8 @@ class MissingFiles:
         self._names = ", ".join(map(quote_identifier, self._columns))
         other = [column.name for column in self.sql.compared.columns if column.field != column.name]
         renamed = f"the record has other field names than the columns {', '.join(other)}" if other else ""
-        self._unknown = renamed or self.record_key.unknown
+        self._record_key = record_key(self.layout, columns=self._compared, row_key=self.sql.key)
+        self._unknown = renamed or self._record_key.unknown
         self._files: dict[str, IO[str]] = {}
         self._counts: Counter[str] = Counter()
         self._open = ExitStack()
@@ -206,7 +245,7 @@ class MissingFiles:
 
     def add_row(self, reason: Reason, columns: Mapping[str, str | None], value: str) -> None:
         """Write the record of a row, with the row's JSON as value."""
-        key = None if self.record_key.column is None else columns[self.record_key.column]
+        key = None if self._record_key.column is None else columns[self._record_key.column]
         why = self._unknown or why_unsendable(key, value)
         if why:
             self._write(UNSENDABLE, json.dumps({"row": dict(columns), "value": value, "reason": why}))
@@ -266,7 +305,7 @@ class MissingFiles:
         counts = self._counts
         topic = self.topics[0] if len(self.topics) == 1 else "TOPIC"
         several = f"The sink has several topics: {', '.join(self.topics)}. Replace TOPIC by the one for these records."
-        notes = [self.record_key.note, *([] if len(self.topics) == 1 else [several])]
+        notes = [self._record_key.note, *([] if len(self.topics) == 1 else [several])]
         for reason, reason_text in _REASONS.items():
             rows, records = ROWS[reason], RECORDS[reason]
             if rows in counts:

@@ -25,7 +25,6 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.columns import RecordFacts, TableShape, as_object, read_shape
 from spark_2pc_sink.verification.evidence import Evidence
-from spark_2pc_sink.verification.expressions import record_key
 from spark_2pc_sink.verification.history import Ranges, Stretch, Tally, content_of
 from spark_2pc_sink.verification.repairs import Commands, MissingFiles
 from spark_2pc_sink.verification.report import THE_TABLE, Difference, DifferenceKind, Differences, NotComparableError
@@ -383,11 +382,14 @@ class _Unmatched:
         return sum(records for records, _ in counts.values())
 
     def write(self, directory: Path, shape: TableShape) -> tuple[str, ...]:
-        request, topics = self.comparison.request, sorted(self.comparison.topics)
-        key = record_key(self.comparison.pair.layout, columns=self.sql.compared.names, row_key=self.sql.key)
-        commands = Commands.of(request.options, vars(request.target))
+        request = self.comparison.request
         files = MissingFiles(
-            directory=directory, shape=shape, sql=self.sql, record_key=key, topics=topics, commands=commands
+            directory=directory,
+            shape=shape,
+            sql=self.sql,
+            layout=self.comparison.pair.layout,
+            topics=sorted(self.comparison.topics),
+            commands=Commands.of(request.options, vars(request.target)),
         )
         try:
             for reason in _OF_RECORDS:

@@ -1,11 +1,10 @@
-"""Which part of a record has the value of a column, and which key a record of a row has, by the sink's expressions."""
+"""Which part of a record has the value of a column, by the sink's expressions."""
 
 from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.verification.expressions import RecordKey, record_key, value_fields
+from spark_2pc_sink.verification.expressions import value_fields
 
 
 @pytest.mark.parametrize(
@@ -40,42 +39,3 @@ def test_a_field_has_the_value_of_the_same_expression(
 )
 def test_other_values_do_not_show_what_they_are_made_of(value: str) -> None:
     assert value_fields(value) is None
-
-
-# --- the key of a record that is made of a row ---------------------------------------------------------------------
-
-COLUMNS = ("order_id", "a b", "amount")
-
-
-def key_of(expression: str | None, columns: tuple[str, ...] = COLUMNS) -> RecordKey:
-    return record_key(SinkLayout(table="t", key=expression), columns=columns, row_key=("order_id",))
-
-
-@pytest.mark.parametrize(
-    ("expression", "column"),
-    [
-        *((each, "order_id") for each in ("order_id", "CAST(order_id AS STRING)", "cast( `order_id` as string )")),
-        ("`a b`", "a b"),
-        (None, None),
-    ],
-)
-def test_a_key_is_the_text_of_a_column_or_none(expression: str | None, column: str | None) -> None:
-    assert (key_of(expression).column, key_of(expression).unknown) == (column, "")
-
-
-@pytest.mark.parametrize("expression", ["customer", "CAST(order_id AS BINARY)", "upper(order_id)"])
-def test_what_only_spark_can_make_is_not_guessed(expression: str) -> None:
-    assert expression in key_of(expression).unknown
-
-
-@pytest.mark.parametrize(
-    ("row_key", "column", "known"),
-    [((), None, True), (("order_id",), "order_id", True), (("order_id", "amount"), None, False)],
-)
-def test_without_a_note_of_the_sink_the_columns_that_name_a_row_tell(
-    row_key: tuple[str, ...], column: str | None, known: bool
-) -> None:
-    """And a person is told to make sure of it."""
-    found = record_key(None, columns=COLUMNS, row_key=row_key)
-    assert (found.column, not found.unknown) == (column, known)
-    assert ("Make sure" in found.note) is known

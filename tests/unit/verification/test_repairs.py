@@ -11,16 +11,18 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.verification.columns import Column, ComparedColumn, ComparedColumns, TableShape
-from spark_2pc_sink.verification.expressions import record_key
 from spark_2pc_sink.verification.repairs import (
     PAGE,
     RECORDS,
     UNSENDABLE,
     Commands,
     MissingFiles,
+    RecordKey,
     next_steps,
+    record_key,
     why_unsendable,
 )
 from spark_2pc_sink.verification.report import Difference, DifferenceKind, NotChecked, VerifyReport
@@ -96,7 +98,7 @@ def files_in(folder: Path, *, key: Sequence[str] = ("id",), topics: Sequence[str
         directory=folder,
         shape=TableShape(table, COLUMNS),
         sql=Statements(table, compared, key=tuple(key)),
-        record_key=record_key(None, columns=names, row_key=key),
+        layout=None,
         topics=topics,
         commands=COMMANDS,
     )
@@ -151,3 +153,42 @@ def test_without_a_key_the_records_have_none_and_the_page_says_so(tmp_path: Path
     assert written[RECORDS["twice"]] == "\x1anull\x1f{}\n"
     assert "The records have no key" in written[PAGE]
     assert "Replace TOPIC by the one" in written[PAGE]
+
+
+# --- the key of a record that is made of a row ---------------------------------------------------------------------
+
+NAMES = ("order_id", "a b", "amount")
+
+
+def key_of(expression: str | None, columns: tuple[str, ...] = NAMES) -> RecordKey:
+    return record_key(SinkLayout(table="t", key=expression), columns=columns, row_key=("order_id",))
+
+
+@pytest.mark.parametrize(
+    ("expression", "column"),
+    [
+        *((each, "order_id") for each in ("order_id", "CAST(order_id AS STRING)", "cast( `order_id` as string )")),
+        ("`a b`", "a b"),
+        (None, None),
+    ],
+)
+def test_a_key_is_the_text_of_a_column_or_none(expression: str | None, column: str | None) -> None:
+    assert (key_of(expression).column, key_of(expression).unknown) == (column, "")
+
+
+@pytest.mark.parametrize("expression", ["customer", "CAST(order_id AS BINARY)", "upper(order_id)"])
+def test_what_only_spark_can_make_is_not_guessed(expression: str) -> None:
+    assert expression in key_of(expression).unknown
+
+
+@pytest.mark.parametrize(
+    ("row_key", "column", "known"),
+    [((), None, True), (("order_id",), "order_id", True), (("order_id", "amount"), None, False)],
+)
+def test_without_a_note_of_the_sink_the_columns_that_name_a_row_tell(
+    row_key: tuple[str, ...], column: str | None, known: bool
+) -> None:
+    """And a person is told to make sure of it."""
+    found = record_key(None, columns=NAMES, row_key=row_key)
+    assert (found.column, not found.unknown) == (column, known)
+    assert ("Make sure" in found.note) is known

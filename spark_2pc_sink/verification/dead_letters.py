@@ -50,9 +50,7 @@ class DeadLetter:
         return Difference(key=f"identity={self.key[2]}", batch=self.key[1], offset=self.offset, **place, **fields)
 
 
-def check_dead_letters(
-    transactional_id: str, evidence: Evidence, differences: Differences
-) -> tuple[DeadLetterResult, ...]:
+def check_dead_letters(evidence: Evidence, differences: Differences) -> tuple[DeadLetterResult, ...]:
     """Compare the dead letters of the batches of a scope; one result for each comparable topic and table."""
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index in sorted(evidence.chosen):
@@ -69,18 +67,17 @@ def check_dead_letters(
         elif not _is_readable(evidence, table):
             why = f"table {table} does not exist, or this role cannot read it"
         else:
-            letters = _compare(transactional_id, evidence, differences, (topic, table), indexes)
+            letters = _compare(evidence, differences, (topic, table), indexes)
             results.append(DeadLetterResult(topic=topic, table=table, letters=letters))
             continue
         differences.skip(f"the dead letters of topic {topic}", why)
     return tuple(results)
 
 
-def _compare(
-    transactional_id: str, evidence: Evidence, differences: Differences, place: tuple[str, str], indexes: Sequence[int]
-) -> int:
+def _compare(evidence: Evidence, differences: Differences, place: tuple[str, str], indexes: Sequence[int]) -> int:
     """Compare the dead letters of some claims, and report the differences; the number in the topic."""
     topic, table = place
+    transactional_id = evidence.request.options.transactional_id
     claims, newest = evidence.claims.claims, len(evidence.claims.claims) - 1
     rows = [line.row for line in evidence.snapshot.lines] + ([] if evidence.row is None else [evidence.row])
     queries = {row.query_id for row in rows if row.query_id is not None}
@@ -100,7 +97,7 @@ def _compare(
     own = None if evidence.row is None else evidence.row.query_id
     batches = {(own, claims[index].batch) for index in indexes if index >= evidence.claims.newest_query}
     batches |= {letter.key[:2] for letter in in_topic}
-    found = _in_table(evidence, table, transactional_id, {batch for _, batch in batches})
+    found = _in_table(evidence, table, {batch for _, batch in batches})
     in_table = [letter for letter in found if letter.key[:2] in batches]
     deleted = deleted_batches(in_topic, in_table, newest=claims[newest].batch if newest in indexes else None)
     if deleted:
@@ -113,9 +110,9 @@ def _compare(
     return len(in_topic)
 
 
-def count_open_dead_letters(evidence: Evidence, transactional_id: str, bounds: Ranges) -> tuple[int, int | None]:
+def count_open_dead_letters(evidence: Evidence, bounds: Ranges) -> tuple[int, int | None]:
     """Numbers of an open transaction's dead letters, and of those in the dead-letter table; None if unreadable."""
-    records = _records(evidence, bounds, committed=False)
+    records, transactional_id = _records(evidence, bounds, committed=False), evidence.request.options.transactional_id
     letters = [dead_letter_of(key, value, transactional_id, at, offset) for at, offset, key, value in records]
     table = None if evidence.layout is None else evidence.layout.dead_letter_table
     if not letters:
@@ -123,7 +120,7 @@ def count_open_dead_letters(evidence: Evidence, transactional_id: str, bounds: R
     if table is None or not _is_readable(evidence, table):
         return len(letters), None
     known = [letter.key for letter in letters if letter is not None]
-    keys = {letter.key for letter in _in_table(evidence, table, transactional_id, {batch for _, batch, _ in known})}
+    keys = {letter.key for letter in _in_table(evidence, table, {batch for _, batch, _ in known})}
     return len(letters), sum(key in keys for key in known)
 
 
@@ -140,9 +137,7 @@ def _is_readable(evidence: Evidence, table: str) -> bool:
     return evidence.snapshot.connection.scalar(_READABLE, {"table": table}) is True
 
 
-def _in_table(
-    evidence: Evidence, table: str, transactional_id: str, batches: Collection[int | None]
-) -> Iterator[DeadLetter]:
+def _in_table(evidence: Evidence, table: str, batches: Collection[int | None]) -> Iterator[DeadLetter]:
     """The dead letters of a sink in some batches, of any query."""
     # A colon in a name is not a parameter.
     quoted = table.replace(":", r"\:")
@@ -150,7 +145,8 @@ def _in_table(
         f'SELECT query_id, batch_id, identity, {", ".join(COMPARED[:-1])}, CAST("row" AS text) AS "row" FROM {quoted} '
         "WHERE transactional_id = :id AND batch_id = ANY(:batches)"
     )
-    wanted = {"id": transactional_id, "batches": sorted(batch for batch in batches if batch is not None)}
+    own = evidence.request.options.transactional_id
+    wanted = {"id": own, "batches": sorted(batch for batch in batches if batch is not None)}
     for query_id, batch_id, identity, *columns, row in evidence.snapshot.connection.execute(query, wanted):
         yield DeadLetter((query_id, batch_id, identity), dict(zip(COMPARED, [*columns, parsed(row)], strict=True)))
 

@@ -111,6 +111,7 @@ class Evidence:
         is_open: there is one claim, the open transaction.
     """
 
+    request: VerifyRequest
     snapshot: Snapshot
     database: Database
     reader: TopicReader
@@ -148,9 +149,9 @@ class Evidence:
         seen = (self.claims.claims[index] for index in sorted(self.chosen, reverse=True) if index not in self.hidden)
         return next((claim.batch for claim in seen if not claim.unknown), None)
 
-    def bounds(self, *, everything: bool, to_the_end: bool = False) -> Ranges:
-        """First offset and end of the committed records of the scope, or of all; perhaps up to the newest batch."""
-        if everything:
+    def bounds(self, *, to_the_end: bool = False) -> Ranges:
+        """First offset and end of the committed records of the scope; perhaps up to the newest batch."""
+        if self.request.scope.is_all:
             return {at: (self.logs.starts[at], end) for at, end in self.ends.items()}
         found = self.bounds_of(self.chosen, self.ends)
         return {at: (first, self.ends[at] if to_the_end else end) for at, (first, end) in found.items()}
@@ -204,6 +205,7 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
                     if at in ends and last != OPEN_END and index not in gone.get(at.topic, ()):
                         ends[at] = min(max(ends[at], last + 1), logs.ends[at])
             yield Evidence(
+                request=request,
                 snapshot=snapshot,
                 database=store.database,
                 reader=reader,

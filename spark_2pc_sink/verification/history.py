@@ -9,8 +9,8 @@ foreign.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from typing import Final
@@ -20,8 +20,6 @@ import xxhash
 from jdbc_state import DECIDED, DONE, OWED, HistoryLine, StateRow
 from jdbc_state.history import ACCEPTED, ADOPTED, PASSED
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.plural import counted
-from spark_2pc_sink.verification.report import BatchResult, Difference, Differences
 
 #: First and last offset, or first offset and end, by partition.
 Ranges = Mapping[TopicPartition, tuple[int, int]]
@@ -365,121 +363,3 @@ class Tally:
                 before.records += records
             else:
                 self.unclaimed.append(Unclaimed(partition, first, last, records, stretch.order))
-
-
-# --- both compared -------------------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
-class HistoryCheck:
-    """Judges the batches of a scope, see `Evidence`.
-
-    Attributes:
-        digests: whether the history's digests cover records only.
-        locate: finds a batch's record by its hash.
-    """
-
-    known: Claims
-    chosen: Collection[int]
-    logs: TopicLogs
-    differences: Differences
-    digests: bool = True
-    hidden: Mapping[int, str]
-    locate: Callable[[HistoryBatch, int], tuple[TopicPartition, int] | None]
-
-    def judge(self, tally: Tally) -> tuple[BatchResult, ...]:
-        """Compare every batch of the scope with the records read, and report the differences."""
-        for before, after in self.known.skipped:
-            text = f"the history skips from batch {before} to batch {after}"
-            self.differences.add(Difference(kind="gap", text=text, batch=before + 1))
-        if not self.digests:
-            self.differences.skip("digests of batches", "they also cover rows that go to a table and to no topic")
-        results = tuple(
-            self._result(self.known.claims[index], self.hidden.get(index, ""), tally.found[index])
-            for index in sorted(self.chosen)
-        )
-        for left in tally.unclaimed:
-            records = counted(left.records, "record")
-            if left.after < 0 and not self.known.from_the_start:
-                what = f"{records} of {left.partition} before offset {left.last + 1} against the history"
-                self.differences.skip(what, "it does not reach back that far")
-                continue
-            where = "before the first batch" if left.after < 0 else f"after batch {self.known.claims[left.after].batch}"
-            text = f"{records} {where} {'belongs' if left.records == 1 else 'belong'} to no batch in the history"
-            place = {**asdict(left.partition), "offset": left.first, "last_offset": left.last}
-            self.differences.add(Difference(kind="gap", text=text, **place))
-        return results
-
-    def _result(self, claim: HistoryBatch, hidden: str, found: Found) -> BatchResult:
-        result = BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, found=found.records)
-        if why := claim.unknown or hidden:
-            self.differences.skip(f"batch {claim.batch} against the history", why)
-            return replace(result, found=None, checked=False)
-        differs, digest_same = self._report(claim, self._lost(claim)), None
-        if packed := sorted(claim.topics & self.logs.compacted):
-            why = "log compaction removes records that later ones supersede"
-            self.differences.skip(f"record counts and digests of batches in {', '.join(packed)}", why)
-        elif not differs:
-            digest_same = digest_text(found.digest) == claim.digest or not claim.records if self.digests else None
-            differs = self._report(claim, self._changed(claim, found, digest_same=digest_same))
-        return replace(result, digest_same=digest_same, same=not differs)
-
-    def _report(self, claim: HistoryBatch, found: Iterator[Difference]) -> bool:
-        """Add the differences of a batch; whether there are any."""
-        before = self.differences.counts.total()
-        for difference in found:
-            self.differences.add(replace(difference, batch=claim.batch))
-        return self.differences.counts.total() > before
-
-    def _lost(self, claim: HistoryBatch) -> Iterator[Difference]:
-        """The records of the batch that are gone with its topic or log."""
-        replaced = self.logs.replaced(claim)
-        for topic in replaced:
-            was, now = claim.topic_ids.get(topic, "") or "unknown", self.logs.topic_ids.get(topic)
-            place = asdict(min(at for at in claim.ranges if at.topic == topic))
-            if now is None:
-                text = f"topic {topic} had the id {was} when the batch was written, and does not exist now"
-                yield Difference(kind="topic_deleted", text=text, **place)
-            else:
-                text = f"topic {topic} was deleted and created again: its id was {was}, and is now {now}"
-                yield Difference(kind="topic_remade", text=text, **place)
-        for partition, (first, last) in sorted(claim.ranges.items()):
-            start, end = self.logs.starts.get(partition), self.logs.written.get(partition)
-            if partition.topic in replaced:
-                continue
-            if start is None or end is None:
-                text = f"partition {partition} does not exist any more"
-            elif start > first:
-                text = f"the log begins at offset {start}"
-            elif end <= last:
-                text = f"the log ends at offset {end}"
-            else:
-                continue
-            text += f"; the batch had offsets {first} to {last}"
-            yield Difference(kind="truncated", text=text, **asdict(partition), offset=first, last_offset=last)
-
-    def _changed(self, claim: HistoryBatch, found: Found, *, digest_same: bool | None) -> Iterator[Difference]:
-        if found.records != claim.records:
-            text = f"the topics have {counted(found.records, 'record')} in its offsets, but it wrote {claim.records}"
-            yield Difference(kind="batch_count", text=text)
-        elif digest_same is False:
-            text = f"the digest of its records is {digest_text(found.digest)}, but was {claim.digest} when written"
-            yield Difference(kind="digest", text=text)
-        many = found.records - claim.records
-        if many > 0 and self.digests:
-            # The hash of a single stranger is the excess in the digest.
-            wanted = (found.digest - int(claim.digest, 16)) % MODULUS
-            place = self.locate(claim, wanted) if many == 1 else None
-            if place is not None:
-                at, offset = place
-                text, first, last = "this record does not belong to the batch", offset, offset
-            else:
-                at, (first, last) = min(claim.ranges.items())
-                text = f"{many} of the {counted(found.records, 'record')} in its offsets do not belong to it"
-            yield Difference(kind="stranger", text=text, **asdict(at), offset=first, last_offset=last)
-        for at, (first, last) in sorted(claim.ranges.items()):
-            seen = found.seen.get(at)
-            if seen != (first, last):
-                there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
-                text = f"the batch had offsets {first} to {last}, in which readers find {there}"
-                yield Difference(kind="offsets", text=text, **asdict(at), offset=first, last_offset=last)

@@ -26,8 +26,8 @@ from spark_2pc_sink.verification.verification import compare_tables
 def run_open(request: VerifyRequest) -> VerifyReport:
     differences = Differences(request.differences_max)
     with gathered(request) as evidence:
-        bounds = _find(request, evidence, differences)
-        found = None if bounds is None else _compare(request, evidence, differences, bounds)
+        bounds = _find(evidence, differences)
+        found = None if bounds is None else _compare(evidence, differences, bounds)
     share = None if found is None else found.share
     verdict: Verdict = "same" if share == "all" else "different" if share in ("none", "some") else "inconclusive"
     return VerifyReport(
@@ -41,9 +41,9 @@ def run_open(request: VerifyRequest) -> VerifyReport:
     )
 
 
-def _find(request: VerifyRequest, evidence: Evidence, differences: Differences) -> Ranges | None:
+def _find(evidence: Evidence, differences: Differences) -> Ranges | None:
     """First and last offset of the open transaction's records in each partition; None if there is none."""
-    options = request.options
+    options = evidence.request.options
     with Cluster(options.kafka) as cluster:
         client = TransactionClient(cluster, options.transactional_id, options.kafka)
         described = client.describe()
@@ -64,22 +64,21 @@ def _find(request: VerifyRequest, evidence: Evidence, differences: Differences) 
     return {at: (first, written[at] - 1) for at, first in began.items() if isinstance(first, int)}
 
 
-def _compare(
-    request: VerifyRequest, evidence: Evidence, differences: Differences, ranges: Ranges
-) -> OpenTransactionRows:
+def _compare(evidence: Evidence, differences: Differences, ranges: Ranges) -> OpenTransactionRows:
     """Compare records of rows with the tables, and dead letters with theirs; report what cannot be compared."""
     logs = evidence.reader.describe({*evidence.logs.topic_ids, *(at.topic for at in ranges)})
     rows = {at: each for at, each in ranges.items() if at.topic not in evidence.dead_letter_topics}
     letters = {at: (first, last + 1) for at, (first, last) in ranges.items() if at not in rows}
     compared = []
     if letters:
-        count, there = count_open_dead_letters(evidence, request.options.transactional_id, letters)
+        count, there = count_open_dead_letters(evidence, letters)
         if there is None:
             differences.skip("dead letters", "the dead-letter table does not exist, or this role cannot read it")
         else:
             compared.append((count, there))
     only = replace(
         evidence,
+        request=replace(evidence.request, scope=Scope(last=1), write_missing=None),
         claims=Claims(claims=(HistoryBatch(batch=None, decision=0, ranges=rows),)),
         chosen=frozenset({0}),
         hidden={0: "it is open"},
@@ -91,14 +90,10 @@ def _compare(
     )
     tables: list[OpenTable] = []
     if rows or evidence.has_several:
-        alone = replace(request, scope=Scope(last=1), write_missing=None)
         with translated(evidence.database.named("verify")):
-            for _, comparison, found in compare_tables(alone, only, differences, Tally(only.claims.claims, {})):
-                topics = () if found is None else tuple(sorted(comparison.topics))
-                table = OpenTable(table=comparison.table, topics=topics)
-                tables.append(
-                    table if found is None else replace(table, records=found.records, in_table=found.in_table)
-                )
+            for _, found in compare_tables(only, differences, Tally(only.claims.claims, {})):
+                table, topics = found.result.table, () if found.in_table is None else found.result.topics
+                tables.append(OpenTable(table=table, topics=topics, records=found.records, in_table=found.in_table))
         others = only.claims.topics.difference(*(table.topics for table in tables))
         if others and evidence.has_several:
             differences.skip(f"records of {', '.join(sorted(others))}", "no table that is compared has their rows")

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -27,39 +27,49 @@ from spark_2pc_sink.verification.columns import RecordFacts, TableShape, as_obje
 from spark_2pc_sink.verification.evidence import Evidence
 from spark_2pc_sink.verification.history import Ranges, Stretch, Tally, content_of
 from spark_2pc_sink.verification.repairs import Commands, MissingFiles
-from spark_2pc_sink.verification.report import THE_TABLE, Difference, DifferenceKind, Differences, NotComparableError
+from spark_2pc_sink.verification.report import (
+    THE_TABLE,
+    Difference,
+    DifferenceKind,
+    Differences,
+    NotComparableError,
+    Side,
+    TableResult,
+)
 from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging, cancelled_on_error, literal
 from spark_2pc_sink.verification.statements import Reason, Statements
 from spark_2pc_sink.verification.table_pairs import NO_TOPIC, TablePair, other_writers
 from spark_2pc_sink.verification.target import Target, planned
 from spark_2pc_sink.verification.topic_reader import TopicReader, offsets_of
-from spark_2pc_sink.verification.values import ValueReader, formats_of, registry_error, value_reader
+from spark_2pc_sink.verification.values import ValueReader, formats_of, unchanged, value_reader
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
 #: Number of hashes and their sum, for each bucket.
 Fingerprints: TypeAlias = Mapping[int, tuple[int, int]]
-#: Receives records of one partition: all, their offsets, and a selection.
-Stage: TypeAlias = Callable[[TopicPartition, Any, list[int], Stretch], None]
 
 #: Number of partitions sampled for the records' fields, and of records sampled at each end of one.
 SAMPLED_PARTITIONS_MAX: Final = 32
 SAMPLED_RECORDS: Final = 200
-_OF_RECORDS: Final[Mapping[Reason, DifferenceKind]] = {
-    "missing": "missing_in_table",
-    "differing": "differing",
-    "twice": "twice",
+#: What it means for a record and for a row to be unmatched; the text of a pair that differs depends on both.
+_OF_RECORDS: Final[Mapping[Reason, tuple[DifferenceKind, str]]] = {
+    "missing": ("missing_in_table", "the table has no row for this record"),
+    "differing": ("differing", ""),
+    "twice": ("twice", "Kafka has this record more often than the table has its row"),
 }
-_OF_ROWS: Final[Mapping[Reason, DifferenceKind]] = {"missing": "missing_in_kafka", "twice": "twice"}
+_OF_ROWS: Final[Mapping[Reason, tuple[DifferenceKind, str]]] = {
+    "missing": ("missing_in_kafka", "Kafka has no record of this row"),
+    "twice": ("twice", "the table has this row more often than Kafka has its record"),
+}
 #: Hashes in transit between sessions: above this they go through a file.
 _SPOOLED_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 def read_all(
-    reader: TopicReader, bounds: Ranges, tally: Tally, progress: Callable[[str, int, int], None], stage: Stage | None
-) -> None:
-    """Read the committed records of some offset ranges once: count them, and stage them.
+    reader: TopicReader, bounds: Ranges, tally: Tally, progress: Callable[[str, int, int], None]
+) -> Iterator[tuple[TopicPartition, Sequence[Message], list[int]]]:
+    """Read the committed records of some offset ranges, count them, and pass them on with their offsets.
 
     This is the only loop over all records. It runs for millions of them, so it passes whole runs on.
     """
@@ -72,9 +82,7 @@ def read_all(
         # Without `headers_of`: a call for each record would cost as much as its hash.
         contents = [content_of(each.key(), each.value(), each.headers()) for each in messages]  # type: ignore[arg-type]
         tally.take(partition, offsets, contents)
-        if stage is not None:
-            for stretch in tally.of(partition).stretches(offsets):
-                stage(partition, messages, offsets, stretch)
+        yield partition, messages, offsets
         done += offsets[-1] + 1 - reached[partition]
         reached[partition] = offsets[-1] + 1
         progress("reading records", done, total)
@@ -88,67 +96,64 @@ class ComparedTable:
     """Result of a comparison.
 
     Attributes:
-        rows, columns: number of the table's rows, and the columns, that were compared.
         written: files with the records or rows that either side lacks.
         records: if not all rows were compared, number of records compared; with upserts, the last of each key.
-        in_table: number of these that have a row.
+        in_table: number of these that have a row; None if the table was not compared.
     """
 
-    rows: int
-    columns: tuple[str, ...]
+    result: TableResult
     written: tuple[str, ...] = ()
     records: int = 0
-    in_table: int = 0
+    in_table: int | None = None
 
 
 @dataclass
 class TableComparison:
     """Compares one table; ``directory`` is for files with missing records and rows, None for none."""
 
-    request: VerifyRequest
     evidence: Evidence
     differences: Differences
     pair: TablePair
     directory: Path | None
+    read: ValueReader = unchanged
 
     def __post_init__(self) -> None:
+        self.request: VerifyRequest = self.evidence.request
         request, evidence, pair = self.request, self.evidence, self.pair
         self._snapshot = evidence.snapshot
         self._target: Target = request.target.completed(pair.layout, unordered=pair.unordered)
-        self.read: ValueReader = value_reader(pair.layout, request.registry)
         self._keyed = self._target.mode != "append"
         #: With upserts and one batch, its index: records of later batches are staged too.
         self._only = min(evidence.chosen) if self._keyed and request.scope.batch is not None else None
         self.topics: frozenset[str] = pair.all_topics
-        bounds = evidence.bounds(everything=request.scope.is_all, to_the_end=self._only is not None)
+        bounds = evidence.bounds(to_the_end=self._only is not None)
         self._bounds: Ranges = {at: bound for at, bound in bounds.items() if at.topic in self.topics}
         hidden = evidence.bounds_of(evidence.hidden, evidence.logs.written)
         self._hidden: Ranges = {at: bound for at, bound in hidden.items() if at.topic in self.topics}
-        self.table: str = self._target.table or ""
+        self._result = TableResult(table=self._target.table or "", topics=tuple(sorted(self.topics)))
 
-    def run(self, tally: Tally) -> ComparedTable | None:
-        """Compare, count the records, and report differences, or why that is not possible (None)."""
+    def run(self, tally: Tally) -> ComparedTable:
+        """Compare, count the records, and report differences, or why that is not possible."""
         try:
             return self._run(tally)
         except NotComparableError as error:
             self.differences.skip(THE_TABLE, error.why, error.remedy)
-            return None
+            return ComparedTable(self._result)
 
     def _run(self, tally: Tally) -> ComparedTable:
         if self.pair.why:
             raise NotComparableError(self.pair.why, NO_TOPIC)
-        if not self.table:
+        if not self._result.table:
             raise NotComparableError("the sink has not noted a table", "pass --table TABLE (table)")
         if self.evidence.is_open and not self._hidden:
-            return ComparedTable(0, ())
+            return ComparedTable(self._result, in_table=0)
         shape = self._shape()
         if not self._bounds and not self._hidden:
             raise NotComparableError(
                 "no topic of its rows exists, or was written to in these batches",
                 "compare more batches, or name the topic that has its records: --topic TOPIC",
             )
-        if formats_of(self.pair.layout) and self.request.registry is None:
-            raise registry_error(formats_of(self.pair.layout))
+        self.read = value_reader(self.pair.layout, self.request.registry)
         facts, whole = self._sample(), self._is_whole()
         partitions = sorted(at for at in {*self.evidence.ends, *self._hidden} if at.topic in self.topics)
         while True:
@@ -166,7 +171,7 @@ class TableComparison:
     def _shape(self) -> TableShape:
         try:
             with self._snapshot.driver.cursor() as cursor:
-                shape = read_shape(cursor, self.table)
+                shape = read_shape(cursor, self._result.table)
         except ConfigurationError as error:
             if not self.evidence.has_several or self.request.target.table is not None:
                 raise
@@ -210,7 +215,7 @@ class TableComparison:
         if lacking or (pair.before is None and not evidence.claims.from_the_start):
             batches = f"batch {lacking[0]} to {lacking[-1]}" if lacking else "batches that are no longer in the history"
             yield f"no topic had the rows of {batches}, when the sink had other outputs, or tables of other names"
-        if others := other_writers(evidence, self.table):
+        if others := other_writers(evidence, self._result.table):
             changed = ", and may have changed rows of this one" if self._keyed else ""
             yield f"sink {', '.join(others)} writes the table too{changed}"
         for at, start in sorted(evidence.logs.starts.items()):
@@ -234,18 +239,12 @@ class TableComparison:
             busy = [self._snapshot.driver, *(session.connection for session in staging.sessions)]
             stack.enter_context(cancelled_on_error(busy))
             made = thread.submit(run, sql.fingerprints(staged=False)) if whole else None
-
-            def stage(
-                at: TopicPartition, messages: Any, offsets: list[int], part: Stretch, *, seen: bool = True
-            ) -> None:
-                if self._is_staged(at, part, seen=seen):
-                    staging.take(at, messages, offsets, part)
-
-            read_all(reader, self._bounds, tally, progress, stage)
-            for at, messages in reader.read(self._hidden, committed=False):
-                offsets = offsets_of(messages)
-                for part in tally.of(at).stretches(offsets):
-                    stage(at, messages, offsets, part, seen=False)
+            hidden = ((at, each, offsets_of(each)) for at, each in reader.read(self._hidden, committed=False))
+            for seen, portions in ((True, read_all(reader, self._bounds, tally, progress)), (False, hidden)):
+                for at, messages, offsets in portions:
+                    for part in tally.of(at).stretches(offsets):
+                        if self._is_staged(at, part, seen=seen):
+                            staging.take(at, messages, offsets, part)
             staging.finish()
             progress("comparing", 0, 1)
             # The database's own error must be raised before a statement fails in the ended transaction.
@@ -280,7 +279,7 @@ class TableComparison:
             kafka = _fingerprints(staging.each(sql.fingerprints(staged=True)))
             differing = [bucket for bucket in kafka.keys() | table.keys() if kafka.get(bucket) != table.get(bucket)]
             if not differing:
-                return ComparedTable(rows, sql.compared.names)
+                return self._compared(sql, rows)
             condition = sql.in_buckets(sorted(differing))
         self._collect(staging, sql, condition)
         if self._only is not None:
@@ -291,11 +290,14 @@ class TableComparison:
         unmatched = _Unmatched(self, sql, tally, rows_too=table is not None)
         count, written = unmatched.report(), self._write(unmatched, shape)
         if table is not None:
-            return ComparedTable(rows, sql.compared.names, written)
+            return self._compared(sql, rows, written)
         ((rows, records),) = self._snapshot.run(
             "SELECT (SELECT count(*) FROM pg_temp.verify_rows), (SELECT count(*) FROM pg_temp.verify_records)"
         )
-        return ComparedTable(rows - late, sql.compared.names, written, records, records - count)
+        return self._compared(sql, rows - late, written, records, records - count)
+
+    def _compared(self, sql: Statements, rows: int, *found: Any) -> ComparedTable:
+        return ComparedTable(replace(self._result, rows=rows, columns=sql.compared.names), *found)
 
     def _collect(self, staging: Staging, sql: Statements, condition: str) -> None:
         """Copy staged hashes of all sessions to that of the snapshot."""
@@ -373,9 +375,9 @@ class _Unmatched:
         counted = "SELECT reason, count(place), count(part) FROM pg_temp.verify_unmatched GROUP BY reason"
         counts = {reason: (records, rows) for reason, records, rows in self._snapshot.run(counted)}
         for of_rows, kinds, named in ((0, _OF_RECORDS, self._named_records), (1, _OF_ROWS, self._named_rows)):
-            for reason, kind in kinds.items() if self.rows_too or not of_rows else ():
+            for reason, (kind, text) in kinds.items() if self.rows_too or not of_rows else ():
                 count = counts.get(reason, (0, 0))[of_rows]
-                found = list(named(reason, kind, differences.wanted(kind))) if count else []
+                found = list(named(reason, kind, text, differences.wanted(kind))) if count else []
                 for difference in found:
                     differences.add(difference)
                 differences.count(kind, count - len(found))
@@ -420,36 +422,29 @@ class _Unmatched:
             (partitions[place % len(partitions)], at) for place, at, *_ in wanted
         )
 
-    def _named_rows(self, reason: Reason, kind: DifferenceKind, most: int) -> Iterator[Difference]:
-        text = {
-            "missing": "Kafka has no record of this row",
-            "twice": "the table has this row more often than Kafka has its record",
-        }[reason]
-        for part, at in self._snapshot.run(f"{self._rows(reason)} LIMIT {most}"):
-            row = self._row(part, at)
-            side = "table" if kind == "twice" else None
-            yield Difference(kind=kind, text=text, key=self._key(row), side=side, row=row)  # type: ignore[arg-type]
+    def _named_rows(self, reason: Reason, kind: DifferenceKind, text: str, most: int) -> Iterator[Difference]:
+        side: Side | None = "table" if kind == "twice" else None
+        for place in self._snapshot.run(f"{self._rows(reason)} LIMIT {most}"):
+            row = self._row(*place)
+            yield Difference(kind=kind, text=text, key=self._key(row), side=side, row=row)
 
-    def _named_records(self, reason: Reason, kind: DifferenceKind, most: int) -> Iterator[Difference]:
+    def _named_records(self, reason: Reason, kind: DifferenceKind, text: str, most: int) -> Iterator[Difference]:
         places = self._snapshot.run(f"{self._records(reason)} LIMIT {most}")
         partitions = self.sql.partitions
         pairs = {(partitions[place % len(partitions)], at): row for place, at, *row in places}
         for at, message in self._messages(places):
             offset, key, row = message.offset() or 0, message.key(), None
             shown = as_object(self._texts.read(at.topic, message.value())) if self._texts.plain else None
-            text = "the table has no row for this record"
-            named = self._key_of_record(shown) if shown is not None else None
-            if kind == "twice":
-                text = "Kafka has this record more often than the table has its row"
-            elif kind == "differing":
+            named, what = self._key_of_record(shown) if shown is not None else None, text
+            if kind == "differing":
                 row = self._row(*pairs[at, offset])
-                text, named = self._difference(at, message, *pairs[at, offset]), self._key(row) or named
-            elif shown is None and self._texts.plain:
-                text = "this record is not a JSON object, and the table has no row for it"
+                what, named = self._difference(at, message, *pairs[at, offset]), self._key(row) or named
+            elif kind != "twice" and shown is None and self._texts.plain:
+                what = "this record is not a JSON object, and the table has no row for it"
             claim = self.tally.of(at).claim_at(offset)
             yield Difference(
                 kind=kind,
-                text=text,
+                text=what,
                 key=named or (None if key is None else f"key {key.decode(errors='backslashreplace')}"),
                 batch=None if claim < 0 else self.comparison.evidence.claims.claims[claim].batch,
                 topic=at.topic,

@@ -26,7 +26,6 @@ from spark_2pc_sink.verification.report import Difference, Differences, NotCompa
 from spark_2pc_sink.verification.target import GivenTarget
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.verification.api import VerifyRequest
     from spark_2pc_sink.verification.evidence import Evidence
 
 #: Keys of a lane's layout that describe its records; the rest describe its rows.
@@ -188,43 +187,36 @@ def _joined(lane: SinkLayout, records: SinkLayout) -> SinkLayout:
     return replace(lane, **{name: getattr(records, name) for name in _OF_RECORDS})
 
 
-def chosen_pairs(request: VerifyRequest, evidence: Evidence) -> tuple[TablePair, ...]:
+def chosen_pairs(evidence: Evidence) -> tuple[TablePair, ...]:
     """The tables to compare; all topics of a sink with one table have the records of its rows."""
-    topic, layout, claims = request.target.topic, evidence.layout, evidence.claims
+    target, layout, claims = evidence.request.target, evidence.layout, evidence.claims
+    topic = target.topic
     if topic is not None and topic not in evidence.logs.topic_ids and topic not in claims.topics:
         rule = "must be a topic that the sink writes"
         raise refused("topic", topic, rule, f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}")
     of_rows = (claims.topics | evidence.logs.topic_ids.keys()) - evidence.dead_letter_topics
     topics = frozenset(of_rows if topic is None else {topic})
     alone = (TablePair(layout, "", (topics,) * len(claims.claims), topics),)
-    if layout is None or (
-        not layout.lanes and topic is None and not _has_replaced_its_table(request, evidence, layout)
-    ):
+    if layout is None or (not layout.lanes and topic is None and not _has_replaced_its_table(evidence, layout)):
         return alone
     pairs = table_pairs(evidence.noted, claims, topic=topic)
     if not layout.lanes:
         return pairs or alone
-    if request.target.table is not None:
-        return (chosen_pair(pairs, request.target.table),)
-    for name, value in vars(request.target).items() if len(pairs) > 1 else ():
+    if target.table is not None:
+        found = [pair for pair in pairs if same_table(pair.table, target.table)][:1]
+        rule = f"must be one of the sink's tables: {', '.join(pair.table for pair in pairs) or 'none'}"
+        if not found:
+            raise refused("table", target.table, rule, "name one of these, or leave table out to compare all")
+        return tuple(found)
+    for name, value in vars(target).items() if len(pairs) > 1 else ():
         if value and name != "table":
             raise refused(name, value, "applies to one table, and the sink has several", "pass table (--table) too")
     return pairs
 
 
-def chosen_pair(pairs: Sequence[TablePair], table: str) -> TablePair:
-    """The pair of a table that the user has named."""
-    for pair in pairs:
-        if same_table(pair.table, table):
-            return pair
-    tables = ", ".join(pair.table for pair in pairs) or "none"
-    rule = f"must be one of the sink's tables: {tables}"
-    raise refused("table", table, rule, "name one of these, or leave table out to compare all")
-
-
-def _has_replaced_its_table(request: VerifyRequest, evidence: Evidence, layout: SinkLayout) -> bool:
+def _has_replaced_its_table(evidence: Evidence, layout: SinkLayout) -> bool:
     """Whether a sink of one table wrote another one earlier, which still exists, and was not only renamed."""
-    if layout.table is None or not same_table(request.target.table or layout.table, layout.table):
+    if layout.table is None or not same_table(evidence.request.target.table or layout.table, layout.table):
         return False
     named = {lane.table for each in evidence.noted for lane in each.layout.each if lane.table is not None}
     others = [str(TableName.parse(table)) for table in named if not same_table(table, layout.table)]
@@ -238,10 +230,10 @@ def other_writers(evidence: Evidence, table: str) -> list[str]:
     return sorted({name for name, lane in lanes if lane.table is not None and same_table(lane.table, table)})
 
 
-def count_rows(pair: TablePair, evidence: Evidence, request: VerifyRequest, differences: Differences) -> None:
+def count_rows(pair: TablePair, evidence: Evidence, differences: Differences) -> None:
     """Compare the number of a table's rows with that of its batches; report it if neither describes the other."""
     mode = "append" if pair.layout is None else pair.layout.mode
-    claims = evidence.claims.claims
+    claims, request = evidence.claims.claims, evidence.request
     obstacles = {
         "the history was not requested": request.table_only,
         f"with mode={mode!r} a batch may write rows that already exist": mode != "append",

@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -44,16 +44,14 @@ def formats_of(layout: SinkLayout | None) -> dict[str | None, str]:
     return {lane.topic: lane.value_format for lane in lanes if lane.records and lane.value_format != "json"}
 
 
-def registry_error(formats: Mapping[str | None, str]) -> NotComparableError:
-    why = f"values are {' and '.join(sorted(set(formats.values())))}, and their schemas are unknown"
-    return NotComparableError(why, "pass --schema-registry URL (schema_registry)")
-
-
 def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | None) -> ValueReader:
-    """Convert values of the sink's records to JSON: with the registry's schemas; without a registry, unchanged."""
+    """Convert values of the sink's records to JSON; NotComparableError if that requires a registry of schemas."""
     formats = formats_of(layout)
-    if not formats or registry is None:
+    if not formats:
         return unchanged
+    if registry is None:
+        why = f"values are {' and '.join(sorted(set(formats.values())))}, and their schemas are unknown"
+        raise NotComparableError(why, "pass --schema-registry URL (schema_registry)")
     avro, protobuf = _readers(registry)
 
     def read(topic: str, value: bytes | None) -> bytes | None:

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, field, replace
 
 from jdbc_state.sqlstate import translated
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import TableName
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.dead_letters import check_dead_letters
 from spark_2pc_sink.verification.evidence import Evidence, gathered
-from spark_2pc_sink.verification.history import HistoryBatch, HistoryCheck, Tally, content_of, record_hash
-from spark_2pc_sink.verification.report import BatchResult, DeadLetterResult, Differences, TableResult, VerifyReport
+from spark_2pc_sink.verification.history import (
+    MODULUS,
+    Found,
+    HistoryBatch,
+    Tally,
+    content_of,
+    digest_text,
+    record_hash,
+)
+from spark_2pc_sink.verification.report import (
+    BatchResult,
+    DeadLetterResult,
+    Difference,
+    Differences,
+    TableResult,
+    VerifyReport,
+)
 from spark_2pc_sink.verification.table_comparison import ComparedTable, TableComparison, read_all
 from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pairs, count_rows
 from spark_2pc_sink.verification.topic_reader import headers_of
@@ -24,22 +40,18 @@ def run(request: VerifyRequest) -> VerifyReport:
         if evidence.row is None:
             name, scope = request.options.transactional_id, str(request.scope)
             return VerifyReport(transactional_id=name, verdict="inconclusive", known=False, scope=scope)
-        return _Verification(request, evidence, Differences(request.differences_max)).run()
+        return _Verification(evidence, Differences(request.differences_max)).run()
 
 
-def compare_tables(
-    request: VerifyRequest, evidence: Evidence, differences: Differences, tally: Tally
-) -> list[tuple[TablePair, TableComparison, ComparedTable | None]]:
-    """Compare each table of the request; None for one that cannot be compared, which is reported."""
-    found = []
-    pairs = chosen_pairs(request, evidence)
+def compare_tables(evidence: Evidence, differences: Differences, tally: Tally) -> list[tuple[TablePair, ComparedTable]]:
+    """Compare each table of the request, and report the differences."""
+    found, pairs = [], chosen_pairs(evidence)
     for pair in pairs:
-        directory = request.write_missing
+        directory = evidence.request.write_missing
         if directory is not None and len(pairs) > 1:
             directory /= str(TableName.parse(pair.table)).replace('"', "").replace("/", "_")
         with differences.about(pair.table if evidence.has_several else None):
-            comparison = TableComparison(request, evidence, differences, pair, directory)
-            found.append((pair, comparison, comparison.run(tally)))
+            found.append((pair, TableComparison(evidence, differences, pair, directory).run(tally)))
     return found
 
 
@@ -47,7 +59,6 @@ def compare_tables(
 class _Verification:
     """One verification, and its findings so far."""
 
-    request: VerifyRequest
     evidence: Evidence
     differences: Differences
     records: int = 0
@@ -57,62 +68,38 @@ class _Verification:
     written: tuple[str, ...] = ()
 
     def run(self) -> VerifyReport:
-        evidence, request, differences = self.evidence, self.request, self.differences
+        evidence, request, differences = self.evidence, self.evidence.request, self.differences
         tally = Tally(evidence.claims.claims, evidence.gone)
         try:
             with translated(evidence.database.named("verify")):
-                self._compare_tables(tally)
-                self.letters = check_dead_letters(request.options.transactional_id, evidence, differences)
-                everything = evidence.bounds(everything=request.scope.is_all)
-                left = {at: (max(start, tally.reached.get(at, 0)), end) for at, (start, end) in everything.items()}
-                read_all(evidence.reader, left, tally, request.progress, None)
+                for pair, found in compare_tables(evidence, differences, tally):
+                    self.tables.append(found.result)
+                    self.written += found.written
+                    if pair.why:
+                        with differences.about(pair.table):
+                            count_rows(pair, evidence, differences)
+                self.letters = check_dead_letters(evidence, differences)
+                bounds = evidence.bounds()
+                left = {at: (max(start, tally.reached.get(at, 0)), end) for at, (start, end) in bounds.items()}
+                for _ in read_all(evidence.reader, left, tally, request.progress):
+                    pass
             self.records = tally.records
             if request.table_only:
                 differences.skip("the history", "only the table was requested")
             else:
-                digests = evidence.layout is None or all(lane.records for lane in evidence.layout.each)
-                self.batches = HistoryCheck(
-                    known=evidence.claims,
-                    chosen=evidence.chosen,
-                    logs=evidence.logs,
-                    differences=differences,
-                    digests=digests,
-                    hidden=evidence.hidden,
-                    locate=self._locate,
-                ).judge(tally)
+                self.batches = HistoryCheck(evidence, differences).judge(tally)
         except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
             # Findings until then are valid, the rest is unknown.
             differences.skip("the rest", str(error), "solve that, and run verify again")
             return self._report(unsure=True)
         return self._report(unsure=self._is_unsure())
 
-    def _compare_tables(self, tally: Tally) -> None:
-        for pair, comparison, found in compare_tables(self.request, self.evidence, self.differences, tally):
-            result = TableResult(table=comparison.table, topics=tuple(sorted(comparison.topics)))
-            if found is not None:
-                result = replace(result, rows=found.rows, columns=found.columns)
-                self.written += found.written
-            self.tables.append(result)
-            if pair.why:
-                with self.differences.about(pair.table):
-                    count_rows(pair, self.evidence, self.request, self.differences)
-
-    def _locate(self, claim: HistoryBatch, wanted: int) -> tuple[TopicPartition, int] | None:
-        """The record in a batch's ranges that has a hash."""
-        bounds = self.evidence.bounds_of([self.evidence.claims.claims.index(claim)], self.evidence.logs.ends)
-        for at, messages in self.evidence.reader.read(bounds):
-            for message in messages:
-                content = content_of(message.key(), message.value(), headers_of(message))
-                if record_hash(at.topic, content) == wanted:
-                    return at, message.offset() or 0
-        return None
-
     def _report(self, *, unsure: bool) -> VerifyReport:
-        compared = [table for table in self.tables if table.rows is not None]
+        request, compared = self.evidence.request, [table for table in self.tables if table.rows is not None]
         return VerifyReport(
-            transactional_id=self.request.options.transactional_id,
+            transactional_id=request.options.transactional_id,
             verdict="different" if self.differences.counts else "inconclusive" if unsure else "same",
-            scope=str(self.request.scope),
+            scope=str(request.scope),
             up_to=self.evidence.up_to,
             records=self.records,
             rows=sum(table.rows or 0 for table in compared) if compared else None,
@@ -129,7 +116,7 @@ class _Verification:
         compared = [table for table in self.tables if table.rows is not None]
         if len(compared) < len(self.tables):
             return True
-        named = self.evidence.has_several and self.request.target.table is not None
+        named = self.evidence.has_several and self.evidence.request.target.table is not None
         without_table = self.evidence.claims.topics - {topic for table in compared for topic in table.topics}
         without_table -= {letters.topic for letters in self.letters}
         # Parts that the user has named are compared. A topic without a table is covered by the history.
@@ -137,10 +124,135 @@ class _Verification:
 
     def _history_covers(self, topics: Collection[str]) -> bool:
         """Whether the history has digests of all of the topics' records, and not only their number."""
-        known = self.evidence.claims.from_the_start or not self.request.scope.is_all
+        known = self.evidence.claims.from_the_start or not self.evidence.request.scope.is_all
         covered = known and bool(self.batches) and all(each.digest_same for each in self.batches)
         if not covered and topics:
             why = "no table has their rows, and the history does not have a digest of all of them"
             what = f"the contents of the records of {', '.join(sorted(topics))}"
             self.differences.skip(what, why, "compare the newest batches, whose digests the history has: --last N")
         return covered
+
+
+# --- the history ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class HistoryCheck:
+    """Judges the batches of a scope by the records in the topics."""
+
+    evidence: Evidence
+    differences: Differences
+
+    @property
+    def _digests(self) -> bool:
+        """Whether the history's digests cover records only."""
+        layout = self.evidence.layout
+        return layout is None or all(lane.records for lane in layout.each)
+
+    def judge(self, tally: Tally) -> tuple[BatchResult, ...]:
+        """Compare every batch of the scope with the records read, and report the differences."""
+        evidence, known = self.evidence, self.evidence.claims
+        for before, after in known.skipped:
+            text = f"the history skips from batch {before} to batch {after}"
+            self.differences.add(Difference(kind="gap", text=text, batch=before + 1))
+        if not self._digests:
+            self.differences.skip("digests of batches", "they also cover rows that go to a table and to no topic")
+        results = tuple(
+            self._result(known.claims[index], evidence.hidden.get(index, ""), tally.found[index])
+            for index in sorted(evidence.chosen)
+        )
+        for left in tally.unclaimed:
+            records = counted(left.records, "record")
+            if left.after < 0 and not known.from_the_start:
+                what = f"{records} of {left.partition} before offset {left.last + 1} against the history"
+                self.differences.skip(what, "it does not reach back that far")
+                continue
+            where = "before the first batch" if left.after < 0 else f"after batch {known.claims[left.after].batch}"
+            text = f"{records} {where} {'belongs' if left.records == 1 else 'belong'} to no batch in the history"
+            place = {**asdict(left.partition), "offset": left.first, "last_offset": left.last}
+            self.differences.add(Difference(kind="gap", text=text, **place))
+        return results
+
+    def _result(self, claim: HistoryBatch, hidden: str, found: Found) -> BatchResult:
+        result = BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, found=found.records)
+        if why := claim.unknown or hidden:
+            self.differences.skip(f"batch {claim.batch} against the history", why)
+            return replace(result, found=None, checked=False)
+        differs, digest_same = self._report(claim, self._lost(claim)), None
+        if packed := sorted(claim.topics & self.evidence.logs.compacted):
+            why = "log compaction removes records that later ones supersede"
+            self.differences.skip(f"record counts and digests of batches in {', '.join(packed)}", why)
+        elif not differs:
+            digest_same = digest_text(found.digest) == claim.digest or not claim.records if self._digests else None
+            differs = self._report(claim, self._changed(claim, found, digest_same=digest_same))
+        return replace(result, digest_same=digest_same, same=not differs)
+
+    def _report(self, claim: HistoryBatch, found: Iterator[Difference]) -> bool:
+        """Add the differences of a batch; whether there are any."""
+        before = self.differences.counts.total()
+        for difference in found:
+            self.differences.add(replace(difference, batch=claim.batch))
+        return self.differences.counts.total() > before
+
+    def _lost(self, claim: HistoryBatch) -> Iterator[Difference]:
+        """The records of the batch that are gone with its topic or log."""
+        replaced = self.evidence.logs.replaced(claim)
+        for topic in replaced:
+            was, now = claim.topic_ids.get(topic, "") or "unknown", self.evidence.logs.topic_ids.get(topic)
+            place = asdict(min(at for at in claim.ranges if at.topic == topic))
+            if now is None:
+                text = f"topic {topic} had the id {was} when the batch was written, and does not exist now"
+                yield Difference(kind="topic_deleted", text=text, **place)
+            else:
+                text = f"topic {topic} was deleted and created again: its id was {was}, and is now {now}"
+                yield Difference(kind="topic_remade", text=text, **place)
+        for partition, (first, last) in sorted(claim.ranges.items()):
+            start, end = self.evidence.logs.starts.get(partition), self.evidence.logs.written.get(partition)
+            if partition.topic in replaced:
+                continue
+            if start is None or end is None:
+                text = f"partition {partition} does not exist any more"
+            elif start > first:
+                text = f"the log begins at offset {start}"
+            elif end <= last:
+                text = f"the log ends at offset {end}"
+            else:
+                continue
+            text += f"; the batch had offsets {first} to {last}"
+            yield Difference(kind="truncated", text=text, **asdict(partition), offset=first, last_offset=last)
+
+    def _changed(self, claim: HistoryBatch, found: Found, *, digest_same: bool | None) -> Iterator[Difference]:
+        if found.records != claim.records:
+            text = f"the topics have {counted(found.records, 'record')} in its offsets, but it wrote {claim.records}"
+            yield Difference(kind="batch_count", text=text)
+        elif digest_same is False:
+            text = f"the digest of its records is {digest_text(found.digest)}, but was {claim.digest} when written"
+            yield Difference(kind="digest", text=text)
+        many = found.records - claim.records
+        if many > 0 and self._digests:
+            # The hash of a single stranger is the excess in the digest.
+            wanted = (found.digest - int(claim.digest, 16)) % MODULUS
+            place = self._locate(claim, wanted) if many == 1 else None
+            if place is not None:
+                at, offset = place
+                text, first, last = "this record does not belong to the batch", offset, offset
+            else:
+                at, (first, last) = min(claim.ranges.items())
+                text = f"{many} of the {counted(found.records, 'record')} in its offsets do not belong to it"
+            yield Difference(kind="stranger", text=text, **asdict(at), offset=first, last_offset=last)
+        for at, (first, last) in sorted(claim.ranges.items()):
+            seen = found.seen.get(at)
+            if seen != (first, last):
+                there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
+                text = f"the batch had offsets {first} to {last}, in which readers find {there}"
+                yield Difference(kind="offsets", text=text, **asdict(at), offset=first, last_offset=last)
+
+    def _locate(self, claim: HistoryBatch, wanted: int) -> tuple[TopicPartition, int] | None:
+        """The record in a batch's ranges that has a hash."""
+        bounds = self.evidence.bounds_of([self.evidence.claims.claims.index(claim)], self.evidence.logs.ends)
+        for at, messages in self.evidence.reader.read(bounds):
+            for message in messages:
+                content = content_of(message.key(), message.value(), headers_of(message))
+                if record_hash(at.topic, content) == wanted:
+                    return at, message.offset() or 0
+        return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -16,13 +17,15 @@ from jdbc_state.history import ACCEPTED, ADOPTED, CLAIMED, PASSED, RESENT
 from jdbc_state.history import DECIDED as DECIDED_LINE
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.verification.api import Scope
+from spark_2pc_sink.verification.evidence import Evidence
 from spark_2pc_sink.verification.history import (
     OPEN_END,
     Claims,
     HistoryBatch,
-    HistoryCheck,
     PartitionClaims,
+    Ranges,
     Stretch,
     Tally,
     TopicLogs,
@@ -32,6 +35,9 @@ from spark_2pc_sink.verification.history import (
     digest_text,
 )
 from spark_2pc_sink.verification.report import BatchResult, Differences
+from spark_2pc_sink.verification.table_pairs import NotedLayout
+from spark_2pc_sink.verification.topic_reader import TopicReader
+from spark_2pc_sink.verification.verification import HistoryCheck
 from spark_2pc_sink.wire.batch_format import encode_varint
 from spark_2pc_sink.wire.record_batch import content_digest
 
@@ -202,6 +208,37 @@ LOGS = TopicLogs(topic_ids={TOPIC: "A"}, starts={PLACE: 0}, ends={PLACE: 14}, wr
 ALL = (10, 11, 12)
 
 
+@dataclass
+class Sent:
+    """A record of `CONTENTS` as librdkafka hands it over."""
+
+    number: int
+    at: int
+
+    def key(self) -> None:
+        return None
+
+    def value(self) -> bytes:
+        return b"%d" % self.number
+
+    def headers(self) -> None:
+        return None
+
+    def offset(self) -> int:
+        return self.at
+
+
+@dataclass
+class Reader:
+    """Reads the records of `CONTENTS` at these offsets."""
+
+    offsets: tuple[int, ...]
+
+    def read(self, bounds: Ranges) -> Iterator[tuple[TopicPartition, list[Sent]]]:
+        ((start, end),) = bounds.values()
+        yield PLACE, [Sent(number, at) for number, at in enumerate(self.offsets) if start <= at < end]
+
+
 def check(
     *offsets: int,
     claim: HistoryBatch = BATCH,
@@ -215,17 +252,19 @@ def check(
     tally = Tally(claims.claims, claims.gone_from(logs))
     if offsets:
         tally.take(PLACE, offsets, contents[: len(offsets)])
-    differences = Differences(10)
-    judged = HistoryCheck(
-        known=claims,
-        chosen=[0],
+    sides: dict[str, Any] = dict.fromkeys(("request", "snapshot", "database"))
+    evidence = Evidence(
+        **sides,
+        reader=cast("TopicReader", Reader(offsets)),
+        claims=claims,
+        chosen=frozenset({0}),
         logs=logs,
-        differences=differences,
-        digests=digests,
+        ends=logs.ends,
         hidden={0: hidden} if hidden else {},
-        locate=lambda *_: (PLACE, 11),
-    ).judge(tally)
-    return judged[0], differences
+        noted=[NotedLayout(AT, SinkLayout(table="t", records=digests))],
+    )
+    differences = Differences(10)
+    return HistoryCheck(evidence, differences).judge(tally)[0], differences
 
 
 def test_a_batch_that_is_there_as_it_was_written_is_the_same() -> None:
@@ -240,7 +279,7 @@ def test_a_batch_that_is_there_as_it_was_written_is_the_same() -> None:
         ((10, 12), {}, ["batch_count"], ""),
         (ALL, {"contents": [*CONTENTS[:2], b"else"]}, ["digest"], "the digest of its records is"),
         ((11, 12), {"claim": TWO}, ["offsets"], "in which readers find records from offset 11 to 12"),
-        (ALL, {"claim": replace(BATCH, records=2)}, ["batch_count", "stranger"], "does not belong to the batch"),
+        (ALL, {"claim": replace(TWO, ranges={PLACE: (10, 12)})}, ["batch_count", "stranger"], "does not belong to"),
         (ALL, {"claim": replace(BATCH, records=1)}, ["batch_count", "stranger"], "2 of the 3 records"),
         ((), {"logs": TopicLogs()}, ["topic_deleted"], "does not exist now"),
         ((), {"logs": replace(LOGS, topic_ids={TOPIC: "B"})}, ["topic_remade"], "its id was A, and is now B"),
@@ -261,8 +300,8 @@ def test_what_differs_is_named(offsets: tuple[int, ...], how: dict[str, Any], ki
     assert result.same is (not kinds)
     assert told in "".join(each.text for each in differences.kept[-1:])
     assert {each.batch for each in differences.kept} <= {5}
-    if told == "does not belong to the batch":
-        assert (differences.kept[1].offset, differences.kept[1].last_offset) == (11, 11)
+    if told == "does not belong to":
+        assert (differences.kept[1].offset, differences.kept[1].last_offset) == (12, 12)
 
 
 def test_a_digest_that_is_of_rows_too_is_not_compared() -> None:

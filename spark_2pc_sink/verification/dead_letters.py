@@ -77,17 +77,13 @@ def check_dead_letters(evidence: Evidence, differences: Differences) -> tuple[De
 def _compare(evidence: Evidence, differences: Differences, place: tuple[str, str], indexes: Sequence[int]) -> int:
     """Compare the dead letters of some claims, and report the differences; the number in the topic."""
     topic, table = place
-    transactional_id = evidence.request.options.transactional_id
     claims, newest = evidence.claims.claims, len(evidence.claims.claims) - 1
-    rows = [line.row for line in evidence.snapshot.lines] + ([] if evidence.row is None else [evidence.row])
-    queries = {row.query_id for row in rows if row.query_id is not None}
     bounds = {at: each for at, each in evidence.bounds_of(indexes, evidence.ends).items() if at.topic == topic}
     cut, in_topic = Tally(claims, evidence.gone), []
-    for at, offset, key, value in _records(evidence, bounds):
+    for at, offset, letter in _in_topic(evidence, bounds):
         index = cut.of(at).claim_at(offset)
         if index not in indexes:
             continue
-        letter = dead_letter_of(key, value, transactional_id, at, offset, queries=queries)
         if letter is not None and letter.key[1] == claims[index].batch:
             in_topic.append(letter)
             continue
@@ -99,21 +95,23 @@ def _compare(evidence: Evidence, differences: Differences, place: tuple[str, str
     batches |= {letter.key[:2] for letter in in_topic}
     found = _in_table(evidence, table, {batch for _, batch in batches})
     in_table = [letter for letter in found if letter.key[:2] in batches]
-    deleted = deleted_batches(in_topic, in_table, newest=claims[newest].batch if newest in indexes else None)
+    # A person may have deleted those of a batch in the table, except the newest: the sink needs its letters.
+    needed = claims[newest].batch if newest in indexes else None
+    left = {letter.key[:2] for letter in in_table}
+    deleted = sorted({letter.key[:2] for letter in in_topic if letter.key[1] != needed} - left)
     if deleted:
         names = ", ".join(str(batch) for _, batch in deleted)
         why = "the table has none of them any more; they may have been deleted on purpose"
         differences.skip(f"the dead letters of batch {names}", why)
     with differences.about(table):
-        for difference in compared_dead_letters(in_topic, in_table, deleted=frozenset(deleted)):
+        for difference in compared_dead_letters(in_topic, in_table, deleted=deleted):
             differences.add(difference)
     return len(in_topic)
 
 
 def count_open_dead_letters(evidence: Evidence, bounds: Ranges) -> tuple[int, int | None]:
     """Numbers of an open transaction's dead letters, and of those in the dead-letter table; None if unreadable."""
-    records, transactional_id = _records(evidence, bounds, committed=False), evidence.request.options.transactional_id
-    letters = [dead_letter_of(key, value, transactional_id, at, offset) for at, offset, key, value in records]
+    letters = [letter for _, _, letter in _in_topic(evidence, bounds, committed=False)]
     table = None if evidence.layout is None else evidence.layout.dead_letter_table
     if not letters:
         return 0, 0
@@ -124,13 +122,17 @@ def count_open_dead_letters(evidence: Evidence, bounds: Ranges) -> tuple[int, in
     return len(letters), sum(key in keys for key in known)
 
 
-def _records(
+def _in_topic(
     evidence: Evidence, bounds: Ranges, *, committed: bool = True
-) -> Iterator[tuple[TopicPartition, int, bytes | None, bytes | None]]:
-    """Partition, offset, key and value of each record."""
+) -> Iterator[tuple[TopicPartition, int, DeadLetter | None]]:
+    """Partition, offset and dead letter of each record; None for a record that is not one of the sink."""
+    name = evidence.request.options.transactional_id
+    rows = [line.row for line in evidence.snapshot.lines] + ([] if evidence.row is None else [evidence.row])
+    queries = {row.query_id for row in rows if row.query_id is not None}
     for at, messages in evidence.reader.read(bounds, committed=committed):
         for message in messages:
-            yield at, message.offset() or 0, message.key(), message.value()
+            offset = message.offset() or 0
+            yield at, offset, dead_letter_of(message.key(), message.value(), name, at, offset, queries=queries)
 
 
 def _is_readable(evidence: Evidence, table: str) -> bool:
@@ -207,14 +209,3 @@ def compared_dead_letters(
         if key not in seen:
             why = "the table has this dead letter, and the topic does not"
             yield row.difference(kind="missing_in_kafka", text=why, row=row.shown())
-
-
-def deleted_batches(
-    in_topic: Iterable[DeadLetter], in_table: Iterable[DeadLetter], *, newest: int | None
-) -> list[tuple[str, int]]:
-    """Query and batch of those with dead letters only in the topic, as a person may have deleted those in the table.
-
-    The newest batch is excluded, as the sink needs its letters; ``newest`` is None if it is none of these batches.
-    """
-    there = {letter.key[:2] for letter in in_table}
-    return sorted({letter.key[:2] for letter in in_topic if letter.key[1] != newest} - there)

@@ -29,7 +29,7 @@ from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.verification.api import VerifyRequest
 from spark_2pc_sink.verification.history import OPEN_END, Claims, HistoryBatch, Ranges, TopicLogs, claims_of
 from spark_2pc_sink.verification.staging import SETTINGS, cancel, run, utf8_client
-from spark_2pc_sink.verification.table_pairs import NotedLayout, dead_letter_topics
+from spark_2pc_sink.verification.table_pairs import NotedLayout
 from spark_2pc_sink.verification.topic_reader import TopicReader
 
 if TYPE_CHECKING:
@@ -134,11 +134,6 @@ class Evidence:
     @property
     def layout(self) -> SinkLayout | None:
         return self.noted[-1].layout if self.noted else None
-
-    @property
-    def dead_letter_topics(self) -> frozenset[str]:
-        """The topics that have, or had, the sink's dead letters: their records are not of table rows."""
-        return dead_letter_topics(self.noted)
 
     @property
     def has_several(self) -> bool:

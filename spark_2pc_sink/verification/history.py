@@ -36,25 +36,24 @@ MODULUS: Final = 1 << 128
 Headers = Sequence[tuple[str, "bytes | None"]]
 
 
-def length_bytes(length: int) -> bytes:
-    """A length as Kafka encodes it in a record (zigzag varint); -1 is an absent key or value."""
-    rest = length << 1 if length >= 0 else 1
-    encoded = bytearray()
-    while rest > 0x7F:  # noqa: PLR2004 - seven bits in each byte; the high bit says that more follow
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
-    return bytes(encoded)
-
-
 class _Lengths(dict[int, bytes]):
-    """Encoded lengths: nearly all are in the table, and looking one up there is no call of Python's."""
+    """Lengths as Kafka encodes them in a record (zigzag varint); -1 is an absent key or value.
+
+    Nearly all are in the table, and looking one up there is no call of Python's.
+    """
 
     def __missing__(self, length: int) -> bytes:
-        return length_bytes(length)
+        rest = length << 1 if length >= 0 else 1
+        encoded = bytearray()
+        while rest > 0x7F:  # noqa: PLR2004 - seven bits in each byte; the high bit says that more follow
+            encoded.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        encoded.append(rest)
+        return bytes(encoded)
 
 
-_LENGTHS: Final = _Lengths({length: length_bytes(length) for length in range(-1, 4_096)})
+_LENGTHS: Final = _Lengths()
+_LENGTHS.update({length: _LENGTHS[length] for length in range(-1, 4_096)})
 _ABSENT: Final = _LENGTHS[-1]
 
 
@@ -85,7 +84,7 @@ def digest_text(digest: int) -> str:
 
 
 def _headers(headers: Headers) -> bytes:
-    parts = [length_bytes(len(headers))]
+    parts = [_LENGTHS[len(headers)]]
     for name, value in headers:
         encoded = name.encode()
         parts += [_LENGTHS[len(encoded)], encoded, _ABSENT if value is None else _LENGTHS[len(value)] + value]

@@ -20,6 +20,7 @@ from spark_2pc_sink.verification.dead_letters import count_open_dead_letters
 from spark_2pc_sink.verification.evidence import Evidence, gathered
 from spark_2pc_sink.verification.history import Claims, HistoryBatch, Ranges, Tally
 from spark_2pc_sink.verification.report import Differences, OpenTable, OpenTransactionRows, Verdict, VerifyReport
+from spark_2pc_sink.verification.table_pairs import dead_letter_topics
 from spark_2pc_sink.verification.verification import compare_tables
 
 
@@ -67,7 +68,7 @@ def _find(evidence: Evidence, differences: Differences) -> Ranges | None:
 def _compare(evidence: Evidence, differences: Differences, ranges: Ranges) -> OpenTransactionRows:
     """Compare records of rows with the tables, and dead letters with theirs; report what cannot be compared."""
     logs = evidence.reader.describe({*evidence.logs.topic_ids, *(at.topic for at in ranges)})
-    rows = {at: each for at, each in ranges.items() if at.topic not in evidence.dead_letter_topics}
+    rows = {at: each for at, each in ranges.items() if at.topic not in dead_letter_topics(evidence.noted)}
     letters = {at: (first, last + 1) for at, (first, last) in ranges.items() if at not in rows}
     compared = []
     if letters:

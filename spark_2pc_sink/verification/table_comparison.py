@@ -211,7 +211,7 @@ class TableComparison:
     def _why_partial(self) -> Iterator[str]:
         evidence, pair = self.evidence, self.pair
         claims = evidence.claims.claims
-        lacking = [claims[index].batch for index in pair.claims_without_topic]
+        lacking = [claim.batch for claim, topics in zip(claims, pair.topics, strict=True) if topics is None]
         if lacking or (pair.before is None and not evidence.claims.from_the_start):
             batches = f"batch {lacking[0]} to {lacking[-1]}" if lacking else "batches that are no longer in the history"
             yield f"no topic had the rows of {batches}, when the sink had other outputs, or tables of other names"

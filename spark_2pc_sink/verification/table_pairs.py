@@ -76,11 +76,6 @@ class TablePair:
     def all_topics(self) -> frozenset[str]:
         return frozenset[str]().union(*(found for found in (self.before, *self.topics) if found))
 
-    @property
-    def claims_without_topic(self) -> tuple[int, ...]:
-        """Indexes of the claims that wrote the table, and whose rows no topic describes."""
-        return tuple(index for index, found in enumerate(self.topics) if found is None)
-
     def describes(self, claim: int, topic: str) -> bool:
         """Whether a topic's records describe rows of the table, for the claim with this index or after it, or -1."""
         return topic in ((self.before if claim < 0 else self.topics[claim]) or ())
@@ -120,6 +115,7 @@ def expected_refusals(layout: SinkLayout) -> dict[str, NotComparableError]:
 
 
 def dead_letter_topics(noted: Sequence[NotedLayout]) -> frozenset[str]:
+    """The topics that have, or had, the sink's dead letters: their records are not of table rows."""
     return frozenset(each.layout.dead_letter_topic for each in noted if each.layout.dead_letter_topic is not None)
 
 
@@ -194,7 +190,7 @@ def chosen_pairs(evidence: Evidence) -> tuple[TablePair, ...]:
     if topic is not None and topic not in evidence.logs.topic_ids and topic not in claims.topics:
         rule = "must be a topic that the sink writes"
         raise refused("topic", topic, rule, f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}")
-    of_rows = (claims.topics | evidence.logs.topic_ids.keys()) - evidence.dead_letter_topics
+    of_rows = (claims.topics | evidence.logs.topic_ids.keys()) - dead_letter_topics(evidence.noted)
     topics = frozenset(of_rows if topic is None else {topic})
     alone = (TablePair(layout, "", (topics,) * len(claims.claims), topics),)
     if layout is None or (not layout.lanes and topic is None and not _has_replaced_its_table(evidence, layout)):

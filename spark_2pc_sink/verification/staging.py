@@ -26,8 +26,8 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.columns import as_object
 from spark_2pc_sink.verification.history import Stretch
 from spark_2pc_sink.verification.report import NotComparableError
-from spark_2pc_sink.verification.statements import MARK, RECORD_PARTS, Statements
-from spark_2pc_sink.verification.target import RECORD_COLUMNS_REMEDY, Tombstones
+from spark_2pc_sink.verification.statements import RECORD_PARTS, Statements
+from spark_2pc_sink.verification.target import MARK, RECORD_COLUMNS_REMEDY, Tombstones
 from spark_2pc_sink.verification.topic_reader import headers_of
 from spark_2pc_sink.verification.values import ValueReader, unchanged
 
@@ -194,9 +194,9 @@ class StagingSession:
             self.run(sql.make_staged())
         except psycopg2.ProgrammingError as error:
             raise _refused(sql, error) from error
-        if sql.order_by is not None and self.run(_BYTE_ORDER) == [(True,)]:
+        if sql.target.order_by is not None and self.run(_BYTE_ORDER) == [(True,)]:
             # Spark orders texts bytewise.
-            self.sql = replace(sql, order_by=f'({sql.order_by}) COLLATE "C"')
+            self.sql = replace(sql, target=replace(sql.target, order_by=f'({sql.target.order_by}) COLLATE "C"'))
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         return run(self.connection, statement)
@@ -296,11 +296,11 @@ class Staging:
 
 def _refused(sql: Statements, error: psycopg2.Error) -> ConfigurationError | StateStoreError:
     text = str(error).splitlines()[0]
-    denied = isinstance(error, psycopg2.errors.InsufficientPrivilege)
-    if (sql.compared.given or sql.order_by) and not denied:
+    denied, given = isinstance(error, psycopg2.errors.InsufficientPrivilege), sql.compared.given
+    if (given or sql.target.order_by) and not denied:
         return ConfigurationError(
-            option="record_columns" if sql.compared.given else "order_by",
-            value=", ".join(sql.compared.given.values()) or sql.order_by,
+            option="record_columns" if given else "order_by",
+            value=", ".join(given.values()) or sql.target.order_by,
             rule=f"must be SQL expressions that PostgreSQL accepts; it reported: {text}",
             remedy='use value, value_text, value_bytes, key, key_bytes, headers, topic, partition and "offset" of a '
             "record; in order_by, the columns that are compared",

@@ -11,17 +11,23 @@ but TEMPORARY on the database.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import TableName, quote_identifier
-from spark_2pc_sink.verification.columns import ComparedColumn, ComparedColumns
+from spark_2pc_sink.verification.columns import (
+    ComparedColumn,
+    ComparedColumns,
+    FieldFacts,
+    RecordFacts,
+    TableShape,
+    compared_columns,
+)
+from spark_2pc_sink.verification.report import NotComparableError
+from spark_2pc_sink.verification.target import MARK, OWN, RECORD_COLUMNS_REMEDY, Target
 
-#: How the sink writes the table.
-Mode = Literal["append", "upsert", "insert_ignore"]
 #: Why a side lacks it: only the other side has it, has it in another form, or has it once more.
 Reason = Literal["missing", "differing", "twice"]
 
@@ -39,12 +45,7 @@ RECORD_PARTS: Final = {
     "partition": "integer",
     "offset": "bigint",
 }
-#: Suffix of our names among fields of records or columns of tables. Those may have any name, but not one that
-#: is drawn later.
-_OWN: Final = secrets.token_hex(8)
-#: The field that marks a tombstone among a record's fields.
-MARK: Final = f"tombstone {_OWN}"
-_PLACE, _OFFSET, _KEY, _MARK = map(quote_identifier, (f"place {_OWN}", f"offset {_OWN}", f"key {_OWN}", MARK))
+_PLACE, _OFFSET, _KEY, _MARK = map(quote_identifier, (f"place {OWN}", f"offset {OWN}", f"key {OWN}", MARK))
 
 #: Both sides are multisets: only the surplus of a duplicate is left (``twice``: the other side has one). A record and a
 #: row of one key with different values are a pair: one of each, in their order.
@@ -75,23 +76,16 @@ class Statements:
     """SQL statements of one comparison. Parameters that are records, places and offsets are SQL literals.
 
     Attributes:
-        key: the columns that identify a row; () if there are none.
-        mode: append: all records count; upsert: the last one of each key; insert_ignore: the first one.
-        order_by: SQL over compared columns whose greatest value wins among records of one key; None for none.
-        order_first: that order takes precedence over the order of batches.
+        key: the columns that identify a row, perhaps a unique key of the table; () if there are none.
         partitions: partitions of the records, in order. A record's place is the number of its batch times their number,
             plus the index of its partition.
-        has_tombstones: records without a value mean that their key has no row.
     """
 
+    target: Target
     table: TableName
     compared: ComparedColumns
     key: tuple[str, ...] = ()
-    mode: Mode = "append"
-    order_by: str | None = None
-    order_first: bool = False
     partitions: tuple[TopicPartition, ...] = ()
-    has_tombstones: bool = False
 
     def place(self, order: int, partition: TopicPartition) -> int:
         """The place of records of a partition; ``order`` is the index of their claim, or of the previous one."""
@@ -109,7 +103,7 @@ class Statements:
     def stage_unreadable(self, place: int, offset: int) -> str:
         """Add a record that is not a row: its hash is that of its place, which no row has."""
         own = _hash(["'unreadable'::text", f"{place}::bigint", f"{offset}::bigint"])
-        order = ", NULL" if self.order_by else ""
+        order = ", NULL" if self.target.order_by else ""
         return f"INSERT INTO pg_temp.verify_staged SELECT {own}, {own}, {place}, {offset}, false{order}"
 
     def typed_records(self, records: str) -> str:
@@ -122,7 +116,7 @@ class Statements:
         gone = _hash(["'tombstone'::text", _PLACE, _OFFSET])
         hashed = _hash([column.of_record for column in self.compared.columns])
         key = self._key_hash([column.of_record for column in self._key_columns])
-        order = f", ({self.order_by}) AS o" if self.order_by else ""
+        order = f", ({self.target.order_by}) AS o" if self.target.order_by else ""
         return (
             f"SELECT CASE WHEN {_MARK} THEN {gone} ELSE {hashed} END AS h, {key} AS k, {_PLACE} AS place, "
             f"{_OFFSET} AS at, coalesce({_MARK}, false) AS gone{order} "
@@ -144,9 +138,9 @@ class Statements:
 
     def keep_winners(self, table: str) -> str:
         """Keep, in a table of staged records, for each key the one whose row the table keeps."""
-        order = ["o DESC NULLS LAST"] if self.order_by else []
-        batch = [f"place / {len(self.partitions)} {'ASC' if self.mode == 'insert_ignore' else 'DESC'}"]
-        winning = ", ".join([*(order + batch if self.order_first else batch + order), "at DESC"])
+        order = ["o DESC NULLS LAST"] if self.target.order_by else []
+        batch = [f"place / {len(self.partitions)} {'ASC' if self.target.mode == 'insert_ignore' else 'DESC'}"]
+        winning = ", ".join([*(order + batch if self.target.order_first else batch + order), "at DESC"])
         winners = f"SELECT DISTINCT ON (k) * FROM pg_temp.{table} ORDER BY k, {winning}"
         return (
             f"{_made('verify_winners', winners)}; DROP TABLE pg_temp.{table}; "
@@ -190,9 +184,8 @@ class Statements:
         }
         named = ", ".join(f"{form} AS {quote_identifier(name)}" for name, form in forms.items())
         key = self._key_hash([column.of_table for column in self._key_columns])
-        rows = (
-            f"SELECT {_KEY} AS k, ({self.order_by}) AS o FROM (SELECT {key} AS {_KEY}, {named} FROM {self.table}) AS s"
-        )
+        forms_of_rows = f"SELECT {key} AS {_KEY}, {named} FROM {self.table}"
+        rows = f"SELECT {_KEY} AS k, ({self.target.order_by}) AS o FROM ({forms_of_rows}) AS s"
         newer = "t.o > r.o OR (r.o IS NULL AND t.o IS NOT NULL)"
         return f"DELETE FROM pg_temp.verify_records AS r USING ({rows}) AS t WHERE t.k = r.k AND ({newer})"
 
@@ -221,7 +214,7 @@ class Statements:
 
     @property
     def _bucket(self) -> str:
-        return f"({'h' if self.mode == 'append' else 'k'} & {BUCKETS - 1})"
+        return f"({'h' if self.target.mode == 'append' else 'k'} & {BUCKETS - 1})"
 
     @property
     def _key_columns(self) -> tuple[ComparedColumn, ...]:
@@ -242,3 +235,38 @@ def _made(name: str, query: str) -> str:
 
 def _hash(parts: Sequence[str]) -> str:
     return f"hash_record_extended(ROW({', '.join(parts)}), 0)"
+
+
+def planned(
+    target: Target, shape: TableShape, facts: RecordFacts, partitions: Sequence[TopicPartition], *, whole: bool
+) -> Statements:
+    """Plan a comparison; raise NotComparableError if nothing can be compared.
+
+    ``whole``: every row must have a record. Otherwise only records are searched for among the rows.
+    """
+    if target.refusal is not None:
+        raise target.refusal
+    if target.mode == "insert_ignore" and not whole:
+        why = "with mode='insert_ignore' the first record of a key counts, so only all batches can be compared"
+        raise NotComparableError(why, "leave out --since, --last and --batch")
+    given = target.record_columns
+    if not given and facts.others and not facts.records:
+        given = target.sources.alone(shape)
+        if not given:
+            raise NotComparableError("the values of the records are not JSON objects", RECORD_COLUMNS_REMEDY)
+    if not facts.records and not facts.others:
+        # Without any record every row is unexpected.
+        facts = RecordFacts({column.name: FieldFacts() for column in shape.columns})
+    keys = () if target.mode == "append" else target.keys
+    by_user = {} if target.record_columns else {"lacking": "no part of the records has the same expression"}
+    compared = target.updated_only(
+        compared_columns(shape, facts, given, paths=target.sources.paths, keys=keys, **by_user)
+    )
+    if not target.record_columns:
+        if not compared.names:
+            fields = ", ".join(facts.fields) or "none"
+            raise NotComparableError(f"no column can be compared with the fields {fields}", RECORD_COLUMNS_REMEDY)
+        if (lacking := target.lacking_columns(compared.names)) is not None:
+            raise lacking
+    key = target.key_of(shape, compared.names)
+    return Statements(target, shape.table, compared, key, tuple(partitions))

@@ -37,9 +37,9 @@ from spark_2pc_sink.verification.report import (
     TableResult,
 )
 from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging, cancelled_on_error, literal
-from spark_2pc_sink.verification.statements import Reason, Statements
+from spark_2pc_sink.verification.statements import Reason, Statements, planned
 from spark_2pc_sink.verification.table_pairs import NO_TOPIC, TablePair, other_writers
-from spark_2pc_sink.verification.target import Target, planned
+from spark_2pc_sink.verification.target import Target
 from spark_2pc_sink.verification.topic_reader import TopicReader, offsets_of
 from spark_2pc_sink.verification.values import ValueReader, formats_of, unchanged, value_reader
 
@@ -319,10 +319,10 @@ class TableComparison:
         run, late = self._snapshot.run, 0
         run("ANALYZE pg_temp.verify_records")
         run(sql.make_rows(of_rows))
-        if sql.order_first and partly:
+        if sql.target.order_first and partly:
             ((late,),) = run(f"WITH late AS ({sql.drop_late_records()} RETURNING 1) SELECT count(*) FROM late")
             self._skip_some(late, "arrived late: the table keeps a newer row of their key")
-        if sql.has_tombstones:
+        if sql.target.tombstones is not None:
             run(sql.drop_obeyed_tombstones())
         run(sql.make_unmatched())
         return late
@@ -397,7 +397,7 @@ class _Unmatched:
             for reason in _OF_RECORDS:
                 for at, message in self._messages(self._snapshot.stream(self._records(reason))):
                     # A tombstone's missing counterpart is a deletion, not a row.
-                    if message.value() is not None or not self.sql.has_tombstones:
+                    if message.value() is not None or self.sql.target.tombstones is None:
                         files.add_record(reason, self._answer_about(at, message, self.sql.typed_records))
             of_rows: Iterable[Reason] = _OF_RECORDS if self.rows_too else ("differing",)
             for reason in of_rows:
@@ -469,7 +469,7 @@ class _Unmatched:
 
     def _difference(self, at: TopicPartition, message: Message, part: int, row_at: str) -> str:
         """The differences between a record and the row of its key, in their compared form."""
-        if message.value() is None and self.sql.has_tombstones:
+        if message.value() is None and self.sql.target.tombstones is not None:
             return "this record is a tombstone, and the table has a row with its key"
         place = f"tableoid = {part} AND ctid = '{row_at}'"
         found = self._answer_about(at, message, lambda record: self.sql.compare_pair(record, place)) or ()

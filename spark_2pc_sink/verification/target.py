@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import check_topic, parse_identifier, quote_identifier
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.verification.columns import (
-    ComparedColumns,
-    FieldFacts,
-    RecordFacts,
-    TableShape,
-    as_object,
-    compared_columns,
-)
+from spark_2pc_sink.verification.columns import ComparedColumns, TableShape, as_object
 from spark_2pc_sink.verification.expressions import RecordSources, path_parts, split_list
 from spark_2pc_sink.verification.report import NotChecked, NotComparableError
-from spark_2pc_sink.verification.statements import MARK, Mode, Statements
 
+#: How the sink writes the table.
+Mode = Literal["append", "upsert", "insert_ignore"]
 LateRows = Literal["replace", "keep_newer"]
 
+#: Suffix of our names among fields of records or columns of tables. Those may have any name, but not one that
+#: is drawn later.
+OWN: Final = secrets.token_hex(8)
+#: The field that marks a tombstone among a record's fields.
+MARK: Final = f"tombstone {OWN}"
 RECORD_COLUMNS_REMEDY: Final = "pass --record-columns (record_columns): SQL expressions that make a row of a record"
 #: A literal or a quoted name of PostgreSQL, in which a doubled quote ends the text and starts it again; or a character.
 _TOKEN: Final = re.compile(r"""'[^']*'|"[^"]*"|(?P<character>.)""", re.DOTALL)
@@ -71,9 +70,9 @@ class Tombstones:
     column: str | None = None
 
     @classmethod
-    def of(cls, layout: SinkLayout | None, keys: Sequence[str]) -> Tombstones:
+    def of(cls, layout: SinkLayout, keys: Sequence[str]) -> Tombstones:
         column = keys[0] if len(keys) == 1 else None
-        if column is not None and layout is not None and layout.key is not None:
+        if column is not None and layout.key is not None:
             written = (layout.columns or {}).get(column, column).strip()
             forms = (
                 form.format(sql) for sql in (column, f"`{column}`", written) for form in ("{}", "CAST({} AS STRING)")
@@ -99,14 +98,15 @@ class Target:
     """What the sink writes, and how.
 
     Attributes:
+        mode: append: all records count; upsert: the last one of each key; insert_ignore: the first one.
         keys: the columns that identify a row; () if none were given.
-        order_by: SQL over columns whose greatest value wins; None for none.
+        order_by: SQL over compared columns whose greatest value wins among records of one key; None for none.
         record_columns: expressions by column, if the value of a record is not the row.
         tombstones: None if records without a value are treated like any others.
         update_columns: columns of a row that later records change; None for all.
         unchanged: columns that the last record of a row may omit (``unchanged_when``).
         noted: key and order columns that the sink has noted and the caller has not named.
-        sources: the part of a record that a column is made from; None if its fields have the names of the columns.
+        sources: the part of a record that a column is made from.
         refusal: why records do not describe the rows of the table; None if they do.
     """
 
@@ -120,7 +120,7 @@ class Target:
     update_columns: tuple[str, ...] | None = None
     unchanged: tuple[str, ...] = ()
     noted: tuple[str, ...] = ()
-    sources: RecordSources | None = None
+    sources: RecordSources = RecordSources(SinkLayout())  # noqa: RUF009 - immutable
     refusal: NotComparableError | None = None
 
     def __post_init__(self) -> None:
@@ -130,16 +130,19 @@ class Target:
         if self.order_by is not None and self.mode != "upsert":
             raise refused("order_by", self.order_by, "requires mode='upsert'", "pass mode='upsert', or leave it out")
 
+    @property
+    def order_first(self) -> bool:
+        """Whether that order takes precedence over the order of batches."""
+        return self.order_by is not None and self.late_rows == "keep_newer"
+
     def lacking_columns(self, compared: Sequence[str] | None = None) -> NotComparableError | None:
         """Refuse if records lack a noted column of key or order; None if they have it, or that is not known yet.
 
         ``compared`` are the columns that are compared; None before there is a record.
         """
-        paths = None if self.sources is None else self.sources.paths
-        if compared is None:
-            lacking = [name for name in self.noted if paths is not None and not paths(name)]
-        else:
-            lacking = [name for name in self.noted if name not in compared]
+        paths = self.sources.paths
+        found = [name for name in self.noted if paths is None or paths(name)] if compared is None else compared
+        lacking = [name for name in self.noted if name not in found]
         if not lacking:
             return None
         names = ", ".join(lacking)
@@ -188,10 +191,7 @@ class GivenTarget:
         ``unordered``: records of one key have no order within a batch.
         """
         noted = SinkLayout() if layout is None else layout
-        mode: Mode = "insert_ignore" if noted.mode == "insert_ignore" else "append"
-        if noted.mode == "upsert" or (layout is None and self.keys and self.order_by):
-            mode = "upsert"
-        mode = self.mode or mode
+        mode = self.mode or ("upsert" if layout is None and self.keys and self.order_by else noted.mode)
         upsert = mode == "upsert"
         keys = noted.upsert_keys if self.keys is None else self.keys
         order = _order_by(noted, unordered=unordered) if upsert and self.order_by is None else None
@@ -203,11 +203,11 @@ class GivenTarget:
             order_by=self.order_by if order is None else quote_identifier(order),
             late_rows=self.late_rows or ("keep_newer" if noted.upsert_late_rows == "keep_newer" else "replace"),
             record_columns=parse_record_columns(self.record_columns),
-            tombstones=Tombstones.of(layout, keys) if upsert else None,
+            tombstones=Tombstones.of(noted, keys) if upsert else None,
             update_columns=noted.update_columns if upsert else None,
             unchanged=tuple(noted.unchanged_when or ()) if upsert else (),
             noted=(*noted_keys, *([] if order is None else [order])),
-            sources=None if layout is None else RecordSources(layout),
+            sources=RecordSources(noted),
             refusal=_refusal(noted, order_lost=unordered and self.order_by is None),
         )
 
@@ -241,45 +241,3 @@ def _order_by(layout: SinkLayout, *, unordered: bool) -> str | None:
         return ".".join(path) if late or unordered else None
     # With late rows it is a column of the table, in Spark's quotes.
     return order.strip().strip("`") if order is not None and late else None
-
-
-def planned(
-    target: Target, shape: TableShape, facts: RecordFacts, partitions: Sequence[TopicPartition], *, whole: bool
-) -> Statements:
-    """Plan a comparison; raise NotComparableError if nothing can be compared.
-
-    ``whole``: every row must have a record. Otherwise only records are searched for among the rows.
-    """
-    if target.refusal is not None:
-        raise target.refusal
-    if target.mode == "insert_ignore" and not whole:
-        why = "with mode='insert_ignore' the first record of a key counts, so only all batches can be compared"
-        raise NotComparableError(why, "leave out --since, --last and --batch")
-    given, sources = target.record_columns, target.sources
-    if not given and facts.others and not facts.records:
-        given = {} if sources is None else sources.alone(shape)
-        if not given:
-            raise NotComparableError("the values of the records are not JSON objects", RECORD_COLUMNS_REMEDY)
-    if not facts.records and not facts.others:
-        # Without any record every row is unexpected.
-        facts = RecordFacts({column.name: FieldFacts() for column in shape.columns})
-    paths = None if sources is None else sources.paths
-    keys = () if target.mode == "append" else target.keys
-    by_user = {} if target.record_columns else {"lacking": "no part of the records has the same expression"}
-    compared = target.updated_only(compared_columns(shape, facts, given, paths=paths, keys=keys, **by_user))
-    if not target.record_columns:
-        if not compared.names:
-            fields = ", ".join(facts.fields) or "none"
-            raise NotComparableError(f"no column can be compared with the fields {fields}", RECORD_COLUMNS_REMEDY)
-        if (lacking := target.lacking_columns(compared.names)) is not None:
-            raise lacking
-    return Statements(
-        table=shape.table,
-        compared=compared,
-        key=target.key_of(shape, compared.names),
-        mode=target.mode,
-        order_by=target.order_by,
-        order_first=target.late_rows == "keep_newer",
-        partitions=tuple(partitions),
-        has_tombstones=target.tombstones is not None,
-    )

@@ -27,6 +27,7 @@ from spark_2pc_sink.verification.repairs import (
 )
 from spark_2pc_sink.verification.report import Difference, DifferenceKind, NotChecked, VerifyReport
 from spark_2pc_sink.verification.statements import Statements
+from spark_2pc_sink.verification.target import Target
 
 
 def options(**kafka: str) -> RecoveryOptions:
@@ -97,7 +98,7 @@ def files_in(folder: Path, *, key: Sequence[str] = ("id",), topics: Sequence[str
     return MissingFiles(
         directory=folder,
         shape=TableShape(table, COLUMNS),
-        sql=Statements(table, compared, key=tuple(key)),
+        sql=Statements(Target(), table, compared, key=tuple(key)),
         layout=None,
         topics=topics,
         commands=COMMANDS,

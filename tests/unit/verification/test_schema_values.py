@@ -22,8 +22,7 @@ from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
 from spark_2pc_sink.verification.report import NotComparableError
 from spark_2pc_sink.verification.staging import RecordTexts, spelled_in, without_nul
-from spark_2pc_sink.verification.statements import MARK
-from spark_2pc_sink.verification.target import Tombstones
+from spark_2pc_sink.verification.target import MARK, Tombstones
 from spark_2pc_sink.verification.values import ValueReader, unchanged, value_reader
 
 OPTIONS = SchemaRegistryOptions.parse({"url": "mock://values"})

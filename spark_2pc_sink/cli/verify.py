@@ -108,7 +108,7 @@ def _verify(given: argparse.Namespace) -> CommandResult:
     kafka = read_connection(given)
     with _progress_bars() as progress:
         report = verify(kafka=kafka, progress=progress, **sides, **asked, **_registry(given), **chosen)
-    steps = next_steps(report, Commands.of(RecoveryOptions.parse(kafka=kafka, **sides), shape))
+    steps = next_steps(report, Commands(RecoveryOptions.parse(kafka=kafka, **sides), shape))
     return CommandResult(
         exit_code=_EXIT_OF[report.verdict] if report.known else EXIT_NOT_KNOWN,
         fields={**report.as_json(), "next_steps": list(steps)},

@@ -38,33 +38,31 @@ _LACKING: Final = frozenset({"missing_in_kafka", "missing_in_table", "topic_rema
 _TO_LOOK_AT: Final = ("stranger", "gap", "twice", "differing")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Commands:
-    """Beginnings of the commands; ``psql`` takes the password from PGPASSWORD or ~/.pgpass."""
+    """Beginnings of the commands for a sink; ``shape`` has the keywords of `verify` that describe the table."""
 
-    verify: str
-    status: str
-    psql: str
-    bootstrap_servers: str
-    secured: bool = False
+    options: CommonOptions
+    shape: Mapping[str, str | Sequence[str] | None]
 
-    @classmethod
-    def of(cls, options: CommonOptions, shape: Mapping[str, str | Sequence[str] | None]) -> Commands:
-        """The commands for a sink; ``shape`` has the keywords of `verify` that describe the table."""
-        sides = sink_flags(options)
+    @property
+    def verify(self) -> str:
         given = {
-            name: value if isinstance(value, str) else ",".join(value)
-            for name, value in shape.items()
+            f"--{name.replace('_', '-')}": value if isinstance(value, str) else ",".join(value)
+            for name, value in self.shape.items()
             if value is not None
         }
-        words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
-        return cls(
-            verify=" ".join(["spark-2pc verify", sides, *([shlex.join(words)] if words else [])]),
-            status=f"spark-2pc status {sides}",
-            psql=shlex.join(["psql", as_libpq_uri(options.database), "-v", "ON_ERROR_STOP=1"]),
-            bootstrap_servers=",".join(options.kafka.bootstrap_servers),
-            secured=options.kafka.security_protocol != "PLAINTEXT",
-        )
+        words = (shlex.quote(word) for option in given.items() for word in option)
+        return " ".join(["spark-2pc verify", sink_flags(self.options), *words])
+
+    @property
+    def status(self) -> str:
+        return f"spark-2pc status {sink_flags(self.options)}"
+
+    @property
+    def psql(self) -> str:
+        """It takes the password from PGPASSWORD or ~/.pgpass."""
+        return shlex.join(["psql", as_libpq_uri(self.options.database), "-v", "ON_ERROR_STOP=1"])
 
     def console_producer(self, topic: str, reader: str) -> str:
         """Kafka's console producer; ``reader`` is the file of its reader's properties."""
@@ -78,8 +76,9 @@ class Commands:
         )
 
     def _kafka(self, program: str, *words: str) -> str:
-        secured = " --command-config FILE" if self.secured else ""
-        return shlex.join([program, "--bootstrap-server", self.bootstrap_servers, *words]) + secured
+        kafka = self.options.kafka
+        secured = "" if kafka.security_protocol == "PLAINTEXT" else " --command-config FILE"
+        return shlex.join([program, "--bootstrap-server", ",".join(kafka.bootstrap_servers), *words]) + secured
 
 
 def next_steps(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
@@ -336,14 +335,15 @@ class MissingFiles:
 
 def checked_directory(directory: Path) -> Path:
     """The directory, if it does not exist yet or is empty."""
-    remedy = "name a directory that does not exist yet"
+    rule = ""
     try:
-        rule = "must be empty, so that files of two comparisons are not mixed"
-        if next(directory.iterdir(), None) is None:
-            return directory
+        if next(directory.iterdir(), None) is not None:
+            rule = "must be empty, so that files of two comparisons are not mixed"
     except FileNotFoundError:
         return directory
     except OSError as error:
         rule = f"must be a readable directory: {error.strerror}"
-        raise ConfigurationError(option="write_missing", value=str(directory), rule=rule, remedy=remedy) from error
-    raise ConfigurationError(option="write_missing", value=str(directory), rule=rule, remedy=remedy)
+    if rule:
+        remedy = "name a directory that does not exist yet"
+        raise ConfigurationError(option="write_missing", value=str(directory), rule=rule, remedy=remedy)
+    return directory

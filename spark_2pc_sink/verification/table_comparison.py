@@ -391,7 +391,7 @@ class _Unmatched:
             sql=self.sql,
             layout=self.comparison.pair.layout,
             topics=sorted(self.comparison.topics),
-            commands=Commands.of(request.options, vars(request.target)),
+            commands=Commands(request.options, vars(request.target)),
         )
         try:
             for reason in _OF_RECORDS:

@@ -40,7 +40,7 @@ def options(**kafka: str) -> RecoveryOptions:
 
 
 SHAPE = {"table": 'public."Orders"', "mode": "upsert", "keys": ["id", "line"], "order_by": None}
-COMMANDS = Commands.of(options(), SHAPE)
+COMMANDS = Commands(options(), SHAPE)
 COLUMNS = (Column("id", "bigint", "int8"), Column("a b", "text", "text"))
 
 # --- the next commands ---
@@ -63,7 +63,7 @@ def test_commands_are_complete_and_have_no_password() -> None:
     assert COMMANDS.psql == "psql postgresql://ops@db/shop -v ON_ERROR_STOP=1"
     assert "--command-config" not in COMMANDS.console_producer("t", "reader")
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u"}
-    secured = Commands.of(options(**login, **{"sasl.password": "secret"}), {})
+    secured = Commands(options(**login, **{"sasl.password": "secret"}), {})
     for command in (secured.console_producer("t", "reader"), secured.console_consumer("t", 0, 5), secured.verify):
         assert "--command-config FILE" in command
         assert "secret" not in command

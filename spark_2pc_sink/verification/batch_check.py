@@ -60,26 +60,24 @@ class _Scan:
         return self.newest_plain_bytes if len(self.newest) > 1 else 0
 
 
+@dataclass(kw_only=True)
 class BatchCheck:
     """Checks batches before librdkafka reads them.
 
-    Args:
+    Attributes:
         options: how to reach the brokers. A request may take ``max_block_ms``.
         bytes_max: limit of a batch's decompressed size.
         together_bytes: bytes of the batches that librdkafka reads from one log at once.
         ahead_bytes: how far librdkafka may read past the requested end. Later records there are not checked.
-
-    Attributes:
         dense: whether batches that are read at once become more than one alone may.
     """
 
-    def __init__(self, options: KafkaOptions, *, bytes_max: int, together_bytes: int, ahead_bytes: int) -> None:
-        self._options = options
-        self._bytes_max = bytes_max
-        self._together_bytes = together_bytes
-        self._ahead_bytes = ahead_bytes
-        self._seen: dict[TopicPartition, _Scan] = {}
-        self.dense: bool = False
+    options: KafkaOptions
+    bytes_max: int
+    together_bytes: int
+    ahead_bytes: int
+    dense: bool = False
+    _seen: dict[TopicPartition, _Scan] = field(default_factory=dict)
 
     def has_seen(self, partition: TopicPartition, offset: int) -> bool:
         """Whether the batch at an offset was checked, or no longer exists."""
@@ -93,7 +91,7 @@ class BatchCheck:
         """
         if not bounds:
             return
-        with Cluster(self._options) as cluster:
+        with Cluster(self.options) as cluster:
             deadline, answered = cluster.deadline(), False
             starts = end_offsets(cluster, bounds, OffsetSpec.EARLIEST, deadline)
             log_ends = end_offsets(cluster, bounds, OffsetSpec.LATEST, deadline)
@@ -131,7 +129,7 @@ class BatchCheck:
 
     def _is_done(self, partition: TopicPartition, log_end: int) -> bool:
         scan = self._seen[partition]
-        return scan.position >= log_end or (scan.position >= scan.end and scan.ahead_bytes >= self._ahead_bytes)
+        return scan.position >= log_end or (scan.position >= scan.end and scan.ahead_bytes >= self.ahead_bytes)
 
     def _check_batches(self, partition: TopicPartition, data: bytes) -> None:
         what = str(partition)
@@ -140,9 +138,9 @@ class BatchCheck:
                 what = f"the batch at offset {batch.base_offset} of {partition}, {batch.size_bytes} bytes"
                 codec, plain_bytes = Compression(batch.compression), len(batch.payload)
                 if codec is not Compression.NONE:
-                    plain_bytes = sum(map(len, decompressed_pieces(batch.payload, codec, bytes_max=self._bytes_max)))
-                together = self._seen[partition].note(batch, plain_bytes, together_bytes=self._together_bytes)
-                self.dense |= together > self._bytes_max
+                    plain_bytes = sum(map(len, decompressed_pieces(batch.payload, codec, bytes_max=self.bytes_max)))
+                together = self._seen[partition].note(batch, plain_bytes, together_bytes=self.together_bytes)
+                self.dense |= together > self.bytes_max
                 what = str(partition)
         except RemoteProtocolError as error:
             code = Code.CORRUPT_MESSAGE

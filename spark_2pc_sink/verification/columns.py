@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, quote_identifier
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.verification.report import NotChecked
 
 if TYPE_CHECKING:
@@ -103,8 +103,9 @@ def read_shape(cursor: Cursor, table: str) -> TableShape:
     cursor.execute(_FIND, (str(TableName.parse(table)),))
     found = cursor.fetchone()
     if found is None:
-        rule, remedy = "there is no such table in the database", "name it with its schema: 'schema.table'"
-        raise ConfigurationError(option="table", value=table, rule=rule, remedy=remedy)
+        raise refused(
+            "table", table, "there is no such table in the database", "name it with its schema: 'schema.table'"
+        )
     oid, schema, name, role = found
     cursor.execute(_COLUMNS, {"table": oid})
     columns = tuple(Column(*row) for row in cursor.fetchall())
@@ -278,9 +279,8 @@ def compared_columns(
         if column.base in _TIMESTAMPS and found.fraction_digits <= _USUAL_DIGITS:
             why = f"records have {max(found.fraction_digits, 0)} fractional digits of a second, and these are compared"
             left.append(NotChecked(f"finer parts of column {column.name}", why))
-    columns = set() if paths is not None else {column.name for column in shape.columns}
-    unknown = [name for name in facts.fields if name not in columns | {column.field for column in compared}]
-    if unknown:
+    known = {column.field for column in compared} | {column.name for column in shape.columns if paths is None}
+    if unknown := [name for name in facts.fields if name not in known]:
         why = "the table has no column of that name" if paths is None else "no column has the same expression"
         left.append(NotChecked(f"fields {', '.join(unknown)} of the records", why))
     return ComparedColumns(tuple(compared), tuple(unseen), tuple(left))

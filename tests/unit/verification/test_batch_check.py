@@ -32,7 +32,7 @@ def fake() -> Iterator[FakeCluster]:
 
 def checker(fake: FakeCluster, *, max_block_ms: int = 10_000) -> BatchCheck:
     options = options_for(fake, max_block_ms=max_block_ms)
-    return BatchCheck(options, bytes_max=BYTES_MAX, together_bytes=TOGETHER_BYTES, ahead_bytes=AHEAD_BYTES)
+    return BatchCheck(options=options, bytes_max=BYTES_MAX, together_bytes=TOGETHER_BYTES, ahead_bytes=AHEAD_BYTES)
 
 
 def batch(plain_bytes: int, codec: Compression = Compression.GZIP) -> bytes:

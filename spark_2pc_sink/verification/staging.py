@@ -27,7 +27,7 @@ from spark_2pc_sink.verification.columns import as_object
 from spark_2pc_sink.verification.history import Stretch
 from spark_2pc_sink.verification.report import NotComparableError
 from spark_2pc_sink.verification.statements import RECORD_PARTS, Statements
-from spark_2pc_sink.verification.target import MARK, RECORD_COLUMNS_REMEDY, Tombstones
+from spark_2pc_sink.verification.target import MARK, RECORD_COLUMNS_REMEDY
 from spark_2pc_sink.verification.topic_reader import headers_of
 from spark_2pc_sink.verification.values import ValueReader, unchanged
 
@@ -75,13 +75,16 @@ class RecordTexts:
     Args:
         expressions: the user's; if there are none, the value is the text.
         read: converts a value to JSON.
-        tombstones: how records without a value are read; None if they are treated like any others.
+        tombstone: the text of a record without a value, by its key; None if it is treated like any other.
     """
 
     def __init__(
-        self, expressions: Iterable[str], read: ValueReader = unchanged, tombstones: Tombstones | None = None
+        self,
+        expressions: Iterable[str],
+        read: ValueReader = unchanged,
+        tombstone: Callable[[bytes | None], bytes] | None = None,
     ) -> None:
-        self._tombstones = tombstones
+        self._tombstone = tombstone
         text = " ".join(expressions)
         self._parts = [part for part in RECORD_PARTS if re.search(rf'(?<![\w"]){part}(?![\w])|"{part}"', text)]
         self.plain: bool = not text
@@ -92,7 +95,7 @@ class RecordTexts:
         key, value = message.key(), message.value()
         if self.plain:
             made = self.read(at.topic, value)
-            return made or (b"null" if self._tombstones is None else self._tombstones.text(key))
+            return made or (b"null" if self._tombstone is None else self._tombstone(key))
         parts: dict[str, Callable[[], Any]] = {
             "key": lambda: _text(key),
             "key_bytes": lambda: _hexadecimal(key),
@@ -104,7 +107,7 @@ class RecordTexts:
             "offset": message.offset,
         }
         named: dict[str, Any] = {part: parts[part]() for part in self._parts if part != "value"}
-        if value is None and self._tombstones is not None:
+        if value is None and self._tombstone is not None:
             named[MARK] = True
         encoded = json.dumps(named).encode()
         if "value" not in self._parts:

@@ -232,7 +232,8 @@ class TableComparison:
     def _stage_and_compare(self, shape: TableShape, sql: Statements, tally: Tally, *, whole: bool) -> ComparedTable:
         reader, progress, run = self.evidence.reader, self.request.progress, self._snapshot.run
         timeout_ms = self.request.options.statement_timeout_ms
-        texts = RecordTexts(sql.compared.given.values(), self.read, self._target.tombstones)
+        tombstone = self._target.tombstone if self._target.has_tombstones else None
+        texts = RecordTexts(sql.compared.given.values(), self.read, tombstone)
         with ExitStack() as stack:
             staging = Staging(stack, self.evidence.database, sql, texts, statement_timeout_ms=timeout_ms)
             thread = stack.enter_context(ThreadPoolExecutor(1, "verify-table"))
@@ -322,7 +323,7 @@ class TableComparison:
         if sql.target.order_first and partly:
             ((late,),) = run(f"WITH late AS ({sql.drop_late_records()} RETURNING 1) SELECT count(*) FROM late")
             self._skip_some(late, "arrived late: the table keeps a newer row of their key")
-        if sql.target.tombstones is not None:
+        if sql.target.has_tombstones:
             run(sql.drop_obeyed_tombstones())
         run(sql.make_unmatched())
         return late
@@ -397,7 +398,7 @@ class _Unmatched:
             for reason in _OF_RECORDS:
                 for at, message in self._messages(self._snapshot.stream(self._records(reason))):
                     # A tombstone's missing counterpart is a deletion, not a row.
-                    if message.value() is not None or self.sql.target.tombstones is None:
+                    if message.value() is not None or not self.sql.target.has_tombstones:
                         files.add_record(reason, self._answer_about(at, message, self.sql.typed_records))
             of_rows: Iterable[Reason] = _OF_RECORDS if self.rows_too else ("differing",)
             for reason in of_rows:
@@ -469,7 +470,7 @@ class _Unmatched:
 
     def _difference(self, at: TopicPartition, message: Message, part: int, row_at: str) -> str:
         """The differences between a record and the row of its key, in their compared form."""
-        if message.value() is None and self.sql.target.tombstones is not None:
+        if message.value() is None and self.sql.target.has_tombstones:
             return "this record is a tombstone, and the table has a row with its key"
         place = f"tableoid = {part} AND ctid = '{row_at}'"
         found = self._answer_about(at, message, lambda record: self.sql.compare_pair(record, place)) or ()

@@ -55,44 +55,6 @@ def _refused(text: str, rule: str) -> ConfigurationError:
     return refused("record_columns", text, rule, remedy)
 
 
-@dataclass(frozen=True)
-class Tombstones:
-    """How records without a value are read, which mean that their key has no row.
-
-    Only the record's key identifies the row: it is the text of the key column, or the JSON of all key columns.
-
-    Attributes:
-        keys: the columns that identify a row.
-        column: the one whose text is the record's key; None if unknown.
-    """
-
-    keys: tuple[str, ...]
-    column: str | None = None
-
-    @classmethod
-    def of(cls, layout: SinkLayout, keys: Sequence[str]) -> Tombstones:
-        column = keys[0] if len(keys) == 1 else None
-        if column is not None and layout.key is not None:
-            written = (layout.columns or {}).get(column, column).strip()
-            forms = (
-                form.format(sql) for sql in (column, f"`{column}`", written) for form in ("{}", "CAST({} AS STRING)")
-            )
-            column = column if layout.key.strip() in forms else None
-        return cls(tuple(keys), column)
-
-    def text(self, key: bytes | None) -> bytes:
-        """The JSON text that represents a tombstone. Raises NotComparableError if its key does not identify a row."""
-        fields = as_object(key)
-        if fields is not None and all(name in fields for name in self.keys):
-            named = {name: fields[name] for name in self.keys}
-        elif key is not None and self.column is not None:
-            named = {self.column: key.decode(errors="replace")}
-        else:
-            why = f"the key {key!r} of a tombstone does not contain {', '.join(self.keys)}"
-            raise NotComparableError(why, "pass record_columns with expressions over key for these columns")
-        return json.dumps({**named, MARK: True}).encode()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """What the sink writes, and how.
@@ -102,7 +64,7 @@ class Target:
         keys: the columns that identify a row; () if none were given.
         order_by: SQL over compared columns whose greatest value wins among records of one key; None for none.
         record_columns: expressions by column, if the value of a record is not the row.
-        tombstones: None if records without a value are treated like any others.
+        key_column: the column whose text is the record's key; None if unknown.
         update_columns: columns of a row that later records change; None for all.
         unchanged: columns that the last record of a row may omit (``unchanged_when``).
         noted: key and order columns that the sink has noted and the caller has not named.
@@ -116,7 +78,7 @@ class Target:
     order_by: str | None = None
     late_rows: LateRows = "replace"
     record_columns: Mapping[str, str] = field(default_factory=dict)
-    tombstones: Tombstones | None = None
+    key_column: str | None = None
     update_columns: tuple[str, ...] | None = None
     unchanged: tuple[str, ...] = ()
     noted: tuple[str, ...] = ()
@@ -129,6 +91,26 @@ class Target:
             raise refused("keys", None, f"required with mode={self.mode!r}", remedy)
         if self.order_by is not None and self.mode != "upsert":
             raise refused("order_by", self.order_by, "requires mode='upsert'", "pass mode='upsert', or leave it out")
+
+    @property
+    def has_tombstones(self) -> bool:
+        """Whether records without a value mean that their key has no row; else they are like any others."""
+        return self.mode == "upsert"
+
+    def tombstone(self, key: bytes | None) -> bytes:
+        """The JSON text that represents a tombstone, whose row only the record's key identifies.
+
+        It is the text of the key column, or the JSON of all key columns; else raises NotComparableError.
+        """
+        fields = as_object(key)
+        if fields is not None and all(name in fields for name in self.keys):
+            named = {name: fields[name] for name in self.keys}
+        elif key is not None and self.key_column is not None:
+            named = {self.key_column: key.decode(errors="replace")}
+        else:
+            why = f"the key {key!r} of a tombstone does not contain {', '.join(self.keys)}"
+            raise NotComparableError(why, "pass record_columns with expressions over key for these columns")
+        return json.dumps({**named, MARK: True}).encode()
 
     @property
     def order_first(self) -> bool:
@@ -203,13 +185,23 @@ class GivenTarget:
             order_by=self.order_by if order is None else quote_identifier(order),
             late_rows=self.late_rows or ("keep_newer" if noted.upsert_late_rows == "keep_newer" else "replace"),
             record_columns=parse_record_columns(self.record_columns),
-            tombstones=Tombstones.of(noted, keys) if upsert else None,
+            key_column=_key_column(noted, keys) if upsert else None,
             update_columns=noted.update_columns if upsert else None,
             unchanged=tuple(noted.unchanged_when or ()) if upsert else (),
             noted=(*noted_keys, *([] if order is None else [order])),
             sources=RecordSources(noted),
             refusal=_refusal(noted, order_lost=unordered and self.order_by is None),
         )
+
+
+def _key_column(layout: SinkLayout, keys: Sequence[str]) -> str | None:
+    """The column whose text is the key of a record, as far as the sink's expressions show it."""
+    column = keys[0] if len(keys) == 1 else None
+    if column is None or layout.key is None:
+        return column
+    written = (layout.columns or {}).get(column, column).strip()
+    forms = (form.format(sql) for sql in (column, f"`{column}`", written) for form in ("{}", "CAST({} AS STRING)"))
+    return column if layout.key.strip() in forms else None
 
 
 def _refusal(layout: SinkLayout, *, order_lost: bool) -> NotComparableError | None:

@@ -6,7 +6,7 @@ import datetime as dt
 import io
 import json
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
 from spark_2pc_sink.verification.report import NotComparableError
 from spark_2pc_sink.verification.staging import RecordTexts, spelled_in, without_nul
-from spark_2pc_sink.verification.target import MARK, Tombstones
+from spark_2pc_sink.verification.target import MARK, Target
 from spark_2pc_sink.verification.values import ValueReader, unchanged, value_reader
 
 OPTIONS = SchemaRegistryOptions.parse({"url": "mock://values"})
@@ -170,10 +170,12 @@ def made(sent: Any, *expressions: str, **how: Any) -> Any:
 
 def test_a_record_without_a_value_is_a_tombstone_where_the_last_of_a_key_counts() -> None:
     gone = Sent(None, b"7")
-    assert made(gone, tombstones=Tombstones(("id",), "id")) == {"id": "7", MARK: True}
-    assert made(gone, "value", "key", tombstones=Tombstones(("id",))) == {"key": "7", "value": None, MARK: True}
+    target = Target(mode="upsert", keys=("id",))
+    known = replace(target, key_column="id")
+    assert made(gone, tombstone=known.tombstone) == {"id": "7", MARK: True}
+    assert made(gone, "value", "key", tombstone=target.tombstone) == {"key": "7", "value": None, MARK: True}
     with pytest.raises(NotComparableError, match="does not contain id"):
-        made(gone, tombstones=Tombstones(("id",)))
+        made(gone, tombstone=target.tombstone)
 
 
 def test_expressions_see_those_parts_of_a_record_that_they_name() -> None:

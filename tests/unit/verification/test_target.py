@@ -13,7 +13,7 @@ from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.verification.columns import Column, RecordFacts, TableShape, compared_columns
 from spark_2pc_sink.verification.report import NotComparableError
-from spark_2pc_sink.verification.target import MARK, GivenTarget, Target, Tombstones, parse_record_columns
+from spark_2pc_sink.verification.target import MARK, GivenTarget, Target, parse_record_columns
 from spark_2pc_sink.verification.topic_reader import client_settings
 
 SHAPE = TableShape(
@@ -98,28 +98,28 @@ def layout(key: str | None, columns: dict[str, str] | None = None) -> SinkLayout
 @pytest.mark.parametrize(
     ("noted", "known"),
     [
-        (SinkLayout(), True),
+        (None, True),
         (layout("CAST(id AS STRING)"), True),
         (layout("coalesce(a.id, b.id)", {"id": "coalesce(a.id, b.id)"}), True),
         (layout("concat('o-', id)"), False),
     ],
 )
-def test_the_key_of_a_tombstone_is_the_text_of_the_column(noted: SinkLayout, known: bool) -> None:
-    tombstones = Tombstones.of(noted, ["id"])
-    assert tombstones.column == ("id" if known else None)
+def test_the_key_of_a_tombstone_is_the_text_of_the_column(noted: SinkLayout | None, known: bool) -> None:
+    target = GivenTarget(mode="upsert", keys=("id",)).completed(noted)
+    assert target.key_column == ("id" if known else None)
     if known:
-        assert json.loads(tombstones.text(b"7")) == {"id": "7", MARK: True}
+        assert json.loads(target.tombstone(b"7")) == {"id": "7", MARK: True}
         return
     with pytest.raises(NotComparableError, match="of a tombstone does not contain id"):
-        tombstones.text(b"7")
+        target.tombstone(b"7")
 
 
 def test_the_key_of_a_tombstone_is_an_object_of_all_columns() -> None:
-    tombstones = Tombstones.of(SinkLayout(), ["a", "b"])
-    assert json.loads(tombstones.text(b'{"b": "x", "a": 1.50, "c": 0}')) == {"a": "1.50", "b": "x", MARK: True}
+    target = Target(mode="upsert", keys=("a", "b"))
+    assert json.loads(target.tombstone(b'{"b": "x", "a": 1.50, "c": 0}')) == {"a": "1.50", "b": "x", MARK: True}
     for key in (b'{"a": 1}', b"1", None):
         with pytest.raises(NotComparableError):
-            tombstones.text(key)
+            target.tombstone(key)
 
 
 # --- librdkafka ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import psycopg2
 import psycopg2.errors
 from psycopg2.extensions import QuotedString, encodings
 
-from jdbc_state.connections import UNTIMED, Database
+from jdbc_state.connections import UNTIMED
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
     from psycopg2.extensions import connection as DriverConnection
     from psycopg2.extensions import cursor as Cursor
+
+    from spark_2pc_sink.verification.evidence import Evidence
 
 _log = sink_log(__name__)
 
@@ -184,15 +186,16 @@ def cancelled_on_error(connections: Iterable[DriverConnection]) -> Iterator[None
 class StagingSession:
     """One session with its staged records, in one transaction that is never committed, and its thread."""
 
-    def __init__(self, stack: ExitStack, database: Database, sql: Statements, *, statement_timeout_ms: int) -> None:
+    def __init__(self, stack: ExitStack, evidence: Evidence, sql: Statements) -> None:
         self.thread: ThreadPoolExecutor = stack.enter_context(ThreadPoolExecutor(1, "verify-staging"))
-        self.connection: DriverConnection = stack.enter_context(closing(database.session("verify")))
+        self.connection: DriverConnection = stack.enter_context(closing(evidence.database.session("verify")))
         self.sql: Statements = sql
         self._unreadable = self._staged = 0
         self._reason = ""
         self._unseen = {name: json.dumps(name, ensure_ascii=False).encode() for name in sql.compared.unseen}
         self._encoding = utf8_client(self.connection)
-        self.run(f"BEGIN; {SETTINGS}; SET LOCAL statement_timeout = {statement_timeout_ms:d}")
+        timeout_ms = evidence.request.options.statement_timeout_ms
+        self.run(f"BEGIN; {SETTINGS}; SET LOCAL statement_timeout = {timeout_ms:d}")
         try:
             self.run(sql.make_staged())
         except psycopg2.ProgrammingError as error:
@@ -251,17 +254,13 @@ class StagingSession:
 class Staging:
     """All sessions, until a stack is closed."""
 
-    def __init__(
-        self, stack: ExitStack, database: Database, sql: Statements, texts: RecordTexts, *, statement_timeout_ms: int
-    ) -> None:
+    def __init__(self, stack: ExitStack, evidence: Evidence, sql: Statements, texts: RecordTexts) -> None:
         self._sql = sql
         self._texts = texts
         self._chunk: tuple[list[bytes], list[int], list[int]] = ([], [], [])
         self._chunk_bytes = 0
         self._waiting: list[Future[None]] = []
-        self.sessions: list[StagingSession] = [
-            StagingSession(stack, database, sql, statement_timeout_ms=statement_timeout_ms) for _ in range(SESSIONS)
-        ]
+        self.sessions: list[StagingSession] = [StagingSession(stack, evidence, sql) for _ in range(SESSIONS)]
         self._turns = cycle(self.sessions)
 
     def take(self, at: TopicPartition, messages: Sequence[Message], offsets: Sequence[int], part: Stretch) -> None:

@@ -38,7 +38,7 @@ from spark_2pc_sink.verification.report import (
 )
 from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging, cancelled_on_error, literal
 from spark_2pc_sink.verification.statements import Reason, Statements, planned
-from spark_2pc_sink.verification.table_pairs import NO_TOPIC, TablePair, other_writers
+from spark_2pc_sink.verification.table_pairs import TablePair, other_writers
 from spark_2pc_sink.verification.target import Target
 from spark_2pc_sink.verification.topic_reader import TopicReader, offsets_of
 from spark_2pc_sink.verification.values import ValueReader, formats_of, unchanged, value_reader
@@ -141,8 +141,8 @@ class TableComparison:
             return ComparedTable(self._result)
 
     def _run(self, tally: Tally) -> ComparedTable:
-        if self.pair.why:
-            raise NotComparableError(self.pair.why, NO_TOPIC)
+        if self.pair.refusal is not None:
+            raise self.pair.refusal
         if not self._result.table:
             raise NotComparableError("the sink has not noted a table", "pass --table TABLE (table)")
         if self.evidence.is_open and not self._hidden:
@@ -231,11 +231,10 @@ class TableComparison:
 
     def _stage_and_compare(self, shape: TableShape, sql: Statements, tally: Tally, *, whole: bool) -> ComparedTable:
         reader, progress, run = self.evidence.reader, self.request.progress, self._snapshot.run
-        timeout_ms = self.request.options.statement_timeout_ms
         tombstone = self._target.tombstone if self._target.has_tombstones else None
         texts = RecordTexts(sql.compared.given.values(), self.read, tombstone)
         with ExitStack() as stack:
-            staging = Staging(stack, self.evidence.database, sql, texts, statement_timeout_ms=timeout_ms)
+            staging = Staging(stack, self.evidence, sql, texts)
             thread = stack.enter_context(ThreadPoolExecutor(1, "verify-table"))
             busy = [self._snapshot.driver, *(session.connection for session in staging.sessions)]
             stack.enter_context(cancelled_on_error(busy))

@@ -33,8 +33,6 @@ _OF_RECORDS: Final = (
     *("topic", "key", "value", "headers", "partition", "key_format", "value_format"),
     *("upsert_superseded", "tombstone_when", "records"),
 )
-#: Remedy if no known topic describes a table's rows.
-NO_TOPIC: Final = "name a topic that has its records: --table TABLE --topic TOPIC"
 #: Prefix in the text of an output that is a table; its name follows.
 _ROWS: Final = "Rows("
 _ROW_COUNT: Final = "the number of its rows"
@@ -55,7 +53,7 @@ class TablePair:
     Attributes:
         layout: layout of the table's lane, with the records that describe its rows, or without records if none do. None
             if the sink has noted nothing.
-        why: why no topic describes its rows; '' if one does.
+        refusal: why no topic describes its rows; None if one does.
         topics: by index of a claim, the topics that describe its rows: empty if it did not write the table, and None
             if it did and no topic describes the rows.
         before: the same for records older than all claims.
@@ -63,7 +61,7 @@ class TablePair:
     """
 
     layout: SinkLayout | None
-    why: str = ""
+    refusal: NotComparableError | None = None
     topics: tuple[frozenset[str] | None, ...] = ()
     before: frozenset[str] | None = None
     unordered: bool = False
@@ -92,7 +90,7 @@ def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | No
             found = [each for each in newest.each if each.records and each.topic == topic]
             best = max(found, key=_rank(lane)) if found else SinkLayout(topic=topic)
             only = frozenset({topic})
-            return TablePair(_joined(lane, best), "", (only,) * len(claims.claims), only, unordered=best is not lane)
+            return TablePair(_joined(lane, best), None, (only,) * len(claims.claims), only, unordered=best is not lane)
         now = _pair_in_layout(lane, newest, by_rows)
         if now.before is None:
             return now
@@ -108,8 +106,7 @@ def expected_refusals(layout: SinkLayout) -> dict[str, NotComparableError]:
     found = {}
     for pair in table_pairs((NotedLayout(datetime.now(timezone.utc), layout),), Claims()):
         target = GivenTarget().completed(pair.layout, unordered=pair.unordered)
-        refusal = NotComparableError(pair.why, NO_TOPIC) if pair.why else target.refusal or target.lacking_columns()
-        if refusal is not None:
+        if refusal := pair.refusal or target.refusal or target.lacking_columns():
             found[pair.table] = refusal
     return found
 
@@ -167,7 +164,8 @@ def _pair_in_layout(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str
         best = max(whole, key=_rank(lane))
         own = frozenset() if best.topic is None else frozenset({best.topic})
         return TablePair(_joined(lane, best), before=own | by_rows, unordered=best is not lane)
-    return TablePair(replace(lane, records=False), why)
+    remedy = "name a topic that has its records: --table TABLE --topic TOPIC"
+    return TablePair(replace(lane, records=False), NotComparableError(why, remedy))
 
 
 def _rank(lane: SinkLayout) -> Callable[[SinkLayout], Any]:
@@ -192,7 +190,7 @@ def chosen_pairs(evidence: Evidence) -> tuple[TablePair, ...]:
         raise refused("topic", topic, rule, f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}")
     of_rows = (claims.topics | evidence.logs.topic_ids.keys()) - dead_letter_topics(evidence.noted)
     topics = frozenset(of_rows if topic is None else {topic})
-    alone = (TablePair(layout, "", (topics,) * len(claims.claims), topics),)
+    alone = (TablePair(layout, None, (topics,) * len(claims.claims), topics),)
     if layout is None or (not layout.lanes and topic is None and not _has_replaced_its_table(evidence, layout)):
         return alone
     pairs = table_pairs(evidence.noted, claims, topic=topic)

@@ -75,7 +75,7 @@ class _Verification:
                 for pair, found in compare_tables(evidence, differences, tally):
                     self.tables.append(found.result)
                     self.written += found.written
-                    if pair.why:
+                    if pair.refusal is not None:
                         with differences.about(pair.table):
                             count_rows(pair, evidence, differences)
                 self.letters = check_dead_letters(evidence, differences)

@@ -26,9 +26,9 @@ from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.verification.columns import TableShape
-from spark_2pc_sink.verification.expressions import only_column
 from spark_2pc_sink.verification.report import VerifyReport
 from spark_2pc_sink.verification.statements import Reason, Statements
+from spark_2pc_sink.verification.target import only_column
 
 #: The page about the files with missing rows and records.
 PAGE: Final = "APPLY.md"

@@ -20,10 +20,9 @@ from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.columns import read_shape
-from spark_2pc_sink.verification.expressions import RecordSources
 from spark_2pc_sink.verification.history import Claims, HistoryBatch
 from spark_2pc_sink.verification.report import Difference, Differences, NotComparableError
-from spark_2pc_sink.verification.target import GivenTarget
+from spark_2pc_sink.verification.target import GivenTarget, RecordSources
 
 if TYPE_CHECKING:
     from spark_2pc_sink.verification.evidence import Evidence

@@ -13,7 +13,7 @@ from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.verification.columns import Column, RecordFacts, TableShape, compared_columns
 from spark_2pc_sink.verification.report import NotComparableError
-from spark_2pc_sink.verification.target import MARK, GivenTarget, Target, parse_record_columns
+from spark_2pc_sink.verification.target import MARK, GivenTarget, Target, parse_record_columns, value_fields
 from spark_2pc_sink.verification.topic_reader import client_settings
 
 SHAPE = TableShape(
@@ -175,3 +175,40 @@ def test_columns_and_fields_without_a_counterpart_are_named() -> None:
         ("column other", "no record has a field of that name"),
         ("fields more of the records", "the table has no column of that name"),
     ]
+
+
+# --- the sink's expressions ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "expression", "path"),
+    [
+        (None, "id", ("id",)),
+        (None, "line.sku", ("line", "sku")),
+        (None, "upper(name)", ()),
+        ("to_json(struct(*))", "id", ("id",)),
+        ("to_json(struct(id, line.*))", "line.n", ("n",)),
+        ("to_json(struct(id, line))", "line.n", ("line", "n")),
+        ("to_json(struct(upper(name) AS name, id AS `no`))", "id", ("no",)),
+        ("to_json(struct(upper(name) AS name))", "name", ()),
+        ("to_json(named_struct('no', id, 'x, y', concat(a, ',)')))", "concat(a, ',)')", ("x, y",)),
+        ("struct(id, line.sku)", "line . `sku`", ("sku",)),
+    ],
+)
+def test_a_field_has_the_value_of_the_same_expression(
+    value: str | None, expression: str, path: tuple[str, ...]
+) -> None:
+    fields = value_fields(value)
+    assert fields is not None
+    assert fields.path_of(expression) == path
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("name", "to_json(m)", "f(struct(a))", "struct(a) || struct(b)", "to_json(struct(a)) || (b)", "struct()"),
+        "named_struct(n, id)",
+    ],
+)
+def test_other_values_do_not_show_what_they_are_made_of(value: str) -> None:
+    assert value_fields(value) is None

@@ -296,9 +296,9 @@ class PartitionClaims:
 
     def __init__(self, ranges: Sequence[tuple[int, int, int]]) -> None:
         ordered = sorted(ranges)
-        self._firsts = [first for first, _, _ in ordered]
-        nexts = [*self._firsts[1:], OPEN_END + 1]
-        self._lasts = [min(last, after - 1) for (_, last, _), after in zip(ordered, nexts, strict=False)]
+        #: In addition the end of all offsets, so that each range has a next one.
+        self._firsts = [*(first for first, _, _ in ordered), OPEN_END + 1]
+        self._lasts = [min(last, after - 1) for (_, last, _), after in zip(ordered, self._firsts[1:], strict=True)]
         self._claims = [claim for _, _, claim in ordered]
 
     def claim_at(self, offset: int) -> int:
@@ -311,7 +311,7 @@ class PartitionClaims:
         while start < len(offsets):
             at = bisect_right(self._firsts, offsets[start]) - 1
             inside = at >= 0 and offsets[start] <= self._lasts[at]
-            end = self._lasts[at] if inside else [*self._firsts[at + 1 : at + 2], OPEN_END + 1][0] - 1
+            end = self._lasts[at] if inside else self._firsts[at + 1] - 1
             stop = bisect_right(offsets, end, start)
             order = self._claims[at] if at >= 0 else -1
             found.append(Stretch(start, stop, order if inside else -1, order))

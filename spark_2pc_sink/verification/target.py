@@ -60,8 +60,8 @@ def _plain(expression: str) -> str:
 def only_column(expression: str | None) -> str | None:
     """The plain form of a column, if the expression is the column or its text; else None."""
     cast = _CAST.fullmatch((expression or "").strip())
-    inner = (expression or "") if cast is None else cast["path"]
-    return None if path_parts(inner) is None else _plain(inner)
+    path = path_parts(cast["path"] if cast is not None else expression or "")
+    return None if path is None else ".".join(path)
 
 
 def split_list(text: str, outside: Iterable[tuple[int, str]]) -> list[str] | None:

@@ -93,8 +93,8 @@ def _compare(evidence: Evidence, differences: Differences, ranges: Ranges) -> Op
     if rows or evidence.has_several:
         with translated(evidence.database.named("verify")):
             for _, found in compare_tables(only, differences, Tally(only.claims.claims, {})):
-                table, topics = found.result.table, () if found.in_table is None else found.result.topics
-                tables.append(OpenTable(table=table, topics=topics, records=found.records, in_table=found.in_table))
+                name, topics = found.result.table, () if found.in_table is None else found.result.topics
+                tables.append(OpenTable(table=name, topics=topics, records=found.records, in_table=found.in_table))
         others = only.claims.topics.difference(*(table.topics for table in tables))
         if others and evidence.has_several:
             differences.skip(f"records of {', '.join(sorted(others))}", "no table that is compared has their rows")

@@ -103,8 +103,10 @@ class TopicReader:
         self._timeout_s = self._deadline_ms / 1000
         self._admin = AdminClient(self._settings, logger=_log)
         self._batch_bytes_max = max(options.receive_bytes_max, _FETCH_ALL_BYTES + _ANSWER_MORE_BYTES)
-        limits = {"bytes_max": self._batch_bytes_max, "together_bytes": _FETCH_BYTES, "ahead_bytes": _AHEAD_BYTES}
-        self._batch_check = BatchCheck(options=options, **limits)
+        bytes_max = self._batch_bytes_max
+        self._batch_check = BatchCheck(
+            options=options, bytes_max=bytes_max, together_bytes=_FETCH_BYTES, ahead_bytes=_AHEAD_BYTES
+        )
 
     # --- topics ----------------------------------------------------------------------------------------------------
 

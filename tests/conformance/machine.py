@@ -23,7 +23,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
     ListTransactionsReply,
     Reply,
 )
-from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
 from spark_2pc_sink.reference.metadata.acls import Acl, AclStore, access_by_acls
 from tests.conformance.answers import Names, brief
@@ -123,8 +123,7 @@ def _loaded(driver: Driver, known: TransactionMetadata) -> Driver:
     """A coordinator that has read the bytes of a transaction from its log."""
     version = driver.state.settings.log_version
     index = driver.state.partition_of(known.transactional_id)
-    value = TransactionLogValue.of(known, version=version)
-    driver.log.append(LogRecord(partition=index, transactional_id=known.transactional_id, value=value, version=version))
+    driver.log.append(LogRecord(partition=index, transactional_id=known.transactional_id, value=known, version=version))
     return driver.crashed()
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_2pc_sink.ids import NO_PRODUCER_ID
-from spark_2pc_sink.reference.coordinator.records import TransactionLogValue
+from spark_2pc_sink.reference.coordinator.states import StateId
+from spark_2pc_sink.reference.internal_topics import TransactionLogValue, decode_value
 from tests.conformance.leader_operations import Fetch
 from tests.conformance.operations import Partition, ProducerId
 from tests.unit.reference.batches import seen
@@ -41,8 +42,9 @@ class StateRecords:
 def _decoded(data: bytes | None) -> Any:
     if data is None:
         return None
-    value = TransactionLogValue.decode(data)
-    partitions = None if value.partitions is None else sorted((each.topic, each.partition) for each in value.partitions)
+    value = decode_value(TransactionLogValue, data, peer="the server")
+    topics = value.transaction_partitions
+    partitions = topics and sorted((each.topic, index) for each in topics for index in each.partition_ids)
     tags: dict[str, Any] = {}
     for name, number in (("previous", value.previous_producer_id), ("next", value.next_producer_id)):
         if number != NO_PRODUCER_ID:
@@ -51,11 +53,11 @@ def _decoded(data: bytes | None) -> Any:
         tags["client"] = value.client_transaction_version
     return (
         int.from_bytes(data[:2], "big"),
-        value.state.label,
+        StateId(value.transaction_status).label,
         ProducerId(value.producer_id),
         value.producer_epoch,
-        value.timeout_ms,
-        value.start_ms >= 0,
+        value.transaction_timeout_ms,
+        value.transaction_start_timestamp_ms >= 0,
         partitions,
         tags,
     )

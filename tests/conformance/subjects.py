@@ -11,7 +11,7 @@ import pytest
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER
-from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
 from spark_2pc_sink.testing import wait_until
 from tests.conformance.answers import Names, brief, walk
@@ -203,9 +203,8 @@ class WireSubject:
                 continue
             names = self._prepared[each.name].names()
             known = metadata_of(each.given, names.mark + "T", names, level=self._level, now_ms=now_ms)
-            value = TransactionLogValue.of(known, version=version)
             records.append(
-                LogRecord(partition=0, transactional_id=known.transactional_id, value=value, version=version)
+                LogRecord(partition=0, transactional_id=known.transactional_id, value=known, version=version)
             )
             if each.given.stuck:
                 # An epoch so high that its partition refuses every later marker.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, NO_PRODUCER_ID, TopicPartition
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
 from spark_2pc_sink.reference.coordinator import events, plans
 from spark_2pc_sink.reference.coordinator.add_partitions import add_offsets, add_partitions
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, StatePartition
@@ -145,13 +145,9 @@ def reserve(state: CoordinatorState, plan: plans.Plan) -> CoordinatorState:
 
 
 def apply(state: CoordinatorState, plan: plans.Plan) -> CoordinatorState:
-    """Apply the plan's outcome, once its records are durable.
-
-    The new state is decoded from the record, not copied from the plan, so that recovery from the log gives the same
-    state.
-    """
+    """Apply the plan's outcome, once its records are durable; recovery does the same with the records of the log."""
     for record in plan.records:
-        state = state.with_metadata(record.transactional_id, _restored(record, plan))
+        state = state.with_metadata(record.transactional_id, record.value)
     if plan.unwritten is not None:
         state = state.with_metadata(plan.unwritten.transactional_id, plan.unwritten)
     return state
@@ -184,16 +180,6 @@ def settle(state: CoordinatorState, plan: plans.Plan, append_code: int = Code.NO
         effects = (plans.StepNext(events.CompleteTransaction(**before.ids)),)
     cleared = replace(before, pending=pending, marking=Marking.SENDING)
     return Settled(state.with_metadata(before.transactional_id, cleared), reply, effects)
-
-
-def _restored(record: LogRecord, plan: plans.Plan) -> TransactionMetadata | None:
-    value = record.value
-    if value is None:
-        return None
-    memory: dict[str, int] = {"last_producer_epoch": plan.last_producer_epoch}
-    if value.previous_producer_id == NO_PRODUCER_ID:
-        memory["previous_producer_id"] = plan.previous_producer_id
-    return value.restored(record.transactional_id, **memory)
 
 
 def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> CoordinatorState:

@@ -21,13 +21,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIds
 from spark_2pc_sink.reference.coordinator.events import Event
-from spark_2pc_sink.reference.coordinator.records import FLEXIBLE_VERSION, LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.records import FLEXIBLE_VERSION, LogRecord, fits
 from spark_2pc_sink.reference.coordinator.states import (
     DECIDED,
-    NO_EPOCH,
     NO_PAIR,
     PREDECESSORS,
     Marking,
@@ -173,9 +172,6 @@ class Plan:
     reserved: TransactionMetadata | None = None
     #: Set by `apply` without a record (received markers).
     unwritten: TransactionMetadata | None = None
-    #: Added to the record in memory; the second one if the log's version has no tag for it.
-    last_producer_epoch: int = NO_EPOCH
-    previous_producer_id: int = NO_PRODUCER_ID
     #: The ids left; applied by `reserve`, so that no two plans use the same id.
     producer_ids: ProducerIds | None = None
     effects: tuple[Effect, ...] = ()
@@ -208,13 +204,12 @@ def change(
     if source not in PREDECESSORS[after.state]:
         raise AssertionError(f"{before.state.label} -> {after.state.label} is not in the table of transitions")
     version = state.settings.log_version
-    if not TransactionLogValue.of(before, version=version).fits(version):
+    if not fits(before, version):
         # An id that needed tags before a downgrade keeps them. Kafka 4.4.0 fails to write such an id after a downgrade
         # to 0, and leaves it pending (CONCURRENT_TRANSACTIONS) until its log partition is loaded again.
         version = FLEXIBLE_VERSION
-    dead = after.state is StateId.DEAD
-    value = None if dead else TransactionLogValue.of(after, version=version)
-    if reply is not None and value is not None and not value.fits(version):
+    value = None if after.state is StateId.DEAD else after
+    if reply is not None and value is not None and not fits(value, version):
         return answer(reply.failed(Code.UNSUPPORTED_VERSION))
     index = state.partition_of(before.transactional_id)
     record = LogRecord(partition=index, transactional_id=before.transactional_id, value=value, version=version)
@@ -227,8 +222,6 @@ def change(
         reserved=replace(
             before, pending=after.state, marking=Marking.DONE if before.state in DECIDED else Marking.SENDING
         ),
-        last_producer_epoch=after.last_producer_epoch,
-        previous_producer_id=after.previous_producer_id,
         producer_ids=producer_ids,
         effects=(*effects, *((AllocateProducerIdBlock(),) if wants_block else ())),
     )

@@ -23,7 +23,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
     Reply,
     StepNext,
 )
-from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import COMPLETION, StateId, TransactionMetadata
 
 #: The id of the one producer, where there is one.
@@ -149,9 +149,7 @@ class FakeCoordinator:
     def put(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
         """Replace what is known of an id; None makes it unknown."""
         version = self.state.settings.log_version
-        value = None
-        if metadata is not None and metadata.state is not StateId.DEAD:
-            value = TransactionLogValue.of(metadata, version=version)
+        value = None if metadata is None or metadata.state is StateId.DEAD else metadata
         self.state_log.append(LogRecord(partition=0, transactional_id=transactional_id, value=value, version=version))
         self.state = _known(self.state.with_metadata(transactional_id, metadata))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
-from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard
@@ -40,8 +40,7 @@ def known(state: StateId = StateId.COMPLETE_COMMIT) -> Disk:
 def _append_state(cluster: FakeCluster, recorded: TransactionMetadata) -> None:
     topic = present(cluster.topic(TRANSACTION_STATE))
     index = partition_for(recorded.transactional_id, topic.partitions)
-    value = TransactionLogValue.of(recorded, version=1)
-    record = LogRecord(partition=index, transactional_id=recorded.transactional_id, value=value)
+    record = LogRecord(partition=index, transactional_id=recorded.transactional_id, value=recorded)
     log = present(cluster.log(TRANSACTION_STATE, index))
     log.append_records([(record.key_bytes, record.value_bytes)], now_ms=START_MS)
 

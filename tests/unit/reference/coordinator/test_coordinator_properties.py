@@ -31,7 +31,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
     SendMarkers,
     StepNext,
 )
-from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import (
     COMPLETION,
     DECIDED,
@@ -77,8 +77,7 @@ class Coordinator(RuleBasedStateMachine):
             known, settings=replace(KEEPING, transaction_version=level), block=ProducerIdBlock(1000, 9)
         )
         index = self.driver.state.partition_of(NAMES[0])
-        value = TransactionLogValue.of(known, version=1)
-        self.driver.log.append(LogRecord(partition=index, transactional_id=NAMES[0], value=value))
+        self.driver.log.append(LogRecord(partition=index, transactional_id=NAMES[0], value=known))
         #: What was put in place with each record of the log.
         self.applied: list[tuple[str, TransactionMetadata | None]] = [(NAMES[0], known)]
         self.flying: list[tuple[Event, Plan]] = []

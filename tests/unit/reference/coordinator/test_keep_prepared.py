@@ -17,7 +17,7 @@ from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.coordinator.end_txn import due_timeouts
 from spark_2pc_sink.reference.coordinator.plans import InitProducerIdReply, SendMarkers
-from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import Pair, StateId, TransactionMetadata
 
 from .driver import KEEPING, KEEPING_UNCHANGED, RELEASED, TID, Driver, end, metadata
@@ -111,8 +111,7 @@ class Player:
         """Put an id into the state and the log."""
         self.driver.state = self.driver.state.with_metadata(TID, known)
         index = self.driver.state.partition_of(TID)
-        value = TransactionLogValue.of(known, version=1)
-        self.driver.log.append(LogRecord(partition=index, transactional_id=TID, value=value))
+        self.driver.log.append(LogRecord(partition=index, transactional_id=TID, value=known))
 
     def shown(self, pair: Pair) -> str:
         """A pair as the vectors write it: letters in the order in which the producer ids came."""

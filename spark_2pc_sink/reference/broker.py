@@ -35,7 +35,7 @@ from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.topics import TopicHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
-from spark_2pc_sink.reference.metadata.acls import AclStore, access_by_acls
+from spark_2pc_sink.reference.metadata.acls import access_by_acls
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.network.connection import SocketServer
 from spark_2pc_sink.reference.network.request_channel import Dispatcher, join
@@ -85,8 +85,8 @@ class Broker:
         catalog.on_deleted.append(lambda topic: self._groups.forget_topic(topic.name))
         catalog.on_transaction_version.append(self._transactions.set_transaction_version)
         self._verification = Verification(self._transactions, lambda: catalog.properties)
-        acls = AclStore(catalog)
-        self._server = SocketServer(self._dispatcher(acls), properties, access_of=access_by_acls(properties, acls))
+        access_of = access_by_acls(properties, lambda: catalog.acls)
+        self._server = SocketServer(self._dispatcher(), properties, access_of=access_of)
         self._transactions.start()
         self._closers.append(self._transactions.stop)
         self._groups.start()
@@ -127,14 +127,14 @@ class Broker:
         await self._groups.stop()
         await self._server.stop(deadline_s=STOP_DEADLINE_S)
 
-    def _dispatcher(self, acls: AclStore) -> Dispatcher:
+    def _dispatcher(self) -> Dispatcher:
         catalog, properties, verification = self._catalog, self._properties, self._verification
         families = [
             ClusterHandlers(catalog),
             TopicHandlers(catalog),
             ConfigHandlers(catalog),
             FeatureHandlers(catalog),
-            AclHandlers(acls if properties.authorizer_class_name is not None else None),
+            AclHandlers(catalog),
             ProduceHandlers(catalog, verification, now_ms=now_ms),
             PartitionHandlers(catalog),
             SaslHandlers(),

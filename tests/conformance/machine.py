@@ -25,7 +25,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
-from spark_2pc_sink.reference.metadata.acls import Acl, AclStore, access_by_acls
+from spark_2pc_sink.reference.metadata.acls import Acl, access_by_acls
 from tests.conformance.answers import Names, brief
 from tests.conformance.cases import TOPICS, Case
 from tests.conformance.operations import (
@@ -43,7 +43,6 @@ from tests.conformance.operations import (
 )
 from tests.conformance.subjects import check, given_ids, metadata_of
 from tests.unit.reference.coordinator.driver import START_MS, Driver, end, who
-from tests.unit.reference.metadata.test_acls import Rows
 
 _TOPICS: Final = {sign: (sign[1:], 0) for sign in TOPICS}
 #: The one topic of the cases that no server has.
@@ -70,7 +69,7 @@ class MachineSubject:
     def run_as_user(self, case: Case) -> None:
         """The same with the rights of the case, but for what an administrator does."""
         secured = BrokerProperties.from_mapping({"authorizer.class.name": STANDARD_AUTHORIZER})
-        rights = [
+        rights = tuple(
             Acl(
                 resource=kind,
                 pattern=_LITERAL,
@@ -81,8 +80,8 @@ class MachineSubject:
                 permission=_ALLOW,
             )
             for kind, name, operation in (right.value for right in case.rights)
-        ]
-        self._run(case, access_by_acls(secured, AclStore(Rows(*rights)))("User:user", "127.0.0.1"))
+        )
+        self._run(case, access_by_acls(secured, lambda: rights)("User:user", "127.0.0.1"))
 
     def _run(self, case: Case, access: Access) -> None:
         names = Names(_MARK, _TOPICS, given_ids(0))

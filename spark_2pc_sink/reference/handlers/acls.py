@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Final, TypeVar
 
 from kafka.protocol.admin import CreateAclsResponse, DeleteAclsResponse, DescribeAclsResponse
@@ -15,13 +15,13 @@ from spark_2pc_sink.reference.metadata.acls import (
     OPERATION_CODES,
     Acl,
     AclFilter,
-    AclStore,
     PatternCode,
     PermissionCode,
     codes_of,
     refusal_of,
 )
-from spark_2pc_sink.reference.protocol.api import RefusedError, RequestContext, serves
+from spark_2pc_sink.reference.metadata.catalog import Catalog
+from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.wire.api_versions import Api
 
 _Described: Final = DescribeAclsResponse.DescribeAclsResource
@@ -30,20 +30,18 @@ _Deleted: Final = DeleteAclsResponse.DeleteAclsFilterResult
 
 
 class AclHandlers:
-    """``store`` is None if no authorizer is configured; every answer then says so."""
-
-    def __init__(self, store: AclStore | None) -> None:
-        self._store = store
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
 
     @serves(Api.DESCRIBE_ACLS, 1, 3)
     async def describe_acls(self, context: RequestContext, request: Any) -> Any:
         """The rules that match a filter, by resource; requires DESCRIBE on the cluster."""
         wanted = _read(AclFilter, request, _FILTER)
-        store = self._allowed(context, AclOperation.DESCRIBE)
-        if isinstance(store, RefusedError):
-            return DescribeAclsResponse(error_code=store.code, error_message=store.message)
+        refusal = self._refusal(context, AclOperation.DESCRIBE)
+        if refusal is not None:
+            return DescribeAclsResponse(**refusal)
         found = groupby(
-            sorted(filter(wanted.matches, store.acls)), key=lambda acl: (acl.resource, acl.pattern, acl.name)
+            sorted(filter(wanted.matches, self._catalog.acls)), key=lambda acl: (acl.resource, acl.pattern, acl.name)
         )
         return DescribeAclsResponse(
             resources=[
@@ -68,24 +66,23 @@ class AclHandlers:
     @serves(Api.CREATE_ACLS, 1, 3)
     async def create_acls(self, context: RequestContext, request: Any) -> Any:
         acls = [_read(Acl, creation, _CREATION) for creation in request.creations]
-        store = self._allowed(context, AclOperation.ALTER)
-        if isinstance(store, RefusedError):
-            denied = _Created(error_code=store.code, error_message=store.message)
-            return CreateAclsResponse(results=[denied for _ in acls])
+        refusal = self._refusal(context, AclOperation.ALTER)
+        if refusal is not None:
+            return CreateAclsResponse(results=[_Created(**refusal) for _ in acls])
         refusals = [refusal_of(acl) for acl in acls]
-        await store.add(acl for acl, refusal in zip(acls, refusals, strict=True) if refusal is None)
-        outcomes = [refusal or (Code.NONE, "") for refusal in refusals]
+        sound = {acl for acl, fault in zip(acls, refusals, strict=True) if fault is None}
+        await self._catalog.alter_acls(lambda now: now | sound)
+        outcomes = [fault or (Code.NONE, "") for fault in refusals]
         return CreateAclsResponse(results=[_Created(error_code=code, error_message=text) for code, text in outcomes])
 
     @serves(Api.DELETE_ACLS, 1, 3)
     async def delete_acls(self, context: RequestContext, request: Any) -> Any:
         wanted = [_read(AclFilter, each, _FILTER) for each in request.filters]
-        store = self._allowed(context, AclOperation.ALTER)
-        if isinstance(store, RefusedError):
-            denied = _Deleted(error_code=store.code, error_message=store.message)
-            return DeleteAclsResponse(filter_results=[denied for _ in wanted])
-        found = [tuple(filter(each.matches, store.acls)) for each in wanted]
-        await store.remove(acl for matching in found for acl in matching)
+        refusal = self._refusal(context, AclOperation.ALTER)
+        if refusal is not None:
+            return DeleteAclsResponse(filter_results=[_Deleted(**refusal) for _ in wanted])
+        found = [tuple(filter(each.matches, self._catalog.acls)) for each in wanted]
+        await self._catalog.alter_acls(lambda now: now - set(chain(*found)))
         results = []
         for each, matching in zip(wanted, found, strict=True):
             text = _unknown(each)
@@ -95,13 +92,13 @@ class AclHandlers:
             results.append(_Deleted(error_code=code, error_message=text, matching_acls=removed))
         return DeleteAclsResponse(filter_results=results)
 
-    def _allowed(self, context: RequestContext, operation: AclOperation) -> AclStore | RefusedError:
-        """The rules, or a refusal; as in Kafka, permissions come before the error that there is no authorizer."""
-        if self._store is None:
-            return RefusedError(Code.SECURITY_DISABLED, "No Authorizer is configured.")
-        if not context.access.allows(operation, Resource.CLUSTER, CLUSTER_NAME):
-            return RefusedError(Code.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
-        return self._store
+    def _refusal(self, context: RequestContext, operation: AclOperation) -> dict[str, Any] | None:
+        """The fields of a refusal; without an authorizer every answer says so."""
+        if self._catalog.properties.authorizer_class_name is None:
+            return {"error_code": Code.SECURITY_DISABLED, "error_message": "No Authorizer is configured."}
+        if context.access.allows(operation, Resource.CLUSTER, CLUSTER_NAME):
+            return None
+        return {"error_code": Code.CLUSTER_AUTHORIZATION_FAILED, "error_message": "Cluster authorization failed."}
 
 
 #: Fields of `Acl` by their names in a matching rule of DeleteAcls, in CreateAcls, and in filters.

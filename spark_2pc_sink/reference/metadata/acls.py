@@ -7,10 +7,10 @@ access is denied; if no rule names it, ``allow.everyone.if.no.acl.found`` decide
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, Protocol
+from typing import Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
@@ -114,43 +114,11 @@ class AclFilter:
         )
 
 
-class AclRows(Protocol):
-    def acls(self) -> Sequence[Mapping[str, Any]]: ...
-
-    async def set_acls(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Replace all rules; durable when it returns."""
-
-
-class AclStore:
-    """The rules in effect, ``acls``: those that are durable."""
-
-    def __init__(self, rows: AclRows) -> None:
-        self._rows = rows
-        self._wanted = frozenset(Acl(**row) for row in rows.acls())
-        self.acls: tuple[Acl, ...] = tuple(sorted(self._wanted))
-
-    async def add(self, acls: Iterable[Acl]) -> None:
-        await self._change(self._wanted | frozenset(acls))
-
-    async def remove(self, acls: Iterable[Acl]) -> None:
-        await self._change(self._wanted - frozenset(acls))
-
-    async def _change(self, wanted: frozenset[Acl]) -> None:
-        # Another change may arrive while this one is made durable, and has to build on it.
-        self._wanted = wanted
-        try:
-            await self._rows.set_acls([dict(vars(acl)) for acl in sorted(wanted)])
-        finally:
-            self.acls = tuple(sorted(Acl(**row) for row in self._rows.acls()))
-            if self._wanted is wanted:
-                self._wanted = frozenset(self.acls)
-
-
 @dataclass(frozen=True, kw_only=True)
 class AclAccess:
-    """What one client may do; reads the store on every check."""
+    """What one client may do; ``acls`` gives the rules in effect, at every check."""
 
-    store: AclStore
+    acls: Callable[[], tuple[Acl, ...]]
     principal: str
     host: str
     is_super_user: bool
@@ -159,7 +127,7 @@ class AclAccess:
     def allows(self, operation: AclOperation, resource: Resource, name: str) -> bool:
         if self.is_super_user:
             return True
-        named = [acl for acl in self.store.acls if acl.names(resource.value, name)]
+        named = [acl for acl in self.acls() if acl.names(resource.value, name)]
         if not named:
             return self.open_without_acl
         matching = [acl for acl in named if acl.applies_to(self.principal, self.host, operation.value)]
@@ -173,7 +141,7 @@ class AclAccess:
         if self.allows(operation, resource, _ANY_NAME):
             return True
         exact = {operation.value, ALL_OPERATIONS}
-        of_kind = (acl for acl in self.store.acls if acl.resource == resource.value and acl.operation in exact)
+        of_kind = (acl for acl in self.acls() if acl.resource == resource.value and acl.operation in exact)
         matching = [acl for acl in of_kind if acl.applies_to(self.principal, self.host, operation.value)]
         denied = [acl for acl in matching if not acl.allows]
         return any(acl.allows and not any(_covers(deny, acl) for deny in denied) for acl in matching)
@@ -186,12 +154,12 @@ def _covers(deny: Acl, allow: Acl) -> bool:
     return deny.name == WILDCARD or (literal and allow.name == deny.name)
 
 
-def access_by_acls(properties: BrokerProperties, store: AclStore) -> Callable[[str, str], Access]:
+def access_by_acls(properties: BrokerProperties, acls: Callable[[], tuple[Acl, ...]]) -> Callable[[str, str], Access]:
     if properties.authorizer_class_name is None:
         return lambda _principal, _host: FULL_ACCESS
     super_users = properties.super_user_principals
     return lambda principal, host: AclAccess(
-        store=store,
+        acls=acls,
         principal=principal,
         host=host,
         is_super_user=principal in super_users,

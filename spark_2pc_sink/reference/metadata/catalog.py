@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,8 @@ from spark_2pc_sink.reference.config.properties import BrokerConfigs, BrokerProp
 from spark_2pc_sink.reference.config.topic_configs import internal_topics, log_settings
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.metadata.catalog_state import (
-    PRODUCER_ID_BLOCK_SIZE,
-    AclRow,
-    CatalogState,
-    Topic,
-    random_id,
-)
+from spark_2pc_sink.reference.metadata.acls import Acl
+from spark_2pc_sink.reference.metadata.catalog_state import PRODUCER_ID_BLOCK_SIZE, CatalogState, Topic, random_id
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory, LogEnds, new_state, start, store
 
 _log = logging.getLogger(__name__)
@@ -132,12 +128,13 @@ class Catalog:
         state = await self._change(lambda now: replace(now, next_producer_id=now.next_producer_id + size))
         return ProducerIdBlock(state.next_producer_id - size, size)
 
-    def acls(self) -> tuple[AclRow, ...]:
+    @property
+    def acls(self) -> tuple[Acl, ...]:
         return self._state.acls
 
-    async def set_acls(self, rows: Sequence[AclRow]) -> None:
-        """Replace all ACLs. A row is JSON-compatible; the caller gives its fields a meaning."""
-        await self._change(lambda state: replace(state, acls=tuple(dict(row) for row in rows)))
+    async def alter_acls(self, alter: Callable[[AbstractSet[Acl]], AbstractSet[Acl]]) -> None:
+        """Replace the ACLs by what ``alter`` makes from those in effect when the change is carried out."""
+        await self._change(lambda state: replace(state, acls=tuple(sorted(alter(frozenset(state.acls))))))
 
     def topic(self, name: str) -> Topic | None:
         return self._state.topics.get(name)

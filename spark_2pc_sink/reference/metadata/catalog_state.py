@@ -11,11 +11,12 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import google_crc32c
 
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE
+from spark_2pc_sink.reference.metadata.acls import Acl
 
 _CHECKSUM: Final = "crc32c"
 
@@ -49,9 +50,6 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 _FORMAT_VERSION: Final = 1
 _COORDINATOR_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS})
-
-#: One ACL as JSON keeps it; `acls` writes and reads its fields.
-AclRow: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class CatalogState:
     feature_changes: int = 0
     next_producer_id: int = 0
     topics: Mapping[str, Topic] = field(default_factory=dict)
-    acls: tuple[AclRow, ...] = ()
+    acls: tuple[Acl, ...] = ()
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     removing: tuple[Topic, ...] = ()
 
@@ -167,7 +165,7 @@ def write_state(state: CatalogState) -> bytes:
         "directory_id": id_text(state.directory_id),
         "topics": [_topic_document(topic) for topic in state.topics.values()],
         "removing": [_topic_document(topic) for topic in state.removing],
-        "acls": [dict(row) for row in state.acls],
+        "acls": [dict(vars(acl)) for acl in state.acls],
     }
     return write_checked(document)
 
@@ -183,7 +181,7 @@ def read_state(document: bytes) -> CatalogState:
             directory_id=id_of_text(found["directory_id"]),
             topics={topic.name: topic for topic in topics},
             removing=tuple(_topic(row) for row in found["removing"]),
-            acls=tuple(_typed(found, "acls", list)),
+            acls=tuple(Acl(**row) for row in _typed(found, "acls", list)),
         )
     except KeyError as error:
         raise ValueError(f"it has no field {error}") from error

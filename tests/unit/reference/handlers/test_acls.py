@@ -15,14 +15,14 @@ from kafka.protocol.admin import (
 )
 
 from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
-from spark_2pc_sink.reference.metadata.acls import AclStore
+from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.batches import message
 from tests.unit.reference.coordinator.access import AccessBy
-from tests.unit.reference.metadata.test_acls import Rows
 from tests.unit.reference.node import exchange
 
 NO_COLON = (
@@ -30,11 +30,15 @@ NO_COLON = (
 )
 
 
+async def secured() -> Catalog:
+    return await Catalog.open(None, BrokerProperties.from_mapping({"authorizer.class.name": STANDARD_AUTHORIZER}))
+
+
 async def ask(
-    store: AclStore | None, request: Any, response: Any, *, version: int = 3, may: AclOperation | None = None
+    catalog: Catalog, request: Any, response: Any, *, version: int = 3, may: AclOperation | None = None
 ) -> Any:
     """Through the encoding of the request and of the answer."""
-    handler = handlers_of(AclHandlers(store))[Api(request.API_KEY)]
+    handler = handlers_of(AclHandlers(catalog))[Api(request.API_KEY)]
     assert (handler.version_min, handler.version_max) == (1, 3)
     needed = AclOperation.DESCRIBE if isinstance(request, DescribeAclsRequest) else AclOperation.ALTER
     allowed = (may or needed, Resource.CLUSTER, "kafka-cluster")
@@ -47,8 +51,8 @@ def creation(**fields: Any) -> Any:
     return {**given, "operation": 3, "permission_type": 3, **fields}
 
 
-async def create(store: AclStore | None, *creations: Any, **options: Any) -> list[tuple[int, str | None]]:
-    answer = await ask(store, message(CreateAclsRequest, creations=list(creations)), CreateAclsResponse, **options)
+async def create(catalog: Catalog, *creations: Any, **options: Any) -> list[tuple[int, str | None]]:
+    answer = await ask(catalog, message(CreateAclsRequest, creations=list(creations)), CreateAclsResponse, **options)
     return [(result.error_code, result.error_message) for result in answer.results]
 
 
@@ -60,51 +64,51 @@ def filter_fields(**fields: Any) -> dict[str, Any]:
     return everything | fields
 
 
-async def describe(store: AclStore | None, *, options: dict[str, Any] | None = None, **fields: Any) -> Any:
-    return await ask(store, DescribeAclsRequest(**filter_fields(**fields)), DescribeAclsResponse, **(options or {}))
+async def describe(catalog: Catalog, *, options: dict[str, Any] | None = None, **fields: Any) -> Any:
+    return await ask(catalog, DescribeAclsRequest(**filter_fields(**fields)), DescribeAclsResponse, **(options or {}))
 
 
-async def found(store: AclStore, **fields: Any) -> list[tuple[Any, ...]]:
+async def found(catalog: Catalog, **fields: Any) -> list[tuple[Any, ...]]:
     return [
         (each.resource_type, each.pattern_type, each.resource_name, [(acl.principal, acl.host) for acl in each.acls])
-        for each in (await describe(store, **fields)).resources
+        for each in (await describe(catalog, **fields)).resources
     ]
 
 
-async def delete(store: AclStore | None, *filters: dict[str, Any], **options: Any) -> Any:
+async def delete(catalog: Catalog, *filters: dict[str, Any], **options: Any) -> Any:
     request = message(DeleteAclsRequest, filters=[filter_fields(**each) for each in filters])
-    answer = await ask(store, request, DeleteAclsResponse, **options)
+    answer = await ask(catalog, request, DeleteAclsResponse, **options)
     return answer.filter_results
 
 
-async def filled() -> AclStore:
-    store = AclStore(Rows())
+async def filled() -> Catalog:
+    catalog = await secured()
     await create(
-        store,
+        catalog,
         creation(),
         creation(principal="User:b", host="h"),
         creation(resource_pattern_type=4, resource_name="p"),
         creation(resource_type=5, operation=15),
     )
-    return store
+    return catalog
 
 
 @pytest.mark.parametrize("version", [1, 3])
 async def test_acls_are_created_described_by_resource_and_deleted(version: int) -> None:
-    store = AclStore(Rows())
-    assert await create(store, creation(), creation(host="h"), version=version) == [(0, ""), (0, "")]
-    assert await create(store, creation(), version=version) == [(0, "")]
-    answer = await describe(store, options={"version": version})
+    catalog = await secured()
+    assert await create(catalog, creation(), creation(host="h"), version=version) == [(0, ""), (0, "")]
+    assert await create(catalog, creation(), version=version) == [(0, "")]
+    answer = await describe(catalog, options={"version": version})
     assert (answer.error_code, answer.error_message, len(answer.resources)) == (0, "", 1)
     assert [(each.host, each.operation, each.permission_type) for each in answer.resources[0].acls] == [
         ("*", 3, 3),
         ("h", 3, 3),
     ]
-    (result,) = await delete(store, {"host_filter": "h"}, version=version)
+    (result,) = await delete(catalog, {"host_filter": "h"}, version=version)
     assert (result.error_code, result.error_message) == (0, None)
     (gone,) = result.matching_acls
     assert (gone.resource_type, gone.resource_name, gone.pattern_type, gone.host) == (2, "t", 3, "h")
-    assert await found(store) == [(2, 3, "t", [("User:a", "*")])]
+    assert await found(catalog) == [(2, 3, "t", [("User:a", "*")])]
 
 
 @pytest.mark.parametrize(
@@ -122,33 +126,34 @@ async def test_acls_are_created_described_by_resource_and_deleted(version: int) 
 async def test_a_rule_that_makes_no_sense_is_refused_and_the_others_are_added(
     fields: dict[str, Any], code: int, text: str | None
 ) -> None:
-    store = AclStore(Rows())
-    assert await create(store, creation(**fields), creation(resource_name="good")) == [(code, text), (0, "")]
-    assert [each.name for each in store.acls] == ["good"]
+    catalog = await secured()
+    assert await create(catalog, creation(**fields), creation(resource_name="good")) == [(code, text), (0, "")]
+    assert [each.name for each in catalog.acls] == ["good"]
 
 
 async def test_the_code_unknown_ends_the_connection() -> None:
     with pytest.raises(RemoteProtocolError, match="UNKNOWN"):
-        await create(AclStore(Rows()), creation(resource_type=0))
+        await create(await secured(), creation(resource_type=0))
     with pytest.raises(RemoteProtocolError):
         await describe(await filled(), operation=0)
 
 
 async def test_without_an_authorizer_there_are_no_acls() -> None:
     disabled = (54, "No Authorizer is configured.")
-    assert await create(None, creation(), creation()) == [disabled, disabled]
-    answer = await describe(None)
+    open_to_all = await Catalog.open(None, BrokerProperties())
+    assert await create(open_to_all, creation(), creation()) == [disabled, disabled]
+    answer = await describe(open_to_all)
     assert (answer.error_code, answer.error_message, list(answer.resources)) == (*disabled, [])
-    assert [(each.error_code, each.error_message) for each in await delete(None, {})] == [disabled]
+    assert [(each.error_code, each.error_message) for each in await delete(open_to_all, {})] == [disabled]
 
 
 async def test_the_cluster_s_acls_decide_who_may_see_and_change_them() -> None:
-    store = await filled()
+    catalog = await filled()
     denied = (31, "Cluster authorization failed.")
-    assert await create(store, creation(resource_name="new"), may=AclOperation.DESCRIBE) == [denied]
-    answer = await describe(store, options={"may": AclOperation.ALTER})
+    assert await create(catalog, creation(resource_name="new"), may=AclOperation.DESCRIBE) == [denied]
+    answer = await describe(catalog, options={"may": AclOperation.ALTER})
     assert (answer.error_code, answer.error_message, list(answer.resources)) == (*denied, [])
-    assert [(each.error_code, each.error_message) for each in await delete(store, {}, may=AclOperation.DESCRIBE)] == [
+    assert [(each.error_code, each.error_message) for each in await delete(catalog, {}, may=AclOperation.DESCRIBE)] == [
         denied
     ]
-    assert len(store.acls) == 4
+    assert len(catalog.acls) == 4

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
-from spark_2pc_sink.reference.metadata.acls import Acl, AclFilter, AclStore, access_by_acls
+from spark_2pc_sink.reference.metadata.acls import Acl, AclFilter, access_by_acls
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 2, 3, 4, 5
 LITERAL, PREFIXED = 3, 4
 ALL, READ, WRITE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 2, 3, 4, 6, 7, 8, 10, 11
 DENY, ALLOW = 2, 3
-
-
-class Rows:
-    """A catalog in memory; a change becomes durable when the test says so, in order."""
-
-    def __init__(self, *acls: Acl) -> None:
-        self.rows: tuple[Mapping[str, Any], ...] = tuple(vars(each) for each in acls)
-        self.gate = asyncio.Semaphore(1000)
-        self.fails = False
-
-    def acls(self) -> Sequence[Mapping[str, Any]]:
-        return self.rows
-
-    async def set_acls(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        await self.gate.acquire()
-        if self.fails:
-            raise OSError("the disk is full")
-        self.rows = tuple(rows)
 
 
 def acl(
@@ -60,7 +40,7 @@ def acl(
 def access(*acls: Acl, principal: str = "User:alice", host: str = "10.0.0.1", **properties: str) -> Any:
     given = {name.replace("_", "."): value for name, value in properties.items()}
     chosen = BrokerProperties.from_mapping({"authorizer.class.name": STANDARD_AUTHORIZER, **given})
-    return access_by_acls(chosen, AclStore(Rows(*acls)))(principal, host)
+    return access_by_acls(chosen, lambda: acls)(principal, host)
 
 
 def may(*acls: Acl, operation: AclOperation = AclOperation.READ) -> bool:
@@ -68,7 +48,7 @@ def may(*acls: Acl, operation: AclOperation = AclOperation.READ) -> bool:
 
 
 def test_without_an_authorizer_everything_is_allowed() -> None:
-    alice = access_by_acls(BrokerProperties(), AclStore(Rows(acl(permission=DENY))))("User:alice", "h")
+    alice = access_by_acls(BrokerProperties(), lambda: (acl(permission=DENY),))("User:alice", "h")
     assert alice.allows(AclOperation.READ, Resource.TOPIC, "t")
     assert alice.allows_any(AclOperation.READ, Resource.TOPIC)
 
@@ -122,7 +102,7 @@ def test_what_no_acl_names_may_be_open_to_all() -> None:
     properties = BrokerProperties.from_mapping(
         {"authorizer.class.name": STANDARD_AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
     )
-    found = access_by_acls(properties, AclStore(Rows(acl("t", principal="User:bob"))))("User:alice", "h")
+    found = access_by_acls(properties, lambda: (acl("t", principal="User:bob"),))("User:alice", "h")
     assert found.allows(AclOperation.READ, Resource.TOPIC, "other")
     assert not found.allows(AclOperation.READ, Resource.TOPIC, "t")
     assert found.allows(AclOperation.READ, Resource.GROUP, "t")
@@ -180,32 +160,3 @@ ACLS = (
 def test_filters_find_what_kafka_s_find(fields: dict[str, Any], expected: set[int]) -> None:
     wanted = filtering(**fields)
     assert {number for number, each in enumerate(ACLS) if wanted.matches(each)} == expected
-
-
-async def test_changes_under_way_at_the_same_time_build_on_each_other() -> None:
-    rows = Rows(ACLS[0])
-    rows.gate = asyncio.Semaphore(0)
-    store = AclStore(rows)
-    first, second = asyncio.ensure_future(store.add([ACLS[1]])), asyncio.ensure_future(store.remove([ACLS[0]]))
-    await asyncio.sleep(0)
-    assert store.acls == (ACLS[0],)
-    rows.gate.release()
-    await first
-    third = asyncio.ensure_future(store.add([ACLS[2], ACLS[1]]))
-    await asyncio.sleep(0)
-    for _ in range(2):
-        rows.gate.release()
-    await asyncio.gather(second, third)
-    assert set(store.acls) == {ACLS[1], ACLS[2]}
-
-
-async def test_a_change_that_could_not_be_kept_has_no_effect() -> None:
-    rows = Rows(ACLS[0])
-    rows.fails = True
-    store = AclStore(rows)
-    with pytest.raises(OSError, match="full"):
-        await store.add([ACLS[1]])
-    assert store.acls == (ACLS[0],)
-    rows.fails = False
-    await store.add([ACLS[2]])
-    assert set(store.acls) == {ACLS[0], ACLS[2]}

@@ -13,6 +13,7 @@ import pytest
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
+from spark_2pc_sink.reference.metadata.acls import Acl
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
@@ -23,6 +24,7 @@ from tests.unit.reference.waiting import present
 
 PROPERTIES = BrokerProperties(transaction_state_log_num_partitions=3, offsets_topic_num_partitions=2)
 
+ACL = Acl(resource=2, pattern=3, name="t", principal="User:a", host="*", operation=3, permission=3)
 
 NODE_FILES = [".lock", "catalog.json", "catalog.json.previous", "log-ends.json", "meta.properties"]
 
@@ -80,6 +82,21 @@ async def test_producer_ids_are_never_handed_out_twice(place: Path | None) -> No
             await use(catalog)
 
 
+async def test_changes_of_acls_at_the_same_time_build_on_each_other(place: Path | None) -> None:
+    one, other = ACL, replace(ACL, name="u")
+    async with opened(place) as catalog:
+        await catalog.alter_acls(lambda now: now | {one})
+        await asyncio.gather(
+            catalog.alter_acls(lambda now: now - {one}),
+            catalog.alter_acls(lambda now: now | {other}),
+            catalog.alter_acls(lambda now: now | {one, other}),
+        )
+        assert catalog.acls == (one, other)
+    if place is not None:
+        async with opened(place) as catalog:
+            assert catalog.acls == (one, other)
+
+
 async def test_deleted_records_do_not_come_back_with_a_restart(tmp_path: Path) -> None:
     records = batch(b"a")
     async with opened(tmp_path) as catalog:
@@ -107,7 +124,9 @@ async def test_a_change_that_cannot_be_written_is_not_seen(tmp_path: Path, monke
                 await catalog.create_topic("orders", 1)
             with pytest.raises(OSError, match="no space"):
                 await catalog.allocate_producer_ids()
-        assert catalog.topic("orders") is None
+            with pytest.raises(OSError, match="no space"):
+                await catalog.alter_acls(lambda _: {ACL})
+        assert (catalog.topic("orders"), catalog.acls) == (None, ())
         assert await catalog.create_topic("orders", 1) is not None
         assert await catalog.allocate_producer_ids() == ProducerIdBlock(0, 1000)
 

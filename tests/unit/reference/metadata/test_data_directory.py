@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.reference.metadata.acls import Acl
 from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
 
@@ -24,7 +25,7 @@ STATE = CatalogState(
     property_transaction_version=2,
     next_producer_id=5000,
     topics={"orders": ORDERS},
-    acls=({"principal": "User:a", "operation": 15},),
+    acls=(Acl(resource=5, pattern=3, name="t", principal="User:a", host="*", operation=15, permission=3),),
     removing=(Topic("gone", uuid.UUID(int=8), 1),),
 )
 

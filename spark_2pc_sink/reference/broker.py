@@ -41,8 +41,7 @@ from spark_2pc_sink.reference.network.connection import SocketServer
 from spark_2pc_sink.reference.network.request_channel import Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
 from spark_2pc_sink.reference.protocol.api import handlers_of
-from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, settings_of
-from spark_2pc_sink.reference.transactions.verification import Verification
+from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, Verification, settings_of
 
 #: Threads for blocking disk operations; a partition has at most one fsync in progress.
 SYNC_THREADS: Final = 8

@@ -23,7 +23,7 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorSt
 from spark_2pc_sink.reference.coordinator.states import StateId
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
-from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
+from spark_2pc_sink.reference.transactions.service import VerificationMetrics
 
 #: Allowance beyond the longest timeout before a partition counts as late (KIP-664, Metrics).
 LATE_PADDING_MS: Final = 5 * 60 * 1000

@@ -12,7 +12,7 @@ from spark_2pc_sink.recovery.status import StatusReport
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Settings
 from spark_2pc_sink.reference.metrics import BrokerMetrics
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
-from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
+from spark_2pc_sink.reference.transactions.service import VerificationMetrics
 from tools.reference_pages.markdown import code, table
 
 _PAGE: Final = """\

@@ -19,7 +19,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import INT32_MAX, refused, setting_of, shown_name
 from spark_2pc_sink.reference.config.properties import FIXED, INT64_MAX, ROWS, BrokerProperties
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
-from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.log.partition_log import LogSettings
 
 _log = logging.getLogger(__name__)
 

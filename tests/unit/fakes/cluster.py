@@ -42,14 +42,12 @@ from spark_2pc_sink.reference.coordinator.plans import (
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
-from spark_2pc_sink.reference.log.log_values import LogSettings
-from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
 from spark_2pc_sink.reference.storage.files import MemoryStore
-from spark_2pc_sink.reference.transactions.service import MarkerWriter
-from spark_2pc_sink.reference.transactions.verification import Verification
+from spark_2pc_sink.reference.transactions.service import MarkerWriter, Verification
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.coordinator import FakeCoordinator, FakeTransaction
 from tests.unit.fakes.wire import STATE_TOPIC, Listener, Received, Step, Topology, serve_it

@@ -9,8 +9,7 @@ import google_crc32c
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
-from spark_2pc_sink.reference.log.log_values import Appended
-from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.partition_log import Appended, PartitionLog
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT

@@ -30,14 +30,12 @@ from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
-from spark_2pc_sink.reference.log.log_values import LogSettings
-from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import HandlerFunction, RequestContext
 from spark_2pc_sink.reference.storage.files import MemoryFile, MemoryStore
 from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
-from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService
-from spark_2pc_sink.reference.transactions.verification import Verification
+from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, Verification
 from tests.unit.reference.batches import client_batch, message, with_attributes
 from tests.unit.reference.waiting import DEADLINE_S, present, until
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
-from spark_2pc_sink.reference.log.log_values import LogSettings
-from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
 from spark_2pc_sink.testing import CapabilityError
 from tests.harness.kafka_tools import tool_command
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch

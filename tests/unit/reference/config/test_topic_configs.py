@@ -7,7 +7,7 @@ import pytest
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.config.topic_configs import check_topic_config, check_topic_configs, log_settings
-from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.log.partition_log import LogSettings
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AclOperation, Resource
-from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.log.partition_log import LogSettings
 from spark_2pc_sink.reference.storage.batches import build_batch
 from spark_2pc_sink.wire.batch_reader import DECOMPRESSED_BYTES_MAX, decompress
 from spark_2pc_sink.wire.record_batch import Compression, compress

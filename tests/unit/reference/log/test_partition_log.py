@@ -10,8 +10,7 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
-from spark_2pc_sink.reference.log.log_values import NOT_FOUND, FoundOffset, Isolation, LogSettings
-from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.partition_log import NOT_FOUND, FoundOffset, Isolation, LogSettings, PartitionLog
 from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.storage.files import MemoryStore, SegmentStore
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, seen

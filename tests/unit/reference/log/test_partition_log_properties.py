@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
-from spark_2pc_sink.reference.log.log_values import Isolation, LogSettings
-from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.partition_log import Isolation, LogSettings, PartitionLog
 from spark_2pc_sink.reference.storage.files import MemoryStore
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, read_back
 

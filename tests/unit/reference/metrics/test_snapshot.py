@@ -12,11 +12,10 @@ from spark_2pc_sink import metrics_server as served
 from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Settings
 from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
-from spark_2pc_sink.reference.log.log_values import LogSettings
-from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
 from spark_2pc_sink.reference.metrics import LATE_PADDING_MS, BrokerMetrics, metrics_server
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
-from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
+from spark_2pc_sink.reference.transactions.service import VerificationMetrics
 from spark_2pc_sink.wire.batch_format import read_header
 from tests.unit.reference.coordinator.driver import metadata
 from tests.unit.reference.node import START_MS, batch

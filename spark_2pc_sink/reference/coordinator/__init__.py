@@ -6,7 +6,7 @@ its replies; `plans` defines the order. Its answers are those of Apache Kafka 4.
 (KIP-939).
 
 Reading order: `states` (what a transactional id can be, and the table of transitions), `init_producer_id` and `end_txn`
-(the two grids; timeouts and markers), `add_partitions`; then `plans` and `machine` (how a change becomes durable, what
+(with the grid; timeouts and markers), `add_partitions`; then `plans` and `machine` (how a change becomes durable, what
 a restart reads back, queries), `records` (bytes of the log). `leader_answers` belongs to partition leaders, which pass
 the coordinator's codes on.
 """

@@ -1,9 +1,8 @@
 """The end of a transaction: EndTxn, timeouts and expiry, the markers, and the record that closes it.
 
 The grid of state, epoch and outcome that Kafka keeps as nested cases in ``TransactionCoordinator.endTransaction`` is
-data here: `END_WITH_BUMP` for EndTxn v5 (in a later Kafka `FENCING_LATE_COMMITS`), `END_WITHOUT_BUMP` below. The pair
-that ends a transaction is the client's pair (`TransactionMetadata.client_pair`), which differs from the pair of the
-transaction only after keepPreparedTxn.
+data here: `END_WITH_BUMP` for EndTxn v5, `END_WITHOUT_BUMP` below. The pair that ends a transaction is the client's
+(`TransactionMetadata.client_pair`), which differs from the transaction's own only after keepPreparedTxn.
 
 The shell asks `due_timeouts` and `due_expirations` at the intervals of the broker properties (every 10 s and every
 hour by default) and steps the resulting events, one plan each.
@@ -57,13 +56,6 @@ BUMPING_VERSION = 5
 _FENCED_CODE_VERSION = 2
 
 
-class Epoch(Enum):
-    CURRENT = "e = E"
-    #: KIP-890, PREPARE and COMPLETE: 'If we retry and see epoch - 1', or after an overflow 'epoch max - 1'.
-    RETRY = "E = e + 1, or p = PP, e = 32766 and E = 0"
-    OTHER = "any other"
-
-
 class Ending(Enum):
     #: Decide the outcome of an open transaction.
     DECIDE = "decide"
@@ -78,31 +70,17 @@ _FENCED = Code.PRODUCER_FENCED
 _INVALID = Code.INVALID_TXN_STATE
 _WAIT = Code.CONCURRENT_TRANSACTIONS
 
-#: EndTxn v5: state -> (commit current, commit retry, abort current, abort retry); any other epoch is fenced.
-_BUMP_ROWS: dict[StateId, tuple[Code | Ending, Code | Ending, Code | Ending, Code | Ending]] = {
-    _S.ONGOING: (Ending.DECIDE, _FENCED, Ending.DECIDE, _FENCED),
+#: EndTxn v5: state and whether to commit -> what follows for the current epoch, and for a retry with the one before;
+#: any other epoch is fenced.
+END_WITH_BUMP: dict[StateId, dict[bool, tuple[Code | Ending, Code | Ending]]] = {
+    _S.ONGOING: {True: (Ending.DECIDE, _FENCED), False: (Ending.DECIDE, _FENCED)},
     # A commit with nothing to commit is a client that lost track; it recovers by aborting.
-    _S.EMPTY: (_INVALID, _FENCED, Ending.ABORT_NOTHING, _FENCED),
-    _S.COMPLETE_COMMIT: (_INVALID, Ending.REPEAT, Ending.ABORT_NOTHING, _INVALID),
-    _S.COMPLETE_ABORT: (_INVALID, _INVALID, Ending.ABORT_NOTHING, Ending.REPEAT),
+    _S.EMPTY: {True: (_INVALID, _FENCED), False: (Ending.ABORT_NOTHING, _FENCED)},
+    _S.COMPLETE_COMMIT: {True: (_INVALID, Ending.REPEAT), False: (Ending.ABORT_NOTHING, _INVALID)},
+    _S.COMPLETE_ABORT: {True: (_INVALID, _INVALID), False: (Ending.ABORT_NOTHING, Ending.REPEAT)},
     # KIP-890 answers a retry during PREPARE with success; Kafka answers CONCURRENT_TRANSACTIONS until it is complete.
-    _S.PREPARE_COMMIT: (_FENCED, _WAIT, _FENCED, _INVALID),
-    _S.PREPARE_ABORT: (_FENCED, _INVALID, _FENCED, _WAIT),
-}
-
-_BUMP_COLUMNS = tuple((commit, epoch) for commit in (True, False) for epoch in (Epoch.CURRENT, Epoch.RETRY))
-#: EndTxn v5: (state, commit, epoch) -> what follows; without an entry the epoch is fenced.
-END_WITH_BUMP: dict[tuple[StateId, bool, Epoch], Code | Ending] = {
-    (state, *column): outcome
-    for state, outcomes in _BUMP_ROWS.items()
-    for column, outcome in zip(_BUMP_COLUMNS, outcomes, strict=True)
-}
-
-#: The same after KAFKA-20785 (apache/kafka#23204, in no release up to 4.4.0). A commit that finds an abort one epoch
-#: later was overtaken by the coordinator's own abort.
-FENCING_LATE_COMMITS: dict[tuple[StateId, bool, Epoch], Code | Ending] = {
-    **END_WITH_BUMP,
-    (_S.COMPLETE_ABORT, True, Epoch.RETRY): _FENCED,
+    _S.PREPARE_COMMIT: {True: (_FENCED, _WAIT), False: (_FENCED, _INVALID)},
+    _S.PREPARE_ABORT: {True: (_FENCED, _INVALID), False: (_FENCED, _WAIT)},
 }
 
 #: EndTxn v0 to v4, once the pair matched the current one: (state, commit) -> what follows.
@@ -134,8 +112,7 @@ def _end_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event
         return answer(EndTxnReply(Code.CONCURRENT_TRANSACTIONS))
     if event.producer_id != metadata.client_pair.producer_id and not _retry_after_overflow(metadata, event.pair):
         return answer(EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING))
-    grid = FENCING_LATE_COMMITS if state.settings.fences_late_commits else END_WITH_BUMP
-    outcome = grid.get((metadata.state, event.commit, classify(metadata, event.pair)), _FENCED)
+    outcome = _outcome_with_bump(state, metadata, event)
     if outcome is Ending.REPEAT:
         return answer(EndTxnReply(Code.NONE, metadata.pair))
     if isinstance(outcome, Code):
@@ -176,11 +153,15 @@ def _refused_without_bump(state: CoordinatorState, metadata: TransactionMetadata
     return Code.INVALID_TXN_STATE if metadata.kept and bumps else Code.NONE
 
 
-def classify(metadata: TransactionMetadata, pair: Pair) -> Epoch:
-    client = metadata.client_pair
-    if pair.epoch + 1 == client.epoch or _retry_after_overflow(metadata, pair):
-        return Epoch.RETRY
-    return Epoch.CURRENT if pair.epoch == client.epoch else Epoch.OTHER
+def _outcome_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code | Ending:
+    client, commit = metadata.client_pair, event.commit
+    # KIP-890, PREPARE and COMPLETE: 'If we retry and see epoch - 1', or after an overflow 'epoch max - 1'.
+    if event.producer_epoch + 1 == client.epoch or _retry_after_overflow(metadata, event.pair):
+        if state.settings.fences_late_commits and commit and metadata.state is StateId.COMPLETE_ABORT:
+            # KAFKA-20785 (apache/kafka#23204, in no release up to 4.4.0): overtaken by the coordinator's own abort.
+            return _FENCED
+        return END_WITH_BUMP[metadata.state][commit][1]
+    return END_WITH_BUMP[metadata.state][commit][0] if event.producer_epoch == client.epoch else _FENCED
 
 
 def _retry_after_overflow(metadata: TransactionMetadata, pair: Pair) -> bool:

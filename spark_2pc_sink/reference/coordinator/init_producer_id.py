@@ -2,13 +2,10 @@
 
 A plain request ends an open transaction and is answered CONCURRENT_TRANSACTIONS until it is ended; with keepPreparedTxn
 the open transaction stays, and at most the client's pair changes (`Profile`). forceTerminateTransaction is the plain
-request without a pair. `INIT_GRID` is the table of actions once the request is known to be from the id's own
-producer.
+request without a pair.
 """
 
 from __future__ import annotations
-
-from enum import Enum, IntEnum
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TIMEOUT_NEVER_MS
@@ -41,48 +38,6 @@ from spark_2pc_sink.reference.coordinator.states import (
 
 #: PRODUCER_FENCED exists from this version on; earlier versions use INVALID_PRODUCER_EPOCH.
 _FENCED_CODE_VERSION = 4
-
-
-class InitState(Enum):
-    NEW = "created by this request, or by one whose append failed"
-    AT_REST = "Empty or Complete, and epochs are left"
-    AT_REST_EXHAUSTED = "Empty or Complete, and the epoch is 32766 or more"
-    ONGOING = "Ongoing"
-    DECIDED = "PrepareCommit or PrepareAbort"
-
-
-class ClaimedPair(IntEnum):
-    """The columns of `INIT_GRID`: no pair, e = E, e = LE (the epoch before the last bump), any other epoch."""
-
-    NONE = 0
-    CURRENT = 1
-    #: The answer to an earlier request may have been lost (KIP-360).
-    LAST = 2
-    OTHER = 3
-
-
-class InitStep(Enum):
-    BUMP = "(P, E + 1), state Empty"
-    SAME = "(P, E), state Empty: a retry"
-    ROTATE = "(a new producer id, 0), state Empty"
-    FENCE = "abort the open transaction, answer CONCURRENT_TRANSACTIONS"
-
-
-#: What follows, by state and claim.
-INIT_GRID: dict[InitState, tuple[InitStep | Code, InitStep | Code, InitStep | Code, InitStep | Code]] = {
-    InitState.NEW: (InitStep.BUMP, InitStep.BUMP, InitStep.BUMP, InitStep.BUMP),
-    InitState.AT_REST: (InitStep.BUMP, InitStep.BUMP, InitStep.SAME, Code.PRODUCER_FENCED),
-    # Kafka throws IllegalStateException out of prepareIncrementProducerEpoch for the last two.
-    InitState.AT_REST_EXHAUSTED: (
-        InitStep.ROTATE,
-        InitStep.ROTATE,
-        Code.UNKNOWN_SERVER_ERROR,
-        Code.UNKNOWN_SERVER_ERROR,
-    ),
-    # The epoch is not checked: a stale caller's next request is refused, once the transaction is aborted.
-    InitState.ONGOING: (InitStep.FENCE, InitStep.FENCE, InitStep.FENCE, InitStep.FENCE),
-    InitState.DECIDED: (Code.CONCURRENT_TRANSACTIONS,) * 4,
-}
 
 
 def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int) -> Plan:
@@ -173,13 +128,13 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
         if metadata.two_phase_commit and _is_own(metadata, event.held):
             # Nothing changes, so the producer that prepared the transaction can still end it, and add to it.
             return answer(InitProducerIdReply(Code.NONE, metadata.client_pair, metadata.pair))
-    own = _is_own(metadata, event.held)
-    outcome = INIT_GRID[_init_state(metadata)][_claim(metadata, event)] if own else Code.PRODUCER_FENCED
-    if isinstance(outcome, Code):
-        return answer(InitProducerIdReply(_code_for_version(outcome, event)))
-    if outcome is InitStep.FENCE:
-        return fence(state, metadata, now_ms, InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS))
-    return _renew(state, metadata, event, now_ms, outcome)
+    if not _is_own(metadata, event.held):
+        return answer(InitProducerIdReply(_code_for_version(Code.PRODUCER_FENCED, event)))
+    if metadata.state in AT_REST:
+        return _renew(state, metadata, event, now_ms)
+    reply = InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS)
+    # The epoch is not checked: a stale caller's next request is refused, once the transaction is aborted.
+    return fence(state, metadata, now_ms, reply) if metadata.state is StateId.ONGOING else answer(reply)
 
 
 def _keeps_unchanged(state: CoordinatorState) -> bool:
@@ -198,22 +153,6 @@ def _is_own(metadata: TransactionMetadata, held: Pair | None) -> bool:
         return held == metadata.client_pair
     previous = held.producer_id == metadata.previous_producer_id and exhausted(held.epoch)
     return held.producer_id == metadata.producer_id or previous
-
-
-def _init_state(metadata: TransactionMetadata) -> InitState:
-    if metadata.producer_epoch == NO_EPOCH:
-        return InitState.NEW
-    if metadata.state in AT_REST:
-        return InitState.AT_REST_EXHAUSTED if exhausted(metadata.producer_epoch) else InitState.AT_REST
-    return InitState.ONGOING if metadata.state is StateId.ONGOING else InitState.DECIDED
-
-
-def _claim(metadata: TransactionMetadata, event: InitProducerId) -> ClaimedPair:
-    if event.held is None:
-        return ClaimedPair.NONE
-    if event.producer_epoch == metadata.producer_epoch:
-        return ClaimedPair.CURRENT
-    return ClaimedPair.LAST if event.producer_epoch == metadata.last_producer_epoch else ClaimedPair.OTHER
 
 
 def _keep(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:
@@ -252,18 +191,23 @@ def _timeouts_of_keeper(metadata: TransactionMetadata, event: InitProducerId) ->
     return {"timeout_after_keep_ms": SAME_TIMEOUT_MS if same else event.timeout_ms}
 
 
-def _renew(
-    state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int, outcome: InitStep
-) -> Plan:
-    last = NO_EPOCH if event.held is None else metadata.producer_epoch
-    pair, producer_ids = metadata.pair, None
-    if outcome is InitStep.SAME:
-        last = metadata.last_producer_epoch
-    else:
-        following = following_pair(state, pair)
+def _renew(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:
+    """Hand out the next pair of an id at rest; the same one if the answer to an earlier request was lost (KIP-360)."""
+    current, claimed = metadata.producer_epoch, event.producer_epoch
+    # The id may also have been created by a request whose append failed.
+    if event.held is None or current in {NO_EPOCH, claimed}:
+        following = following_pair(state, metadata.pair)
         if following is None:
             return _no_producer_id()
         pair, producer_ids = following
+        last = NO_EPOCH if event.held is None else current
+    elif exhausted(current):
+        # Kafka throws IllegalStateException out of prepareIncrementProducerEpoch.
+        return answer(InitProducerIdReply(Code.UNKNOWN_SERVER_ERROR))
+    elif claimed == metadata.last_producer_epoch:
+        pair, producer_ids, last = metadata.pair, None, claimed
+    else:
+        return answer(InitProducerIdReply(_code_for_version(Code.PRODUCER_FENCED, event)))
     after = _emptied(metadata, event, now_ms, pair=pair, last_producer_epoch=last)
     reply = InitProducerIdReply(Code.NONE, pair)
     return change(state, metadata, after, reply=reply, producer_ids=producer_ids)

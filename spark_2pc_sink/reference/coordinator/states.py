@@ -1,7 +1,7 @@
 """States of a transactional id and the table of every legal transition between them.
 
-The meaning of stored states is defined in this file, the effects of requests in each state in the grids
-(`init_producer_id`, `end_txn`) and their handlers.
+The meaning of stored states is defined in this file, the effects of requests in each state in their
+handlers (`init_producer_id`, `end_txn`).
 
 Every transition has two steps (Kafka: ``prepareTransitionTo``, ``completeTransitionTo``). First the new state is
 *pending*: it is noted in memory, and its record is built and appended to ``__transaction_state``. Only when the append

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
@@ -134,14 +134,6 @@ class SyncAnswer:
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Committer:
-    group_id: str
-    member_id: str
-    instance_id: str | None
-    generation: int
-
-
 @dataclass(frozen=True)
 class JoinTimer:
     """When the join phase ends although members are missing.
@@ -257,14 +249,14 @@ class Group:
                 return Code.FENCED_INSTANCE_ID
         return Code.NONE if member_id in self.members else Code.UNKNOWN_MEMBER_ID
 
-    def check_commit(self, committer: Committer, *, transactional: bool) -> Code:
+    def check_commit(self, request: Any, *, transactional: bool) -> Code:
         """Whether a member may commit offsets (``ClassicGroup.validateOffsetCommit``)."""
-        generation = committer.generation
+        generation, member_id = request.generation_id_or_member_epoch, request.member_id
         if generation < 0 and self.state is GroupState.EMPTY:
             # Offsets from a client that assigns its partitions itself.
             return Code.NONE
-        if generation >= 0 or committer.member_id or committer.instance_id is not None:
-            code = self.check_member(committer.member_id, committer.instance_id)
+        if generation >= 0 or member_id or request.group_instance_id is not None:
+            code = self.check_member(member_id, request.group_instance_id)
             if code is not Code.NONE:
                 return code
             if generation != self.generation:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
@@ -21,7 +21,6 @@ from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups import machine
 from spark_2pc_sink.reference.groups.machine import GroupStep, Store
 from spark_2pc_sink.reference.groups.members import (
-    Committer,
     Group,
     GroupState,
     JoinAnswer,
@@ -275,18 +274,13 @@ class OffsetVerification(Protocol):
     def is_sealed(self, pair: Pair) -> bool: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Transaction:
-    transactional_id: str
-    pair: Pair
-    version: int
-
-
 #: A committed offset, or none; UNSTABLE_OFFSET_COMMIT while a transaction may still change it (KIP-447).
 FetchedOffset: TypeAlias = tuple[OffsetValue | None, Code]
 
 
 class OffsetService:
+    """Offsets of groups; a ``request`` is an OffsetCommit, or a TxnOffsetCommit, of kafka-python."""
+
     def __init__(self, groups: GroupService, verification: OffsetVerification, *, now_ms: Callable[[], int]) -> None:
         self._groups = groups
         self._store = groups.store
@@ -298,19 +292,19 @@ class OffsetService:
         units = len((metadata or "").encode("utf-16-be", "surrogatepass")) // 2
         return units <= self._groups.properties.offset_metadata_max_bytes
 
-    async def commit(self, committer: Committer, offsets: Mapping[OffsetKey, OffsetValue], *, version: int) -> Code:
-        code = self._check(committer, knows_gone=version >= _GROUP_GONE_VERSION)
+    async def commit(self, request: Any, offsets: Mapping[OffsetKey, OffsetValue], *, version: int) -> Code:
+        code = self._check(request, knows_gone=version >= _GROUP_GONE_VERSION)
         if code is not Code.NONE:
             return code
-        self._groups.seen(committer.group_id, committer.member_id)
-        return await self._append(committer.group_id, offsets)
+        self._groups.seen(request.group_id, request.member_id)
+        return await self._append(request.group_id, offsets)
 
-    def _check(self, committer: Committer, *, knows_gone: bool, transactional: bool = False) -> Code:
-        group = self._store.groups.get(committer.group_id)
+    def _check(self, request: Any, *, knows_gone: bool, transactional: bool = False) -> Code:
+        group = self._store.groups.get(request.group_id)
         if group is not None:
-            return group.check_commit(committer, transactional=transactional)
+            return group.check_commit(request, transactional=transactional)
         unknown = Code.GROUP_ID_NOT_FOUND if knows_gone else Code.ILLEGAL_GENERATION
-        return unknown if committer.generation >= 0 else Code.NONE
+        return unknown if request.generation_id_or_member_epoch >= 0 else Code.NONE
 
     async def _append(
         self,
@@ -325,36 +319,32 @@ class OffsetService:
         return await self._store.durable(group_id) if code is Code.NONE else code
 
     async def commit_in_transaction(
-        self, committer: Committer, offsets: Mapping[OffsetKey, OffsetValue], transaction: Transaction
+        self, request: Any, offsets: Mapping[OffsetKey, OffsetValue], *, version: int
     ) -> Code:
         """TxnOffsetCommit; the offsets are durable when it returns, and pending until the transaction ends."""
-        if not is_group_id(committer.group_id):
+        if not is_group_id(request.group_id):
             return Code.INVALID_GROUP_ID
-        log = self._store.log(committer.group_id)
+        log = self._store.log(request.group_id)
         if log is None:
             return Code.COORDINATOR_NOT_AVAILABLE
-        writer = Writer(transaction.pair.producer_id, transaction.pair.epoch)
-        code, guard = await self._admitted(log, writer, committer.group_id, transaction)
+        writer = Writer(request.producer_id, request.producer_epoch)
+        code, guard = await self._admitted(log, writer, request, version)
         if code:
             return code
-        knows_gone = transaction.version >= _TRANSACTION_GROUP_GONE_VERSION
-        code = self._check(committer, knows_gone=knows_gone, transactional=True)
-        return code or await self._append(committer.group_id, offsets, writer, guard)
+        code = self._check(request, knows_gone=version >= _TRANSACTION_GROUP_GONE_VERSION, transactional=True)
+        return code or await self._append(request.group_id, offsets, writer, guard)
 
     async def _admitted(
-        self, log: PartitionLog, writer: Writer, group_id: str, transaction: Transaction
+        self, log: PartitionLog, writer: Writer, request: Any, version: int
     ) -> tuple[Code, VerificationGuard | None]:
         """Whether the transaction may write to the group's partition, and the guard for that permission."""
-        bumps = transaction.version >= OFFSETS_ADD_VERSION
+        pair, bumps = Pair(request.producer_id, request.producer_epoch), version >= OFFSETS_ADD_VERSION
         started = log.start_verification(writer, supports_epoch_bump=bumps, now_ms=self._now_ms())
         code, guard = (Code.NONE, started) if isinstance(started, VerificationGuard) else (started, None)
         if guard is not None:
-            partition = TopicPartition(GROUP_OFFSETS, self._store.partition_of(group_id))
-            answered = await self._verification.for_offsets(
-                transaction.version, transaction.transactional_id, transaction.pair, partition
-            )
-            code = Code(answered)
-        if not code and self._verification.is_sealed(transaction.pair):
+            partition = TopicPartition(GROUP_OFFSETS, self._store.partition_of(request.group_id))
+            code = Code(await self._verification.for_offsets(version, request.transactional_id, pair, partition))
+        if not code and self._verification.is_sealed(pair):
             code = Code.INVALID_PRODUCER_EPOCH
         return code, guard
 

@@ -12,10 +12,8 @@ from kafka.protocol.consumer import OffsetCommitResponse, OffsetDeleteResponse, 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import offsets_code
-from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.groups.members import Committer
 from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetValue
-from spark_2pc_sink.reference.groups.service import FetchedOffset, OffsetService, Transaction
+from spark_2pc_sink.reference.groups.service import FetchedOffset, OffsetService
 from spark_2pc_sink.reference.handlers.groups import may_read
 from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, find_topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
@@ -71,7 +69,7 @@ class GroupOffsetHandlers:
         if any(topic.accepted() for topic in asked):
             retention_ms = request.retention_time_ms if request.retention_time_ms is not None else UNKNOWN
             offsets = self._offsets(request.group_id, asked, retention_ms)
-            self._settle(asked, await self._service.commit(_committer(request), offsets, version=context.version))
+            self._settle(asked, await self._service.commit(request, offsets, version=context.version))
         return OffsetCommitResponse(topics=[topic.answer for topic in asked])
 
     @serves(Api.TXN_OFFSET_COMMIT, 0, 6)
@@ -79,13 +77,8 @@ class GroupOffsetHandlers:
         refusal, by_id = _transaction_refusal(context, request), context.version >= _TXN_TOPIC_ID_VERSION
         asked = self._asked(context, request.topics, refusal, _TxnTopic, _TxnPartition, by_id=by_id)
         if any(topic.accepted() for topic in asked):
-            transaction = Transaction(
-                transactional_id=request.transactional_id,
-                pair=Pair(request.producer_id, request.producer_epoch),
-                version=context.version,
-            )
             offsets = self._offsets(request.group_id, asked, UNKNOWN)
-            code = await self._service.commit_in_transaction(_committer(request), offsets, transaction)
+            code = await self._service.commit_in_transaction(request, offsets, version=context.version)
             self._settle(asked, Code(offsets_code(context.version, code)))
         return TxnOffsetCommitResponse(topics=[topic.answer for topic in asked])
 
@@ -213,15 +206,6 @@ class GroupOffsetHandlers:
         for key, row in rows:
             row.error_code = codes[key]
         return OffsetDeleteResponse(topics=[topic.answer for topic in asked])
-
-
-def _committer(request: Any) -> Committer:
-    return Committer(
-        group_id=request.group_id,
-        member_id=request.member_id,
-        instance_id=request.group_instance_id,
-        generation=request.generation_id_or_member_epoch,
-    )
 
 
 def _transaction_refusal(context: RequestContext, request: Any) -> Code:

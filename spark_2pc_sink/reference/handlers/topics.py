@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from kafka.protocol.admin import CreatePartitionsResponse, CreateTopicsResponse, DeleteTopicsResponse
@@ -38,6 +39,9 @@ PARTITIONS_MAX: Final = 10_000
 _DELETE_IDS_VERSION: Final = 6
 _DEFAULT: Final = -1
 _DUPLICATE: Final = RefusedError(Code.INVALID_REQUEST, "Duplicate topic name.")
+_DUPLICATE_ID: Final = RefusedError(Code.INVALID_REQUEST, "Duplicate topic id.")
+_NEITHER: Final = RefusedError(Code.INVALID_REQUEST, "Neither topic name nor id were specified.")
+_BOTH: Final = RefusedError(Code.INVALID_REQUEST, "You may not specify both topic name and topic id.")
 _UNKNOWN: Final = RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
 _DENIED: Final = RefusedError(Code.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
 
@@ -48,17 +52,9 @@ class TopicHandlers:
 
     @serves(Api.CREATE_TOPICS, 2, 7)
     async def create_topics(self, context: RequestContext, request: Any) -> Any:
-        counts = Counter(topic.name for topic in request.topics)
-        results = []
-        for topic in request.topics:
-            if counts[topic.name] == 1:
-                try:
-                    created = await self._create(context.access, topic, validate_only=request.validate_only)
-                except RefusedError as error:
-                    created = _refused(_Created, error, name=topic.name)
-                results.append(created)
-        results += [_refused(_Created, _DUPLICATE, name=name) for name, count in counts.items() if count > 1]
-        return CreateTopicsResponse(topics=results)
+        create = partial(self._create, context.access, validate_only=request.validate_only)
+        done, twice = await _one_by_one(_Created, request.topics, create)
+        return CreateTopicsResponse(topics=[*done, *twice])
 
     async def _create(self, access: Access, asked: Any, *, validate_only: bool) -> Any:
         """Raises RefusedError. A new topic's configs are returned only to principals that may see them (KIP-525)."""
@@ -158,7 +154,11 @@ class TopicHandlers:
     async def delete_topics(self, context: RequestContext, request: Any) -> Any:
         """Delete topics by name or id. Answers do not reveal topics that the principal may not see."""
         access = context.access
-        named, by_id, results = _topics_to_delete(request, context.version)
+        if context.version < _DELETE_IDS_VERSION:
+            asked = [(name, None) for name in request.topic_names]
+        else:
+            asked = [(topic.name, topic.topic_id) for topic in request.topics]
+        named, by_id, results = _topics_to_delete(asked)
         twice = {topic.name: topic.id for topic in map(self._catalog.topic, named) if topic and topic.id in by_id}
         refusal = RefusedError(Code.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
         results += [_refused(_Deleted, refusal, name=name, topic_id=each) for name, each in twice.items()]
@@ -196,18 +196,11 @@ class TopicHandlers:
 
     @serves(Api.CREATE_PARTITIONS, 0, 3)
     async def create_partitions(self, context: RequestContext, request: Any) -> Any:
-        counts = Counter(topic.name for topic in request.topics)
-        results = [_refused(_Grown, _DUPLICATE, name=name) for name, count in counts.items() if count > 1]
-        for topic in request.topics:
-            if counts[topic.name] == 1:
-                try:
-                    await self._grow(context.access, topic, validate_only=request.validate_only)
-                    results.append(_Grown(name=topic.name))
-                except RefusedError as error:
-                    results.append(_refused(_Grown, error, name=topic.name))
-        return CreatePartitionsResponse(results=results)
+        grow = partial(self._grow, context.access, validate_only=request.validate_only)
+        done, twice = await _one_by_one(_Grown, request.topics, grow)
+        return CreatePartitionsResponse(results=[*twice, *done])
 
-    async def _grow(self, access: Access, asked: Any, *, validate_only: bool) -> None:
+    async def _grow(self, access: Access, asked: Any, *, validate_only: bool) -> Any:
         if not access.allows(AclOperation.ALTER, Resource.TOPIC, asked.name):
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
         topic = _check_count(self._catalog.topic(asked.name), asked.count)
@@ -225,6 +218,7 @@ class TopicHandlers:
         if not validate_only and await self._catalog.add_partitions(asked.name, asked.count) is None:
             # Another request came first: it deleted the topic, or gave it as many.
             _check_count(self._catalog.topic(asked.name), asked.count)
+        return _Grown(name=asked.name)
 
 
 def _exists(name: str) -> RefusedError:
@@ -254,36 +248,37 @@ def _may(access: Access, operation: AclOperation, name: str) -> bool:
     return deletes_all or access.allows(operation, Resource.TOPIC, name)
 
 
-def _topics_to_delete(request: Any, version: int) -> tuple[list[str], list[uuid.UUID], list[Any]]:
+def _topics_to_delete(asked: Sequence[tuple[str | None, Any]]) -> tuple[list[str], list[uuid.UUID], list[Any]]:
     """The distinct names and ids to delete, and the answers for invalid entries (ControllerApis.deleteTopics)."""
-    names: list[str] = []
-    ids: list[uuid.UUID] = []
-    results = []
-    if version < _DELETE_IDS_VERSION:
-        names = list(request.topic_names)
-    else:
-        for topic in request.topics:
-            if topic.name is None and not topic.topic_id:
-                refusal = RefusedError(Code.INVALID_REQUEST, "Neither topic name nor id were specified.")
-                results.append(_refused(_Deleted, refusal, name=None))
-            elif topic.name is None:
-                ids.append(topic.topic_id)
-            elif not topic.topic_id:
-                names.append(topic.name)
-            else:
-                refusal = RefusedError(Code.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-                results.append(_refused(_Deleted, refusal, name=topic.name, topic_id=topic.topic_id))
-    name_counts, id_counts = Counter(names), Counter(ids)
-    results += [_refused(_Deleted, _DUPLICATE, name=name) for name, count in name_counts.items() if count > 1]
-    duplicate_id = RefusedError(Code.INVALID_REQUEST, "Duplicate topic id.")
-    results += [
-        _refused(_Deleted, duplicate_id, name=None, topic_id=each) for each, count in id_counts.items() if count > 1
+    names = Counter(name for name, topic_id in asked if name is not None and not topic_id)
+    ids = Counter(topic_id for name, topic_id in asked if name is None and topic_id)
+    results = [
+        _refused(_Deleted, _NEITHER if name is None else _BOTH, name=name, topic_id=topic_id)
+        for name, topic_id in asked
+        if (name is None) is not bool(topic_id)
     ]
+    results += [_refused(_Deleted, _DUPLICATE, name=name) for name, count in names.items() if count > 1]
+    results += [_refused(_Deleted, _DUPLICATE_ID, name=None, topic_id=each) for each, count in ids.items() if count > 1]
     return (
-        [name for name, count in name_counts.items() if count == 1],
-        [each for each, count in id_counts.items() if count == 1],
+        [name for name, count in names.items() if count == 1],
+        [each for each, count in ids.items() if count == 1],
         results,
     )
+
+
+async def _one_by_one(
+    kind: Any, topics: Sequence[Any], work: Callable[[Any], Awaitable[Any]]
+) -> tuple[list[Any], list[Any]]:
+    """The answers for the topics of a request, and for those that it names twice."""
+    counts = Counter(topic.name for topic in topics)
+    done = []
+    for topic in topics:
+        if counts[topic.name] == 1:
+            try:
+                done.append(await work(topic))
+            except RefusedError as error:
+                done.append(_refused(kind, error, name=topic.name))
+    return done, [_refused(kind, _DUPLICATE, name=name) for name, count in counts.items() if count > 1]
 
 
 def _refused(kind: Any, error: RefusedError, **names: Any) -> Any:

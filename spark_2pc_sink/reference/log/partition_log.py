@@ -29,9 +29,9 @@ from spark_2pc_sink.reference.log.producer_state import (
     AbortedIndex,
     EndedTransaction,
     ProducerEntry,
-    ProducerStamp,
     ProducerStates,
     VerificationGuard,
+    Writer,
 )
 from spark_2pc_sink.reference.storage.batches import (
     KeyValue,
@@ -328,7 +328,7 @@ class PartitionLog:
     # --- appending ----------------------------------------------------------------------------------------------------
 
     def start_verification(
-        self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int
+        self, stamp: BatchHeader | Writer, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | Code:
         """Whether the coordinator must be asked before a transactional batch is appended (KIP-890, "Verification").
 
@@ -379,7 +379,7 @@ class PartitionLog:
         records: Sequence[KeyValue],
         *,
         now_ms: int,
-        producer: ProducerStamp | None = None,
+        producer: Writer | None = None,
         guard: VerificationGuard | None = None,
     ) -> Appended:
         """Append the broker's own records as one batch: of state logs, or of groups' offsets, also in a transaction."""

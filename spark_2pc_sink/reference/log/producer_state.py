@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT
@@ -122,20 +122,6 @@ class ProducerEntry:
         )
 
 
-class ProducerStamp(Protocol):
-    """The producer of a write: a `BatchHeader`, or a `Writer`."""
-
-    @property
-    def producer_id(self) -> int: ...
-
-    @property
-    def producer_epoch(self) -> int: ...
-
-    @property
-    def base_sequence(self) -> int:
-        """As in the batch; -1 for group offsets."""
-
-
 @dataclass(frozen=True)
 class Writer:
     """The producer for which a broker writes its own records: offsets committed in a transaction."""
@@ -172,7 +158,7 @@ class ProducerStates:
         return next(iter(self._open), None)
 
     def start_verification(
-        self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int
+        self, stamp: BatchHeader | Writer, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | Code:
         """As ``UnifiedLog.maybeStartTransactionVerification``: a guard if the coordinator must be asked, else the code.
 

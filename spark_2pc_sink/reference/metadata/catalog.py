@@ -291,20 +291,15 @@ class Catalog:
             made.extend(topics_of(state.topics))
             return state.with_topics(*made)
 
-        await self._change(change, made=made)
+        await self._change(change)
         return made
 
-    async def _change(
-        self, change: Callable[[CatalogState], CatalogState], *, made: Iterable[Topic] = ()
-    ) -> CatalogState:
-        """Carry a change out; ``made`` are topics whose partitions need directories, known once ``change`` has run."""
-
+    async def _change(self, change: Callable[[CatalogState], CatalogState]) -> CatalogState:
         async def change_in_turn() -> CatalogState:
             async with self._changing:
                 state = change(self._state)
                 if state != self._state:
-                    await self._store(state, made)
-                    self._show(state)
+                    await self._store(state)
                 return state
 
         return await asyncio.shield(asyncio.ensure_future(change_in_turn()))
@@ -316,8 +311,7 @@ class Catalog:
                 return None
             left = {key: each for key, each in self._state.topics.items() if key != name}
             state = replace(self._state, topics=left, removing=(*self._state.removing, topic))
-            await self._store(state, ())
-            self._show(state)
+            await self._store(state)
             for call in self.on_deleted:
                 call(topic)
             for partition in range(topic.partitions):
@@ -332,11 +326,13 @@ class Catalog:
             self._show(replace(self._state, removing=()))
             return topic
 
-    async def _store(self, state: CatalogState, made: Iterable[Topic]) -> None:
+    async def _store(self, state: CatalogState) -> None:
+        """Make a changed state durable, then visible."""
         if self._closed:
             raise LocalProtocolError(operation="a change of the catalog", state="closed", rule="the node has stopped")
         if self._directory is not None:
-            await asyncio.to_thread(store, self._directory, state, made, before=self._state)
+            await asyncio.to_thread(store, self._directory, state, before=self._state)
+        self._show(state)
 
     def _show(self, state: CatalogState) -> None:
         self._state = state

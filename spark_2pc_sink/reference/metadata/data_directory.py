@@ -323,15 +323,13 @@ def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogS
     return state
 
 
-def store(directory: DataDirectory, state: CatalogState, made: Iterable[Topic], *, before: CatalogState) -> None:
-    """Write a changed state, and make directories for the partitions of the topics that were made.
-
-    After an OSError the state is unchanged.
-    """
+def store(directory: DataDirectory, state: CatalogState, *, before: CatalogState) -> None:
+    """Write a changed state, and make directories for new partitions. After an OSError the state is unchanged."""
     # A crash between the two leaves a topic without directories; the next start creates them.
     directory.write_catalog(state)
     try:
-        directory.make_partitions(made, live=state.topics.values())
+        changed = [topic for topic in state.topics.values() if topic is not before.topics.get(topic.name)]
+        directory.make_partitions(changed, live=state.topics.values())
     except OSError:
         # The change is answered as failed, so a start must not find it made. If the disk is too full for that too,
         # the next change takes it back.

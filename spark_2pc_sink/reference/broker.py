@@ -13,7 +13,6 @@ import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -43,8 +42,6 @@ from spark_2pc_sink.reference.network.sasl import SaslHandlers
 from spark_2pc_sink.reference.protocol.api import handlers_of
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, Verification, settings_of
 
-#: Threads for blocking disk operations; a partition has at most one fsync in progress.
-SYNC_THREADS: Final = 8
 #: How long a stop waits for requests in progress, including long polls.
 STOP_DEADLINE_S: Final = 2.0
 
@@ -53,7 +50,6 @@ class Broker:
     def __init__(self, properties: BrokerProperties, directory: Path | None) -> None:
         self._properties = properties
         self._directory = directory
-        self._threads = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
         self._closers: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> None:
@@ -66,7 +62,7 @@ class Broker:
 
     async def _start(self) -> None:
         properties = self._properties
-        self._catalog = catalog = await Catalog.open(self._directory, properties, executor=self._threads)
+        self._catalog = catalog = await Catalog.open(self._directory, properties)
         self._closers.append(catalog.close)
         await catalog.ensure_internal_topics()
         await catalog.open_logs()
@@ -115,7 +111,6 @@ class Broker:
         """Answer requests in progress, flush, close; in reverse order of the start."""
         while self._closers:
             await self._closers.pop()()
-        self._threads.shutdown()
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
@@ -260,7 +260,6 @@ class PartitionLog:
         *,
         leader_epoch: int,
         settings: LogSettings,
-        executor: Executor | None,
     ) -> None:
         self.topic: str
         self.partition: int
@@ -273,7 +272,7 @@ class PartitionLog:
         self.log_start_offset: int = 0
         self.high_watermark: int = log.end_offset
         self.last_stable_offset: int = self._stable_offset()
-        self._sync = GroupSync(log, executor, self._became_durable)
+        self._sync = GroupSync(log, self._became_durable)
         self._changed: asyncio.Future[None] | None = None
         # Why the disk refused the last append; '' if it did not.
         self._disk_error = ""
@@ -290,7 +289,6 @@ class PartitionLog:
         settings: LogSettings,
         log_start_offset: int = 0,
         durable_end: int = 0,
-        executor: Executor | None = None,
     ) -> PartitionLog:
         """Open a partition and recover its directory: every batch is read and its CRC checked.
 
@@ -303,7 +301,7 @@ class PartitionLog:
         state = LogState(verification=settings.verification)
         log.recover(state.recovered, durable_end=durable_end)
         name = (topic, partition)
-        opened = cls(name, log, state, leader_epoch=leader_epoch, settings=settings, executor=executor)
+        opened = cls(name, log, state, leader_epoch=leader_epoch, settings=settings)
         opened.log_start_offset = log_start_offset
         opened.last_stable_offset = opened._stable_offset()
         return opened

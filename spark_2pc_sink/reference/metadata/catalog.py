@@ -12,7 +12,6 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,7 +44,6 @@ class Catalog:
         state: CatalogState,
         directory: DataDirectory | None,
         properties: BrokerProperties,
-        executor: Executor | None,
         durable_ends: LogEnds,
     ) -> None:
         self.cluster_id: str = state.cluster_id
@@ -57,7 +55,6 @@ class Catalog:
         self.on_transaction_version: list[Callable[[int], None]] = []
         self._state = state
         self._directory = directory
-        self._executor = executor
         self._names = {topic.id: topic.name for topic in state.topics.values()}
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._durable_ends = durable_ends
@@ -66,9 +63,7 @@ class Catalog:
         self._changing = asyncio.Lock()  # a change waits for the disk, and the next one must start from its result
 
     @classmethod
-    async def open(
-        cls, directory: Path | None, properties: BrokerProperties, *, executor: Executor | None = None
-    ) -> Catalog:
+    async def open(cls, directory: Path | None, properties: BrokerProperties) -> Catalog:
         """Start the node on its state, or on a new one, and count the start. Does not open any log.
 
         ``node.id`` must be that of the earlier starts. ``transaction.version`` is the level of a new directory. A value
@@ -76,9 +71,9 @@ class Catalog:
         ``kafka-features.sh`` has set since then.
         """
         if directory is None:
-            return cls(new_state(properties), None, properties, executor, {})
+            return cls(new_state(properties), None, properties, {})
         held, state, durable_ends = await asyncio.to_thread(start, directory, properties)
-        return cls(state, held, properties, executor, durable_ends)
+        return cls(state, held, properties, durable_ends)
 
     @property
     def transaction_version(self) -> int:
@@ -220,7 +215,6 @@ class Catalog:
             settings=log_settings(known.configs, self.properties),
             log_start_offset=known.log_starts.get(partition, 0),
             durable_end=self._durable_ends.get((known.id, partition), 0),
-            executor=self._executor,
         )
         if opened.recovered_cut_bytes:
             message = "%s-%d: truncated %d bytes after offset %d: torn write from an unclean shutdown"

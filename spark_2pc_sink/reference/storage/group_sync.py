@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -28,7 +28,9 @@ Synced: TypeAlias = "asyncio.Future[LogFailedError | None]"
 #: Limits for syncing on the event loop: bytes to sync, and duration of the last fdatasync.
 INLINE_BYTES_MAX: Final = 64 * 1024
 INLINE_SECONDS_MAX: Final = 0.001
-
+#: Of all logs; each has at most one fdatasync in progress.
+_THREADS: Final = 8
+_syncers: Final = ThreadPoolExecutor(_THREADS, thread_name_prefix="sync")
 
 _logger = logging.getLogger(__name__)
 
@@ -40,9 +42,8 @@ class GroupSync:
     the new durable end offset, before waiting callers are woken.
     """
 
-    def __init__(self, log: SegmentedLog, executor: Executor | None, on_synced: Callable[[int], None]) -> None:
+    def __init__(self, log: SegmentedLog, on_synced: Callable[[int], None]) -> None:
         self._log = log
-        self._executor = executor
         self._on_synced = on_synced
         self._durable_end = log.end_offset
         self._running: list[Synced] = []
@@ -85,7 +86,9 @@ class GroupSync:
             return
         self._running, self._running_end = asked, end_offset
         if not little or self._last_seconds > INLINE_SECONDS_MAX:
-            self._run_in_thread(partial(self._timed, work))
+            submitted = _syncers.submit(self._timed, work)
+            # Directly back to the loop: asyncio's own wrapping costs a future and two more turns of the loop.
+            submitted.add_done_callback(partial(_tell, asyncio.get_running_loop(), self._finished))
             return
         failure = None
         try:
@@ -98,17 +101,6 @@ class GroupSync:
         begun = time.perf_counter()
         work()
         self._last_seconds = time.perf_counter() - begun
-
-    def _run_in_thread(self, work: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-        if self._executor is None:
-            loop.run_in_executor(None, work).add_done_callback(self._thread_finished)
-        else:
-            # Directly back to the loop: asyncio's own wrapping costs a future and two more turns of the loop.
-            self._executor.submit(work).add_done_callback(partial(_tell, loop, self._thread_finished))
-
-    def _thread_finished(self, work: Future[None] | asyncio.Future[None]) -> None:
-        self._finished(asyncio.CancelledError("the threads were ended") if work.cancelled() else work.exception())
 
     def _finished(self, error: BaseException | None) -> None:
         assert self._running_end is not None
@@ -143,7 +135,9 @@ def _answer(asked: list[Synced], result: LogFailedError | None) -> None:
             each.set_result(result)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, finished: Callable[[Future[None]], None], work: Future[None]) -> None:
+def _tell(
+    loop: asyncio.AbstractEventLoop, finished: Callable[[BaseException | None], None], work: Future[None]
+) -> None:
     """Runs in the thread. If the loop was closed in the meantime, there are no waiting callers."""
     if not loop.is_closed():
-        loop.call_soon_threadsafe(finished, work)
+        loop.call_soon_threadsafe(finished, work.exception())

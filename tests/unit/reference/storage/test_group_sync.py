@@ -40,7 +40,7 @@ async def test_all_who_ask_while_one_runs_share_the_next(tmp_path: Path, monkeyp
     disk = SlowDisk(monkeypatch)
     log = opened(DiskStore(tmp_path))
     durable: list[int] = []
-    sync = GroupSync(log, None, durable.append)
+    sync = GroupSync(log, durable.append)
 
     append(log, 1, 5)
     first = sync.request()

@@ -12,7 +12,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Final
 
 from kafka.protocol.admin import DeleteRecordsResponse, DescribeProducersResponse
@@ -48,25 +47,16 @@ _SESSION_EPOCH_FIRST: Final = 1
 _EVERYTHING: Final = -1
 
 
-class Spec(IntEnum):
-    """Special timestamps (``ListOffsetsRequest``)."""
-
-    LATEST = -1
-    EARLIEST = -2
-    MAX_TIMESTAMP = -3
-    EARLIEST_LOCAL = -4
-    LATEST_TIERED = -5
-    EARLIEST_PENDING_UPLOAD = -6
-
-
-#: First request version that supports each; lower versions, or other numbers, are answered 35.
-_SPEC_VERSIONS: Final[dict[int, int]] = {
-    Spec.LATEST: 1,
-    Spec.EARLIEST: 1,
-    Spec.MAX_TIMESTAMP: 7,
-    Spec.EARLIEST_LOCAL: 8,
-    Spec.LATEST_TIERED: 9,
-    Spec.EARLIEST_PENDING_UPLOAD: 11,
+#: Special timestamps of ListOffsets, and the first version that supports each; lower versions, or other numbers, are
+#: answered 35. There is no tiered storage: the whole log is local.
+_LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
+_SPECIAL_VERSIONS: Final = {
+    _LATEST: 1,
+    _EARLIEST: 1,
+    _MAX_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_PENDING_UPLOAD: 11,
 }
 
 
@@ -160,7 +150,7 @@ class PartitionHandlers:
         return ListOffsetsResponse(topics=listed)
 
     async def _list(self, topic: str, wanted: Any, isolation: Isolation, version: int) -> tuple[Code, FoundOffset]:
-        if wanted.timestamp < 0 and version < _SPEC_VERSIONS.get(wanted.timestamp, version + 1):
+        if wanted.timestamp < 0 and version < _SPECIAL_VERSIONS.get(wanted.timestamp, version + 1):
             return Code.UNSUPPORTED_VERSION, NOT_FOUND
         log = find_log(self._cluster, topic, wanted.partition_index, leader_epoch=wanted.current_leader_epoch)
         if isinstance(log, Code):
@@ -296,14 +286,13 @@ def _unread(wanted: Any, code: Code, **fields: Any) -> Any:
 
 
 async def _find_offset(log: PartitionLog, timestamp: int, isolation: Isolation) -> FoundOffset:
-    """The offset for a timestamp or one of `Spec`. There is no tiered storage: the whole log is local."""
-    if timestamp == Spec.LATEST:
+    if timestamp == _LATEST:
         return log.latest(isolation)
-    if timestamp in (Spec.EARLIEST, Spec.EARLIEST_LOCAL):
+    if timestamp in {_EARLIEST, _EARLIEST_LOCAL}:
         return log.earliest()
-    if timestamp in (Spec.LATEST_TIERED, Spec.EARLIEST_PENDING_UPLOAD):
+    if timestamp in {_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD}:
         return NOT_FOUND
-    if timestamp == Spec.MAX_TIMESTAMP:
+    if timestamp == _MAX_TIMESTAMP:
         return await log.offset_of_max_timestamp(isolation)
     return await log.offset_for_timestamp(timestamp, isolation)
 

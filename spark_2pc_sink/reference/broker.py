@@ -76,7 +76,7 @@ class Broker:
         )
         await self._transactions.load()
         self._groups = GroupService(store, properties, now_ms=now_ms, steady_ms=steady_ms)
-        store.load(properties)
+        self._groups.load()
         catalog.on_deleted.append(lambda topic: self._groups.forget_topic(topic.name))
         catalog.on_transaction_version.append(self._transactions.set_transaction_version)
         self._verification = Verification(self._transactions, lambda: catalog.properties)

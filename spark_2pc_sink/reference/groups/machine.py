@@ -8,7 +8,7 @@ this order::
     ...                                         # take step.group, before anything else is stepped
     ...                                         # send step.replies; they depend on nothing
     for store in step.stores:                   # append store.value, wait until it is durable, then
-        step = machine.stored(group, store, code, properties, now_ms)
+        step = machine.stored(group, store, code, properties, now)
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from spark_2pc_sink.reference.groups.members import (
     JoinRequest,
     JoinTimer,
     Member,
+    Now,
     SyncAnswer,
     SyncRequest,
     Ticket,
@@ -113,7 +114,7 @@ class GroupStep:
 
     group: Group
     properties: BrokerProperties
-    now_ms: int
+    now: Now
     replies: list[tuple[Ticket, JoinAnswer | SyncAnswer]] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
 
@@ -129,7 +130,7 @@ class GroupStep:
         self.group = self.group.with_member(member)
 
     def with_session(self, member: Member) -> Member:
-        return replace(member, session_deadline_ms=self.now_ms + member.session_timeout_ms)
+        return replace(member, session_deadline_ms=self.now.steady_ms + member.session_timeout_ms)
 
     def remove(self, member_id: str) -> None:
         """Remove a member, or a pending one; its waiting requests are answered UNKNOWN_MEMBER_ID."""
@@ -165,15 +166,15 @@ class GroupStep:
             self.reset_assignment(Code.REBALANCE_IN_PROGRESS)
         before, timeout_ms = self.group.state, self.group.rebalance_timeout_ms
         self.change(pending_sync=frozenset(), sync_deadline_ms=None)
-        self.group = self.group.moved(GroupState.PREPARING_REBALANCE, self.now_ms)
+        self.group = self.group.moved(GroupState.PREPARING_REBALANCE, self.now)
         if before is GroupState.EMPTY:
             delay_ms = self.properties.group_initial_rebalance_delay_ms
-            timer = JoinTimer(self.now_ms + delay_ms, delay_ms, max(timeout_ms - delay_ms, 0))
+            timer = JoinTimer(self.now.steady_ms + delay_ms, delay_ms, max(timeout_ms - delay_ms, 0))
             self.change(join_timer=timer)
         elif self.group.all_joined:
             self.complete()
         else:
-            self.change(join_timer=JoinTimer(self.now_ms + timeout_ms))
+            self.change(join_timer=JoinTimer(self.now.steady_ms + timeout_ms))
 
     def complete_if_joined(self) -> None:
         """End the join phase if all members have joined; a group's first rebalance always waits for its delay."""
@@ -194,9 +195,9 @@ class GroupStep:
         group = self.group
         if group.members and group.awaiting_join == 0:
             # Only static members are left, and none joined: wait for them, or for the end of their sessions.
-            self.change(join_timer=JoinTimer(self.now_ms + group.rebalance_timeout_ms))
+            self.change(join_timer=JoinTimer(self.now.steady_ms + group.rebalance_timeout_ms))
             return
-        self.group = _next_generation(group, self.now_ms)
+        self.group = _next_generation(group, self.now)
         if not group.members:
             self.stores.append(Store(group_value(self.group)))
             return
@@ -223,7 +224,7 @@ class GroupStep:
         )
 
 
-def _next_generation(group: Group, now_ms: int) -> Group:
+def _next_generation(group: Group, now: Now) -> Group:
     members = group.members
     leader = group.leader
     if leader is not None and members[leader].join_ticket is None:
@@ -234,16 +235,16 @@ def _next_generation(group: Group, now_ms: int) -> Group:
         leader=leader,
         protocol=group.select_protocol() if members else None,
         pending_sync=frozenset(members),
-        sync_deadline_ms=now_ms + group.rebalance_timeout_ms if members else None,
+        sync_deadline_ms=now.steady_ms + group.rebalance_timeout_ms if members else None,
     )
     target = GroupState.COMPLETING_REBALANCE if members else GroupState.EMPTY
-    return replace(following.moved(target, now_ms), topics=following.subscribed_topics())
+    return replace(following.moved(target, now), topics=following.subscribed_topics())
 
 
 def join(
-    group: Group, request: JoinRequest, properties: BrokerProperties, now_ms: int, new_member_id: Callable[[str], str]
+    group: Group, request: JoinRequest, properties: BrokerProperties, now: Now, new_member_id: Callable[[str], str]
 ) -> GroupStep:
-    step, member_id = GroupStep(group, properties, now_ms), request.member_id
+    step, member_id = GroupStep(group, properties, now), request.member_id
     if not group.accepts(member_id, properties.group_max_size):
         step.remove(member_id)
         code, member_id = Code.GROUP_MAX_SIZE_REACHED, ""
@@ -275,7 +276,7 @@ def _join_new(step: GroupStep, request: JoinRequest, member_id: str) -> Code:
             _replace_static(step, request, holder, member_id)
             return Code.NONE
     elif request.version >= MEMBER_ID_REQUIRED_VERSION:
-        step.change(pending={**step.group.pending, member_id: step.now_ms + request.session_timeout_ms})
+        step.change(pending={**step.group.pending, member_id: step.now.steady_ms + request.session_timeout_ms})
         return Code.MEMBER_ID_REQUIRED
     _add(step, request, member_id)
     return Code.NONE
@@ -299,7 +300,7 @@ def _add(step: GroupStep, request: JoinRequest, member_id: str) -> None:
             protocols=request.protocols,
             join_ticket=request.ticket,
             is_new=True,
-            session_deadline_ms=step.now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
+            session_deadline_ms=step.now.steady_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
         )
     )
     step.rebalance_or_complete()
@@ -356,9 +357,9 @@ def _renamed(group: Group, old_id: str, heir: Member) -> Group:
     return replace(group, members=members, leader=leader, pending_sync=pending_sync)
 
 
-def sync(group: Group, request: SyncRequest, properties: BrokerProperties, now_ms: int) -> GroupStep:
+def sync(group: Group, request: SyncRequest, properties: BrokerProperties, now: Now) -> GroupStep:
     """SyncGroup; assignments are sent when the record with the leader's assignment is durable."""
-    step = GroupStep(group, properties, now_ms)
+    step = GroupStep(group, properties, now)
     code = _check_sync(group, request)
     if code is not Code.NONE:
         step.answer(request.ticket, SyncAnswer(code=code))
@@ -390,28 +391,26 @@ def _check_sync(group: Group, request: SyncRequest) -> Code:
     return Code.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else Code.NONE
 
 
-def heartbeat(
-    group: Group, member_id: str, instance_id: str | None, generation: int, now_ms: int
-) -> tuple[Group, Code]:
+def heartbeat(group: Group, member_id: str, instance_id: str | None, generation: int, now: Now) -> tuple[Group, Code]:
     code = group.check_member(member_id, instance_id)
     if code is not Code.NONE:
         return group, code
     if generation != group.generation:
         return group, Code.ILLEGAL_GENERATION
     preparing = group.state is GroupState.PREPARING_REBALANCE
-    return seen(group, member_id, now_ms), Code.REBALANCE_IN_PROGRESS if preparing else Code.NONE
+    return seen(group, member_id, now), Code.REBALANCE_IN_PROGRESS if preparing else Code.NONE
 
 
-def seen(group: Group, member_id: str, now_ms: int) -> Group:
+def seen(group: Group, member_id: str, now: Now) -> Group:
     member = group.members[member_id]
-    return group.with_member(replace(member, session_deadline_ms=now_ms + member.session_timeout_ms))
+    return group.with_member(replace(member, session_deadline_ms=now.steady_ms + member.session_timeout_ms))
 
 
 def leave(
-    group: Group, identities: Iterable[tuple[str, str | None]], properties: BrokerProperties, now_ms: int
+    group: Group, identities: Iterable[tuple[str, str | None]], properties: BrokerProperties, now: Now
 ) -> tuple[GroupStep, tuple[Code, ...]]:
     """LeaveGroup by (member id, instance id): the step, and a code for each; a static member may omit its id."""
-    step, codes = GroupStep(group, properties, now_ms), []
+    step, codes = GroupStep(group, properties, now), []
     for member_id, instance_id in identities:
         code, found = _leaving(step.group, member_id, instance_id)
         codes.append(code)
@@ -432,24 +431,24 @@ def _leaving(group: Group, member_id: str, instance_id: str | None) -> tuple[Cod
     return code, member_id if code is Code.NONE else None
 
 
-def expire(group: Group, properties: BrokerProperties, now_ms: int) -> GroupStep:
-    step = GroupStep(group, properties, now_ms)
-    for member_id in [key for key, deadline_ms in group.pending.items() if deadline_ms <= now_ms]:
+def expire(group: Group, properties: BrokerProperties, now: Now) -> GroupStep:
+    step = GroupStep(group, properties, now)
+    for member_id in [key for key, deadline_ms in group.pending.items() if deadline_ms <= now.steady_ms]:
         step.remove(member_id)
         step.complete_if_last()
     for member_id in group.members:
         _expire_session(step, member_id)
     timer = step.group.join_timer
-    if timer is not None and timer.deadline_ms <= now_ms:
+    if timer is not None and timer.deadline_ms <= now.steady_ms:
         if timer.initial_delay_ms is not None and step.group.member_added and timer.remaining_ms:
             # New members arrived during the initial delay, and time remains: wait again (KIP-134).
             delay_ms = min(properties.group_initial_rebalance_delay_ms, timer.remaining_ms)
             remaining_ms = max(timer.remaining_ms - timer.initial_delay_ms, 0)
-            step.change(member_added=False, join_timer=JoinTimer(now_ms + delay_ms, delay_ms, remaining_ms))
+            step.change(member_added=False, join_timer=JoinTimer(now.steady_ms + delay_ms, delay_ms, remaining_ms))
         else:
             step.complete()
     sync_deadline_ms, missing = step.group.sync_deadline_ms, step.group.pending_sync
-    if sync_deadline_ms is not None and sync_deadline_ms <= now_ms:
+    if sync_deadline_ms is not None and sync_deadline_ms <= now.steady_ms:
         step.change(sync_deadline_ms=None)
         for member_id in sorted(missing):
             step.remove(member_id)
@@ -460,7 +459,7 @@ def expire(group: Group, properties: BrokerProperties, now_ms: int) -> GroupStep
 
 def _expire_session(step: GroupStep, member_id: str) -> None:
     member = step.group.members.get(member_id)
-    if member is None or member.session_deadline_ms is None or member.session_deadline_ms > step.now_ms:
+    if member is None or member.session_deadline_ms is None or member.session_deadline_ms > step.now.steady_ms:
         return
     if (member.join_ticket is not None or member.sync_ticket is not None) and not member.is_new:
         # It cannot send heartbeats while its request waits; the answer restarts its session.
@@ -473,9 +472,9 @@ def _expire_session(step: GroupStep, member_id: str) -> None:
         step.rebalance_or_complete()
 
 
-def stored(group: Group, store: Store, code: Code, properties: BrokerProperties, now_ms: int) -> GroupStep:
+def stored(group: Group, store: Store, code: Code, properties: BrokerProperties, now: Now) -> GroupStep:
     """A store's record is durable, or could not be stored."""
-    step, then = GroupStep(group, properties, now_ms), store.then
+    step, then = GroupStep(group, properties, now), store.then
     if isinstance(then, ReplacementStored):
         _replacement_stored(step, then, code)
     # Otherwise a rebalance began in the meantime, and has answered all waiting members.
@@ -486,7 +485,7 @@ def stored(group: Group, store: Store, code: Code, properties: BrokerProperties,
         else:
             step.group = with_assignment(group, then.assignment)
             step.answer_syncs(lambda member: _sync_answer(group, member))
-            step.group = step.group.moved(GroupState.STABLE, now_ms)
+            step.group = step.group.moved(GroupState.STABLE, now)
     return step
 
 
@@ -510,7 +509,7 @@ def _replacement_stored(step: GroupStep, then: ReplacementStored, code: Code) ->
     step.put(replace(member, join_ticket=None))
 
 
-def loaded(group_id: str, value: GroupValue, properties: BrokerProperties, now_ms: int) -> GroupStep:
+def loaded(group_id: str, value: GroupValue, properties: BrokerProperties, now: Now) -> GroupStep:
     """A group as in its last record; every member gets a whole session to send a heartbeat."""
     group = Group(
         group_id=group_id,
@@ -520,7 +519,7 @@ def loaded(group_id: str, value: GroupValue, properties: BrokerProperties, now_m
         protocol_type=value.protocol_type or None,
         protocol=value.protocol,
     )
-    step = GroupStep(group, properties, now_ms)
+    step = GroupStep(group, properties, now)
     members = {member.member_id: step.with_session(member) for member in value.members}
     step.change(members=members, leader=value.leader if value.leader in members else next(iter(members), None))
     step.change(topics=step.group.subscribed_topics())

@@ -1,6 +1,7 @@
 """A group and its members as frozen values, with the queries of Apache Kafka's ``ClassicGroup``.
 
-The values contain their own deadlines; `Group.next_deadline_ms` is when a group must be checked again.
+The values contain their own deadlines; `Group.next_deadline_ms` is when a group must be checked again. They are on a
+steady clock, so that a change of the system's keeps live members, and ends dead ones in time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
@@ -18,6 +19,13 @@ from spark_2pc_sink.reference.internal_topics import ConsumerProtocolSubscriptio
 
 #: What DescribeGroups answers for a group that does not exist.
 DEAD: Final = "Dead"
+
+
+class Now(NamedTuple):
+    """The time of a step in milliseconds: deadlines are on a steady clock, states have the time of day (since 1970)."""
+
+    steady_ms: int
+    day_ms: int
 
 
 class GroupState(Enum):
@@ -173,10 +181,10 @@ class Group:
     sync_deadline_ms: int | None = None
     topics: frozenset[str] | None = None
 
-    def moved(self, target: GroupState, now_ms: int) -> Group:
+    def moved(self, target: GroupState, now: Now) -> Group:
         if self.state not in PREDECESSORS[target]:
             raise AssertionError(f"{self.state.value} -> {target.value} is not in the table of transitions")
-        return replace(self, state=target, previous_state=self.state, state_since_ms=now_ms)
+        return replace(self, state=target, previous_state=self.state, state_since_ms=now.day_ms)
 
     def with_member(self, member: Member) -> Group:
         """The group with a member added or replaced; it becomes the leader if there is none."""
@@ -288,21 +296,6 @@ class Group:
         except RemoteProtocolError:
             # Kafka too treats metadata that is not a consumer subscription as unknown.
             return None
-
-    def shifted(self, shift_ms: int) -> Group:
-        """The group after the clock was changed by ``shift_ms``: remaining times stay the same."""
-
-        def moved(deadline_ms: int | None) -> int | None:
-            return None if deadline_ms is None else deadline_ms + shift_ms
-
-        timer, members = self.join_timer, self.members.items()
-        return replace(
-            self,
-            members={key: replace(each, session_deadline_ms=moved(each.session_deadline_ms)) for key, each in members},
-            pending={key: deadline_ms + shift_ms for key, deadline_ms in self.pending.items()},
-            join_timer=None if timer is None else replace(timer, deadline_ms=timer.deadline_ms + shift_ms),
-            sync_deadline_ms=moved(self.sync_deadline_ms),
-        )
 
     def next_deadline_ms(self) -> int | None:
         """When `machine.expire` is next needed, or None."""

@@ -1,8 +1,7 @@
 """The shell of the group machine: handles requests, answers, record appends and deadlines.
 
 Each group has at most one timer. It is not moved when deadlines move back, as with every heartbeat, and checks
-again when it fires. Deadlines are times of day, so they are shifted when the system clock is changed: as in Kafka, a
-dead member is detected in time, and a live one is kept.
+again when it fires.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from spark_2pc_sink.reference.groups.members import (
     GroupState,
     JoinAnswer,
     JoinRequest,
+    Now,
     SyncAnswer,
     SyncRequest,
 )
@@ -35,8 +35,6 @@ from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard, Writer
 from spark_2pc_sink.reference.transactions.service import Background
 
-#: A larger deviation from the monotonic clock since the last check is a changed clock, a smaller one drift.
-_SET_MS_MIN: Final = 100
 #: The shortest sleep: deadlines are whole milliseconds.
 _SLEEP_MS_MIN: Final = 1
 _MINUTE_MS: Final = 60_000
@@ -71,15 +69,17 @@ class GroupService:
         self.properties = properties
         self._now_ms = now_ms
         self._steady_ms = steady_ms
-        self._ahead_ms = now_ms() - steady_ms()
         self._new_member_id = new_member_id
         self._background = Background()
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     # --- life --------------------------------------------------------------------------------------------------------
 
+    def load(self) -> None:
+        """Read the groups from the log; every loaded member gets a whole session."""
+        self.store.load(self.properties, self._now())
+
     def start(self) -> None:
-        """Start the timers; every loaded member gets a whole session."""
         for group_id in self.store.groups:
             self._arm(group_id)
         self._background.every(self.properties.offsets_retention_check_interval_ms, self.remove_expired)
@@ -101,11 +101,11 @@ class GroupService:
         code = self._join_refusal(group_id, request)
         if code is not Code.NONE:
             return JoinAnswer(code=code, member_id=request.member_id)
-        now_ms = self._check_clock()
+        now = self._now()
         known = self.store.groups.get(group_id)
-        group = known or Group(group_id=group_id, state_since_ms=now_ms)
+        group = known or Group(group_id=group_id, state_since_ms=now.day_ms)
         ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        step = machine.join(group, replace(request, ticket=ticket), self.properties, now_ms, self._new_member_id)
+        step = machine.join(group, replace(request, ticket=ticket), self.properties, now, self._new_member_id)
         if known is None and not step.stores:
             step.stores.append(Store(GroupValue(state_since_ms=group.state_since_ms)))
         self._take(step)
@@ -131,38 +131,35 @@ class GroupService:
         if group is None:
             return SyncAnswer(code=Code.UNKNOWN_MEMBER_ID)
         ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
-        self._take(machine.sync(group, replace(request, ticket=ticket), self.properties, self._now_ms()))
+        self._take(machine.sync(group, replace(request, ticket=ticket), self.properties, self._now()))
         return await ticket
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
         if not is_group_id(group_id):
             return Code.INVALID_GROUP_ID
-        now_ms = self._check_clock()
         group = self.store.groups.get(group_id)
         if group is None:
             return Code.UNKNOWN_MEMBER_ID
-        self.store.groups[group_id], code = machine.heartbeat(group, member_id, instance_id, generation, now_ms)
+        self.store.groups[group_id], code = machine.heartbeat(group, member_id, instance_id, generation, self._now())
         self._arm(group_id)
         return code
 
     def leave(self, group_id: str, identities: Sequence[tuple[str, str | None]]) -> tuple[Code, tuple[Code, ...]]:
         if not is_group_id(group_id):
             return Code.INVALID_GROUP_ID, ()
-        now_ms = self._check_clock()
         group = self.store.groups.get(group_id)
         if group is None:
             return Code.NONE, (Code.UNKNOWN_MEMBER_ID,) * len(identities)
-        step, codes = machine.leave(group, identities, self.properties, now_ms)
+        step, codes = machine.leave(group, identities, self.properties, self._now())
         self._take(step)
         return Code.NONE, codes
 
     def seen(self, group_id: str, member_id: str) -> None:
         """A member has committed offsets: restart its session, if the group's state has sessions."""
-        now_ms = self._check_clock()
         group = self.store.groups.get(group_id)
         alive = {GroupState.STABLE, GroupState.PREPARING_REBALANCE}
         if group is not None and group.state in alive and member_id in group.members:
-            self.store.groups[group_id] = machine.seen(group, member_id, now_ms)
+            self.store.groups[group_id] = machine.seen(group, member_id, self._now())
             self._arm(group_id)
 
     async def delete(self, group_ids: Iterable[str]) -> dict[str, Code]:
@@ -202,18 +199,10 @@ class GroupService:
             keys = self.store.offsets(group_id).keys_of_topic(topic)
             self.store.append_tombstones(group_id, (key for key in keys if key.group_id == group_id))
 
-    def _check_clock(self) -> int:
-        """Milliseconds since 1970. If the clock was changed since the last check, all groups' deadlines are shifted."""
-        now_ms = self._now_ms()
-        shift_ms = now_ms - self._steady_ms() - self._ahead_ms
-        if abs(shift_ms) >= _SET_MS_MIN:
-            self._ahead_ms += shift_ms
-            for group_id, group in list(self.store.groups.items()):
-                self.store.groups[group_id] = group.shifted(shift_ms)
-        return now_ms
+    def _now(self) -> Now:
+        return Now(self._steady_ms(), self._now_ms())
 
     def _arm(self, group_id: str) -> None:
-        now_ms = self._check_clock()
         group = self.store.groups.get(group_id)
         deadline_ms = None if group is None else group.next_deadline_ms()
         timer = self._timers.get(group_id)
@@ -223,7 +212,7 @@ class GroupService:
                 del self._timers[group_id]
             return
         loop = asyncio.get_running_loop()
-        when_s = loop.time() + max(deadline_ms - now_ms, _SLEEP_MS_MIN) / 1000
+        when_s = loop.time() + max(deadline_ms - self._steady_ms(), _SLEEP_MS_MIN) / 1000
         if timer is not None:
             if timer.when() <= when_s:
                 return
@@ -232,10 +221,9 @@ class GroupService:
 
     def expire(self, group_id: str) -> None:
         self._timers.pop(group_id, None)
-        now_ms = self._check_clock()
         group = self.store.groups.get(group_id)
         if group is not None:
-            self._take(machine.expire(group, self.properties, now_ms))
+            self._take(machine.expire(group, self.properties, self._now()))
 
     # --- outcomes ----------------------------------------------------------------------------------------------------
 
@@ -253,10 +241,9 @@ class GroupService:
     async def _stored(self, group_id: str, store: Store, code: Code) -> None:
         if code is Code.NONE:
             code = await self.store.durable(group_id)
-        now_ms = self._check_clock()
         group = self.store.groups.get(group_id)
         if group is not None:
-            self._take(machine.stored(group, store, code, self.properties, now_ms))
+            self._take(machine.stored(group, store, code, self.properties, self._now()))
 
 
 def _answer(ticket: Any, answer: JoinAnswer | SyncAnswer) -> None:

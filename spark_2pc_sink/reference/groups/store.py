@@ -19,7 +19,7 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
 from spark_2pc_sink.reference.coordinator.leader_answers import append_error
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.members import Group, GroupState
+from spark_2pc_sink.reference.groups.members import Group, GroupState, Now
 from spark_2pc_sink.reference.groups.records import UNKNOWN, GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
@@ -178,7 +178,7 @@ class GroupStore:
             # A client that assigns partitions itself and only commits: Kafka's "simple" group.
             self.groups[key.group_id] = Group(group_id=key.group_id, state_since_ms=self._now_ms())
 
-    def load(self, properties: BrokerProperties) -> None:
+    def load(self, properties: BrokerProperties, now: Now) -> None:
         values: dict[str, GroupValue] = {}
         for index in range(len(self._tables)):
             log = self._logs.log(GROUP_OFFSETS, index)
@@ -189,7 +189,7 @@ class GroupStore:
                     assert log is not None
                     raise log.unreadable(record.offset, error.detail) from error
         for group_id, value in values.items():
-            self.groups[group_id] = machine.loaded(group_id, value, properties, self._now_ms()).group
+            self.groups[group_id] = machine.loaded(group_id, value, properties, now).group
 
     def _load_record(self, index: int, record: Record, values: dict[str, GroupValue]) -> None:
         if record.key is None:

@@ -81,10 +81,11 @@ class FakeVerification:
 
 
 class GroupRig:
-    """A broker's worth of groups. Time stands still unless the test moves ``now_ms``."""
+    """A broker's worth of groups. Time stands still unless the test moves ``now_ms``, or the system's clock."""
 
     def __init__(self, settings: BrokerProperties | None = None, cluster: FakeCluster | None = None) -> None:
         self.now_ms = START_MS
+        self.clock_shift_ms = 0
         self.settings = settings or BrokerProperties(
             group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1_000
         )
@@ -92,20 +93,23 @@ class GroupRig:
         self.verification = FakeVerification()
         self.context = RequestContext(version=0, client_id="c")
         self._ids = count(1)
-        store = GroupStore(self.cluster, partition_count=PARTITIONS, now_ms=lambda: self.now_ms)
+        store = GroupStore(self.cluster, partition_count=PARTITIONS, now_ms=self._day_ms)
         self.service = GroupService(
             store,
             self.settings,
-            now_ms=lambda: self.now_ms,
+            now_ms=self._day_ms,
             steady_ms=lambda: self.now_ms,
             new_member_id=lambda prefix: f"{prefix}-{next(self._ids)}",
         )
-        self.offsets = OffsetService(self.service, self.verification, now_ms=lambda: self.now_ms)
-        store.load(self.settings)
+        self.offsets = OffsetService(self.service, self.verification, now_ms=self._day_ms)
+        self.service.load()
         self._handlers = {
             **handlers_of(GroupHandlers(self.service)),
-            **handlers_of(GroupOffsetHandlers(self.offsets, self.cluster, now_ms=lambda: self.now_ms)),
+            **handlers_of(GroupOffsetHandlers(self.offsets, self.cluster, now_ms=self._day_ms)),
         }
+
+    def _day_ms(self) -> int:
+        return self.now_ms + self.clock_shift_ms
 
     def restarted(self) -> GroupRig:
         """A broker that starts on the same logs."""

@@ -9,7 +9,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
 from spark_2pc_sink.reference.groups.machine import GroupStep, Store
-from spark_2pc_sink.reference.groups.members import Group, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from spark_2pc_sink.reference.groups.members import Group, JoinAnswer, JoinRequest, Now, SyncAnswer, SyncRequest
 
 CONSUMER = (("range", b"r"), ("roundrobin", b"rr"))
 
@@ -27,6 +27,10 @@ class GroupScript:
         self._tickets = count(1)
         self._ids = count(1)
 
+    @property
+    def now(self) -> Now:
+        return Now(self.now_ms, self.now_ms)
+
     def take(self, step: GroupStep) -> None:
         self.group = step.group
         for ticket, answer in step.replies:
@@ -38,7 +42,7 @@ class GroupScript:
         while self.unstored:
             store = self.unstored.pop(0)
             self.stored.append(store)
-            self.take(machine.stored(self.group, store, code, self.settings, self.now_ms))
+            self.take(machine.stored(self.group, store, code, self.settings, self.now))
 
     def pass_ms(self, span_ms: int) -> None:
         """Let time pass, from deadline to deadline."""
@@ -46,7 +50,7 @@ class GroupScript:
         while (deadline_ms := self.group.next_deadline_ms()) is not None and deadline_ms <= end_ms:
             # A deadline that is put off by nothing is met a millisecond later: time does not stand still.
             self.now_ms = max(deadline_ms, self.now_ms)
-            self.take(machine.expire(self.group, self.settings, self.now_ms))
+            self.take(machine.expire(self.group, self.settings, self.now))
             if self.group.next_deadline_ms() == deadline_ms:
                 self.now_ms += 1
         self.now_ms = max(self.now_ms, end_ms)
@@ -56,7 +60,7 @@ class GroupScript:
         ticket = next(self._tickets)
         wanted: dict[str, Any] = {"protocols": CONSUMER, "session_timeout_ms": 10_000, "client_id": "c", **fields}
         request = JoinRequest(ticket=ticket, member_id=member_id, **wanted)
-        self.take(machine.join(self.group, request, self.settings, self.now_ms, self._new_id))
+        self.take(machine.join(self.group, request, self.settings, self.now, self._new_id))
         return ticket
 
     def _new_id(self, prefix: str) -> str:
@@ -67,16 +71,16 @@ class GroupScript:
         ticket = next(self._tickets)
         number = self.group.generation if generation is None else generation
         request = SyncRequest(ticket=ticket, member_id=member_id, generation=number, **fields)
-        self.take(machine.sync(self.group, request, self.settings, self.now_ms))
+        self.take(machine.sync(self.group, request, self.settings, self.now))
         return ticket
 
     def heartbeat(self, member_id: str, generation: int | None = None, instance_id: str | None = None) -> Code:
         number = self.group.generation if generation is None else generation
-        self.group, code = machine.heartbeat(self.group, member_id, instance_id, number, self.now_ms)
+        self.group, code = machine.heartbeat(self.group, member_id, instance_id, number, self.now)
         return code
 
     def leave(self, *identities: tuple[str, str | None]) -> tuple[Code, ...]:
-        step, codes = machine.leave(self.group, identities, self.settings, self.now_ms)
+        step, codes = machine.leave(self.group, identities, self.settings, self.now)
         self.take(step)
         return codes
 

@@ -21,7 +21,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
 from spark_2pc_sink.reference.groups.machine import GroupStep, group_value
-from spark_2pc_sink.reference.groups.members import GroupState, JoinAnswer, Protocols, SyncAnswer
+from spark_2pc_sink.reference.groups.members import GroupState, JoinAnswer, Now, Protocols, SyncAnswer
 from spark_2pc_sink.reference.groups.records import GroupValue
 from tests.unit.reference.groups.group_script import GroupScript
 
@@ -174,7 +174,7 @@ class GroupRules(RuleBasedStateMachine):
         if group.state is not GroupState.STABLE:
             return
         stored = group_value(group).encode()
-        loaded = machine.loaded("g", GroupValue.decode(stored), BrokerProperties(), 0).group
+        loaded = machine.loaded("g", GroupValue.decode(stored), BrokerProperties(), Now(0, 0)).group
         assert (loaded.state, loaded.generation, loaded.leader) == (group.state, group.generation, group.leader)
         assert group_value(loaded).encode() == stored
 

@@ -72,6 +72,17 @@ async def test_a_disk_that_fails_is_told_to_the_client() -> None:
         assert await rig.commit("other", -1, "", {0: 5}) == [16]
 
 
+async def test_a_change_of_the_system_s_clock_ends_no_session() -> None:
+    async with running_groups() as rig:
+        member_id = await rig.stable()
+        rig.clock_shift_ms = DAY_MS
+        rig.service.expire("g")
+        assert set(rig.service.store.groups["g"].members) == {member_id}
+        rig.now_ms += DAY_MS
+        rig.service.expire("g")
+        assert not rig.service.store.groups["g"].members
+
+
 async def test_offsets_are_forgotten_after_the_retention_time() -> None:
     async with running_groups() as rig:
         await rig.commit("simple", -1, "", {0: 5})

@@ -186,7 +186,8 @@ def _result(operation: Operation, reply: Reply) -> Any:
     if isinstance(reply, AddOffsetsReply):
         return reply.code
     if isinstance(reply, ListTransactionsReply):
-        rows = sorted((each.transactional_id, ProducerId(each.producer_id), each.state) for each in reply.transactions)
+        found = reply.transactions
+        rows = sorted((each.transactional_id, ProducerId(each.producer_id), each.state.label) for each in found)
         return reply.code, sorted(reply.unknown_state_filters), rows
     assert isinstance(reply, DescribeTransactionsReply)
     return _described(reply.transactions[0])

@@ -50,12 +50,9 @@ def list_transactions(state: CoordinatorState, event: events.ListTransactions, n
         if matched is None:
             return plans.answer(plans.ListTransactionsReply(Code.INVALID_REGULAR_EXPRESSION))
         found = [metadata for metadata, match in zip(found, matched, strict=True) if match]
-    rows = tuple(
-        plans.ListedTransaction(metadata.transactional_id, metadata.producer_id, metadata.state.label)
-        for metadata in found
-        if event.access.allows(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, metadata.transactional_id)
-    )
-    return plans.answer(plans.ListTransactionsReply(Code.NONE, unknown, rows))
+    allows, kind = event.access.allows, Resource.TRANSACTIONAL_ID
+    seen = tuple(each for each in found if allows(AclOperation.DESCRIBE, kind, each.transactional_id))
+    return plans.answer(plans.ListTransactionsReply(Code.NONE, unknown, seen))
 
 
 def describe_transactions(state: CoordinatorState, event: events.DescribeTransactions, _now_ms: int) -> plans.Plan:

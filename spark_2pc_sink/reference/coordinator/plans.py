@@ -80,17 +80,10 @@ class EndTxnReply(CodeReply):
 
 
 @dataclass(frozen=True)
-class ListedTransaction:
-    transactional_id: str
-    producer_id: int
-    state: str
-
-
-@dataclass(frozen=True)
 class ListTransactionsReply:
     code: int
     unknown_state_filters: tuple[str, ...] = ()
-    transactions: tuple[ListedTransaction, ...] = ()
+    transactions: tuple[TransactionMetadata, ...] = ()
 
 
 @dataclass(frozen=True)

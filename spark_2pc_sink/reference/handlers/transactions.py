@@ -140,9 +140,11 @@ class TransactionHandlers:
             unknown_state_filters=list(reply.unknown_state_filters),
             transaction_states=[
                 _Listing(
-                    transactional_id=row.transactional_id, producer_id=row.producer_id, transaction_state=row.state
+                    transactional_id=each.transactional_id,
+                    producer_id=each.producer_id,
+                    transaction_state=each.state.label,
                 )
-                for row in reply.transactions
+                for each in reply.transactions
             ],
         )
 

@@ -260,6 +260,7 @@ class PartitionLog:
         *,
         leader_epoch: int,
         settings: LogSettings,
+        log_start_offset: int,
     ) -> None:
         self.topic: str
         self.partition: int
@@ -269,7 +270,7 @@ class PartitionLog:
         self.settings = settings
         self.recovered_cut_bytes: int = log.recovered_cut_bytes
         self._log = log
-        self.log_start_offset: int = 0
+        self.log_start_offset = log_start_offset
         self.high_watermark: int = log.end_offset
         self.last_stable_offset: int = self._stable_offset()
         self._sync = GroupSync(log, self._became_durable)
@@ -301,10 +302,8 @@ class PartitionLog:
         state = LogState(verification=settings.verification)
         log.recover(state.recovered, durable_end=durable_end)
         name = (topic, partition)
-        opened = cls(name, log, state, leader_epoch=leader_epoch, settings=settings)
-        opened.log_start_offset = log_start_offset
-        opened.last_stable_offset = opened._stable_offset()
-        return opened
+        start = log_start_offset
+        return cls(name, log, state, leader_epoch=leader_epoch, settings=settings, log_start_offset=start)
 
     @property
     def settings(self) -> LogSettings:

@@ -34,7 +34,7 @@ def catalog_at(level: int, features_epoch: int) -> Catalog:
     """What ApiVersions shows of a cluster."""
     properties = BrokerProperties()
     state = replace(new_state(properties), cluster_id="here", transaction_version=level, feature_changes=features_epoch)
-    return Catalog(state, None, properties, None, {})
+    return Catalog(state, None, properties, {})
 
 
 def dispatcher(*families: Handlers) -> Dispatcher:

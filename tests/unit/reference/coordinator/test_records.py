@@ -164,6 +164,6 @@ def test_any_value_survives_its_bytes(value: TransactionMetadata, version: int) 
         value = replace(value, partitions=frozenset())
     if fits(value, version):
         record = LogRecord(partition=3, transactional_id=value.transactional_id, value=value, version=version)
-        pairs = {} if version else {"previous_producer_id": -1, "next_producer_id": -1}
-        expected = replace(record, value=replace(value, **pairs))
+        untagged = value if version else replace(value, previous_producer_id=-1, next_producer_id=-1)
+        expected = replace(record, value=untagged)
         assert LogRecord.decode(3, record.key_bytes, record.value_bytes) == expected

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 from spark_2pc_sink.testing.java import archive_options, find_java_home, java_version
-from spark_2pc_sink.testing.local_broker import LocalBroker
+from spark_2pc_sink.testing.local_broker import SMALL, LocalBroker
 from spark_2pc_sink.testing.ports import free_port
 
 LIBS_VARIABLE = "SPARK_2PC_KAFKA_LIBS"
@@ -27,26 +27,21 @@ QUICK_START_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAt
 #: One node, and internal topics of one partition: less to create at the first transaction. After a SIGKILL the
 #: controller readmits the broker only when its old session has expired, 9 s unless shortened.
 ONE_NODE = {
+    **SMALL,
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
-    "auto.create.topics.enable": "false",
     "offsets.topic.replication.factor": "1",
-    "offsets.topic.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
-    "transaction.state.log.num.partitions": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    "group.initial.rebalance.delay.ms": "0",
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
     # Metadata log records twice a second for absent followers are a quarter of an idle node's work.
     "metadata.max.idle.interval.ms": "10000",
     "log.cleaner.dedupe.buffer.size": "2097152",
 }
-#: KIP-939, "Broker Configuration Changes"; InitProducerId v6 is an unstable version in Kafka 4.4.0.
-TWO_PHASE_COMMIT = {"transaction.two.phase.commit.enable": "true", "unstable.api.versions.enable": "true"}
 
 _LOG4J2 = """\
 appender.console.type = Console
@@ -92,16 +87,13 @@ class KafkaBroker(LocalBroker):
         super().__init__(transaction_version=transaction_version, two_phase_commit=two_phase_commit, node_id=node_id)
         self.cluster_id: str = _random_id()
         self.controller_port: int = free_port()
-        #: Read at the first start; a cluster of several nodes sets controller.quorum.voters here before it.
-        self.properties: dict[str, str] = {
+        controller = f"127.0.0.1:{self.controller_port}"
+        #: A cluster of several nodes sets controller.quorum.voters here before the first start.
+        self.properties |= {
             **ONE_NODE,
-            "node.id": str(node_id),
-            "controller.quorum.voters": f"{node_id}@127.0.0.1:{self.controller_port}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self._proxied_port},"
-            f"CONTROLLER://127.0.0.1:{self.controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self._proxy_port}",
+            "controller.quorum.voters": f"{node_id}@{controller}",
+            "listeners": f"{self.properties['listeners']},CONTROLLER://{controller}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            **(TWO_PHASE_COMMIT if two_phase_commit else {}),
             **(properties or {}),
         }
 

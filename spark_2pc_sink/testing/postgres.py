@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,8 @@ import psycopg2
 from spark_2pc_sink.extras import install_command
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import (
-    START_DEADLINE_S,
-    STOP_DEADLINE_S,
-    LocalServer,
-    ServerProcess,
-    children,
-    kill_all,
-    pause_all,
-    signal_all,
-)
+from spark_2pc_sink.testing.processes import LocalServer
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
-from spark_2pc_sink.testing.wait import poll_until
 
 BINARIES_VARIABLE = "SPARK_2PC_POSTGRES_BIN"
 _INITDB_DEADLINE_S = 120.0
@@ -47,8 +38,7 @@ class PostgresServer(LocalServer):
     """One PostgreSQL server on 127.0.0.1, with its own cluster.
 
     The constructor chooses a port; :meth:`start` creates the cluster and starts it, and so does entering a ``with``
-    block, which also ends it and removes its data. The port stays the same across restarts. Under root the server runs
-    as an unprivileged user.
+    block, which also ends it and removes its data. Under root the server runs as an unprivileged user.
 
     Args:
         settings: additional ``postgresql.conf`` settings, or overrides of those set here.
@@ -59,6 +49,8 @@ class PostgresServer(LocalServer):
     Raises:
         CapabilityError: there are no binaries, or they do not run.
     """
+
+    ended_by = signal.SIGINT
 
     def __init__(
         self,
@@ -71,21 +63,16 @@ class PostgresServer(LocalServer):
         self.password: str = secrets.token_hex(8)
         self._settings = {**_SETTINGS, "port": str(self.port), **(settings or {})}
         self._initdb_options = tuple(initdb_options)
-        self._user = run_as()
-        self.binaries: Path = readable_binaries(binaries or find_binaries(), self._user)
-        super().__init__("PostgreSQL", prefix="spark-2pc-postgres-")
-        if self._user is not None:
-            os.chown(self._directory, *self._user)
+        user = run_as()
+        self.binaries: Path = readable_binaries(binaries or find_binaries(), user)
+        super().__init__("PostgreSQL", prefix="spark-2pc-postgres-", user=user)
+        if user is not None:
+            os.chown(self._directory, *user)
 
     @property
     def url(self) -> str:
         """SQLAlchemy URL of the database ``postgres``, for creating others."""
         return self.database_url("postgres")
-
-    @property
-    def running(self) -> bool:
-        """True until the postmaster has ended, including by itself; a paused one runs."""
-        return self._process is not None and self._process.running
 
     def database_url(self, name: str, *, port: int | None = None) -> str:
         """SQLAlchemy URL of a database, through another port if one is given (a proxy's)."""
@@ -94,63 +81,6 @@ class PostgresServer(LocalServer):
     def connection_string(self, name: str) -> str:
         """Libpq connection string of a database."""
         return f"host=127.0.0.1 port={self.port} user={_USER} password={self.password} dbname={name}"
-
-    def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
-        """Start the server and wait until it accepts clients.
-
-        Raises:
-            ServerError: it ended, or did not serve in time; the text contains the end of its log.
-        """
-        if self._process is not None:
-            raise ServerError("PostgreSQL is running already")
-        if not (self._data / "PG_VERSION").exists():
-            self._make_cluster()
-        process = self._process = ServerProcess(
-            [str(self.binaries / "postgres"), "-D", str(self._data)],
-            log=self._directory / "postgres.log",
-            folder=self._directory,
-            user=self._user,
-        )
-
-        def serves() -> bool:
-            if not process.running:
-                raise ServerError(f"PostgreSQL ended by itself. Its log ends:\n{process.log_tail()}")
-            return self._serves()
-
-        if not poll_until(serves, deadline_s=deadline_s):
-            raise ServerError(f"PostgreSQL was not ready within {deadline_s} s. Its log ends:\n{process.log_tail()}")
-
-    def kill(self) -> None:
-        """End the postmaster and all its backends with SIGKILL, as a crash would. :meth:`start` starts it again.
-
-        The backends are waited for, too: one that is left, or is still ending, holds the shared memory, and prevents
-        the next postmaster from starting.
-        """
-        postmaster = self._running()
-        pause_all([postmaster.pid])  # no new backend while we count them
-        kill_all(list(children(postmaster.pid)))
-        postmaster.end(signal.SIGKILL, deadline_s=STOP_DEADLINE_S)
-        self._process = None
-
-    def stop(self) -> None:
-        """End it gracefully, disconnecting clients ("fast shutdown"); no-op if it is not running."""
-        if self._process is not None:
-            self.resume()
-            self._process.end(signal.SIGINT, deadline_s=STOP_DEADLINE_S)
-            self._process = None
-
-    def pause(self) -> None:
-        """Suspend all its processes (SIGSTOP): connections stay open and nothing answers."""
-        postmaster = self._running()
-        # First, so that it cannot fork further children after they are listed.
-        pause_all([postmaster.pid])
-        pause_all(list(children(postmaster.pid)))
-
-    def resume(self) -> None:
-        """Resume paused processes."""
-        postmaster = self._running()
-        signal_all(list(children(postmaster.pid)), signal.SIGCONT)
-        postmaster.send_signal(signal.SIGCONT)
 
     def proxy(self) -> TcpProxy:
         """A proxy in front of this server, not yet started; reach a database through it by ``database_url(port=…)``."""
@@ -169,27 +99,29 @@ class PostgresServer(LocalServer):
         """Run one statement in the database ``postgres``, outside of a transaction."""
         self.query(statement)
 
-    def query(self, statement: str) -> list[tuple[Any, ...]]:
-        """Run one statement in the database ``postgres``, outside of a transaction; returns its rows, if any."""
-        connection = self._connect()
-        try:
+    def query(self, statement: str, *, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """Run one statement in a database, outside of a transaction; returns its rows, if any."""
+        with closing(self._connect(database)) as connection:
             connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute(statement)
                 return list(cursor.fetchall()) if cursor.description else []
-        finally:
-            connection.close()
 
     @property
     def _data(self) -> Path:
         return self._directory / "data"
 
-    def _connect(self) -> psycopg2.extensions.connection:
-        return psycopg2.connect(self.connection_string("postgres"), connect_timeout=5)
+    def _connect(self, database: str) -> psycopg2.extensions.connection:
+        return psycopg2.connect(self.connection_string(database), connect_timeout=5)
+
+    def _command(self) -> list[str]:
+        if not (self._data / "PG_VERSION").exists():
+            self._make_cluster()
+        return [str(self.binaries / "postgres"), "-D", str(self._data)]
 
     def _serves(self) -> bool:
         try:
-            self._connect().close()
+            self._connect("postgres").close()
         except psycopg2.OperationalError:
             return False
         return True

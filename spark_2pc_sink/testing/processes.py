@@ -20,11 +20,11 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, ClassVar, NoReturn
 
 from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.reaper import start_time
-from spark_2pc_sink.testing.wait import wait_until
+from spark_2pc_sink.testing.wait import poll_until, wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 #: A start takes up to four seconds; the rest is for a machine under load.
 START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 20.0
+_READY_INTERVAL_S = 0.02
 #: Bytes of a server's log that an error shows.
 LOG_TAIL_BYTES = 3_000
 #: A thread in disk wait stops only after it. A process with a gigabyte of memory takes a tenth of a second to end; the
@@ -186,20 +187,31 @@ class ServerProcess:
 
 
 class LocalServer(Lifetime):
-    """A server as a process, with a directory of its own; ``name`` is its name in errors."""
+    """A server as a process, perhaps with children, and a directory of its own.
 
-    def __init__(self, name: str, *, prefix: str) -> None:
+    Its ports and its data stay the same when it is started again.
+
+    Args:
+        name: its name in errors.
+        user: numeric user and group to run as; None for the current ones.
+    """
+
+    #: The signal that ends it gracefully.
+    ended_by: ClassVar[signal.Signals] = signal.SIGTERM
+
+    def __init__(self, name: str, *, prefix: str, user: tuple[int, int] | None = None) -> None:
         self._name = name
+        self._user = user
         self._directory = Path(tempfile.mkdtemp(prefix=prefix))
         self._process: ServerProcess | None = None
 
     @abstractmethod
-    def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
-        """Start it, and wait until it can be used."""
+    def _command(self) -> list[str]:
+        """Program and arguments; makes the files that it reads."""
 
     @abstractmethod
-    def stop(self) -> None:
-        """End it gracefully; no-op if it is not running."""
+    def _serves(self) -> bool:
+        """Whether it accepts clients."""
 
     @property
     def pid(self) -> int:
@@ -211,10 +223,86 @@ class LocalServer(Lifetime):
         """True from its start until it is ended by one of the methods here."""
         return self._process is not None
 
+    @property
+    def running(self) -> bool:
+        """True until its process has ended, including by itself; a paused one runs."""
+        return self._process is not None and self._process.running
+
+    def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Start it, and wait until it accepts clients.
+
+        Raises:
+            ServerError: it ended, or did not serve in time; the text contains the end of its log.
+        """
+        self.launch()
+        self.wait_until_ready(deadline_s=deadline_s)
+
+    def launch(self) -> None:
+        """Start the process, without waiting: for clusters, where no node is ready before the others exist."""
+        if self._process is not None:
+            raise ServerError(f"{self._name} is running already")
+        log, folder = self._directory / "server.log", self._directory
+        self._process = ServerProcess(self._command(), log=log, folder=folder, user=self._user)
+
+    def wait_until_ready(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Wait until it accepts clients; for a broker, until every partition known to it has a leader.
+
+        Raises:
+            ServerError: it ended, or was not ready in time.
+        """
+
+        def serves() -> bool:
+            self.check_alive()
+            return self._serves()
+
+        if not poll_until(serves, deadline_s=deadline_s, interval_s=_READY_INTERVAL_S):
+            raise ServerError(f"{self._name} was not ready within {deadline_s} s. Its log ends:\n{self.log_tail()}")
+
+    def check_alive(self) -> None:
+        """Check that the started process has not ended by itself.
+
+        Raises:
+            ServerError: it has, or it was never started; the text contains the end of its log.
+        """
+        if not self._running().running:
+            raise ServerError(f"{self._name} ended by itself. Its log ends:\n{self.log_tail()}")
+
+    def kill(self) -> None:
+        """End it, and all its children, with SIGKILL, as a crash would. :meth:`start` starts it again on the same data.
+
+        Children are waited for, too: a backend of PostgreSQL that is left, or is still ending, holds the shared memory,
+        and prevents the next postmaster from starting.
+        """
+        process = self._running()
+        pause_all([process.pid])  # no new child while we count them
+        kill_all(list(children(process.pid)))
+        process.end(signal.SIGKILL, deadline_s=STOP_DEADLINE_S)
+        self._process = None
+
+    def stop(self) -> None:
+        """End it gracefully (PostgreSQL by a "fast shutdown"); no-op if it is not running."""
+        if self._process is not None:
+            self.resume()
+            self._process.end(self.ended_by, deadline_s=STOP_DEADLINE_S)
+            self._process = None
+
     def restart(self, *, deadline_s: float = START_DEADLINE_S) -> None:
         """Stop it, if it runs, and start it again."""
         self.stop()
         self.start(deadline_s=deadline_s)
+
+    def pause(self) -> None:
+        """Suspend all its processes (SIGSTOP): connections stay open and nothing answers."""
+        process = self._running()
+        # First, so that it cannot fork further children after they are listed.
+        pause_all([process.pid])
+        pause_all(list(children(process.pid)))
+
+    def resume(self) -> None:
+        """Resume paused processes."""
+        process = self._running()
+        signal_all(list(children(process.pid)), signal.SIGCONT)
+        process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         """Stop it and remove its data."""

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import psycopg2
-
 from spark_2pc_sink.testing.compare import assert_same_on_both_sides
 from spark_2pc_sink.testing.job import JOB_DEADLINE_S, CrashAt, run_job
 from spark_2pc_sink.testing.spark import spark_environment
@@ -64,11 +62,11 @@ class DualWriteStack:
     def execute(self, *statements: str) -> None:
         """Run SQL statements in the database, each in a separate transaction."""
         for statement in statements:
-            self._query(statement)
+            self.rows(statement)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query in the database."""
-        return self._query(query)
+        return self._postgres.query(query, database=self._name)
 
     def records(self) -> list[TopicRecord]:
         """The committed records in the topic."""
@@ -99,12 +97,3 @@ class DualWriteStack:
     def close(self) -> None:
         """Drop the database, including any open connections."""
         self._postgres.drop_database(self._name)
-
-    def _query(self, statement: str) -> list[tuple[Any, ...]]:
-        connection = psycopg2.connect(self._postgres.connection_string(self._name))
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(statement)
-                return list(cursor.fetchall()) if cursor.description else []
-        finally:
-            connection.close()

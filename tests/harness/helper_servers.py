@@ -10,12 +10,10 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar
 
 import psycopg2
 import trustme
@@ -26,8 +24,7 @@ from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM
 from spark_2pc_sink.testing.postgres import run_as
-from spark_2pc_sink.testing.processes import START_DEADLINE_S, LocalServer, ServerProcess
-from spark_2pc_sink.testing.wait import poll_until
+from spark_2pc_sink.testing.processes import LocalServer
 from tests.harness.secure_kafka import SESSION_MS, add_listener
 
 _STOP_DEADLINE_S = 10.0
@@ -38,39 +35,9 @@ _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
 class HelperServer(LocalServer):
     """A program that runs until it is stopped, on 127.0.0.1 and a port that stays the same."""
 
-    #: What ends it in an orderly way.
-    ended_by: ClassVar[signal.Signals] = signal.SIGTERM
-
     def __init__(self, name: str, *, user: tuple[int, int] | None = None) -> None:
-        super().__init__(name, prefix="spark-2pc-helper-")
-        self._user = user
+        super().__init__(name, prefix="spark-2pc-helper-", user=user)
         self.port: int = free_port()
-
-    @abstractmethod
-    def _command(self) -> list[str]:
-        """Program and arguments; makes the files that it reads."""
-
-    @abstractmethod
-    def _serves(self) -> bool:
-        """Whether it lets clients in."""
-
-    def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
-        command = self._command()
-        log = self._directory / "server.log"
-        process = self._process = ServerProcess(command, log=log, folder=self._directory, user=self._user)
-
-        def serves() -> bool:
-            if not process.running:
-                raise ServerError(f"{self._name} ended by itself. Its log ends:\n{process.log_tail()}")
-            return self._serves()
-
-        if not poll_until(serves, deadline_s=deadline_s):
-            raise ServerError(f"{self._name} did not serve within {deadline_s} s:\n{process.log_tail()}")
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.end(self.ended_by, deadline_s=_STOP_DEADLINE_S)
-            self._process = None
 
 
 # --- PgBouncer, from Debian's package ``pgbouncer`` ----------------------------------------------------------------

@@ -93,10 +93,9 @@ def move_data(broker: LocalBroker, place: Path) -> None:
 
 def until_logged(server: LocalBroker | PostgresServer, text: str, driver: DriverProcess) -> None:
     """Wait until the server's log has said so."""
-    name = "postgres.log" if isinstance(server, PostgresServer) else "broker.log"
 
     def logged() -> bool:
-        return text in (server._directory / name).read_text(errors="replace")
+        return text in (server._directory / "server.log").read_text(errors="replace")
 
     try:
         wait_until(logged, deadline_s=DEADLINE_S, what=f"the server to say {text!r}")

@@ -6,15 +6,13 @@ while both ends live.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import select
 import socket
 import struct
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from time import monotonic
 
 from spark_2pc_sink.testing.ports import free_port
 
@@ -22,68 +20,27 @@ from spark_2pc_sink.testing.ports import free_port
 RequestPredicate = Callable[[bytes], bool]
 
 _CHUNK_BYTES = 65_536
-#: Maximum buffered bytes for a side that does not read; beyond it, the other side is not read, as without a proxy.
-_WAITING_BYTES_MAX = 1 << 20
-#: How long the proxy's thread sleeps without events; every command wakes it at once.
-_IDLE_S = 1.0
+#: Answers that wait for a client; beyond it, the server is not read, as without a proxy.
+_WAITING_MAX = 16
 _STOP_DEADLINE_S = 5.0
-_CONNECT_DEADLINE_S = 5.0
-
-
-@dataclass(eq=False)
-class _Pipe:
-    """One direction of a link: bytes read from ``source`` and not yet written to ``sink``."""
-
-    source: socket.socket
-    sink: socket.socket
-    chunks: deque[tuple[float, bytes]] = field(default_factory=deque)  # (when it is due, bytes)
-    waiting_bytes: int = 0
-    ended: bool = False
-
-    def wants_to_read(self) -> bool:
-        return not self.ended and self.waiting_bytes < _WAITING_BYTES_MAX
-
-    def add(self, chunk: bytes, due: float) -> None:
-        self.chunks.append((due, chunk))
-        self.waiting_bytes += len(chunk)
-
-    def write(self, now: float) -> None:
-        """Write due bytes, as far as the sink accepts them without waiting."""
-        while self.chunks and self.chunks[0][0] <= now:
-            due, chunk = self.chunks.popleft()
-            try:
-                sent = self.sink.send(chunk)
-            except BlockingIOError:
-                sent = 0
-            self.waiting_bytes -= sent
-            if sent < len(chunk):
-                self.chunks.appendleft((due, chunk[sent:]))
-                return
 
 
 class _Link:
     """One client's connection, and the connection to the server that was made for it."""
 
-    def __init__(self, client: socket.socket, server: socket.socket) -> None:
-        client.settimeout(0)
-        server.settimeout(0)
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client, self.server = client, server
-        self.requests = _Pipe(client, server)
-        self.answers = _Pipe(server, client)
+        #: Each with the time at which it is due; b"" is the end.
+        self.answers: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_WAITING_MAX)
         #: The recogniser of the request whose answer is to be lost; None if there is none.
         self.losing: RequestPredicate | None = None
 
-    def finished(self) -> bool:
-        """True when a side has closed and all its data has been passed on."""
-        return any(pipe.ended and not pipe.chunks for pipe in (self.requests, self.answers))
-
-    def close(self, *, reset: bool) -> None:
-        """Close both ends; a reset loses data in transit, as a cut cable does."""
+    def reset(self) -> None:
+        """Close both ends, and lose data in transit, as a cut cable does."""
         for end in (self.client, self.server):
-            if reset:
-                with contextlib.suppress(OSError):
-                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            end.close()
+            with contextlib.suppress(OSError):
+                end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            end.transport.abort()
 
 
 class TcpProxy:
@@ -101,16 +58,16 @@ class TcpProxy:
         self.port: int = port if port is not None else free_port()
         #: Number of answers lost by :meth:`lose_answer`.
         self.answers_lost: int = 0
-        self._lock = threading.Lock()
         self._links: list[_Link] = []
-        self._refusing = self._holding = self._stopped = False
+        self._refusing = False
         self._delay_s = 0.0
         self._predicate: RequestPredicate | None = None
         self._unwanted: RequestPredicate | None = None
         self._lost = threading.Event()
-        self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
-        self._wake_read, self._wake_write = socket.socketpair()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._flowing, self._stopped = asyncio.Event(), asyncio.Event()
+        self._flowing.set()
 
     @property
     def address(self) -> str:
@@ -120,25 +77,21 @@ class TcpProxy:
     @property
     def connections(self) -> int:
         """Number of connections currently forwarded."""
-        with self._lock:
-            return len(self._links)
+        return len(self._links)
 
     def start(self) -> None:
         """Listen and forward."""
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        self._thread = threading.Thread(target=self._run, name=f"proxy-{self.port}", daemon=True)
+        listener = socket.create_server(("127.0.0.1", self.port))
+        self._loop = asyncio.new_event_loop()
+        arguments = self._loop, listener
+        self._thread = threading.Thread(target=self._run, args=arguments, name=f"proxy-{self.port}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Cut everything and end the thread."""
-        with self._lock:
-            self._stopped = True
-        self._wake()
-        if self._thread is not None:
+        if self._loop is not None and self._thread is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopped.set)
             self._thread.join(_STOP_DEADLINE_S)
-        for end in (self._listener, self._wake_read, self._wake_write):
-            if end is not None:
-                end.close()
 
     def __enter__(self) -> TcpProxy:
         self.start()
@@ -149,34 +102,28 @@ class TcpProxy:
 
     def cut(self) -> None:
         """Reset every connection, and each new one, until :meth:`restore`."""
-        with self._lock:
-            self._refusing = True
-            self._cut_links()
+        self._refusing = True
+        self._do(self._reset_links)
 
     def reset_connections(self) -> None:
         """Reset all current connections; new ones are forwarded as before."""
-        with self._lock:
-            self._cut_links()
+        self._do(self._reset_links)
 
     def restore(self) -> None:
         """Back to plain forwarding: new connections, held answers, no delay, no losses."""
-        with self._lock:
-            self._refusing = self._holding = False
-            self._delay_s = 0.0
-            self._predicate = self._unwanted = None
-            for link in self._links:
-                link.losing = None
-        self._wake()
+        self._refusing, self._delay_s = False, 0.0
+        self._predicate = self._unwanted = None
+        for link in list(self._links):
+            link.losing = None
+        self._do(self._flowing.set)
 
     def hold_answers(self) -> None:
         """Let requests through and hold back the server's answers, until :meth:`restore`."""
-        with self._lock:
-            self._holding = True
+        self._do(self._flowing.clear)
 
     def delay_answers(self, seconds: float) -> None:
         """Delay each answer by this time from now on."""
-        with self._lock:
-            self._delay_s = seconds
+        self._delay_s = seconds
 
     def lose_requests(self, predicate: RequestPredicate) -> None:
         """Lose each request that ``predicate`` recognises, and reset its connection, until :meth:`restore`.
@@ -186,8 +133,7 @@ class TcpProxy:
         Args:
             predicate: see :meth:`lose_answer`.
         """
-        with self._lock:
-            self._unwanted = predicate
+        self._unwanted = predicate
 
     def lose_answer(self, predicate: RequestPredicate) -> None:
         """Lose the answer to the next request that ``predicate`` recognises.
@@ -199,131 +145,104 @@ class TcpProxy:
         Args:
             predicate: gets the bytes of one read from the client: one request, for clients that wait for each answer.
         """
-        with self._lock:
-            self._lost.clear()
-            self._predicate = predicate
+        self._lost.clear()
+        self._predicate = predicate
 
     def wait_for_lost_answer(self, *, deadline_s: float) -> bool:
         """Wait until the answer chosen by :meth:`lose_answer` has been lost; False if the deadline passed."""
         return self._lost.wait(deadline_s)
 
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            self._wake_write.send(b"x")
+    def _do(self, change: Callable[[], None]) -> None:
+        """Change something on the proxy's thread, if it runs, and wait until the change has had its effect."""
 
-    def _cut_links(self) -> None:
+        async def changed() -> None:
+            change()
+            await asyncio.sleep(0)
+
+        if self._loop is None or self._thread is None:
+            change()
+        elif self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(changed(), self._loop).result(_STOP_DEADLINE_S)
+
+    def _run(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        with contextlib.closing(loop):
+            loop.run_until_complete(self._serve(listener))
+
+    async def _serve(self, listener: socket.socket) -> None:
+        server = await asyncio.start_server(self._forward, sock=listener)
+        await self._stopped.wait()
+        server.close()
+        self._reset_links()
+        ending = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    def _reset_links(self) -> None:
         for link in self._links:
-            link.close(reset=True)
+            link.losing = None
+            link.reset()
         self._links.clear()
-        self._wake()
 
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if self._stopped:
-                    self._cut_links()
-                    return
-                poll, idle_s = self._poll()
-            ready = dict(poll.poll(idle_s * 1000))
-            with self._lock:
-                self._serve(ready)
-
-    def _poll(self) -> tuple[select.poll, float]:
-        """The events to wait for, and the maximum time."""
-        assert self._listener is not None
-        poll, idle_s, now = select.poll(), _IDLE_S, time.monotonic()
-        poll.register(self._listener, select.POLLIN)
-        poll.register(self._wake_read, select.POLLIN)
-        for link in self._links:
-            wanted = {link.client: 0, link.server: 0}
-            for pipe in (link.requests, link.answers):
-                wanted[pipe.source] |= select.POLLIN if pipe.wants_to_read() else 0
-                if pipe.chunks and not (self._holding and pipe is link.answers):
-                    due_s = pipe.chunks[0][0] - now
-                    idle_s = min(idle_s, max(due_s, 0.0)) if due_s > 0 else idle_s
-                    wanted[pipe.sink] |= select.POLLOUT if due_s <= 0 else 0
-            for end, events in wanted.items():
-                poll.register(end, events)
-        return poll, idle_s
-
-    def _serve(self, ready: dict[int, int]) -> None:
-        assert self._listener is not None
-        if self._wake_read.fileno() in ready:
-            self._wake_read.recv(_CHUNK_BYTES)
-        for link in list(self._links):
-            try:
-                self._serve_link(link, ready)
-            except OSError:
-                self._drop(link, reset=True)
-        if self._listener.fileno() in ready:
-            self._accept()
-
-    def _accept(self) -> None:
-        assert self._listener is not None
-        client, _ = self._listener.accept()
+    async def _forward(self, from_client: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        """Forward one connection, from its beginning to its end."""
         try:
             if self._refusing:
                 raise ConnectionRefusedError
-            server = socket.create_connection(("127.0.0.1", self.target_port), _CONNECT_DEADLINE_S)
+            from_server, server = await asyncio.open_connection("127.0.0.1", self.target_port)
         except OSError:
             client.close()
             return
-        self._links.append(_Link(client, server))
+        link = _Link(client, server)
+        self._links.append(link)
+        parts = (self._take_requests(from_client, link), self._take_answers(from_server, link), self._answer(link))
+        tasks = [asyncio.ensure_future(part) for part in parts]
+        try:
+            await asyncio.gather(*tasks)
+        except EOFError:
+            client.close()
+            server.close()
+        except OSError:
+            link.reset()
+        finally:
+            for task in tasks:
+                task.cancel()
+            if link.losing is not None and self._predicate is None:
+                self._predicate = link.losing
+            if link in self._links:
+                self._links.remove(link)
 
-    def _serve_link(self, link: _Link, ready: dict[int, int]) -> None:
-        if link.client.fileno() in ready and link.requests.wants_to_read():
-            self._take_request(link)
-        if link.server.fileno() in ready and link.answers.wants_to_read():
-            self._take_answer(link)
-        if link not in self._links:
-            return
-        now = time.monotonic()
-        link.requests.write(now)
-        if not self._holding:
-            link.answers.write(now)
-        if link.finished():
-            self._drop(link, reset=False)
+    async def _take_requests(self, source: asyncio.StreamReader, link: _Link) -> None:
+        while request := await source.read(_CHUNK_BYTES):
+            if self._unwanted is not None and self._unwanted(request):
+                raise ConnectionResetError
+            if self._predicate is not None and self._predicate(request):
+                link.losing, self._predicate = self._predicate, None
+            link.server.write(request)
+            await link.server.drain()
+        raise EOFError
 
-    def _take_request(self, link: _Link) -> None:
-        request = _read(link.client)
-        if request is None:
-            return
-        if request and self._unwanted is not None and self._unwanted(request):
-            self._drop(link, reset=True)
-            return
-        link.requests.ended = not request
-        if request and self._predicate is not None and self._predicate(request):
-            link.losing, self._predicate = self._predicate, None
-        link.requests.add(request, time.monotonic())
+    async def _take_answers(self, source: asyncio.StreamReader, link: _Link) -> None:
+        answer = b"-"
+        while answer:
+            answer = await source.read(_CHUNK_BYTES)
+            if link.losing is not None:
+                link.losing = None
+                # Counted first: the client may check as soon as it sees the reset.
+                self.answers_lost += 1
+                self._lost.set()
+                raise ConnectionResetError
+            await link.answers.put((monotonic() + self._delay_s, answer))
 
-    def _take_answer(self, link: _Link) -> None:
-        answer = _read(link.server)
-        if answer is None:
-            return
-        if link.losing is not None:
-            link.losing = None
-            # Counted first: the client may check as soon as it sees the reset.
-            self.answers_lost += 1
-            self._lost.set()
-            self._drop(link, reset=True)
-            return
-        link.answers.ended = not answer
-        link.answers.add(answer, time.monotonic() + self._delay_s)
-
-    def _drop(self, link: _Link, *, reset: bool) -> None:
-        link.close(reset=reset)
-        if link.losing is not None and self._predicate is None:
-            self._predicate = link.losing
-        if link in self._links:
-            self._links.remove(link)
-
-
-def _read(source: socket.socket) -> bytes | None:
-    """Available bytes, b"" at the end, None if there are none after all."""
-    try:
-        return source.recv(_CHUNK_BYTES)
-    except BlockingIOError:
-        return None
+    async def _answer(self, link: _Link) -> None:
+        while True:
+            due_s, answer = await link.answers.get()
+            await asyncio.sleep(due_s - monotonic())
+            await self._flowing.wait()
+            if not answer:
+                raise EOFError
+            link.client.write(answer)
+            await link.client.drain()
 
 
 def kafka_request(api_key: int) -> RequestPredicate:

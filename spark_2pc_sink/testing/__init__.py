@@ -52,28 +52,22 @@ if TYPE_CHECKING:
 
 # Loaded on first use: a test run that uses none of this has no cost from the plugin.
 _HOMES: Final = {
-    "CapabilityError": "testing.errors",
-    "CrashAt": "testing.job",
-    "DeadlineError": "testing.errors",
-    "DualWriteStack": "testing.stack",
-    "JobError": "testing.errors",
-    "KafkaBroker": "testing.kafka_broker",
-    "MultisetDifference": "testing.compare",
-    "PostgresServer": "testing.postgres",
-    "ReferenceCoordinator": "testing.local_broker",
-    "ServerError": "testing.errors",
-    "Step": "recipe.steps",
-    "TcpProxy": "testing.tcp_proxy",
-    "TopicRecord": "testing.topics",
-    "assert_same_multiset": "testing.compare",
-    "assert_same_on_both_sides": "testing.compare",
-    "free_port": "testing.ports",
-    "kafka_request": "testing.tcp_proxy",
-    "multiset_difference": "testing.compare",
-    "postgres_query": "testing.tcp_proxy",
-    "read_topic": "testing.topics",
-    "run_job": "testing.job",
-    "wait_until": "testing.wait",
+    name: module
+    for module, names in {
+        "recipe.steps": "Step",
+        "testing.compare": "MultisetDifference assert_same_multiset assert_same_on_both_sides multiset_difference",
+        "testing.errors": "CapabilityError DeadlineError JobError ServerError",
+        "testing.job": "CrashAt run_job",
+        "testing.kafka_broker": "KafkaBroker",
+        "testing.local_broker": "ReferenceCoordinator",
+        "testing.ports": "free_port",
+        "testing.postgres": "PostgresServer",
+        "testing.stack": "DualWriteStack",
+        "testing.tcp_proxy": "TcpProxy kafka_request postgres_query",
+        "testing.topics": "TopicRecord read_topic",
+        "testing.wait": "wait_until",
+    }.items()
+    for name in names.split()
 }
 
 __all__ = [

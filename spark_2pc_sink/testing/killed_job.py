@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from itertools import count
 from pathlib import Path
 
 from spark_2pc_sink.recipe.steps import Step
@@ -15,29 +16,19 @@ from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing.processes import kill_with_children
 
 
-class KillAt:
-    """Replaces the sink's observer.
+def kill_at(last: Step, times: int) -> None:
+    """Kill this process when its sink reaches a step for this time."""
+    numbers = count(1)
 
-    Args:
-        step: the step at which to kill.
-        times: kill when it is reached for this time.
-    """
-
-    def __init__(self, step: Step, times: int) -> None:
-        self._step = step
-        self._times_left = times
-
-    def __call__(self, step: Step) -> None:
-        """The sink has reached ``step``."""
-        if step is not self._step:
-            return
-        self._times_left -= 1
-        if not self._times_left:
+    def reached(step: Step) -> None:
+        if step is last and next(numbers) == times:
             kill_with_children()
+
+    step_observer.reached = reached
 
 
 if __name__ == "__main__":
-    step_observer.reached = KillAt(Step[sys.argv[1]], int(sys.argv[2]))
+    kill_at(Step[sys.argv[1]], int(sys.argv[2]))
     script: str = sys.argv[3]
     # As Python itself does for a script: its arguments, and its directory first on the import path.
     sys.argv = sys.argv[3:]

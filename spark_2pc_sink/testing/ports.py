@@ -11,7 +11,8 @@ import os
 import secrets
 import socket
 import threading
-from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 #: Below Linux's range of ports for outgoing connections (32768 to 60999 unless changed).
@@ -30,42 +31,33 @@ class _Ports:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process = 0
-        self._next: deque[int] = deque()
-        self._drawn: deque[int] = deque()
+        self._leased: Iterator[int] = iter(())
 
     def draw(self) -> int:
         with self._lock:
             if self._process != os.getpid():
-                # After a fork: this state is the parent's, and the kernel frees it when both have ended.
-                self._process, self._next, self._drawn = os.getpid(), deque(), deque()
-            for _ in range(TRIES_MAX):
-                if not self._next and not self._lease():
-                    # All blocks are taken: reuse ports, the least recently drawn first.
-                    self._next, self._drawn = self._drawn, deque()
-                if not self._next:
-                    break
-                port = self._next.popleft()
-                self._drawn.append(port)
+                # After a fork: the leases are the parent's, and the kernel frees them when both have ended.
+                self._process, self._leased = os.getpid(), _leased()
+            for port in islice(self._leased, TRIES_MAX):
                 if _is_free(port):
                     return port
         raise OSError(f"no free port between {PORT_MIN} and {PORT_MAX} in {TRIES_MAX} tries")
 
-    def _lease(self) -> bool:
-        """Reserve a block that no running process has; False if there is none."""
-        begin = secrets.randbelow(_BLOCKS)
-        for number in range(begin, begin + _BLOCKS):
-            first = PORT_MIN + number % _BLOCKS * BLOCK_PORTS
-            lease = socket.socket(socket.AF_UNIX)
-            try:
-                lease.bind(_LEASE.format(first))
-            except OSError:
-                lease.close()
-                continue
-            # No object owns it from here on: the kernel closes it when the process ends.
-            lease.detach()
-            self._next.extend(range(first, first + BLOCK_PORTS))
-            return True
-        return False
+
+def _leased() -> Iterator[int]:
+    """The ports of blocks that no other running process has."""
+    begin = secrets.randbelow(_BLOCKS)
+    for number in range(begin, begin + _BLOCKS):
+        first = PORT_MIN + number % _BLOCKS * BLOCK_PORTS
+        lease = socket.socket(socket.AF_UNIX)
+        try:
+            lease.bind(_LEASE.format(first))
+        except OSError:
+            lease.close()
+            continue
+        # No object owns it from here on: the kernel closes it when the process ends.
+        lease.detach()
+        yield from range(first, first + BLOCK_PORTS)
 
 
 _ports = _Ports()

@@ -20,9 +20,7 @@ from spark_2pc_sink.options.settings import refused
 
 #: OpenSSL's X509_V_ERR codes (openssl-verification-options(1) has their meaning).
 _NO_AUTHORITY: Final = frozenset({2, 18, 19, 20, 21})
-_NOT_YET_VALID: Final = 9
-_EXPIRED: Final = 10
-_REVOKED: Final = 23
+_OUT_OF_DATE: Final = frozenset({9, 10})
 _NO_CRL: Final = frozenset({3, 11, 12})
 _WRONG_NAME: Final = frozenset({62, 64})
 #: Alerts about the client's certificate (RFC 8446, section 6.2).
@@ -109,10 +107,10 @@ def tls_refusal(failed: TlsFailedError, where: str, options: KafkaOptions) -> Tl
         return protocol_refusal(where, options, peer_has_tls=True)
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
-        problem, remedy = _certificate_finding(error, where, options)
+        problem = f"its certificate is refused ({error.verify_message.rstrip('.')})"
         # OpenSSL's client shows what Python does not: the certificates in a failed handshake.
-        address = where.rpartition(" ")[2]
-        remedy = f"{remedy}. To see it: openssl s_client -showcerts -connect {address}"
+        look = f"openssl s_client -showcerts -connect {where.rpartition(' ')[2]}"
+        remedy = f"{_certificate_remedy(error.verify_code, where, options)}. To see it: {look}"
     elif (found := _alert_finding(reason, options)) is not None:
         problem, remedy = found
     else:
@@ -139,40 +137,27 @@ def protocol_refusal(where: str, options: KafkaOptions, *, peer_has_tls: bool) -
     )
 
 
-def _certificate_finding(error: ssl.SSLCertVerificationError, where: str, options: KafkaOptions) -> tuple[str, str]:
-    code, words = error.verify_code, error.verify_message.rstrip(".")
+def _certificate_remedy(code: int, where: str, options: KafkaOptions) -> str:
     if code in _WRONG_NAME:
         return (
-            f"its certificate is for other names ({words})",
-            (
-                "use a name in the certificate, in bootstrap.servers and in the broker's advertised.listeners, or "
-                "issue one for this name; ssl.endpoint.identification.algorithm=none disables the check of names"
-            ),
+            "use a name in the certificate, in bootstrap.servers and in the broker's advertised.listeners, or issue "
+            "one for this name; ssl.endpoint.identification.algorithm=none disables the check of names"
         )
-    if code in {_EXPIRED, _NOT_YET_VALID}:
-        state = "has expired" if code == _EXPIRED else "is not valid yet"
+    if code in _OUT_OF_DATE:
         now = datetime.fromtimestamp(time.time(), timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         return (
-            f"its certificate {state}",
-            (
-                f"renew the certificate of the broker (ssl.keystore.location there); if this machine's time, {now}, is "
-                "wrong, set its clock"
-            ),
+            f"renew the certificate of the broker (ssl.keystore.location there); if this machine's time, {now}, is "
+            "wrong, set its clock"
         )
     if code in _NO_AUTHORITY:
         trusted = options.ssl_ca_location
         ours = "the system's (ssl.ca.location is not set)" if trusted is None else f"those in ssl.ca.location={trusted}"
-        return (
-            f"its certificate is not signed by any trusted one, which are {ours} ({words})",
-            "set ssl.ca.location to a PEM file with the certificate of the issuer",
-        )
-    if code == _REVOKED:
-        listed = f"ssl.crl.location={options.ssl_crl_location}"
-        return (f"its certificate is revoked in {listed}", "give the broker another certificate")
+        return f"the trusted ones are {ours}: set ssl.ca.location to a PEM file with the certificate of the issuer"
     if code in _NO_CRL:
-        listed = f"ssl.crl.location={options.ssl_crl_location}"
-        return (f"{listed} contains no valid list of the issuer ({words})", "renew the list, or omit the option")
-    return (f"its certificate is refused ({words})", f"give the {where} another certificate")
+        return (
+            f"ssl.crl.location={options.ssl_crl_location} has no valid list of the issuer: renew it, or omit the option"
+        )
+    return f"give the {where} another certificate"
 
 
 def _alert_finding(reason: str, options: KafkaOptions) -> tuple[str, str] | None:

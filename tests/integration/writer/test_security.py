@@ -107,8 +107,8 @@ def refused(kafka: SecureKafka, listener: str, **properties: Any) -> Authorizati
     [
         ("SASL_SSL", {"ssl_ca_location": "stranger.pem"}, "set ssl.ca.location to a PEM file"),
         ("SASL_SSL", {"host": "127.0.0.1"}, "certificate is not valid for '127.0.0.1'"),
-        ("EXPIRED", {}, "its certificate has expired"),
-        ("FUTURE", {}, "its certificate is not valid yet"),
+        ("EXPIRED", {}, "its certificate is refused (certificate has expired)"),
+        ("FUTURE", {}, "its certificate is refused (certificate is not yet valid)"),
         ("SSL", {}, "set ssl.certificate.location"),
         ("SSL", {"ssl_certificate_location": "strange_client.pem"}, "refused the client's certificate"),
     ],

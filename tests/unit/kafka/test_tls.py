@@ -144,11 +144,11 @@ def test_an_alert_and_its_remedy(reason: str, certificate: str | None, says: str
     [
         (20, "unable to get local issuer certificate", {}, "the system's (ssl.ca.location is not set)"),
         (19, "self-signed certificate in chain", {"ssl_ca_location": "a.pem"}, "those in ssl.ca.location=a.pem"),
-        (62, "Hostname mismatch, certificate is not valid for 'h'.", {}, "for other names (Hostname mismatch"),
-        (10, "certificate has expired", {}, "its certificate has expired"),
-        (9, "certificate is not yet valid", {}, "its certificate is not valid yet"),
-        (23, "certificate revoked", {"ssl_crl_location": "r.pem"}, "revoked in ssl.crl.location=r.pem"),
-        (12, "CRL has expired", {"ssl_crl_location": "r.pem"}, "no valid list of the issuer (CRL has expired)"),
+        (62, "Hostname mismatch, certificate is not valid for 'h'.", {}, "refused (Hostname mismatch"),
+        (10, "certificate has expired", {}, "refused (certificate has expired). Remedy: renew"),
+        (9, "certificate is not yet valid", {}, "refused (certificate is not yet valid). Remedy: renew"),
+        (23, "certificate revoked", {"ssl_crl_location": "r.pem"}, "refused (certificate revoked). Remedy: give the"),
+        (12, "CRL has expired", {"ssl_crl_location": "r.pem"}, "(CRL has expired). Remedy: ssl.crl.location=r.pem has"),
         (26, "unsuitable certificate purpose", {}, "refused (unsuitable certificate purpose)"),
     ],
 )

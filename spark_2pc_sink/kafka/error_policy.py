@@ -10,7 +10,6 @@ from spark_2pc_sink.codes import FENCED, Code
 from spark_2pc_sink.errors import (
     AbortableError,
     AuthorizationError,
-    ConfigurationError,
     FencedError,
     KafkaError,
     RecordRefusedError,
@@ -18,6 +17,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.record_encoder import printable_key, record_lacks_key, record_too_large
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.wire.batch_format import read_header
 from spark_2pc_sink.wire.batch_reader import content_digests, contents_of, key_of_content, value_of_content
 from spark_2pc_sink.wire.error_codes import describe_error
@@ -117,16 +117,12 @@ def produce_error(
         # The rows are not at fault: all records have the timestamp of their batch.
         time_ms = read_header(memoryview(batch.payload).cast("B")).max_timestamp_ms
         reason = next((text for _, text in answer.record_errors if text), detail)
-        return ConfigurationError(
-            option="timestamp",
-            value=datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="milliseconds"),
-            rule=f"{partition} must accept records with this time: {reason}",
-            remedy=_CLOCK_REMEDY,
-        )
+        time = datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+        return refused("timestamp", time, f"{partition} must accept records with this time: {reason}", _CLOCK_REMEDY)
     if code == Code.INVALID_RECORD:
-        refused = _record_refused(partition, batch, answer)
-        if refused is not None:
-            return refused
+        individually = _record_refused(partition, batch, answer)
+        if individually is not None:
+            return individually
         detail = f"{detail}. {_KEY_REMEDY}"
     if code in _ABORTABLE:
         return AbortableError(api="Produce", code=code, name=describe_error(code).name, detail=detail)
@@ -140,7 +136,7 @@ def produce_error(
         "set batch.size below max.message.bytes of the topic; with the permission DESCRIBE_CONFIGS on the "
         "topic it is limited automatically"
     )
-    return ConfigurationError(option="batch.size", value=len(batch.payload), rule=rule, remedy=remedy)
+    return refused("batch.size", len(batch.payload), rule, remedy)
 
 
 def _record_refused(partition: TopicPartition, batch: Batch, answer: ProducedPartition) -> RecordRefusedError | None:
@@ -149,10 +145,10 @@ def _record_refused(partition: TopicPartition, batch: Batch, answer: ProducedPar
     if not named:
         return None
     contents = contents_of(batch.payload, batch.record_count)
-    refused = [contents[index].as_py() for index, _ in named]
-    digests = content_digests(contents.take([index for index, _ in named]))
-    key, value = key_of_content(refused[0]), value_of_content(refused[0])
-    if all(key_of_content(each) is None for each in refused):
+    found = [contents[index] for index, _ in named]
+    digests = content_digests(found)
+    key, value = key_of_content(found[0]), value_of_content(found[0])
+    if all(key_of_content(each) is None for each in found):
         return replace(record_lacks_key(partition, value), contents=digests)
     return RecordRefusedError(
         topic=partition.topic,

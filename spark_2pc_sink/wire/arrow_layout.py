@@ -316,7 +316,7 @@ class Headers:
     def of(cls, column: ArrowColumn, row_key: ArrowColumn | None) -> Headers:
         """See `EncodedRows.of`; ``row_key`` identifies a row in errors."""
         lists = as_one_array(column)
-        pairs = lists.flatten() if _is_list(lists.type) else None
+        pairs = lists.flatten() if pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type) else None
         if pairs is None or not _is_pair(pairs.type):
             raise LocalProtocolError(
                 operation="encode column 'headers'",
@@ -470,10 +470,6 @@ class EncodedRows:
         if self.headers is None:
             return [pa.scalar(_NO_HEADERS, pa.binary())]
         return self.headers.parts()
-
-
-def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _is_pair(kind: Any) -> bool:

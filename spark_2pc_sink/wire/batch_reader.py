@@ -6,25 +6,21 @@ Executors read no batches, so the encoders do not import this module.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Final
 
 import lz4.frame
-import numpy as np
 import pyarrow as pa
 
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.wire.arrow_layout import INT32_BYTES_MAX, ZERO_BYTES, ArrowBuffer, ArrowColumn, Int64Array, Varints
+from spark_2pc_sink.wire.arrow_layout import INT32_BYTES_MAX, ZERO_BYTES, ArrowBuffer
 from spark_2pc_sink.wire.batch_format import (
-    BITS,
     COMPRESSION_MAX,
     HEADER_BYTES,
     LOG_OVERHEAD,
     LOG_OVERHEAD_BYTES,
-    LOW_BITS,
     MAGIC,
-    MORE_FOLLOW,
     VARINT_BYTES_MAX,
     BatchHeader,
     Buffer,
@@ -183,8 +179,8 @@ _PIECES: Final[Mapping[Compression, Callable[[memoryview, int], Iterator[bytes]]
 # --- the contents of records, by which a broker's refusal of some is traced to rows ----------------------------------
 
 
-def contents_of(batch: Buffer | ArrowBuffer, record_count: int) -> ArrowColumn:
-    """The content of each record in a batch: length-prefixed key, value and headers, as a binary array.
+def contents_of(batch: Buffer | ArrowBuffer, record_count: int) -> list[bytes]:
+    """The content of each record in a batch: length-prefixed key, value and headers.
 
     It does not depend on the record's position (see `record_batch`). Only for batches of `encode_unassigned_batch`.
     """
@@ -192,15 +188,14 @@ def contents_of(batch: Buffer | ArrowBuffer, record_count: int) -> ArrowColumn:
     compression = Compression(read_header(view).compression)
     # The package's own batch: it had this size before compression.
     section = decompress(view[HEADER_BYTES:], compression, bytes_max=INT32_BYTES_MAX)
-    bodies, ends = _bounds(section, record_count)
-    # Attributes, timestamp delta and offset delta are between a record's length and its content.
-    starts = bodies + ZERO_BYTES + Varints.of(np.arange(record_count, dtype=np.int64)).sizes
-    bounds = np.zeros(2 * record_count + 1, np.int32)
-    bounds[1::2], bounds[2::2] = starts, ends
-    # Every other row is the part before a content.
-    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(section)]
-    rows = pa.Array.from_buffers(pa.binary(), 2 * record_count, buffers)
-    return rows.take(pa.array(np.arange(1, 2 * record_count, 2)))
+    contents = []
+    position = 0
+    for _ in range(record_count):
+        length, start = read_varint(section, position)
+        position = start + length
+        _, content = read_varint(section, start + ZERO_BYTES)  # the offset delta, after two zeros
+        contents.append(section[content:position])
+    return contents
 
 
 def key_of_content(content: bytes) -> bytes | None:
@@ -214,28 +209,6 @@ def value_of_content(content: bytes) -> bytes | None:
     return None if length < 0 else content[start : start + length]
 
 
-def content_digests(contents: ArrowColumn) -> frozenset[bytes]:
+def content_digests(contents: Iterable[bytes]) -> frozenset[bytes]:
     """The digests in `RecordRefusedError`, for records from `contents_of`."""
-    return frozenset(blake2b(content, digest_size=16).digest() for content in contents.to_pylist())
-
-
-def _bounds(section: bytes, record_count: int) -> tuple[Int64Array, Int64Array]:
-    """Where each record begins after its own length, and where it ends.
-
-    The only loop over records besides the digest's: a record's start is known only after reading the previous one.
-    """
-    bodies, ends = [], []
-    position = 0
-    for _ in range(record_count):
-        byte = section[position]
-        position += 1
-        zigzag, shift = byte & LOW_BITS, BITS
-        while byte & MORE_FOLLOW:
-            byte = section[position]
-            position += 1
-            zigzag |= (byte & LOW_BITS) << shift
-            shift += BITS
-        bodies.append(position)
-        position += zigzag >> 1
-        ends.append(position)
-    return np.array(bodies, np.int64), np.array(ends, np.int64)
+    return frozenset(blake2b(content, digest_size=16).digest() for content in contents)

@@ -43,7 +43,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_2pc_sink.wire.arrow_layout import (
     INT32_BYTES_MAX,
@@ -70,12 +70,11 @@ from spark_2pc_sink.wire.batch_format import (
     NO_SEQUENCE,
     SEQUENCE_COUNT,
     TRANSACTIONAL_BIT,
-    BatchHeader,
 )
 
 #: The digest of no records at all.
 EMPTY_DIGEST: Final = 0
-_MODULUS: Final = 1 << 128
+DIGEST_MODULUS: Final = 1 << 128
 _HALF_BITS: Final = 64
 _LOW_32: Final = 0xFFFFFFFF
 #: A validity bitmap in which rows 1, 3, 5, ... are valid.
@@ -173,7 +172,7 @@ def _digest(topic: str, contents: list[bytes]) -> int:
     # The only loop over records in this layer. It stays in C: the hash is called by map().
     hashes = b"".join(map(xxhash.xxh3_128_digest, contents, repeat(seed)))
     halves = np.frombuffer(hashes, ">u8").reshape(-1, 2)
-    return ((_sum(halves[:, 0]) << _HALF_BITS) + _sum(halves[:, 1])) % _MODULUS
+    return ((_sum(halves[:, 0]) << _HALF_BITS) + _sum(halves[:, 1])) % DIGEST_MODULUS
 
 
 def _contents(section: RecordsSection) -> list[bytes]:
@@ -201,7 +200,7 @@ def _sum(numbers: npt.NDArray[np.uint64]) -> int:
 
 def combine_digests(*digests: int) -> int:
     """The digest of the union of several sets of records; without arguments, `EMPTY_DIGEST`."""
-    return reduce(lambda left, right: (left + right) % _MODULUS, digests, EMPTY_DIGEST)
+    return reduce(lambda left, right: (left + right) % DIGEST_MODULUS, digests, EMPTY_DIGEST)
 
 
 def format_digest(digest: int) -> str:
@@ -229,21 +228,6 @@ class Compression(Enum):
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
-
-    @classmethod
-    def named(cls, name: str) -> Compression:
-        found = _BY_NAME.get(name)
-        if found is None:
-            raise ConfigurationError(
-                option="compression.type",
-                value=name,
-                rule=f"must be one of {', '.join(_BY_NAME)}",
-                remedy="choose one of these; zstd is small and fast",
-            )
-        return found
-
-
-_BY_NAME: Final = {compression.name.lower(): compression for compression in Compression}
 
 
 def compress(records: ArrowBuffer, compression: Compression, level: int | None = None) -> Any:
@@ -289,6 +273,15 @@ _PRODUCER: Final = struct.Struct(">qhi")  # producer id, producer epoch, base se
 _PRODUCER_POSITION: Final = CRC_END + struct.calcsize(">hiqq")
 
 
+def unassigned_header(payload_bytes: int, codec: Compression, record_count: int, timestamp_ms: int) -> bytes:
+    """The header of a transaction's batch without a producer, see `BatchHeader`."""
+    return HEADER.pack(
+        *(0, HEADER_BYTES + payload_bytes - LOG_OVERHEAD_BYTES, NO_LEADER_EPOCH, MAGIC, 0),
+        *(codec.value | TRANSACTIONAL_BIT, record_count - 1, timestamp_ms, timestamp_ms),
+        *(NO_PRODUCER_ID, _NO_PRODUCER_EPOCH, NO_SEQUENCE, record_count),
+    )
+
+
 def encode_unassigned_batch(
     section: RecordsSection, *, timestamp_ms: int, compression: str, level: int | None = None
 ) -> memoryview:
@@ -302,7 +295,7 @@ def encode_unassigned_batch(
         raise LocalProtocolError(
             operation="encode a record batch", state="no records", rule="a batch needs at least one record"
         )
-    codec = Compression.named(compression)
+    codec = Compression[compression.upper()]
     payload = compress(section.buffer, codec, level)
     batch_bytes = HEADER_BYTES + len(payload)
     if batch_bytes > INT32_BYTES_MAX:
@@ -311,23 +304,7 @@ def encode_unassigned_batch(
             state=f"{batch_bytes} bytes",
             rule=f"a batch may have at most {INT32_BYTES_MAX} bytes: split the rows first",
         )
-    header = HEADER.pack(
-        *BatchHeader(
-            base_offset=0,
-            length=batch_bytes - LOG_OVERHEAD_BYTES,
-            leader_epoch=NO_LEADER_EPOCH,
-            magic=MAGIC,
-            crc=0,
-            attributes=codec.value | TRANSACTIONAL_BIT,
-            last_offset_delta=section.record_count - 1,
-            base_timestamp_ms=timestamp_ms,
-            max_timestamp_ms=timestamp_ms,
-            producer_id=NO_PRODUCER_ID,
-            producer_epoch=_NO_PRODUCER_EPOCH,
-            base_sequence=NO_SEQUENCE,
-            record_count=section.record_count,
-        )
-    )
+    header = unassigned_header(len(payload), codec, section.record_count, timestamp_ms)
     if codec is Compression.NONE:
         section.frame[:HEADER_BYTES] = header
         return section.frame

@@ -1,7 +1,7 @@
 """A few records as a record batch, one by one: for a handful, NumPy and Arrow calls cost more than the bytes.
 
-The bytes, the digest and the partition of a key are those that the columns of `record_rows`, `digest` and
-`partitioner` give for the same records; a test compares them.
+The bytes, the digest and the partition of a key are those that `record_batch` and
+`spark_2pc_sink.kafka.record_encoder` give for the same records; a test compares them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,8 @@ from typing import Final
 import pyarrow as pa
 import xxhash
 
-from spark_2pc_sink.ids import NO_PRODUCER_ID
-from spark_2pc_sink.wire.batch_format import (
-    HEADER,
-    HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
-    MAGIC,
-    NO_LEADER_EPOCH,
-    NO_SEQUENCE,
-    TRANSACTIONAL_BIT,
-    encode_varint,
-)
-from spark_2pc_sink.wire.record_batch import Compression, compress
+from spark_2pc_sink.wire.batch_format import encode_varint
+from spark_2pc_sink.wire.record_batch import DIGEST_MODULUS, Compression, compress, unassigned_header
 
 #: A header's key and its value, which may be absent.
 HeaderList = Sequence[tuple[str, "bytes | None"]]
@@ -33,12 +23,10 @@ HeaderList = Sequence[tuple[str, "bytes | None"]]
 COMPRESSED_BYTES_MIN: Final = 512
 #: Bytes of a record besides its content: its length and offset delta (5 each), attributes and timestamp delta.
 RECORD_BYTES: Final = 12
-_NO_EPOCH: Final = -1
 _ABSENT: Final = encode_varint(-1)
 _NO_HEADERS: Final = encode_varint(0)
 #: Attributes and timestamp delta.
 _ZEROS: Final = b"\x00\x00"
-_MODULUS: Final = 1 << 128
 
 # The constants of org.apache.kafka.common.utils.Utils.murmur2.
 _SEED: Final = 0x9747B28C
@@ -77,18 +65,12 @@ def encode_listed_batch(
         body = _ZEROS + encode_varint(number) + content
         parts += [encode_varint(len(body)), body]
     section = b"".join(parts)
-    codec = Compression.named(compression)
-    if len(section) < COMPRESSED_BYTES_MIN:
-        codec = Compression.NONE
+    codec = Compression[compression.upper()] if len(section) >= COMPRESSED_BYTES_MIN else Compression.NONE
     payload = section if codec is Compression.NONE else compress(pa.py_buffer(section), codec, level)
     count = len(contents)
-    header = HEADER.pack(
-        *(0, HEADER_BYTES + len(payload) - LOG_OVERHEAD_BYTES, NO_LEADER_EPOCH, MAGIC, 0),
-        *(codec.value | TRANSACTIONAL_BIT, count - 1, timestamp_ms, timestamp_ms),
-        *(NO_PRODUCER_ID, _NO_EPOCH, NO_SEQUENCE, count),
-    )
+    header = unassigned_header(len(payload), codec, count, timestamp_ms)
     seed = xxhash.xxh3_64_intdigest(topic.encode())
-    digest = sum(xxhash.xxh3_128_intdigest(content, seed) for content in contents) % _MODULUS
+    digest = sum(xxhash.xxh3_128_intdigest(content, seed) for content in contents) % DIGEST_MODULUS
     return ListedBatch(bytearray().join((header, payload)), count, digest)
 
 

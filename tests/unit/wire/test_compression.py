@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
+from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.wire.batch_reader import DECOMPRESSED_BYTES_MAX, decompress
 from spark_2pc_sink.wire.record_batch import Compression, compress
 
@@ -106,10 +106,3 @@ def test_a_bomb_costs_no_more_than_the_bound(compression: Compression) -> None:
     bomb = memoryview(compress(pa.py_buffer(bytes(DECOMPRESSED_BYTES_MAX + 1)), compression))
     with pytest.raises(RemoteProtocolError, match=f"more than {DECOMPRESSED_BYTES_MAX} bytes"):
         decompress(bomb.cast("B"), compression)
-
-
-def test_names_are_those_of_compression_type() -> None:
-    named = [Compression.named(name) for name in ("none", "gzip", "snappy", "lz4", "zstd")]
-    assert named == list(Compression)
-    with pytest.raises(ConfigurationError, match="one of none, gzip, snappy, lz4, zstd"):
-        Compression.named("brotli")

@@ -260,8 +260,7 @@ class TransactionalWriter:
             AuthorizationError: the broker does not grant two-phase commit (code 53).
             ConfigurationError, AuthorizationError, KafkaTimeoutError: as `TransactionClient.init_producer_id`.
         """
-        rule = rule_for(self._state, Operation.INIT_KEEPING if keep_prepared_txn else Operation.INIT)
-        with self._transition(rule):
+        with self._transition(Operation.INIT_KEEPING if keep_prepared_txn else Operation.INIT):
             if keep_prepared_txn:
                 self._keep_prepared()
             else:
@@ -278,8 +277,7 @@ class TransactionalWriter:
             KafkaError, KafkaTimeoutError: a new pair was needed (below transaction.version 2, and when the epochs
                 of the producer id are used up), and not granted.
         """
-        rule = rule_for(self._state, Operation.BEGIN)
-        with self._transition(rule):
+        with self._transition(Operation.BEGIN):
             self._client.refresh_features()
             if not self._producer_is_fresh or self._pair().exhausted:
                 self._take_pair()
@@ -301,9 +299,9 @@ class TransactionalWriter:
             LocalProtocolError: the columns are not those above; nothing was done.
             Everything that `ProduceSession.append` raises. The transaction must then be aborted.
         """
-        rule = rule_for(self._state, Operation.APPEND)
+        rule_for(self._state, Operation.APPEND)
         columns = self._partitioner.columns(rows)
-        with self._transition(rule):
+        with self._transition(Operation.APPEND):
             parts = self._partitioner.split_call(columns)
             if parts and self._client.transaction_version < EPOCH_BUMP_VERSION:
                 new = {item.partition for item in parts} - self._added
@@ -320,8 +318,7 @@ class TransactionalWriter:
         Raises:
             Everything that `ProduceSession.flush` raises. The transaction must then be aborted.
         """
-        rule = rule_for(self._state, Operation.FLUSH)
-        with self._transition(rule):
+        with self._transition(Operation.FLUSH):
             return {} if self._session is None else self._session.flush()
 
     def prepare_transaction(self) -> PreparedTxnState:
@@ -335,14 +332,14 @@ class TransactionalWriter:
                 not enabled, we return the INVALID_TXN_STATE error").
             Everything that `flush` raises.
         """
-        rule = rule_for(self._state, Operation.PREPARE)
+        rule_for(self._state, Operation.PREPARE)
         if not self._two_phase_commit and not self._resume:
             raise LocalProtocolError(
                 operation=Operation.PREPARE.value,
                 state=self._state.value,
                 rule="without two_phase_commit=True the broker may abort a prepared transaction (INVALID_TXN_STATE)",
             )
-        with self._transition(rule):
+        with self._transition(Operation.PREPARE):
             if self._session is not None:
                 self._session.flush()
             self._prepared = PreparedTxnState.of(self._pair())
@@ -381,8 +378,7 @@ class TransactionalWriter:
                 transaction has timed out.
             Everything that `flush` raises.
         """
-        rule = rule_for(self._state, Operation.COMMIT)
-        with self._transition(rule):
+        with self._transition(Operation.COMMIT):
             if self._session is not None and self._state is WriterState.IN_TRANSACTION:
                 self._session.flush()
             self._end(commit=True)
@@ -394,8 +390,7 @@ class TransactionalWriter:
             OutcomeUnknownError: no answer; call this again.
             FencedError, KafkaError, KafkaTimeoutError: as `commit_transaction`.
         """
-        rule = rule_for(self._state, Operation.ABORT)
-        with self._transition(rule):
+        with self._transition(Operation.ABORT):
             self._end(commit=False)
 
     def close(self) -> None:
@@ -407,8 +402,9 @@ class TransactionalWriter:
     # --- parts ---------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _transition(self, rule: Rule) -> Iterator[None]:
-        """Change to the rule's state for the block's outcome."""
+    def _transition(self, operation: Operation) -> Iterator[None]:
+        """Change to the state that the operation's rule has for the block's outcome."""
+        rule = rule_for(self._state, operation)
         try:
             with log_for_sink(self._transactional_id):
                 yield
@@ -426,7 +422,7 @@ class TransactionalWriter:
             raise
         except BaseException:
             # An interrupt, or a bug: it is unknown what was sent.
-            self._state = rule.failed if rule.operation in _HARMLESS else rule.unknown
+            self._state = rule.failed if operation in _HARMLESS else rule.unknown
             raise
         self._state = rule.done
 

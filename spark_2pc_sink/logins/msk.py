@@ -16,8 +16,8 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import extra
+from spark_2pc_sink.options.settings import refused
 
 with extra("msk"):
     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
@@ -61,12 +61,8 @@ def _read(config: str) -> dict[str, str]:
     said = {name: value for name, _, value in (part.partition("=") for part in config.split())}
     two_ways = "profile" in said and "role_arn" in said
     if not said.get("region") or not all(said.values()) or said.keys() - set(_NAMES) or two_ways:
-        raise ConfigurationError(
-            option="sasl.oauthbearer.config",
-            value=config,
-            rule="for msk_iam must be region=NAME, followed by profile=NAME or by role_arn=ARN and session=NAME",
-            remedy="write, for example, region=eu-west-1",
-        )
+        rule = "for msk_iam must be region=NAME, followed by profile=NAME or by role_arn=ARN and session=NAME"
+        raise refused("sasl.oauthbearer.config", config, rule, "write, for example, region=eu-west-1")
     return said
 
 

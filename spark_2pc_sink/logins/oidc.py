@@ -19,7 +19,6 @@ with extra("oidc"):
     from authlib.integrations.requests_client import OAuth2Session
     from requests.adapters import HTTPAdapter
     from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
-    from urllib3.connection import HTTPConnection, HTTPSConnection
 
 if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions
@@ -28,21 +27,10 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 5
 
 
-class _QuietConnection(HTTPConnection):
-    #: A program may set it globally on ``http.client``: it prints each request, including the client's credentials.
-    debuglevel = 0
-
-
-class _QuietTlsConnection(HTTPSConnection):
-    debuglevel = 0
-
-
-class _QuietPool(HTTPConnectionPool):
-    ConnectionCls = _QuietConnection
-
-
-class _QuietTlsPool(HTTPSConnectionPool):
-    ConnectionCls = _QuietTlsConnection
+def _quiet(pool: type[HTTPConnectionPool]) -> type[HTTPConnectionPool]:
+    # A program may set it globally on ``http.client``: it prints each request, including the client's credentials.
+    connection = type("QuietConnection", (pool.ConnectionCls,), {"debuglevel": 0})
+    return type("QuietPool", (pool,), {"ConnectionCls": connection})
 
 
 class _QuietAdapter(HTTPAdapter):
@@ -50,7 +38,10 @@ class _QuietAdapter(HTTPAdapter):
 
     def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
         super().init_poolmanager(*arguments, **named)
-        self.poolmanager.pool_classes_by_scheme = {"http": _QuietPool, "https": _QuietTlsPool}
+        self.poolmanager.pool_classes_by_scheme = {
+            "http": _quiet(HTTPConnectionPool),
+            "https": _quiet(HTTPSConnectionPool),
+        }
 
 
 class TokenEndpoint:

@@ -24,7 +24,7 @@ from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options.kafka_security import check_extensions
-from spark_2pc_sink.options.settings import HIDDEN
+from spark_2pc_sink.options.settings import HIDDEN, refused
 
 if TYPE_CHECKING:  # kafka-python has no type information, and its class only declares these methods.
     from spark_2pc_sink.options import KafkaOptions
@@ -247,9 +247,5 @@ def _call(function: Callable[[str], Any], config: str) -> Token:
 
 
 def _returned_wrong(wanted: str) -> ConfigurationError:
-    return ConfigurationError(
-        option="oauth_cb",
-        value=HIDDEN,
-        rule=f"it must return {wanted}",
-        remedy="return (token, expiry in seconds since 1970), optionally followed by a principal and extensions",
-    )
+    remedy = "return (token, expiry in seconds since 1970), optionally followed by a principal and extensions"
+    return refused("oauth_cb", HIDDEN, f"it must return {wanted}", remedy)

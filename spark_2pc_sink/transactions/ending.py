@@ -45,6 +45,7 @@ from spark_2pc_sink.kafka.transaction_queries import (
     TransactionDetails,
     TransactionQueries,
 )
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.transactions.remedies import end_known
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.responses import KafkaPart, initialized_pair
@@ -185,12 +186,9 @@ def force_terminate(queries: TransactionQueries, transactional_id: str) -> Termi
     listed = {row.transactional_id for row in queries.listings(ListFilter())}
     before = queries.details(transactional_id) if transactional_id in listed else None
     if before is None:
-        raise ConfigurationError(
-            option="transactional_id",
-            value=transactional_id,
-            rule="a coordinator must list it to us (permission DESCRIBE); InitProducerId would create an unknown id",
-            remedy="choose one that is listed: spark-2pc transactions … list, with the connection in place of …",
-        )
+        rule = "a coordinator must list it to us (permission DESCRIBE); InitProducerId would create an unknown id"
+        remedy = "choose one that is listed: spark-2pc transactions … list, with the connection in place of …"
+        raise refused("transactional_id", transactional_id, rule, remedy)
     timeout_ms = DEFAULT_TIMEOUT_MS if before.two_phase_commit else before.timeout_ms
     try:
         reply = queries.init_producer_id(transactional_id, timeout_ms=timeout_ms)
@@ -251,11 +249,12 @@ def _find(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenTransac
 def _not_open(queries: TransactionQueries, target: AbortTarget) -> ConfigurationError:
     opened = open_transactions(queries.producers([target.partition]))
     others = ", ".join(f"{item.start_offset} (producer {item.producer_id}:{item.producer_epoch})" for item in opened)
-    return ConfigurationError(
-        option="start_offset" if target.producer is None else "producer",
-        value=target.start_offset if target.producer is None else str(target.producer),
-        rule=f"must identify a transaction that is open in {target.partition}",
-        remedy=f"open transactions there begin at: {others}" if others else "no transaction is open there",
+    by_offset = target.producer is None
+    return refused(
+        "start_offset" if by_offset else "producer",
+        target.start_offset if by_offset else str(target.producer),
+        f"must identify a transaction that is open in {target.partition}",
+        f"open transactions there begin at: {others}" if others else "no transaction is open there",
     )
 
 

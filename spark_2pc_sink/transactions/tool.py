@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError
+from spark_2pc_sink.errors import AbortRefusedError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster, unknown_topic
 from spark_2pc_sink.kafka.error_policy import kafka_error
@@ -24,6 +24,7 @@ from spark_2pc_sink.kafka.transaction_queries import (
     TransactionQueries,
 )
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, checks_keywords
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recovery.api import open_store
 from spark_2pc_sink.recovery.recover_command import kafka_connection
 from spark_2pc_sink.transactions import ending
@@ -75,8 +76,7 @@ class TransactionTool:
         chosen = wanted or ListFilter()
         for producer_id in chosen.producer_ids:
             _check_range("producer_id", producer_id, _INT64_MAX)
-        if chosen.broker_id is not None:
-            self._check_broker(chosen.broker_id)
+        self._check_broker(chosen.broker_id)
         return self._queries.listings(chosen)
 
     def describe(self, transactional_id: str) -> TransactionDetails:
@@ -151,12 +151,7 @@ class TransactionTool:
         """
         _check_range("max_timeout_ms", max_timeout_ms, _INT64_MAX)
         if partition is not None and topic is None:
-            raise ConfigurationError(
-                option="partition",
-                value=partition,
-                rule="requires a topic",
-                remedy="pass the topic too",
-            )
+            raise refused("partition", partition, "requires a topic", "pass the topic too")
         self._check_broker(broker_id)
         searched = self._queries.partitions(topic, broker_id)
         if topic is not None and partition is not None:
@@ -208,15 +203,11 @@ class TransactionTool:
         """
         where = _partition(topic, partition)
         if (start_offset is None) == (producer is None):
-            raise ConfigurationError(
-                option="start_offset",
-                value=start_offset,
-                rule="exactly one of start offset and producer must identify the transaction",
-                remedy="pass what find-hanging shows as StartOffset",
-            )
+            rule = "exactly one of start offset and producer must identify the transaction"
+            raise refused("start_offset", start_offset, rule, "pass what find-hanging shows as StartOffset")
         if start_offset is not None:
             _check_range("start_offset", start_offset, _INT64_MAX)
-        if coordinator_epoch is not None and coordinator_epoch > _INT32_MAX:
+        if coordinator_epoch is not None and coordinator_epoch > _INT32_MAX:  # below, the leader's own is used
             _check_range("coordinator_epoch", coordinator_epoch, _INT32_MAX)
         try:
             return ending.abort(self._queries, ending.AbortTarget(where, start_offset, producer, coordinator_epoch))
@@ -251,8 +242,7 @@ class TransactionTool:
         _check_given("transactional_id", transactional_id)
         if database is None:
             if reason is not None:
-                rule, remedy = "requires a database to record it in", "pass database= too, or omit it"
-                raise ConfigurationError(option="reason", value=reason, rule=rule, remedy=remedy)
+                raise refused("reason", reason, "requires a database to record it in", "pass database= too, or omit it")
             return ending.force_terminate(self._queries, transactional_id)
         options = RecoveryOptions.parse(
             # Required by RecoveryOptions; a placeholder, because the given id may be invalid for a sink.
@@ -267,14 +257,9 @@ class TransactionTool:
             return ending.force_terminate_recorded(self._queries, transactional_id, store)
 
     def _check_broker(self, broker_id: int | None) -> None:
-        known = self._cluster.node_ids()
-        if broker_id is not None and broker_id not in known:
-            raise ConfigurationError(
-                option="broker_id",
-                value=broker_id,
-                rule="must be a running broker of the cluster",
-                remedy=f"the cluster has the brokers {', '.join(map(str, sorted(known)))}",
-            )
+        if broker_id is not None and broker_id not in (known := self._cluster.node_ids()):
+            remedy = f"the cluster has the brokers {', '.join(map(str, sorted(known)))}"
+            raise refused("broker_id", broker_id, "must be a running broker of the cluster", remedy)
 
 
 def _partition(topic: str, partition: int) -> TopicPartition:
@@ -290,11 +275,9 @@ def _missing(partition: int, broker_id: int | None) -> str:
 
 def _check_given(option: str, value: str) -> None:
     if not value:
-        raise ConfigurationError(option=option, value=value, rule="must not be empty", remedy="pass its name")
+        raise refused(option, value, "must not be empty", "pass its name")
 
 
 def _check_range(option: str, value: int, largest: int) -> None:
     if not 0 <= value <= largest:
-        raise ConfigurationError(
-            option=option, value=value, rule=f"must be from 0 to {largest}", remedy="pass a number in that range"
-        )
+        raise refused(option, value, f"must be from 0 to {largest}", "pass a number in that range")

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from time import monotonic
 from typing import Final, TypeAlias
 
@@ -34,12 +35,10 @@ from spark_2pc_sink.kafka.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRO
 from spark_2pc_sink.kafka.leader_lookup import LeaderFinder
 from spark_2pc_sink.kafka.record_encoder import UNKNOWN_LIMITS, TopicLimits
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
 from spark_2pc_sink.wire.batch_format import SEQUENCE_COUNT
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import ProducedPartition, RecordBytes, produce_request
-from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.record_batch import assign_producer
 
 #: Back-off doubles with each failure in a row; beyond this the maximum is reached for any sensible setting.
@@ -62,6 +61,9 @@ class Batch:
     row_key: str | None
     deadline_s: float
     sends: int = 0
+
+
+_ordinal: Final = attrgetter("ordinal")
 
 
 @dataclass(frozen=True)
@@ -160,10 +162,6 @@ class PartitionQueue:
     def next_offset(self) -> int:
         """Lowest possible offset of later appends."""
         return self.floor_offset if self.receipt is None else max(self.floor_offset, self.receipt.last_offset + 1)
-
-
-def _ordinal(batch: Batch) -> int:
-    return batch.ordinal
 
 
 #: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added earlier.
@@ -319,18 +317,13 @@ class BatchSender:
             self._postpone(queue, str(error))
             return None
 
-    def _request(self, node_id: int, batches: _Batches) -> KafkaRequest:
-        deadline = self._cluster.deadline(self._options.request_timeout_ms)
-        return produce_request(
-            self._transactional_id,
-            {queue.partition: batch.payload for queue, batch in batches},
-            version=self._cluster.version(node_id, Api.PRODUCE, deadline, at_most=self._version_max),
-            timeout_ms=self._options.request_timeout_ms,
-        )
-
     def _send(self, node_id: int, batches: _Batches) -> bool:
+        timeout_ms = self._options.request_timeout_ms
+        payloads = {queue.partition: batch.payload for queue, batch in batches}
+        request = produce_request(self._transactional_id, payloads, timeout_ms=timeout_ms)
+        deadline = self._cluster.deadline(timeout_ms)
         try:
-            sent = self._cluster.send(node_id, self._request(node_id, batches))
+            sent = self._cluster.send(node_id, request, deadline, version_max=self._version_max)
         except NodeUnavailableError as error:
             for queue, _ in batches:
                 self._postpone(queue, str(error))

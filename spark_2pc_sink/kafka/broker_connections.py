@@ -10,13 +10,14 @@ import random
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError
-from spark_2pc_sink.kafka.connection import Connection, SentRequest, api_versions_request
+from spark_2pc_sink.kafka.connection import API_VERSIONS, API_VERSIONS_VERSION, Connection, SentRequest
 from spark_2pc_sink.kafka.connection_failures import ConnectionFailures, NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.tls import client_context
@@ -24,7 +25,7 @@ from spark_2pc_sink.logins.tokens import BrokerTokens, check_library, token_sour
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire import api_versions
 from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply
-from spark_2pc_sink.wire.messages import KafkaRequest
+from spark_2pc_sink.wire.framed_request import KafkaRequest, RequestTemplate
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 _log = sink_log(__name__)
@@ -57,6 +58,16 @@ class LastFailure:
             _log.warning("still waiting for Kafka, for up to %.0f s more: %s", self._deadline.remaining_s, self.newest)
 
 
+@dataclass
+class _FailedConnections:
+    """A broker's failed connections in a row: the last failure, until it is reported; then its reason in errors."""
+
+    count: int
+    unreported: BaseException | None
+    again_at_s: float
+    reason: str = ""
+
+
 class BrokerConnections:
     """One connection to each broker in use.
 
@@ -80,12 +91,7 @@ class BrokerConnections:
         for number, server in enumerate(options.bootstrap_servers):
             host, _, port = server.rpartition(":")
             self._addresses[f"bootstrap-{number}"] = host.removeprefix("[").removesuffix("]"), int(port)
-        #: For brokers with failed connections: the unreported failure, the number of failures in a row,
-        #: when to try again, and the error until then.
-        self._failures: dict[NodeId, BaseException] = {}
-        self._in_a_row: dict[NodeId, int] = {}
-        self._again_at_s: dict[NodeId, float] = {}
-        self._reasons: dict[NodeId, str] = {}
+        self._failures: dict[NodeId, _FailedConnections] = {}
         self._versions: dict[NodeId, ApiVersionsReply] = {}
         #: The versions chosen from these, by broker, API and bound.
         self._chosen: dict[tuple[NodeId, Api, int | None], int] = {}
@@ -145,23 +151,35 @@ class BrokerConnections:
                 connection.advance(0)
             self._note_state(node_id, connection)
 
-    def wait(self, sent: SentRequest, deadline: Deadline) -> None:
-        while not sent.is_done and not deadline.passed:
-            self.poll(deadline.remaining_s)
-
     # --- one broker ----------------------------------------------------------------------------------------------
 
     def ready(self, node_id: NodeId) -> bool:
         """True if a request would be sent to this broker now; else it is busy, or a connection is being opened."""
         return self._connection(node_id).ready
 
-    def send(self, node_id: NodeId, request: KafkaRequest) -> SentRequest:
+    def send(
+        self, node_id: NodeId, request: RequestTemplate, deadline: Deadline, *, version_max: int | None = None
+    ) -> SentRequest:
         """Send a request to a broker that is `ready`.
 
         The result has the answer, or the failure, after some `poll`; a failure never says whether the broker
         has acted on the request. Without an answer within ``request_timeout_ms`` the connection is closed, which
         fails every request on it.
+
+        Args:
+            deadline: for the versions that the broker offers, if they are not known.
+            version_max: a bound of the version, see `choose_version`.
         """
+        return self._send(node_id, self._built(node_id, request, deadline, version_max))
+
+    def _built(
+        self, node_id: NodeId, request: RequestTemplate, deadline: Deadline, version_max: int | None
+    ) -> KafkaRequest:
+        if request.api is Api.API_VERSIONS:
+            return request.at(API_VERSIONS_VERSION)
+        return request.at(self.version(node_id, request.api, deadline, at_most=version_max))
+
+    def _send(self, node_id: NodeId, request: KafkaRequest) -> SentRequest:
         connection = self._connection(node_id)
         if not connection.ready:
             raise NodeUnavailableError(f"broker {node_id} cannot accept a request now")
@@ -169,17 +187,23 @@ class BrokerConnections:
         self._note_state(node_id, connection)
         return sent
 
-    def request(self, node_id: NodeId, request: KafkaRequest, deadline: Deadline) -> KafkaResponse:
+    def request(
+        self, node_id: NodeId, request: RequestTemplate, deadline: Deadline, *, version_max: int | None = None
+    ) -> KafkaResponse:
         """Send one request to one broker and wait for the answer.
 
         Raises:
             NodeUnavailableError: no connection, or no answer; the broker may have acted on the request.
+            KafkaError: the broker supports no version of the request.
         """
+        built = self._built(node_id, request, deadline, version_max)
         self._silent.add(node_id)
         self._connect(node_id, deadline)
-        return self._answer(node_id, self.send(node_id, request), deadline)
+        return self._answer(node_id, self._send(node_id, built), deadline)
 
-    def begin(self, node_id: NodeId, request: KafkaRequest, deadline: Deadline) -> AnswerLater | None:
+    def begin(
+        self, node_id: NodeId, request: RequestTemplate, deadline: Deadline, *, version_max: int | None = None
+    ) -> AnswerLater | None:
         """Send a request at once; the answer is awaited later.
 
         Returns:
@@ -190,12 +214,13 @@ class BrokerConnections:
         """
         if node_id not in self._connections or not self.ready(node_id):
             return None
+        built = self._built(node_id, request, deadline, version_max)
         self._silent.add(node_id)
-        sent = self.send(node_id, request)
+        sent = self._send(node_id, built)
         return lambda: self._answer(node_id, sent, deadline)
 
     def request_at_once(
-        self, requests: Mapping[int, KafkaRequest], deadline: Deadline
+        self, requests: Mapping[int, RequestTemplate], deadline: Deadline
     ) -> dict[int, KafkaResponse] | None:
         """Send one request each to several brokers at the same time.
 
@@ -219,22 +244,6 @@ class BrokerConnections:
         connected = {node_id for node_id, connection in self._connections.items() if connection.open}
         shuffled = random.sample(nodes, len(nodes))
         return sorted(shuffled, key=lambda node_id: (node_id in self._silent, node_id not in connected))
-
-    def call(
-        self,
-        api: Api,
-        choose_node: Callable[[Deadline], int],
-        build: Callable[[int], KafkaRequest],
-        deadline: Deadline,
-    ) -> KafkaResponse:
-        """Send a request until any broker answers, whatever the answer."""
-
-        def attempt() -> KafkaResponse:
-            node_id = choose_node(deadline)
-            version = self.version(node_id, api, deadline)
-            return self.request(node_id, build(version), deadline)
-
-        return self.until_answered(api.name, attempt, deadline)
 
     def until_answered(
         self, operation: str, attempt: Callable[[], _Answer], deadline: Deadline, *, otherwise: str | None = None
@@ -267,13 +276,8 @@ class BrokerConnections:
             self._connect(node_id, deadline)
         known = self._versions.get(node_id)
         if known is None:
-            known = self._note_versions(node_id, self.request(node_id, api_versions_request(), deadline))
+            known = self._note_versions(node_id, self.request(node_id, API_VERSIONS, deadline))
         return known
-
-    def begin_api_versions(self, node_id: int, deadline: Deadline) -> Callable[[], ApiVersionsReply] | None:
-        """Request a broker's versions again, as `begin` does; `api_versions` then returns the new answer."""
-        later = self.begin(node_id, api_versions_request(), deadline)
-        return None if later is None else lambda: self._note_versions(node_id, later())
 
     def knows_versions(self, node_id: NodeId) -> bool:
         return node_id in self._versions
@@ -304,7 +308,8 @@ class BrokerConnections:
         self._chosen.clear()
 
     def _answer(self, node_id: NodeId, sent: SentRequest, deadline: Deadline) -> KafkaResponse:
-        self.wait(sent, deadline)
+        while not sent.is_done and not deadline.passed:
+            self.poll(deadline.remaining_s)
         if not sent.is_done:
             raise NodeUnavailableError(f"broker {node_id} has not answered in time")
         if sent.exception is not None:
@@ -326,8 +331,6 @@ class BrokerConnections:
         connection = self._connections.get(node_id)
         if connection is not None:
             return connection
-        if time.monotonic() < self._again_at_s.get(node_id, 0.0):
-            raise NodeUnavailableError(self._reasons.get(node_id, f"broker {node_id} could not be reached"))
         address = self._addresses.get(node_id)
         if address is None:
             raise NodeUnavailableError(f"broker {node_id} is not in the cluster's metadata")
@@ -343,7 +346,7 @@ class BrokerConnections:
         opened_with = connection.take_versions()
         if opened_with is not None:
             self._take_versions(node_id, ApiVersionsReply.read(opened_with))
-            self._in_a_row.pop(node_id, None)
+            self._failures.pop(node_id, None)
             self._silent.discard(node_id)
             _log.debug("connected to broker %s at %s:%d", node_id, *connection.address)
         if connection.answered:
@@ -355,12 +358,12 @@ class BrokerConnections:
         self._last_error = str(failure)
         _log.debug("connection to broker %s closed: %s", node_id, failure)
         if not connection.opened:
-            self._failures[node_id] = failure
-            count = self._in_a_row[node_id] = self._in_a_row.get(node_id, 0) + 1
-            doubled_ms = self.options.reconnect_backoff_ms * 2 ** min(count - 1, _DOUBLINGS_MAX)
+            before = self._failures.get(node_id)
+            count = 0 if before is None else before.count
+            doubled_ms = self.options.reconnect_backoff_ms * 2 ** min(count, _DOUBLINGS_MAX)
             pause_s = min(doubled_ms, self.options.reconnect_backoff_max_ms) / 1000
             spread = random.uniform(*_SPREAD)  # noqa: S311 - not security-relevant
-            self._again_at_s[node_id] = time.monotonic() + pause_s * spread
+            self._failures[node_id] = _FailedConnections(count + 1, failure, time.monotonic() + pause_s * spread)
 
     def _connect(self, node_id: NodeId, deadline: Deadline) -> None:
         connection = self._connection(node_id)
@@ -372,12 +375,14 @@ class BrokerConnections:
         self._raise_failure(node_id)
 
     def _raise_failure(self, node_id: NodeId) -> None:
-        """Report, once, that the last connection to this broker failed."""
-        failure = self._failures.pop(node_id, None)
-        if failure is not None:
-            error = self._unavailable(node_id, failure)
-            self._reasons[node_id] = str(error)
+        """Report, once, that the last connection to this broker failed; then, that it is too early for another."""
+        failed = self._failures.get(node_id)
+        if failed is not None and failed.unreported is not None:
+            error = self._unavailable(node_id, failed.unreported)
+            failed.unreported, failed.reason = None, str(error)
             raise error
+        if failed is not None and time.monotonic() < failed.again_at_s:
+            raise NodeUnavailableError(failed.reason)
 
     def _unavailable(self, node_id: NodeId, error: BaseException) -> Exception:
         """The exception for a failed connection, see `ConnectionFailures.classify`."""

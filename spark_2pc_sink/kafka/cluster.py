@@ -7,7 +7,7 @@ topics, retry for ever, and hide why it failed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,13 +16,15 @@ from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.broker_connections import BrokerConnections, LastFailure, NodeId
+from spark_2pc_sink.kafka.broker_connections import AnswerLater, BrokerConnections, LastFailure, NodeId
+from spark_2pc_sink.kafka.connection import API_VERSIONS
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply
 from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.framed_request import RequestTemplate
 from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 _log = sink_log(__name__)
@@ -49,12 +51,6 @@ class BrokerFeatures:
     epoch: int = -1
 
 
-@dataclass(frozen=True)
-class _PrefetchedFeatures:
-    answer: Callable[[], ApiVersionsReply]
-    at_s: float
-
-
 class Cluster(BrokerConnections):
     """A cluster's brokers, topics and coordinators. Close it, or use ``with``.
 
@@ -75,7 +71,8 @@ class Cluster(BrokerConnections):
         self._coordinators: dict[str, int] = {}
         self._features: BrokerFeatures | None = None
         self._features_at_s = 0.0
-        self._prefetched: _PrefetchedFeatures | None = None
+        #: `prefetch_features`: the broker, what waits for its answer, and when it was asked.
+        self._prefetched: tuple[int, AnswerLater, float] | None = None
 
     def __enter__(self) -> Cluster:
         return self
@@ -124,19 +121,22 @@ class Cluster(BrokerConnections):
         deadline = self.deadline()
         try:
             self._take_prefetched()
-            answer = self.begin_api_versions(self.any_node(deadline), deadline)
+            node_id = self.any_node(deadline)
+            answer = self.begin(node_id, API_VERSIONS, deadline)
         except NodeUnavailableError as error:
             _log.info("%s; will retry when the answer is needed", error)
             return
-        self._prefetched = None if answer is None else _PrefetchedFeatures(answer, time.monotonic())
+        if answer is not None:
+            self._prefetched = node_id, answer, time.monotonic()
 
     def _take_prefetched(self) -> ApiVersionsReply | None:
         """The answer to `prefetch_features`; None if it was not called, or too long ago."""
         asked, self._prefetched = self._prefetched, None
         if asked is None:
             return None
-        answer = asked.answer()
-        return answer if time.monotonic() - asked.at_s < _PREFETCH_AGE_S_MAX else None
+        node_id, answer, at_s = asked
+        versions = self._note_versions(node_id, answer())
+        return versions if time.monotonic() - at_s < _PREFETCH_AGE_S_MAX else None
 
     def fresh_features(self, age_ms_max: int) -> BrokerFeatures | None:
         """Features reported within ``age_ms_max``; None if a new request is needed."""
@@ -146,6 +146,15 @@ class Cluster(BrokerConnections):
         """Request versions and features again when next needed; a cluster may be up- or downgraded."""
         self._versions.clear()
         self._prefetched = None
+
+    def call(self, request: RequestTemplate, deadline: Deadline, *, node_id: int | None = None) -> KafkaResponse:
+        """Send a request until a broker answers, whatever the answer: this one, or any."""
+
+        def attempt() -> KafkaResponse:
+            asked = self.any_node(deadline) if node_id is None else node_id
+            return self.request(asked, request, deadline)
+
+        return self.until_answered(request.api.name, attempt, deadline)
 
     def node_ids(self, deadline: Deadline | None = None) -> tuple[int, ...]:
         return tuple(broker.node_id for broker in self._known(deadline or self.deadline()).brokers)
@@ -203,11 +212,10 @@ class Cluster(BrokerConnections):
         wanted = tuple(sorted(set(topics)))
         reasons = LastFailure(deadline)
         while not deadline.passed:
-            for node_id in self._candidates():
-                try:
-                    return self._refresh_from(node_id, wanted, deadline)
-                except NodeUnavailableError as error:
-                    reasons.note(error)
+            try:
+                return self._refresh_from_any(wanted, deadline)
+            except NodeUnavailableError as error:
+                reasons.note(error)
             deadline.pause()
         verb = "connecting" if self._metadata is None else "connecting again"
         servers, protocol = ",".join(self.options.bootstrap_servers), self.options.security_protocol
@@ -246,8 +254,7 @@ class Cluster(BrokerConnections):
             Each id's broker, or the error: currently unknown, or the id may not be described.
         """
         node_id = self.any_node(deadline)
-        version = self.version(node_id, Api.FIND_COORDINATOR, deadline)
-        request = messages.find_coordinators_request(transactional_ids, version=version)
+        request = messages.find_coordinators_request(transactional_ids)
         answers = responses.coordinators_of(self.request(node_id, request, deadline), transactional_ids)
         found = {name: _coordinator_in(name, answer) for name, answer in answers.items()}
         known = {name: answer for name, answer in found.items() if isinstance(answer, int)}
@@ -265,19 +272,12 @@ class Cluster(BrokerConnections):
         if self._metadata is None or time.monotonic() > self._metadata_until_s:
             return self.refresh((), deadline)
         if self._may_have_moved:
-            self._refresh_addresses(deadline)
-        return self._metadata
-
-    def _refresh_addresses(self, deadline: Deadline) -> None:
-        """Update addresses from any one broker; if none answers, the known addresses stay."""
-        self._may_have_moved = False
-        for node_id in self._candidates():
+            self._may_have_moved = False
             try:
-                self._refresh_from(node_id, (), deadline)
+                return self._refresh_from_any((), deadline)
             except NodeUnavailableError as error:
-                _log.info("%s; requesting addresses from another broker", error)
-            else:
-                return
+                _log.info("%s; the known addresses stay", error)
+        return self._metadata
 
     def _unavailable(self, node_id: NodeId, error: BaseException) -> Exception:
         self._may_have_moved = True
@@ -289,9 +289,18 @@ class Cluster(BrokerConnections):
         bootstrap = tuple(node_id for node_id in self._addresses if isinstance(node_id, str))
         return *self.most_promising_first(known), *self.most_promising_first(bootstrap)
 
+    def _refresh_from_any(self, topics: tuple[str, ...], deadline: Deadline) -> KafkaResponse:
+        """The answer of the first broker that gives one."""
+        *others, last = self._candidates()
+        for node_id in others:
+            try:
+                return self._refresh_from(node_id, topics, deadline)
+            except NodeUnavailableError as error:
+                _log.info("%s; asking another broker", error)
+        return self._refresh_from(last, topics, deadline)
+
     def _refresh_from(self, node_id: NodeId, topics: tuple[str, ...], deadline: Deadline) -> KafkaResponse:
-        version = self.version(node_id, Api.METADATA, deadline)
-        reply = self.request(node_id, messages.metadata_request(topics, version=version), deadline)
+        reply = self.request(node_id, messages.metadata_request(topics), deadline)
         if not reply.brokers:
             raise NodeUnavailableError(f"broker {node_id} does not list any brokers yet")
         self._metadata = reply

@@ -36,13 +36,14 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.messages import KafkaRequest
+from spark_2pc_sink.wire.framed_request import KafkaRequest
 from spark_2pc_sink.wire.responses import KafkaResponse
 
-#: ApiVersions request version: brokers since 2.4 support it, and older ones are unsupported.
-_API_VERSIONS_VERSION: Final = 3
 #: This package's client software name.
 CLIENT: Final = "spark-2pc-sink"
+API_VERSIONS: Final = messages.api_versions_request(client_name=CLIENT, client_version="1")
+#: Its version: brokers since 2.4 support it, and older ones are unsupported.
+API_VERSIONS_VERSION: Final = 3
 #: Bytes per read. Most answers are far smaller.
 _READ_BYTES: Final = 256 * 1024
 #: A message's length prefix.
@@ -56,7 +57,7 @@ _CONNECTING: Final = frozenset({errno.EINPROGRESS, errno.EALREADY, errno.EWOULDB
 _SESSION_PART: Final = (0.85, 0.95)
 _SESSION_S_MIN: Final = 1.0
 #: Events to poll for, yielded to the driver of an opening connection; it sends back the events that occurred.
-_Steps: TypeAlias = "Generator[int, int, None]"
+_Steps: TypeAlias = "Generator[int, int | None, None]"
 
 
 class LoginRefusedError(Exception):
@@ -106,10 +107,6 @@ def decoded(header: Any, correlation_id: int, frame: bytes) -> KafkaResponse:
     return value
 
 
-def api_versions_request() -> KafkaRequest:
-    return messages.api_versions_request(version=_API_VERSIONS_VERSION, client_name=CLIENT, client_version="1")
-
-
 class Connection:
     """One connection; construction begins to connect.
 
@@ -123,7 +120,9 @@ class Connection:
         address: tuple[str, int],
         options: KafkaOptions,
         tls: ssl.SSLContext | None,
-        tokens: BrokerTokens | None,
+        tokens: BrokerTokens | None = None,
+        *,
+        login: bool = True,
     ) -> None:
         self.address: tuple[str, int] = address
         self.failure: BaseException | None = None
@@ -134,6 +133,7 @@ class Connection:
         self._options = options
         self._tls = tls
         self._tokens = tokens
+        self._login = login and options.security_protocol.startswith("SASL")
         self._socket: socket.socket | None = None
         self._established = False
         self._correlation_id = 0
@@ -146,7 +146,7 @@ class Connection:
         self._used_s = monotonic()
         self._wake_s = self._due_s
         self._steps: _Steps | None = self._opening()
-        self._progress(None)
+        self.advance(None)
 
     @property
     def open(self) -> bool:
@@ -184,7 +184,7 @@ class Connection:
         Without an answer within ``request_timeout_ms`` the connection is closed, and every request on it fails.
         """
         sent = self._send(request)
-        self._progress(0)
+        self.advance(0)
         return sent
 
     def renew(self) -> None:
@@ -197,15 +197,7 @@ class Connection:
         elif now_s >= self._login_at_s:
             self._due_s = self._wake_s = now_s + self._options.request_timeout_ms / 1000
             self._steps = self._logging_in_again()
-            self._progress(None)
-
-    def advance(self, events: int) -> None:
-        """Send, receive, connect and log in, as far as possible without waiting.
-
-        Args:
-            events: events that occurred; 0 if only time has passed.
-        """
-        self._progress(events)
+            self.advance(None)
 
     def close(self, error: BaseException) -> None:
         """Close the connection; requests in flight fail with ``error``. A second call does nothing."""
@@ -221,8 +213,14 @@ class Connection:
 
     # --- what drives it ------------------------------------------------------------------------------------------
 
-    def _progress(self, events: int | None) -> None:
-        """Make all possible progress; any failure closes the connection, and is reported by its requests."""
+    def advance(self, events: int | None) -> None:
+        """Send, receive, connect and log in, as far as possible without waiting.
+
+        Any failure closes the connection, and is reported by its requests.
+
+        Args:
+            events: events that occurred; 0 if only time has passed; None begins to connect or log in.
+        """
         if self.failure is not None:
             return
         try:
@@ -231,7 +229,12 @@ class Connection:
                 if events and events & ~select.POLLOUT:
                     self._receive()
             self._check_due()
-            wanted = self._step(events)
+            wanted = 0
+            if self._steps is not None:
+                try:
+                    wanted = self._steps.send(events)
+                except StopIteration:
+                    self._steps, self.opened = None, True
             reading = select.POLLIN if self._established else 0
             self.wanted = wanted | reading | (select.POLLOUT if self._unsent else 0)
         except Exception as error:  # noqa: BLE001 - reported by the requests on it
@@ -241,16 +244,6 @@ class Connection:
             # A message may have been partially sent or read.
             self.close(ConnectionResetError("a request was interrupted"))
             raise
-
-    def _step(self, events: int | None) -> int:
-        """Continue opening, or a new login; returns the events to wait for."""
-        if self._steps is None:
-            return 0
-        try:
-            return next(self._steps) if events is None else self._steps.send(events)
-        except StopIteration:
-            self._steps, self.opened = None, True
-            return 0
 
     def _check_due(self) -> None:
         now_s = monotonic()
@@ -265,10 +258,10 @@ class Connection:
         yield from self._connecting()
         yield from self._negotiating_tls()
         self._established, self._wake_s = True, self._due_s
-        versions = yield from self._exchange(api_versions_request())
+        versions = yield from self._exchange(API_VERSIONS.at(API_VERSIONS_VERSION))
         if versions.error_code != Code.NONE:
             raise kafka_error("ApiVersions", versions.error_code)
-        if self._options.security_protocol.startswith("SASL"):
+        if self._login:
             yield from self._logging_in()
         self._versions = versions
 
@@ -348,7 +341,7 @@ class Connection:
         except LoginRefusedError as error:
             raise ConnectionResetError(f"the renewed login of this connection was refused: {error}") from error
 
-    def _exchange(self, request: KafkaRequest) -> Generator[int, int, KafkaResponse]:
+    def _exchange(self, request: KafkaRequest) -> Generator[int, int | None, KafkaResponse]:
         sent = self._send(request)
         self._flush()
         while not sent.is_done:

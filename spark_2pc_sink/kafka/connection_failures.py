@@ -12,10 +12,11 @@ is stopping. A probe tells them apart: it connects once more as a client with th
 
 from __future__ import annotations
 
+import contextlib
+import select
 import socket
 import ssl
 import time
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,25 +24,22 @@ from kafka.protocol.sasl import SaslHandshakeRequest
 
 from spark_2pc_sink.causes import causes
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import AuthorizationError, ConfigurationError, KafkaError, RemoteProtocolError
-from spark_2pc_sink.kafka.connection import CLIENT, LENGTH, LoginRefusedError, api_versions_request, decoded, framed
+from spark_2pc_sink.errors import AuthorizationError, ConfigurationError, KafkaError
+from spark_2pc_sink.kafka.connection import Connection, LoginRefusedError, SentRequest
 from spark_2pc_sink.kafka.tls import TlsFailedError, protocol_refusal, tls_refusal
 from spark_2pc_sink.logins.tokens import BrokerTokens
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 #: Errors of a connection that a broker closes silently, when it is stopping or expects another protocol.
 _ENDED: Final = (ConnectionResetError, BrokenPipeError, TlsFailedError)
 #: An unsupported mechanism, so that the answer lists the listener's mechanisms.
 _NO_MECHANISM: Final = "?"
-#: Limit for a whole probe: the caller's other connections wait in the meantime.
+#: Limit for each wait of a probe: the caller's other connections wait in the meantime.
 TIMEOUT_S: Final = 2.0
 #: An alert about the client's certificate follows the handshake within a round trip.
 _ALERT_S: Final = 0.3
-#: Larger than any answer to a probe's request.
-_ANSWER_BYTES_MAX: Final = 64 * 1024
 #: The peer closes in the handshake; which of them Python raises depends on the data received by then.
 _CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
@@ -100,7 +98,7 @@ class ConnectionFailures:
             return _login_error(error, f"the {where} {detail}")
         if address is None or not any(isinstance(each, _ENDED) for each in causes(error)):
             return None
-        found, options = probe(*address, tls), self._options
+        found, options = probe(address, self._options, tls), self._options
         if found.without_tls:
             return protocol_refusal(where, options, peer_has_tls=False)
         if found.tls_failed is not None:
@@ -147,83 +145,48 @@ class ProbedListener:
     mechanisms: tuple[str, ...] = ()
 
 
-def probe(host: str, port: int, tls: ssl.SSLContext | None) -> ProbedListener:
+def probe(address: tuple[str, int], options: KafkaOptions, tls: ssl.SSLContext | None) -> ProbedListener:
     """Connect to a listener and find out its protocol; an empty `ProbedListener` if that is not possible."""
     end_s = time.monotonic() + TIMEOUT_S
     try:
-        with closing(_connected(host, port, end_s)) as plain:
-            if tls is None:
-                return ProbedListener(mechanisms=_mechanisms(plain, end_s))
-            with closing(tls.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)) as sock:
-                return _probe_tls(sock, end_s)
-    except TlsFailedError as failed:
-        if isinstance(failed.error, _CLOSED) and tls is not None:
-            return ProbedListener(without_tls=_answers_without_tls(host, port, end_s))
-        return ProbedListener(tls_failed=failed)
-    except (OSError, RemoteProtocolError):
+        if tls is not None:
+            _negotiate(address, tls)
+    except ssl.SSLError as error:
+        if isinstance(error, _CLOSED):
+            without_tls = _answer(Connection(address, options, None, login=False), end_s) is not None
+            return ProbedListener(without_tls=without_tls)
+        return ProbedListener(tls_failed=TlsFailedError(error))
+    except OSError:
         # It is down or stopping, as the first attempt has found, which is the error to report.
         return ProbedListener()
+    answer = _answer(Connection(address, options, tls, login=False), end_s)
+    if answer is None or answer.error_code != Code.UNSUPPORTED_SASL_MECHANISM:
+        return ProbedListener()
+    return ProbedListener(mechanisms=tuple(answer.mechanisms))
 
 
-def _connected(host: str, port: int, end_s: float) -> socket.socket:
-    return socket.create_connection((host, port), timeout=_left_s_until(end_s))
-
-
-def _probe_tls(sock: ssl.SSLSocket, end_s: float) -> ProbedListener:
-    sock.settimeout(_left_s_until(end_s))
-    try:
-        sock.do_handshake()
-        sock.settimeout(min(_ALERT_S, _left_s_until(end_s)))
+def _negotiate(address: tuple[str, int], tls: ssl.SSLContext) -> None:
+    """Negotiate TLS and send nothing, so that an alert about the client's certificate is received."""
+    with (
+        socket.create_connection(address, timeout=TIMEOUT_S) as plain,
+        tls.wrap_socket(plain, server_hostname=address[0]) as sock,
+        contextlib.suppress(TimeoutError),
+    ):
+        sock.settimeout(_ALERT_S)
         sock.recv(1)
-    except TimeoutError:
-        return ProbedListener(mechanisms=_mechanisms(sock, end_s))
-    except ssl.SSLError as error:
-        raise TlsFailedError(error) from error
-    return ProbedListener()
 
 
-def _answers_without_tls(host: str, port: int, end_s: float) -> bool:
-    try:
-        with closing(_connected(host, port, end_s)) as sock:
-            _ask(sock, api_versions_request(), end_s)
-    except (OSError, RemoteProtocolError):
-        return False
-    return True
-
-
-def _mechanisms(sock: socket.socket, end_s: float) -> tuple[str, ...]:
-    answer = _ask(sock, SaslHandshakeRequest(mechanism=_NO_MECHANISM, version=1), end_s)
-    return tuple(answer.mechanisms) if answer.error_code == Code.UNSUPPORTED_SASL_MECHANISM else ()
-
-
-def _ask(sock: socket.socket, request: KafkaRequest, end_s: float) -> KafkaResponse:
-    """Send one request on a new connection and return its answer.
-
-    Raises:
-        OSError, RemoteProtocolError: no answer in time, or it is not a Kafka answer.
-    """
-    sock.settimeout(_left_s_until(end_s))
-    sock.sendall(framed(request, 1, CLIENT))
-    (size,) = LENGTH.unpack(_read(sock, LENGTH.size, end_s))
-    if not 0 <= size <= _ANSWER_BYTES_MAX:
-        raise RemoteProtocolError(peer="a listener", detail=f"it announced an answer of {size} bytes")
-    return decoded(request.header, 1, _read(sock, size, end_s))
-
-
-def _read(sock: socket.socket, size: int, end_s: float) -> bytes:
-    found = b""
-    while len(found) < size:  # bounded: by size and end_s
-        sock.settimeout(_left_s_until(end_s))
-        data = sock.recv(size - len(found))
-        if not data:
-            message = "closed"
-            raise ConnectionResetError(message)
-        found += data
-    return found
-
-
-def _left_s_until(end_s: float) -> float:
-    left_s = end_s - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError
-    return left_s
+def _answer(connection: Connection, end_s: float) -> KafkaResponse | None:
+    """The listener's answer to SaslHandshake; None if there is none in time."""
+    sent: SentRequest | None = None
+    while connection.failure is None and time.monotonic() < end_s:
+        if sent is None and connection.ready:
+            sent = connection.send(SaslHandshakeRequest(mechanism=_NO_MECHANISM, version=1))
+        if sent is not None and sent.is_done:
+            break
+        poller = select.poll()
+        poller.register(connection, connection.wanted)
+        events = dict(poller.poll(max(0.0, end_s - time.monotonic()) * 1000))
+        connection.advance(events.get(connection.fileno(), 0))
+    connection.close(ConnectionResetError("the probe has ended"))
+    return None if sent is None or sent.exception is not None else sent.value

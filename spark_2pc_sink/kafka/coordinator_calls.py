@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from jdbc_state.sink_log import sink_log
@@ -12,15 +12,14 @@ from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import FencedError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
-from spark_2pc_sink.kafka.broker_connections import AnswerLater, LastFailure
+from spark_2pc_sink.kafka.broker_connections import AnswerLater
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import COORDINATOR_BUSY, COORDINATOR_MOVED, TWO_CAUSES, kafka_error
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.framed_request import pair_of
-from spark_2pc_sink.wire.messages import KafkaRequest
+from spark_2pc_sink.wire.framed_request import RequestTemplate, pair_of
 from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 _log = sink_log(__name__)
@@ -59,8 +58,7 @@ class CoordinatorCalls:
 
     def ask(
         self,
-        api: Api,
-        build: Callable[[int], KafkaRequest],
+        request: RequestTemplate,
         deadline: Deadline,
         *,
         read: Callable[[KafkaResponse], Any] = lambda response: response,
@@ -74,29 +72,25 @@ class CoordinatorCalls:
         """
 
         def attempt(node_id: int) -> Any:
-            version = self._cluster.version(node_id, api, deadline, at_most=version_max)
-            reply = read(self._cluster.request(node_id, build(version), deadline))
+            reply = read(self._cluster.request(node_id, request, deadline, version_max=version_max))
             code = code_of(reply)
             if code in COORDINATOR_MOVED:
-                raise NodeUnavailableError(f"{api.name} was answered {describe_error(code)}")
+                raise NodeUnavailableError(f"{request.api.name} was answered {describe_error(code)}")
             if code in COORDINATOR_BUSY:
-                raise _CoordinatorBusyError(f"{api.name} was answered {describe_error(code)}")
+                raise _CoordinatorBusyError(f"{request.api.name} was answered {describe_error(code)}")
             return reply
 
-        return self.at_coordinator(api.name, attempt, deadline)
+        return self.at_coordinator(request.api.name, attempt, deadline)
 
     def describe(self, deadline: Deadline) -> KafkaPart:
         """The coordinator's description of the id, whatever its error code."""
         return self.ask(
-            Api.DESCRIBE_TRANSACTIONS,
-            lambda version: messages.describe_transactions_request([self._transactional_id], version=version),
+            messages.describe_transactions_request([self._transactional_id]),
             deadline,
             read=lambda response: responses.described(response, self._transactional_id),
         )
 
-    def begin(
-        self, api: Api, build: Callable[[int], KafkaRequest], deadline: Deadline, *, version_max: int
-    ) -> AnswerLater | None:
+    def begin(self, request: RequestTemplate, deadline: Deadline, *, version_max: int) -> AnswerLater | None:
         """Send a request at once; the answer is awaited later. See `Cluster.begin`.
 
         None if another request or a new connection is needed first, or the request could not be sent.
@@ -105,10 +99,9 @@ class CoordinatorCalls:
         if node_id is None or not self._cluster.knows_versions(node_id):
             return None
         try:
-            version = self._cluster.version(node_id, api, deadline, at_most=version_max)
-            return self._cluster.begin(node_id, build(version), deadline)
+            return self._cluster.begin(node_id, request, deadline, version_max=version_max)
         except NodeUnavailableError as error:
-            _log.info("%s: %s; retrying", api.name, error)
+            _log.info("%s: %s; retrying", request.api.name, error)
             return None
 
 
@@ -209,55 +202,61 @@ def describe_all(
 ) -> dict[str, TransactionDescription | KafkaError | KafkaTimeoutError]:
     """Describe many ids, with one request to each coordinator; an id without a description has its error."""
     found: dict[str, TransactionDescription | KafkaError | KafkaTimeoutError] = {}
-    left = sorted(set(transactional_ids))
-    reasons = LastFailure(deadline)
-    while left and not deadline.passed:
+    wanted = sorted(set(transactional_ids))
+
+    def attempt() -> None:
+        """Ask for those left, and report why some have no final answer, if any."""
+        left = [name for name in wanted if name not in found]
+        reason: NodeUnavailableError | None = None
         for first in range(0, len(left), IDS_PER_REQUEST_MAX):
-            found |= _ask_once(cluster, left[first : first + IDS_PER_REQUEST_MAX], deadline, reasons)
-        left = [name for name in left if name not in found]
-        if left:
-            deadline.pause()
-    for name in left:
-        found[name] = KafkaTimeoutError(
-            operation=f"{Api.DESCRIBE_TRANSACTIONS.name} for {name!r}",
-            deadline_ms=deadline.limit_ms,
-            last_error=reasons.newest or "no broker was asked in time",
+            answers, failure = _ask_once(cluster, left[first : first + IDS_PER_REQUEST_MAX], deadline)
+            found.update(answers)
+            reason = failure or reason
+        if reason is not None:
+            raise reason
+
+    try:
+        cluster.until_answered(
+            Api.DESCRIBE_TRANSACTIONS.name, attempt, deadline, otherwise="no broker was asked in time"
         )
+    except KafkaTimeoutError as error:
+        operation = Api.DESCRIBE_TRANSACTIONS.name
+        left = [name for name in wanted if name not in found]
+        found |= {name: replace(error, operation=f"{operation} for {name!r}") for name in left}
     return found
 
 
 def _ask_once(
-    cluster: Cluster, transactional_ids: Sequence[str], deadline: Deadline, reasons: LastFailure
-) -> dict[str, TransactionDescription | KafkaError]:
-    """Make one attempt; returns the final answers, which need no retry."""
+    cluster: Cluster, transactional_ids: Sequence[str], deadline: Deadline
+) -> tuple[dict[str, TransactionDescription | KafkaError], NodeUnavailableError | None]:
+    """The final answers, and why others have none."""
     found: dict[str, TransactionDescription | KafkaError] = {}
+    reason: NodeUnavailableError | None = None
+    asked: defaultdict[int, list[str]] = defaultdict(list)
     try:
         coordinators = cluster.find_coordinators(transactional_ids, deadline)
     except NodeUnavailableError as error:
-        reasons.note(error)
-        return found
-    asked: defaultdict[int, list[str]] = defaultdict(list)
+        return found, error
     for name, node in coordinators.items():
         if isinstance(node, KafkaError):
             found[name] = node
         elif isinstance(node, NodeUnavailableError):
-            reasons.note(node)
+            reason = node
         else:
             asked[node].append(name)
     for node_id, names in asked.items():
         try:
-            version = cluster.version(node_id, Api.DESCRIBE_TRANSACTIONS, deadline)
-            request = messages.describe_transactions_request(names, version=version)
-            answers = cluster.request(node_id, request, deadline).transaction_states
+            answers = cluster.request(node_id, messages.describe_transactions_request(names), deadline)
         except NodeUnavailableError as error:
-            reasons.note(error)
+            reason = error
             continue
-        for answer in answers:
+        for answer in answers.transaction_states:
             if answer.error_code in COORDINATOR_BUSY:
-                reasons.note(f"DescribeTransactions was answered {describe_error(answer.error_code)}")
-            else:
-                try:
-                    found[answer.transactional_id] = description_of(answer)
-                except KafkaError as refusal:
-                    found[answer.transactional_id] = refusal
-    return found
+                code = describe_error(answer.error_code)
+                reason = NodeUnavailableError(f"DescribeTransactions was answered {code}")
+                continue
+            try:
+                found[answer.transactional_id] = description_of(answer)
+            except KafkaError as refusal:
+                found[answer.transactional_id] = refusal
+    return found, reason

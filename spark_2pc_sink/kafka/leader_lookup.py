@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.broker_connections import LastFailure
 from spark_2pc_sink.kafka.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import LEADER_MOVED, kafka_error
 from spark_2pc_sink.kafka.record_encoder import UNKNOWN_LIMITS, TopicLimits
 from spark_2pc_sink.wire import messages, responses
-from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, KafkaRequest
-from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
+from spark_2pc_sink.wire.framed_request import RequestTemplate
+from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel
+from spark_2pc_sink.wire.responses import KafkaPart
 
-_MAX_MESSAGE_BYTES: Final = "max.message.bytes"
-_SEGMENT_BYTES: Final = "segment.bytes"
-_TIMESTAMP_TYPE: Final = "message.timestamp.type"
-_CLEANUP: Final = "cleanup.policy"
-_CREATE_TIME: Final = "CreateTime"
 #: After these the leader is looked up again. The last one is returned right after a leader change: until the new
 #: leader's high watermark has reached the start of its leadership it reports no end offset (KIP-207).
 _ASKED_AGAIN: Final = LEADER_MOVED | {
@@ -68,50 +61,33 @@ class LeaderFinder:
         return None
 
 
-def ask_leader(
-    cluster: Cluster,
-    partition: TopicPartition,
-    api: Api,
-    build: Callable[[int], KafkaRequest],
-    read: Callable[[KafkaResponse], Iterable[KafkaPart]],
-    *,
-    deadline: Deadline,
-) -> KafkaPart:
+def ask_leader(cluster: Cluster, partition: TopicPartition, request: RequestTemplate, deadline: Deadline) -> KafkaPart:
     """Ask the current leader of ``partition`` until it answers, and return its answer for the partition.
-
-    Args:
-        read: the topics in the response.
 
     Raises:
         KafkaError: the leader refused.
         UnknownTopicError: the partition does not exist.
     """
-    finder = LeaderFinder(cluster, partition)
-    reasons = LastFailure(deadline)
-    while not deadline.passed:
+    finder, api = LeaderFinder(cluster, partition), request.api.name
+
+    def attempt() -> KafkaPart:
         node_id = finder.find(deadline)
         if node_id is None:
-            reasons.note("the partition has no leader")
-        else:
-            try:
-                version = cluster.version(node_id, api, deadline)
-                topics = read(cluster.request(node_id, build(version), deadline))
-                found = responses.by_partition(topics)[partition]
-            except NodeUnavailableError as error:
-                reasons.note(error)
-            else:
-                if found.error_code == Code.NONE:
-                    return found
-                if found.error_code not in _ASKED_AGAIN:
-                    raise kafka_error(api.name.title().replace("_", ""), found.error_code, f"partition {partition}")
-                reasons.note(f"broker {node_id} answered {describe_error(found.error_code)}")
+            raise NodeUnavailableError("the partition has no leader")
+        try:
+            found = responses.by_partition(cluster.request(node_id, request, deadline))[partition]
+        except NodeUnavailableError:
             cluster.forget_leader(partition)
-        deadline.pause()
-    raise KafkaTimeoutError(
-        operation=f"{api.name} for {partition}",
-        deadline_ms=deadline.limit_ms,
-        last_error=reasons.newest or "the deadline passed before its leader was asked",
-    )
+            raise
+        if found.error_code in _ASKED_AGAIN:
+            cluster.forget_leader(partition)
+            raise NodeUnavailableError(f"broker {node_id} answered {describe_error(found.error_code)}")
+        if found.error_code != Code.NONE:
+            raise kafka_error(api.title().replace("_", ""), found.error_code, f"partition {partition}")
+        return found
+
+    unasked = "the deadline passed before its leader was asked"
+    return cluster.until_answered(f"{api} for {partition}", attempt, deadline, otherwise=unasked)
 
 
 def end_offset(
@@ -128,15 +104,8 @@ def end_offset(
         end: an `OffsetSpec`, or milliseconds since 1970, answered with -1 if every record is older.
         isolation: transactions still open are included (the high watermark), or not (the last stable offset).
     """
-    found = ask_leader(
-        cluster,
-        partition,
-        Api.LIST_OFFSETS,
-        lambda version: messages.list_offsets_request({partition: end}, version=version, isolation=isolation),
-        lambda response: response.topics,
-        deadline=deadline,
-    )
-    return int(found.offset)
+    request = messages.list_offsets_request({partition: end}, isolation=isolation)
+    return int(ask_leader(cluster, partition, request, deadline).offset)
 
 
 def by_leader(
@@ -154,14 +123,6 @@ def by_leader(
     return found
 
 
-def ends_request(
-    cluster: Cluster, leader: int, led: Iterable[TopicPartition], end: int, deadline: Deadline
-) -> KafkaRequest:
-    version = cluster.version(leader, Api.LIST_OFFSETS, deadline)
-    ends = dict.fromkeys(led, end)
-    return messages.list_offsets_request(ends, version=version, isolation=IsolationLevel.READ_UNCOMMITTED)
-
-
 def end_offsets(
     cluster: Cluster, partitions: Iterable[TopicPartition], end: int, deadline: Deadline
 ) -> dict[TopicPartition, int]:
@@ -170,8 +131,8 @@ def end_offsets(
     found: dict[TopicPartition, int] = {}
     for leader, led in by_leader(cluster, wanted, deadline).items():
         try:
-            request = ends_request(cluster, leader, led, end, deadline)
-            answers = responses.by_partition(cluster.request(leader, request, deadline).topics)
+            request = messages.list_offsets_request(dict.fromkeys(led, end))
+            answers = responses.by_partition(cluster.request(leader, request, deadline))
         except NodeUnavailableError:
             continue  # retried below, one by one, until the deadline
         found |= {key: answer.offset for key, answer in answers.items() if answer.error_code == Code.NONE}
@@ -183,27 +144,17 @@ def end_offsets(
 
 def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimits:
     """A topic's limits, as far as our permissions show them."""
-    response = cluster.call(
-        Api.DESCRIBE_CONFIGS,
-        cluster.any_node,
-        lambda version: messages.describe_configs_request(
-            ConfigResource.TOPIC,
-            topic,
-            [_MAX_MESSAGE_BYTES, _SEGMENT_BYTES, _TIMESTAMP_TYPE, _CLEANUP],
-            version=version,
-        ),
-        deadline,
-    )
-    found = responses.config_values(response, topic)
+    sizes, timestamps, cleanup = ("max.message.bytes", "segment.bytes"), "message.timestamp.type", "cleanup.policy"
+    request = messages.describe_configs_request(ConfigResource.TOPIC, topic, [*sizes, timestamps, cleanup])
+    found = responses.config_values(cluster.call(request, deadline), topic)
     if found is None:
         return UNKNOWN_LIMITS
-    given = ((name, found.get(name)) for name in (_MAX_MESSAGE_BYTES, _SEGMENT_BYTES))
-    sizes = [(int(value), name) for name, value in given if value is not None]
-    bytes_max, name = min(sizes, default=(None, ""))
-    kind = found.get(_TIMESTAMP_TYPE)
+    given = [(int(value), name) for name in sizes if (value := found.get(name)) is not None]
+    bytes_max, name = min(given, default=(None, ""))
+    kind = found.get(timestamps)
     return TopicLimits(
         message_bytes_max=bytes_max,
-        create_time=None if kind is None else kind == _CREATE_TIME,
+        create_time=None if kind is None else kind == "CreateTime",
         bytes_limit=f"{name} of the topic is {bytes_max}",
-        needs_keys="compact" in (found.get(_CLEANUP) or ""),
+        needs_keys="compact" in (found.get(cleanup) or ""),
     )

@@ -10,7 +10,7 @@ since a point. It reports partitions that it could not read within its bounds: t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -20,13 +20,13 @@ from spark_2pc_sink.errors import DualWriteError, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
-from spark_2pc_sink.kafka.leader_lookup import ask_leader, by_leader, end_offset, end_offsets, ends_request
+from spark_2pc_sink.kafka.leader_lookup import ask_leader, by_leader, end_offset, end_offsets
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.wire import messages, responses
-from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches
-from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec
+from spark_2pc_sink.wire.framed_request import RequestTemplate
+from spark_2pc_sink.wire.messages import IsolationLevel, OffsetSpec
 
 #: Bytes per Fetch. The marker is usually the next batch, so little is read; a larger batch is returned whole.
 FETCH_BYTES_MAX: Final = 1024 * 1024
@@ -43,33 +43,87 @@ class Marker(Enum):
     MISSING = "no marker, and nothing open: deleted, compacted, or never written"
 
 
-def find_marker(
-    cluster: Cluster,
-    partition: TopicPartition,
-    *,
-    from_offset: int,
-    producer_id: int,
-    epochs: frozenset[int],
-    deadline: Deadline,
-) -> Marker:
-    """Read forward from ``from_offset`` to the first end marker of the producer.
+class LogReader:
+    """Reads the logs of a cluster."""
 
-    Args:
-        from_offset: one past the transaction's last offset in this partition.
-        epochs: valid marker epochs: the transaction's, and the next one.
-    """
-    # In this order: a marker appended between the two reads is below the end, so it is read. The leader counts a
-    # transaction as ended when it appends the marker; readers see that marker only below the high watermark: until
-    # then the transaction holds back the last stable offset.
-    was_open = open_since(cluster, partition, producer_id, deadline) is not None
-    stable = end_offset(cluster, partition, OffsetSpec.LATEST, deadline, isolation=IsolationLevel.READ_COMMITTED)
-    end = end_offset(cluster, partition, OffsetSpec.LATEST, deadline)
-    begin = max(from_offset, end_offset(cluster, partition, OffsetSpec.EARLIEST, deadline))
-    for batch in read_log(cluster, partition, begin, end, deadline):
-        ended = _ended(batch, producer_id, epochs)
-        if ended is not None:
-            return ended
-    return Marker.OPEN if was_open or stable < min(from_offset, end) else Marker.MISSING
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def find_marker(
+        self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int], limit_ms: int
+    ) -> Marker:
+        """Read forward from ``from_offset`` to the first end marker of the producer.
+
+        Args:
+            from_offset: one past the transaction's last offset in this partition.
+            epochs: valid marker epochs: the transaction's, and the next one.
+            limit_ms: longest search, and never longer than ``max_block_ms``.
+        """
+        cluster, deadline = self._cluster, self._bounded(limit_ms)
+        # In this order: a marker appended between the two reads is below the end, so it is read. The leader counts a
+        # transaction as ended when it appends the marker; readers see that marker only below the high watermark: until
+        # then the transaction holds back the last stable offset.
+        was_open = self._open_since(partition, producer_id, deadline) is not None
+        stable = end_offset(cluster, partition, OffsetSpec.LATEST, deadline, isolation=IsolationLevel.READ_COMMITTED)
+        end = end_offset(cluster, partition, OffsetSpec.LATEST, deadline)
+        begin = max(from_offset, end_offset(cluster, partition, OffsetSpec.EARLIEST, deadline))
+        for batch in read_log(cluster, partition, begin, end, deadline):
+            own = batch.control and batch.producer_id == producer_id and batch.producer_epoch in epochs
+            marker = batch.marker if own else None
+            if marker is not None:
+                return Marker.COMMIT if marker.commit else Marker.ABORT
+        return Marker.OPEN if was_open or stable < min(from_offset, end) else Marker.MISSING
+
+    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
+        """Find which transactions were committed since.
+
+        Args:
+            limit_ms: longest search; the result lists what was not read by then.
+            bytes_max: most bytes to read from all logs together; reported in the same way.
+        """
+        deadline = self._cluster.deadline(limit_ms)
+        wanted = sorted(set(topics))
+        existing = self._cluster.existing_topics(wanted, deadline)
+        found = CommitScan(self._cluster, query, deadline, bytes_max=bytes_max).run(
+            TopicPartition(topic.name, part.partition_index) for topic in existing.values() for part in topic.partitions
+        )
+        gone = tuple(f"topic {topic!r} (it does not exist)" for topic in wanted if topic not in existing)
+        return replace(found, unread=found.unread + gone)
+
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
+        """First offset of the producer's open transaction in a partition, as its leader reports; None if none is open.
+
+        At most for ``limit_ms``, and never longer than ``max_block_ms``.
+        """
+        return self._open_since(partition, producer_id, self._bounded(limit_ms))
+
+    def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
+        """The ids of topics and the ends of logs, with ``starts`` also their first offsets; without what is gone."""
+        cluster, deadline = self._cluster, self._cluster.deadline()
+        wanted = sorted(set(partitions))
+        if not starts and (found := _ask_at_once(cluster, wanted, deadline)) is not None:
+            return found
+        topics = cluster.existing_topics({partition.topic for partition in wanted}, deadline)
+        existing = [
+            each
+            for each in wanted
+            if each.topic in topics
+            and each.partition in {part.partition_index for part in topics[each.topic].partitions}
+        ]
+        return LogsView(
+            topic_ids={name: responses.topic_id(topic) for name, topic in topics.items()},
+            ends=end_offsets(cluster, existing, OffsetSpec.LATEST, deadline),
+            starts=end_offsets(cluster, existing, OffsetSpec.EARLIEST, deadline) if starts else {},
+        )
+
+    def _bounded(self, limit_ms: int) -> Deadline:
+        return self._cluster.deadline(min(limit_ms, self._cluster.options.max_block_ms))
+
+    def _open_since(self, partition: TopicPartition, producer_id: int, deadline: Deadline) -> int | None:
+        request = messages.describe_producers_request([partition])
+        producers = ask_leader(self._cluster, partition, request, deadline).active_producers
+        found = [each.current_txn_start_offset for each in producers if each.producer_id == producer_id]
+        return next((offset for offset in found if offset >= 0), None)
 
 
 def read_log(
@@ -92,15 +146,6 @@ def read_log(
             deadline.pause()
 
 
-def _ended(batch: DecodedBatch, producer_id: int, epochs: frozenset[int]) -> Marker | None:
-    if not batch.control or batch.producer_id != producer_id or batch.producer_epoch not in epochs:
-        return None
-    marker = batch.marker
-    if marker is None:
-        return None
-    return Marker.COMMIT if marker.commit else Marker.ABORT
-
-
 def fetch_logs(
     cluster: Cluster, offsets: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[TopicPartition, bytes]:
@@ -114,8 +159,8 @@ def fetch_logs(
     found: dict[TopicPartition, bytes] = {}
     for leader, led in by_leader(cluster, offsets, deadline).items():
         try:
-            request = _fetch_request({at: offsets[at] for at in led}, cluster.version(leader, Api.FETCH, deadline))
-            answers = responses.by_partition(cluster.request(leader, request, deadline).responses)
+            request = _fetch_request({at: offsets[at] for at in led})
+            answers = responses.by_partition(cluster.request(leader, request, deadline))
         except NodeUnavailableError:
             continue  # if no other leader answers, the first of them is retried below, until the deadline
         found |= {at: bytes(answer.records or b"") for at, answer in answers.items() if answer.error_code == Code.NONE}
@@ -125,60 +170,14 @@ def fetch_logs(
     return found
 
 
-def _fetch_request(offsets: Mapping[TopicPartition, int], version: int) -> KafkaRequest:
-    return messages.fetch_request(
-        offsets,
-        version=version,
-        isolation=IsolationLevel.READ_UNCOMMITTED,
-        max_wait_ms=_FETCH_WAIT_MS,
-        partition_bytes_max=FETCH_BYTES_MAX,
-        bytes_max=FETCH_BYTES_MAX,
-    )
+def _fetch_request(offsets: Mapping[TopicPartition, int]) -> RequestTemplate:
+    return messages.fetch_request(offsets, max_wait_ms=_FETCH_WAIT_MS, bytes_max=FETCH_BYTES_MAX)
 
 
 def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> bytes:
     """Whole batches from ``offset``, at least one."""
-    fetched = ask_leader(
-        cluster,
-        partition,
-        Api.FETCH,
-        lambda version: _fetch_request({partition: offset}, version),
-        lambda response: response.responses,
-        deadline=deadline,
-    )
+    fetched = ask_leader(cluster, partition, _fetch_request({partition: offset}), deadline)
     return bytes(fetched.records or b"")
-
-
-def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, deadline: Deadline) -> int | None:
-    described = ask_leader(
-        cluster,
-        partition,
-        Api.DESCRIBE_PRODUCERS,
-        lambda version: messages.describe_producers_request([partition], version=version),
-        lambda response: response.topics,
-        deadline=deadline,
-    )
-    found = [each.current_txn_start_offset for each in described.active_producers if each.producer_id == producer_id]
-    return next((offset for offset in found if offset >= 0), None)
-
-
-def view_logs(
-    cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline, *, starts: bool = False
-) -> LogsView:
-    wanted = sorted(set(partitions))
-    if not starts and (found := _ask_at_once(cluster, wanted, deadline)) is not None:
-        return found
-    topics = cluster.existing_topics({partition.topic for partition in wanted}, deadline)
-    existing = [
-        each
-        for each in wanted
-        if each.topic in topics and each.partition in {part.partition_index for part in topics[each.topic].partitions}
-    ]
-    return LogsView(
-        topic_ids={name: responses.topic_id(topic) for name, topic in topics.items()},
-        ends=end_offsets(cluster, existing, OffsetSpec.LATEST, deadline),
-        starts=end_offsets(cluster, existing, OffsetSpec.EARLIEST, deadline) if starts else {},
-    )
 
 
 def _ask_at_once(cluster: Cluster, wanted: list[TopicPartition], deadline: Deadline) -> LogsView | None:
@@ -190,17 +189,17 @@ def _ask_at_once(cluster: Cluster, wanted: list[TopicPartition], deadline: Deadl
     if not all(cluster.knows_versions(leader) for leader in led_by):
         return None
     questions = {
-        leader: ends_request(cluster, leader, led, OffsetSpec.LATEST, deadline) for leader, led in led_by.items()
+        leader: messages.list_offsets_request(dict.fromkeys(led, OffsetSpec.LATEST)) for leader, led in led_by.items()
     }
     first, *others = led_by
-    metadata = messages.metadata_request(names, version=cluster.version(first, Api.METADATA, deadline))
+    metadata = messages.metadata_request(names)
     answers = cluster.request_at_once({first: metadata, **{each: questions[each] for each in others}}, deadline)
     rest = None if answers is None else cluster.request_at_once({first: questions[first]}, deadline)
     if answers is None or rest is None:
         return None
     topics = answers.pop(first).topics
     listed = [*rest.values(), *answers.values()]
-    ends = {key: found for answer in listed for key, found in responses.by_partition(answer.topics).items()}
+    ends = {key: found for answer in listed for key, found in responses.by_partition(answer).items()}
     plain = all(map(responses.topic_exists, topics)) and len(topics) == len(names)
     if not plain or len(ends) != len(wanted) or any(found.error_code != Code.NONE for found in ends.values()):
         return None

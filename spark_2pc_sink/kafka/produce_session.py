@@ -47,7 +47,6 @@ from spark_2pc_sink.kafka.record_encoder import (
     TopicLimits,
 )
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_layout import EncodedRows, as_one_array
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, read_header
 from spark_2pc_sink.wire.framed_request import RecordBytes, produce_request
@@ -282,15 +281,11 @@ class BatchListSender:
         fits = sum(len(each) for each in payloads.values()) + REQUEST_BYTES <= self._options.max_request_bytes
         if leader is None or len(payloads) < len(batches) or not fits:
             return None
-        deadline = self._cluster.deadline(self._options.request_timeout_ms)
+        timeout_ms = self._options.request_timeout_ms
+        request = produce_request(self._transactional_id, payloads, timeout_ms=timeout_ms)
         try:
-            request = produce_request(
-                self._transactional_id,
-                payloads,
-                version=self._cluster.version(leader, Api.PRODUCE, deadline, at_most=version_max),
-                timeout_ms=self._options.request_timeout_ms,
-            )
-            answer_later = self._cluster.begin(leader, request, deadline)
+            deadline = self._cluster.deadline(timeout_ms)
+            answer_later = self._cluster.begin(leader, request, deadline, version_max=version_max)
             if answer_later is None:
                 return None
             answers = answer_later()

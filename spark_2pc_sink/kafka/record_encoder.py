@@ -78,12 +78,7 @@ class EncodingOptions:
 
     @classmethod
     def of(cls, kafka: KafkaOptions) -> EncodingOptions:
-        return cls(
-            batch_bytes_max=kafka.batch_bytes_max,
-            max_request_bytes=kafka.max_request_bytes,
-            compression=kafka.compression,
-            compression_level=kafka.compression_level,
-        )
+        return cls(kafka.batch_bytes_max, kafka.max_request_bytes, kafka.compression, kafka.compression_level)
 
 
 def record_too_large(partition: TopicPartition, row_key: str, record_bytes: int, limit: str) -> RecordTooLargeError:

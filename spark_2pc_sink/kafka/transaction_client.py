@@ -17,13 +17,13 @@ coordinator does not offer one, or refuses it, this is remembered until the clus
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
+from spark_2pc_sink.errors import KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import (
     EPOCH_BUMP_VERSION,
     TIMEOUT_NEVER_MS,
@@ -48,15 +48,14 @@ from spark_2pc_sink.kafka.error_policy import (
     TWO_CAUSES,
     kafka_error,
 )
-from spark_2pc_sink.kafka.log_reader import CommitQuery, CommitScan, Marker, find_marker, open_since, view_logs
+from spark_2pc_sink.kafka.log_reader import LogReader
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.recipe.kept_records import LogsView
-from spark_2pc_sink.recipe.lost_batches import FoundCommits
+from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.framed_request import EndTxnResponse, end_txn_request, pair_of
-from spark_2pc_sink.wire.messages import ConfigResource, KafkaRequest
+from spark_2pc_sink.wire.framed_request import EndTxnResponse, KafkaRequest, RequestTemplate, end_txn_request, pair_of
+from spark_2pc_sink.wire.messages import ConfigResource
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 _log = sink_log(__name__)
@@ -90,8 +89,8 @@ class EndTxnAnswer:
 EndTxnLater: TypeAlias = "Callable[[], EndTxnAnswer | None]"
 
 
-class TransactionClient:
-    """Client for the coordinator of one transactional id. Construction does no I/O.
+class TransactionClient(LogReader):
+    """Client for the coordinator of one transactional id, and for the logs. Construction does no I/O.
 
     Args:
         two_phase_commit: None requests it if the coordinator offers it, and continues without it if refused;
@@ -108,8 +107,8 @@ class TransactionClient:
         two_phase_commit: bool | None = None,
         features_age_ms_max: int = 0,
     ) -> None:
+        super().__init__(cluster)
         self.transactional_id: str = check_transactional_id(transactional_id)
-        self._cluster = cluster
         self._options = options
         self._features_age_ms_max = features_age_ms_max
         self._calls = CoordinatorCalls(cluster, transactional_id)
@@ -237,10 +236,7 @@ class TransactionClient:
             if attempt:
                 deadline.pause()
             partition, code = self._calls.ask(
-                Api.ADD_PARTITIONS_TO_TXN,
-                lambda version: messages.add_partitions_request(
-                    self.transactional_id, producer, wanted, version=version
-                ),
+                messages.add_partitions_request(self.transactional_id, producer, wanted),
                 deadline,
                 read=lambda response: _worst(responses.added_partitions(response)),
                 code_of=lambda found: found[1],
@@ -268,12 +264,8 @@ class TransactionClient:
         kind = "commit" if commit else "abort"
         try:
             bumps = self.ends_with_bump()
-            reply = self._calls.ask(
-                Api.END_TXN,
-                self._end_request(producer, commit=commit, bumps=bumps),
-                deadline,
-                version_max=_end_version_max(bumps=bumps),
-            )
+            request = self._end_request(producer, commit=commit, bumps=bumps)
+            reply = self._calls.ask(request, deadline, version_max=_end_version_max(bumps=bumps))
         except KafkaTimeoutError as error:
             operation = f"EndTxn({kind}) of {producer} of {self.transactional_id!r}"
             raise OutcomeUnknownError.of(error, operation) from error
@@ -290,12 +282,8 @@ class TransactionClient:
         if features is None:
             return None
         bumps = self._bumps(features)
-        asked = self._calls.begin(
-            Api.END_TXN,
-            self._end_request(producer, commit=commit, bumps=bumps),
-            self._deadline(),
-            version_max=_end_version_max(bumps=bumps),
-        )
+        request = self._end_request(producer, commit=commit, bumps=bumps)
+        asked = self._calls.begin(request, self._deadline(), version_max=_end_version_max(bumps=bumps))
         if asked is None:
             return None
 
@@ -309,55 +297,6 @@ class TransactionClient:
 
         return answer
 
-    def find_marker(
-        self,
-        partition: TopicPartition,
-        *,
-        from_offset: int,
-        producer_id: int,
-        epochs: frozenset[int],
-        limit_ms: int,
-    ) -> Marker:
-        """Find how a transaction ended from a partition's log; see `spark_2pc_sink.kafka.log_reader`.
-
-        At most for ``limit_ms``, and never longer than ``max_block_ms``.
-        """
-        return find_marker(
-            self._cluster,
-            partition,
-            from_offset=from_offset,
-            producer_id=producer_id,
-            epochs=epochs,
-            deadline=self._cluster.deadline(min(limit_ms, self._options.max_block_ms)),
-        )
-
-    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
-        """Find which transactions were committed since; see `spark_2pc_sink.kafka.log_reader`.
-
-        Args:
-            limit_ms: longest search; the result lists what was not read by then.
-            bytes_max: most bytes to read from all logs together; reported in the same way.
-        """
-        deadline = self._cluster.deadline(limit_ms)
-        wanted = sorted(set(topics))
-        existing = self._cluster.existing_topics(wanted, deadline)
-        found = CommitScan(self._cluster, query, deadline, bytes_max=bytes_max).run(
-            TopicPartition(topic.name, part.partition_index) for topic in existing.values() for part in topic.partitions
-        )
-        gone = tuple(f"topic {topic!r} (it does not exist)" for topic in wanted if topic not in existing)
-        return replace(found, unread=found.unread + gone)
-
-    def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
-        return view_logs(self._cluster, partitions, self._deadline(), starts=starts)
-
-    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
-        """First offset of the producer's open transaction in a partition, as its leader reports; None if none is open.
-
-        At most for ``limit_ms``, and never longer than ``max_block_ms``.
-        """
-        deadline = self._cluster.deadline(min(limit_ms, self._options.max_block_ms))
-        return open_since(self._cluster, partition, producer_id, deadline)
-
     # --- parts ---------------------------------------------------------------------------------------------------
 
     def _deadline(self) -> Deadline:
@@ -369,30 +308,28 @@ class TransactionClient:
             self._features = self._cluster.features()
         return self._features
 
-    def _end_request(self, producer: ProducerIdAndEpoch, *, commit: bool, bumps: bool) -> Callable[[int], KafkaRequest]:
+    def _end_request(self, producer: ProducerIdAndEpoch, *, commit: bool, bumps: bool) -> RequestTemplate:
+        request = end_txn_request(self.transactional_id, producer, commit=commit)
+
         def build(version: int) -> KafkaRequest:
             if bumps and version < _BUMPING_END_VERSION:
                 # Ended without the bump, the pair would no longer identify one transaction.
                 raise kafka_error("EndTxn", Code.UNSUPPORTED_VERSION, "the coordinator cannot bump the epoch")
-            return end_txn_request(self.transactional_id, producer, commit=commit, version=version)
+            return request.build(version)
 
-        return build
+        return RequestTemplate(request.api, build)
 
     def _bumps(self, features: BrokerFeatures) -> bool:
         return min(self.transaction_version, features.transaction_version) >= EPOCH_BUMP_VERSION
 
     def _send_init(self, deadline: Deadline, timeout_ms: int, *, two_phase: bool, keep_prepared: bool) -> KafkaResponse:
-        return self._calls.ask(
-            Api.INIT_PRODUCER_ID,
-            lambda version: messages.init_producer_id_request(
-                self.transactional_id,
-                version=version,
-                timeout_ms=timeout_ms,
-                enable_two_phase_commit=two_phase,
-                keep_prepared=keep_prepared,
-            ),
-            deadline,
+        request = messages.init_producer_id_request(
+            self.transactional_id,
+            timeout_ms=timeout_ms,
+            enable_two_phase_commit=two_phase,
+            keep_prepared=keep_prepared,
         )
+        return self._calls.ask(request, deadline)
 
     def _init_error(self, code: int, timeout_ms: int, deadline: Deadline, *, keep_prepared: bool) -> Exception:
         if keep_prepared and code in KEEP_REFUSED:
@@ -402,7 +339,7 @@ class TransactionClient:
             limit = "less" if allowed is None else f"{allowed} ms"
             rule = f"the broker's {_MAX_TIMEOUT_CONFIG} allows {limit}"
             remedy = f"lower {_TIMEOUT_OPTION} in kafka={{...}}, or raise {_MAX_TIMEOUT_CONFIG} of the brokers"
-            return ConfigurationError(option=_TIMEOUT_OPTION, value=timeout_ms, rule=rule, remedy=remedy)
+            return refused(_TIMEOUT_OPTION, timeout_ms, rule, remedy)
         detail = f"transactional id {self.transactional_id!r}"
         if keep_prepared and code == Code.INVALID_REQUEST:
             detail = f"{detail}: this coordinator keeps a prepared transaction for clients with two-phase commit only"
@@ -421,10 +358,7 @@ class TransactionClient:
         """The coordinator's transaction.max.timeout.ms, None without permission to read it (DESCRIBE_CONFIGS)."""
 
         def ask(node_id: int) -> Mapping[str, str | None] | None:
-            version = self._cluster.version(node_id, Api.DESCRIBE_CONFIGS, deadline)
-            request = messages.describe_configs_request(
-                ConfigResource.BROKER, str(node_id), [_MAX_TIMEOUT_CONFIG], version=version
-            )
+            request = messages.describe_configs_request(ConfigResource.BROKER, str(node_id), [_MAX_TIMEOUT_CONFIG])
             return responses.config_values(self._cluster.request(node_id, request, deadline), str(node_id))
 
         found = self._calls.at_coordinator(Api.DESCRIBE_CONFIGS.name, ask, deadline)

@@ -17,14 +17,13 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
-from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
+from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls, description_of
 from spark_2pc_sink.kafka.error_policy import COORDINATOR_MOVED, LEADER_MOVED, kafka_error
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.framed_request import pair_of
 from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 
@@ -217,23 +216,19 @@ class TransactionQueries:
     def details(self, transactional_id: str) -> TransactionDetails | None:
         """One transactional id, None if its coordinator does not know it."""
         deadline = self._cluster.deadline()
-        found = CoordinatorCalls(self._cluster, transactional_id).describe(deadline)
-        if found.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
+        found = description_of(CoordinatorCalls(self._cluster, transactional_id).describe(deadline))
+        if found.state == TransactionState.UNKNOWN:
             return None
-        if found.error_code != Code.NONE:
-            raise kafka_error("DescribeTransactions", found.error_code, f"transactional id {transactional_id!r}")
-        began_ms = found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None
-        producer = pair_of(found.producer_id, found.producer_epoch)
         return TransactionDetails(
             coordinator=self._cluster.coordinator(transactional_id, deadline),
-            transactional_id=found.transactional_id,
-            producer_id=-1 if producer is None else producer.producer_id,
-            producer_epoch=-1 if producer is None else producer.epoch,
-            state=found.transaction_state,
-            timeout_ms=found.transaction_timeout_ms,
-            start_time_ms=began_ms,
-            duration_ms=None if began_ms is None else self.now_ms() - began_ms,
-            partitions=responses.transaction_partitions(found),
+            transactional_id=transactional_id,
+            producer_id=-1 if found.producer is None else found.producer.producer_id,
+            producer_epoch=-1 if found.producer is None else found.producer.epoch,
+            state=found.state,
+            timeout_ms=found.timeout_ms,
+            start_time_ms=found.start_time_ms,
+            duration_ms=None if found.start_time_ms is None else self.now_ms() - found.start_time_ms,
+            partitions=found.partitions,
         )
 
     def owners(self, producer_ids: Sequence[int]) -> dict[int, str]:
@@ -259,8 +254,7 @@ class TransactionQueries:
     def init_producer_id(self, transactional_id: str, *, timeout_ms: int) -> KafkaResponse:
         """Plain InitProducerId: abort an open transaction, and take the next pair; retried during the abort."""
         return CoordinatorCalls(self._cluster, transactional_id).ask(
-            Api.INIT_PRODUCER_ID,
-            lambda version: messages.init_producer_id_request(transactional_id, version=version, timeout_ms=timeout_ms),
+            messages.init_producer_id_request(transactional_id, timeout_ms=timeout_ms),
             self._cluster.deadline(),
             version_max=_PLAIN_INIT_VERSION,
         )
@@ -313,9 +307,8 @@ class TransactionQueries:
             node_id = self._brokers_of([partition], None, deadline).get(partition)
             if node_id is None:
                 return None
-            version = self._cluster.version(node_id, Api.WRITE_TXN_MARKERS, deadline)
             request = messages.write_txn_markers_request(
-                producer, partition, commit=False, coordinator_epoch=coordinator_epoch, version=version
+                producer, partition, commit=False, coordinator_epoch=coordinator_epoch
             )
             response = self._cluster.request(node_id, request, deadline)
         except NodeUnavailableError:
@@ -338,20 +331,15 @@ class TransactionQueries:
 
     def _listed_by(self, node_id: int, wanted: ListFilter, deadline: Deadline) -> KafkaResponse:
         longer_than_ms = wanted.running_longer_than_ms
+        request = messages.list_transactions_request(
+            states=wanted.states,
+            producer_ids=wanted.producer_ids,
+            running_longer_than_ms=-1 if longer_than_ms is None else max(-1, longer_than_ms),
+            transactional_id_pattern=wanted.transactional_id_pattern or None,
+        )
 
         def attempt() -> KafkaResponse:
-            reply = self._cluster.call(
-                Api.LIST_TRANSACTIONS,
-                lambda _: node_id,
-                lambda version: messages.list_transactions_request(
-                    version=version,
-                    states=wanted.states,
-                    producer_ids=wanted.producer_ids,
-                    running_longer_than_ms=None if longer_than_ms is None or longer_than_ms < 0 else longer_than_ms,
-                    transactional_id_pattern=wanted.transactional_id_pattern or None,
-                ),
-                deadline,
-            )
+            reply = self._cluster.call(request, deadline, node_id=node_id)
             if reply.error_code in COORDINATOR_MOVED:
                 raise NodeUnavailableError(f"broker {node_id} answered {describe_error(reply.error_code)}")
             _check_listing(reply, wanted)
@@ -365,12 +353,7 @@ class TransactionQueries:
         ListTransactions silently omits ids that we may not describe, so a missing id would prove nothing.
         """
         unknown_id = f"spark-2pc-no-such-id-{secrets.token_hex(8)}"
-        response = self._cluster.call(
-            Api.DESCRIBE_TRANSACTIONS,
-            self._cluster.any_node,
-            lambda version: messages.describe_transactions_request([unknown_id], version=version),
-            deadline,
-        )
+        response = self._cluster.call(messages.describe_transactions_request([unknown_id]), deadline)
         code = responses.described(response, unknown_id).error_code
         if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             raise kafka_error(
@@ -399,13 +382,7 @@ class TransactionQueries:
         return self._cluster.until_answered("finding every transaction coordinator", attempt, deadline)
 
     def _topics(self, names: Sequence[str] | None, deadline: Deadline) -> tuple[KafkaPart, ...]:
-        response = self._cluster.call(
-            Api.METADATA,
-            self._cluster.any_node,
-            lambda version: messages.metadata_request(names, version=version),
-            deadline,
-        )
-        return tuple(response.topics)
+        return tuple(self._cluster.call(messages.metadata_request(names), deadline).topics)
 
     def _producers(
         self, partitions: Sequence[TopicPartition], broker_id: int | None
@@ -418,8 +395,12 @@ class TransactionQueries:
             where = self._brokers_of([key for key in partitions if key not in found], broker_id, deadline)
             reason = "no leader is known"
             for node_id in sorted({node for node in where.values() if node is not None}):
-                asked = [partition for partition, node in where.items() if node == node_id]
-                for partition, answer in self._described_by(node_id, asked, deadline).items():
+                request = messages.describe_producers_request(key for key, node in where.items() if node == node_id)
+                try:
+                    answers = responses.by_partition(self._cluster.request(node_id, request, deadline))
+                except NodeUnavailableError:
+                    continue  # its partitions are retried at their new leaders
+                for partition, answer in answers.items():
                     if answer.error_code == Code.NONE:
                         found[partition] = tuple(answer.active_producers)
                     elif answer.error_code not in LEADER_MOVED:
@@ -434,18 +415,6 @@ class TransactionQueries:
         return self._cluster.until_answered(
             f"{Api.DESCRIBE_PRODUCERS.name} of {counted(len(partitions), 'partition')}", attempt, deadline
         )
-
-    def _described_by(
-        self, node_id: int, partitions: Sequence[TopicPartition], deadline: Deadline
-    ) -> dict[TopicPartition, KafkaPart]:
-        """One broker's answer; empty if it is unreachable."""
-        try:
-            version = self._cluster.version(node_id, Api.DESCRIBE_PRODUCERS, deadline)
-            request = messages.describe_producers_request(partitions, version=version)
-            return responses.by_partition(self._cluster.request(node_id, request, deadline).topics)
-        except NodeUnavailableError:
-            # Its partitions are retried at their new leaders.
-            return {}
 
     def _brokers_of(
         self, partitions: Sequence[TopicPartition], broker_id: int | None, deadline: Deadline

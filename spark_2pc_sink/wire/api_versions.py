@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import KafkaError, LocalProtocolError
+from spark_2pc_sink.errors import KafkaError
 
 #: The feature for the cluster's transaction protocol (KIP-890, KIP-1022); absent means 0.
 TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
@@ -141,13 +141,4 @@ def choose_version(broker: ApiVersionsReply, api: Api, *, at_most: int | None = 
         code=Code.UNSUPPORTED_VERSION,
         name=Code.UNSUPPORTED_VERSION.name,
         detail=f"this package needs a version from {ours.oldest} to {newest_ours}, the broker {offered}",
-    )
-
-
-def unsupported_version(api: Api, version: int) -> LocalProtocolError:
-    spoken = VERSIONS[api]
-    return LocalProtocolError(
-        operation=f"build a {api.name} request",
-        state=f"version {version}",
-        rule=f"this package builds and reads versions {spoken.oldest} to {spoken.newest}",
     )

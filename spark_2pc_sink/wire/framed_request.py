@@ -1,4 +1,4 @@
-"""Framed request: Produce and EndTxn, the two requests of every transaction, encoded and decoded here.
+"""Requests before their version is chosen; Produce and EndTxn, the two of every transaction, encoded and decoded here.
 
 A service sends them a thousand times a second, and kafka-python's objects for them, with their headers, take longer
 than the sockets do (benchmarks/tried.md). A `FramedRequest` provides the few methods that connections call on a
@@ -13,17 +13,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
+from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire.api_versions import SUPPORTED, Api, unsupported_version
+from spark_2pc_sink.wire.api_versions import SUPPORTED, VERSIONS, Api
 from spark_2pc_sink.wire.batch_format import BITS, LOW_BITS, MORE_FOLLOW, VARINT_BYTES_MAX, read_unsigned
 
 #: A part of a request: any object that exposes its bytes without a copy.
 RecordBytes: TypeAlias = bytes | bytearray | memoryview
 
-_Reply = TypeVar("_Reply")
 #: Message length, API key, version, correlation id, length of the client id.
 _HEAD: Final = struct.Struct(">ihhih")
 _LENGTH_BYTES: Final = 4
@@ -65,14 +64,42 @@ class ProducedPartition:
     leader_id: int = -1
 
 
-class FramedRequest(Generic[_Reply]):
+class KafkaRequest(Protocol):
+    """A request with its API key and version: kafka-python's, or a `FramedRequest`."""
+
+    API_KEY: int
+    API_VERSION: int
+
+    @property
+    def header(self) -> Any: ...
+
+    def with_header(self, *, correlation_id: int, client_id: str) -> None: ...
+
+    def encode(self, *, framed: bool, header: bool) -> bytes: ...
+
+
+class RequestTemplate(NamedTuple):
+    """A request before its version is chosen, which depends on the broker that it is sent to."""
+
+    api: Api
+    build: Callable[[int], KafkaRequest]
+
+    def at(self, version: int) -> KafkaRequest:
+        """The request at one of `VERSIONS`; each sending needs a new one."""
+        if (self.api, version) not in SUPPORTED:
+            spoken = VERSIONS[self.api]
+            raise LocalProtocolError(
+                operation=f"build a {self.api.name} request",
+                state=f"version {version}",
+                rule=f"this package builds and reads versions {spoken.oldest} to {spoken.newest}",
+            )
+        return self.build(version)
+
+
+class FramedRequest:
     """One request, to be sent once, on one connection; ``read`` reads the response body."""
 
-    def __init__(
-        self, api: Api, version: int, body: Iterable[RecordBytes], read: Callable[[bytes, int], _Reply]
-    ) -> None:
-        if (api, version) not in SUPPORTED:
-            raise unsupported_version(api, version)
+    def __init__(self, api: Api, version: int, body: Iterable[RecordBytes], read: Callable[[bytes, int], Any]) -> None:
         self.API_KEY: int = api
         self.API_VERSION: int = version
         self._body = list(body)
@@ -95,18 +122,18 @@ class FramedRequest(Generic[_Reply]):
         return b"".join((head, client_id, _NO_TAGS, *self._body))
 
     @property
-    def header(self) -> FramedRequest[_Reply]:
+    def header(self) -> FramedRequest:
         """Kept by the connection until the response arrives."""
         return self
 
-    def get_response_class(self) -> FramedRequest[_Reply]:
+    def get_response_class(self) -> FramedRequest:
         return self
 
     def parse_header(self, answer: Any) -> _AnswerHeader:
         """Read the response's correlation id from the beginning of a kafka-python buffer."""
         return _AnswerHeader(answer.read(_CORRELATION_BYTES))
 
-    def decode(self, answer: Any) -> _Reply:
+    def decode(self, answer: Any) -> Any:
         """Read the response body after `parse_header`; ValueError, as connections expect, if it is not valid."""
         data: bytes = answer.read()
         try:
@@ -122,8 +149,8 @@ class _AnswerHeader:
 
 
 def produce_request(
-    transactional_id: str, batches: Mapping[TopicPartition, RecordBytes], *, version: int, timeout_ms: int
-) -> FramedRequest[dict[TopicPartition, ProducedPartition]]:
+    transactional_id: str, batches: Mapping[TopicPartition, RecordBytes], *, timeout_ms: int
+) -> RequestTemplate:
     """Append one record batch per partition, acknowledged by all in-sync replicas within ``timeout_ms``.
 
     Version 12 adds the partitions to the transaction implicitly, for 11 they were added earlier. The batches are copied
@@ -140,19 +167,21 @@ def produce_request(
             body += (_INDEX.pack(index), _length(records), records, _NO_TAGS)
         body.append(_NO_TAGS)
     body.append(_NO_TAGS)
-    return FramedRequest(Api.PRODUCE, version, body, _read_produced)
+    return RequestTemplate(Api.PRODUCE, lambda version: FramedRequest(Api.PRODUCE, version, body, _read_produced))
 
 
-def end_txn_request(
-    transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int
-) -> FramedRequest[EndTxnResponse]:
+def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool) -> RequestTemplate:
     """Commit or abort. Version 5 is for transaction.version 2 and returns a bumped pair; 4 and below do not."""
     body = (_text(transactional_id), _END.pack(producer.producer_id, producer.epoch, commit), _NO_TAGS)
-    layout = _ENDED_WITH_PAIR if version >= _PAIR_IN_END_VERSION else _ENDED
-    # After the throttle time.
-    return FramedRequest(
-        Api.END_TXN, version, body, lambda data, position: EndTxnResponse(*layout.unpack_from(data, position)[1:])
-    )
+
+    def build(version: int) -> FramedRequest:
+        layout = _ENDED_WITH_PAIR if version >= _PAIR_IN_END_VERSION else _ENDED
+        # After the throttle time.
+        return FramedRequest(
+            Api.END_TXN, version, body, lambda data, position: EndTxnResponse(*layout.unpack_from(data, position)[1:])
+        )
+
+    return RequestTemplate(Api.END_TXN, build)
 
 
 class EndTxnResponse(NamedTuple):

@@ -23,11 +23,11 @@ KafkaResponse: TypeAlias = Any
 KafkaPart: TypeAlias = Any
 
 
-def by_partition(topics: Iterable[KafkaPart]) -> dict[TopicPartition, KafkaPart]:
-    """The partitions in a response, such as ListOffsets'; in Fetch's the name of a topic is ``topic``."""
+def by_partition(response: KafkaResponse) -> dict[TopicPartition, KafkaPart]:
+    """The partitions in a response, or in a part with topics; Fetch has other names for topics and their names."""
     return {
         TopicPartition(topic.topic if hasattr(topic, "topic") else topic.name, part.partition_index): part
-        for topic in topics
+        for topic in (response.responses if hasattr(response, "responses") else response.topics)
         for part in topic.partitions
     }
 
@@ -83,7 +83,7 @@ def added_partitions(response: KafkaResponse) -> dict[TopicPartition, int]:
 def written_markers(response: KafkaResponse) -> dict[int, dict[TopicPartition, int]]:
     """Each partition's error code in a WriteTxnMarkers response, by producer id."""
     return {
-        marker.producer_id: {at: part.error_code for at, part in by_partition(marker.topics).items()}
+        marker.producer_id: {at: part.error_code for at, part in by_partition(marker).items()}
         for marker in response.markers
     }
 

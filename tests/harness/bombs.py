@@ -23,7 +23,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import DualWriteError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.log_reader import find_marker
+from spark_2pc_sink.kafka.log_reader import LogReader
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
 from spark_2pc_sink.verification.topic_reader import TopicReader
@@ -147,9 +147,9 @@ _DEADLINE_MS: Final = 8_000
 def _read_log(options: KafkaOptions, partition: TopicPartition) -> str:
     """Look for the end of a transaction that is not there: the whole log is read."""
     with Cluster(options) as cluster:
-        epochs = frozenset({0})
-        deadline = cluster.deadline()
-        return find_marker(cluster, partition, from_offset=0, producer_id=7, epochs=epochs, deadline=deadline).name
+        epochs, limit_ms = frozenset({0}), options.max_block_ms
+        reader = LogReader(cluster)
+        return reader.find_marker(partition, from_offset=0, producer_id=7, epochs=epochs, limit_ms=limit_ms).name
 
 
 def _read_markers(_options: KafkaOptions, _partition: TopicPartition) -> str:

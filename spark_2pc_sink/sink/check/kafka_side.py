@@ -20,7 +20,6 @@ from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire import messages, responses
-from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import ConfigResource
 from spark_2pc_sink.wire.responses import KafkaPart
@@ -39,15 +38,8 @@ def describe_topics(cluster: Cluster, topics: Iterable[str]) -> dict[str, KafkaP
     Returns:
         All requested topics; missing or undescribable ones have an error code.
     """
-    wanted, deadline = tuple(topics), cluster.deadline()
-
-    def ask() -> dict[str, KafkaPart]:
-        node_id = cluster.any_node(deadline)
-        version = cluster.version(node_id, Api.METADATA, deadline)
-        request = messages.metadata_request(wanted, version=version, operations=True)
-        return {topic.name: topic for topic in cluster.request(node_id, request, deadline).topics}
-
-    return cluster.until_answered(Api.METADATA.name, ask, deadline)
+    answer = cluster.call(messages.metadata_request(topics, operations=True), cluster.deadline())
+    return {topic.name: topic for topic in answer.topics}
 
 
 def read_configs(
@@ -58,15 +50,9 @@ def read_configs(
     Returns:
         None if this client may not read them (no DESCRIBE_CONFIGS).
     """
-    wanted, deadline = tuple(keys), cluster.deadline()
-
-    def ask() -> Mapping[str, str | None] | None:
-        node_id = int(name) if resource is ConfigResource.BROKER else cluster.any_node(deadline)
-        version = cluster.version(node_id, Api.DESCRIBE_CONFIGS, deadline)
-        request = messages.describe_configs_request(resource, name, wanted, version=version)
-        return responses.config_values(cluster.request(node_id, request, deadline), name)
-
-    return cluster.until_answered(Api.DESCRIBE_CONFIGS.name, ask, deadline)
+    node_id = int(name) if resource is ConfigResource.BROKER else None
+    request = messages.describe_configs_request(resource, name, keys)
+    return responses.config_values(cluster.call(request, cluster.deadline(), node_id=node_id), name)
 
 
 def may_write(cluster: Cluster, transactional_id: str) -> bool:
@@ -79,8 +65,7 @@ def may_write(cluster: Cluster, transactional_id: str) -> bool:
         KafkaError: this client may not look up the coordinator.
     """
     answer = CoordinatorCalls(cluster, transactional_id).ask(
-        Api.END_TXN,
-        lambda version: end_txn_request(transactional_id, _UNUSED_PRODUCER, commit=False, version=version),
+        end_txn_request(transactional_id, _UNUSED_PRODUCER, commit=False),
         cluster.deadline(),
         version_max=_END_VERSION_MAX,
     )

@@ -27,8 +27,8 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.testing import ReferenceCoordinator, free_port, wait_until
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.framed_request import end_txn_request
-from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec, find_coordinators_request
+from spark_2pc_sink.wire.framed_request import RequestTemplate, end_txn_request
+from spark_2pc_sink.wire.messages import OffsetSpec, find_coordinators_request
 from tests.harness.secure_kafka import MECHANISMS, PASSWORD, LoginBroker
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
@@ -39,8 +39,8 @@ _NEXT = ProducerIdAndEpoch(7, 3)
 PEER = "bootstrap-0"
 
 
-def request() -> KafkaRequest:
-    return end_txn_request("orders", ProducerIdAndEpoch(7, 2), commit=True, version=5)
+def request() -> RequestTemplate:
+    return end_txn_request("orders", ProducerIdAndEpoch(7, 2), commit=True)
 
 
 def framed(correlation_id: int, body: bytes) -> bytes:
@@ -90,10 +90,10 @@ def test_an_answer_is_read_however_it_is_cut(fake: FakeCluster) -> None:
 def test_several_requests_are_on_their_way_and_each_gets_its_answer(fake: FakeCluster) -> None:
     third = sends(lambda number: b"".join(map(ended, range(number - 2, number + 1))))
     with connected_to(fake, keep_silent, keep_silent, third, max_in_flight=3) as connections:
-        sent = [connections.send(PEER, request()) for _ in range(3)]
+        sent = [connections.send(PEER, request(), connections.deadline()) for _ in range(3)]
         assert not connections.ready(PEER)
-        for each in sent:
-            connections.wait(each, connections.deadline())
+        while not sent[-1].is_done:
+            connections.poll(1.0)
         assert [each.value.producer for each in sent] == [_NEXT] * 3
         assert connections.ready(PEER)
 
@@ -127,7 +127,7 @@ def test_a_throttled_connection_waits(fake: FakeCluster, cluster: Cluster) -> No
         response.throttle_time_ms = 200
 
     cluster.node_ids()
-    ask = find_coordinators_request(["x"], version=6)
+    ask = find_coordinators_request(["x"])
     fake.script(Api.FIND_COORDINATOR, changed(throttle))
     cluster.request(0, ask, cluster.deadline())
     began_s = time.monotonic()
@@ -217,23 +217,20 @@ def test_the_newest_reason_is_reported_unless_the_deadline_cut_the_attempt_short
         connections.until_answered("asking", attempt, Deadline(clock, limit_ms))
 
 
-def ends_of(cluster: Cluster, *partitions: TopicPartition) -> KafkaRequest:
-    (leader,) = {cluster.leaders[partition] for partition in partitions}
-    assert leader is not None
-    version = cluster.version(leader, Api.LIST_OFFSETS, cluster.deadline())
-    ends = dict.fromkeys(partitions, OffsetSpec.LATEST)
-    return messages.list_offsets_request(ends, version=version, isolation=IsolationLevel.READ_UNCOMMITTED)
+def ends_of(*partitions: TopicPartition) -> RequestTemplate:
+    return messages.list_offsets_request(dict.fromkeys(partitions, OffsetSpec.LATEST))
 
 
 def test_an_answer_that_nobody_takes_is_not_given_to_the_next_request(fake: FakeCluster, cluster: Cluster) -> None:
     """Answers come in the order of the requests, and each belongs to its own."""
     fake.partitions[T1].fill(9)
     cluster.partition_counts(["t"])
-    left = cluster.begin(0, ends_of(cluster, T0), cluster.deadline())
+    cluster.api_versions(0, cluster.deadline())
+    left = cluster.begin(0, ends_of(T0), cluster.deadline())
     assert left is not None
-    answer = responses.by_partition(cluster.request(0, ends_of(cluster, T1), cluster.deadline()).topics)
+    answer = responses.by_partition(cluster.request(0, ends_of(T1), cluster.deadline()))
     assert {partition: found.offset for partition, found in answer.items()} == {T1: 9}
-    assert responses.by_partition(left().topics).keys() == {T0}
+    assert responses.by_partition(left()).keys() == {T0}
 
 
 def test_several_brokers_are_asked_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -242,11 +239,11 @@ def test_several_brokers_are_asked_at_once(caplog: pytest.LogCaptureFixture) -> 
         fake.partitions[T1].fill(3)
         cluster.partition_counts(["t"])
         for partition in (T0, T1):
-            cluster.request(cluster.leaders[partition], ends_of(cluster, partition), cluster.deadline())
-        asked = {cluster.leaders[each]: ends_of(cluster, each) for each in (T0, T1)}
+            cluster.request(cluster.leaders[partition], ends_of(partition), cluster.deadline())
+        asked = {cluster.leaders[each]: ends_of(each) for each in (T0, T1)}
         answers = cluster.request_at_once(asked, cluster.deadline())
         assert answers is not None
-        found = {key: end for answer in answers.values() for key, end in responses.by_partition(answer.topics).items()}
+        found = {key: end for answer in answers.values() for key, end in responses.by_partition(answer).items()}
         assert {partition: end.offset for partition, end in found.items()} == {T0: 0, T1: 3}
         fake.script(Api.LIST_OFFSETS, hang_up)
         assert cluster.request_at_once(asked, cluster.deadline()) is None
@@ -356,12 +353,7 @@ def test_call_ends_at_its_deadline(fake: FakeCluster, cluster: Cluster) -> None:
     cluster.node_ids()
     fake.script(Api.FIND_COORDINATOR, *[hang_up] * 1000)
     with pytest.raises(KafkaTimeoutError, match=r"FIND_COORDINATOR.*300 ms.*broker 0"):
-        cluster.call(
-            Api.FIND_COORDINATOR,
-            cluster.any_node,
-            lambda version: messages.find_coordinators_request(["x"], version=version),
-            cluster.deadline(300),
-        )
+        cluster.call(find_coordinators_request(["x"]), cluster.deadline(300))
 
 
 def test_a_broker_too_old_for_us_is_an_error_at_once(fake: FakeCluster, cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.log_reader import CommitQuery, CommitScan, Marker, fetch_logs, find_marker, view_logs
+from spark_2pc_sink.kafka.log_reader import CommitQuery, CommitScan, LogReader, Marker, fetch_logs
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.wire.api_versions import Api
@@ -25,14 +25,8 @@ ABORT, COMMIT, OTHER_CONTROL = 0, 1, 5
 
 
 def find(cluster: Cluster, from_offset: int = 0, limit_ms: int = 5000) -> Marker:
-    return find_marker(
-        cluster,
-        T0,
-        from_offset=from_offset,
-        producer_id=7,
-        epochs=frozenset({3, 4}),
-        deadline=cluster.deadline(limit_ms),
-    )
+    epochs = frozenset({3, 4})
+    return LogReader(cluster).find_marker(T0, from_offset=from_offset, producer_id=7, epochs=epochs, limit_ms=limit_ms)
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(COMMIT, Marker.COMMIT), (ABORT, Marker.ABORT)])
@@ -238,8 +232,8 @@ ID, TEXT = uuid.UUID(int=7), "AAAAAAAAAAAAAAAAAAAABw"
 GONE = TopicPartition("gone", 0)
 
 
-def view(cluster: Cluster, *partitions: TopicPartition, starts: bool = False, limit_ms: int = 5_000) -> LogsView:
-    return view_logs(cluster, partitions or (T0, T1), cluster.deadline(limit_ms), starts=starts)
+def view(cluster: Cluster, *partitions: TopicPartition, starts: bool = False) -> LogsView:
+    return LogReader(cluster).view_logs(partitions or (T0, T1), starts=starts)
 
 
 @pytest.fixture

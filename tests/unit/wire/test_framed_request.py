@@ -13,7 +13,7 @@ from kafka.protocol.producer import EndTxnRequest, EndTxnResponse, ProduceReques
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import EPOCH_LIMIT, PRODUCER_ID_MAX, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.framed_request import FramedRequest, ProducedPartition, end_txn_request, produce_request
+from spark_2pc_sink.wire.framed_request import ProducedPartition, end_txn_request, produce_request
 from tests.unit.reference.batches import message
 from tests.unit.wire.test_messages import AUDIT_1, ORDERS_0, ORDERS_3, PRODUCER, versions
 
@@ -23,15 +23,15 @@ _ANSWERED = bytes.fromhex("00000003 0000 0000000000000028 ffffffffffffffff fffff
 LONG_TEXT = "é" * 100
 
 
-def produce(version: int = 12) -> FramedRequest[dict[TopicPartition, ProducedPartition]]:
-    return produce_request("tid", {ORDERS_0: b"zero"}, version=version, timeout_ms=5)
+def produce(version: int = 12) -> Any:
+    return produce_request("tid", {ORDERS_0: b"zero"}, timeout_ms=5).at(version)
 
 
-def end(version: int = 5) -> FramedRequest[Any]:
-    return end_txn_request("tid", PRODUCER, commit=True, version=version)
+def end(version: int = 5) -> Any:
+    return end_txn_request("tid", PRODUCER, commit=True).at(version)
 
 
-def as_broker_sees_it(kind: Any, request: FramedRequest[Any]) -> dict[str, Any]:
+def as_broker_sees_it(kind: Any, request: Any) -> dict[str, Any]:
     """By kafka-python, which refuses bytes that are left over."""
     request.with_header(correlation_id=2**31 - 1, client_id="tést")
     seen = kind.decode(request.encode(framed=True, header=True), version=request.API_VERSION, header=True, framed=True)
@@ -51,7 +51,7 @@ def buffer(data: bytes) -> KafkaBytes:
     return made
 
 
-def answer_to(request: FramedRequest[Any], response: Any) -> Any:
+def answer_to(request: Any, response: Any) -> Any:
     """What is read of an answer that kafka-python has encoded."""
     response.with_header(correlation_id=7)
     received = buffer(bytes(response.encode(header=True)))
@@ -66,7 +66,7 @@ def answer_to(request: FramedRequest[Any], response: Any) -> Any:
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_produce_waits_for_all_replicas_and_carries_the_bytes(version: int, kind: Any) -> None:
     batches = {ORDERS_3: kind(b"three"), AUDIT_1: kind(b"one"), ORDERS_0: kind(b"zero")}
-    seen = as_broker_sees_it(ProduceRequest, produce_request("tid", batches, version=version, timeout_ms=5))
+    seen = as_broker_sees_it(ProduceRequest, produce_request("tid", batches, timeout_ms=5).at(version))
     assert (seen["transactional_id"], seen["acks"], seen["timeout_ms"]) == ("tid", -1, 5)
     assert seen["topic_data"] == [
         {"name": "orders", "partition_data": [{"index": 3, "records": b"three"}, {"index": 0, "records": b"zero"}]},
@@ -76,7 +76,7 @@ def test_produce_waits_for_all_replicas_and_carries_the_bytes(version: int, kind
 
 def test_lengths_of_more_than_one_byte() -> None:
     batches = {TopicPartition(LONG_TEXT, number): b"v" * 20_000 for number in range(300)}
-    seen = as_broker_sees_it(ProduceRequest, produce_request(LONG_TEXT, batches, version=12, timeout_ms=5))
+    seen = as_broker_sees_it(ProduceRequest, produce_request(LONG_TEXT, batches, timeout_ms=5).at(12))
     (topic,) = seen["topic_data"]
     assert (seen["transactional_id"], topic["name"]) == (LONG_TEXT, LONG_TEXT)
     assert [(part["index"], part["records"]) for part in topic["partition_data"]] == [
@@ -88,7 +88,7 @@ def test_lengths_of_more_than_one_byte() -> None:
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("producer", [PRODUCER, ProducerIdAndEpoch(PRODUCER_ID_MAX, EPOCH_LIMIT)], ids=str)
 def test_end_txn(version: int, commit: bool, producer: ProducerIdAndEpoch) -> None:
-    request = end_txn_request("tid", producer, commit=commit, version=version)
+    request = end_txn_request("tid", producer, commit=commit).at(version)
     assert as_broker_sees_it(EndTxnRequest, request) == {
         "transactional_id": "tid",
         "producer_id": producer.producer_id,

@@ -14,7 +14,7 @@ from spark_2pc_sink.errors import KafkaError, LocalProtocolError, RemoteProtocol
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire import api_versions, messages, responses
 from spark_2pc_sink.wire.api_versions import VERSIONS, Api, ApiVersionsReply, VersionRange
-from spark_2pc_sink.wire.framed_request import end_txn_request, produce_request
+from spark_2pc_sink.wire.framed_request import RequestTemplate, end_txn_request, produce_request
 from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, OffsetSpec
 from tests.unit.reference.batches import message
 
@@ -50,48 +50,36 @@ LISTED = {"name": "orders", "partitions": [0, 3]}
 LOOKUPS = {ORDERS_0: OffsetSpec.LATEST, ORDERS_3: 1234}
 
 
-def fetch(version: int, **changes: Any) -> Any:
-    wanted = {"isolation": IsolationLevel.READ_COMMITTED, "max_wait_ms": 50, "partition_bytes_max": 1000, **changes}
-    return messages.fetch_request({ORDERS_3: 11, ORDERS_0: 5}, version=version, **wanted)
+def init(**flags: bool) -> RequestTemplate:
+    return messages.init_producer_id_request("tid", timeout_ms=60_000, **flags)
 
 
-def init(version: int, **flags: bool) -> Any:
-    return messages.init_producer_id_request("tid", version=version, timeout_ms=60_000, **flags)
+def marker(*, commit: bool) -> RequestTemplate:
+    return messages.write_txn_markers_request(PRODUCER, ORDERS_3, commit=commit, coordinator_epoch=5)
 
 
-def marker(version: int, *, commit: bool) -> Any:
-    return messages.write_txn_markers_request(PRODUCER, ORDERS_3, commit=commit, coordinator_epoch=5, version=version)
-
-
-#: What is built at a version, and what a broker sees of it. An empty list of topics asks for none, and null for all.
-#: A request for a pair names none, which fences everyone (KIP-360).
-REQUESTS: list[tuple[Api, Any, dict[str, Any]]] = [
+#: What is built, and what a broker sees of it. An empty list of topics asks for none, and null for all. A request for
+#: a pair names none, which fences everyone (KIP-360).
+REQUESTS: list[tuple[RequestTemplate, dict[str, Any]]] = [
     (
-        Api.METADATA,
-        lambda version: messages.metadata_request(["b", "a", "a"], version=version),
+        messages.metadata_request(["b", "a", "a"]),
         {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False},
     ),
-    (Api.METADATA, lambda version: messages.metadata_request([], version=version), {"topics": []}),
+    (messages.metadata_request([]), {"topics": []}),
     (
-        Api.METADATA,
-        lambda version: messages.metadata_request(None, version=version, operations=True),
+        messages.metadata_request(None, operations=True),
         {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": True},
     ),
     (
-        Api.FIND_COORDINATOR,
-        lambda version: messages.find_coordinators_request(["tid", "other"], version=version),
+        messages.find_coordinators_request(["tid", "other"]),
         {"key_type": 1, "coordinator_keys": ["tid", "other"]},
     ),
     (
-        Api.INIT_PRODUCER_ID,
-        init,
+        init(),
         {"producer_id": -1, "producer_epoch": -1, "transactional_id": "tid", "transaction_timeout_ms": 60_000},
     ),
     (
-        Api.ADD_PARTITIONS_TO_TXN,
-        lambda version: messages.add_partitions_request(
-            "tid", PRODUCER, [ORDERS_3, AUDIT_1, ORDERS_0, ORDERS_0], version=version
-        ),
+        messages.add_partitions_request("tid", PRODUCER, [ORDERS_3, AUDIT_1, ORDERS_0, ORDERS_0]),
         {
             "v3_and_below_transactional_id": "tid",
             "v3_and_below_producer_id": 2**40,
@@ -100,40 +88,35 @@ REQUESTS: list[tuple[Api, Any, dict[str, Any]]] = [
         },
     ),
     (
-        Api.LIST_TRANSACTIONS,
-        lambda version: messages.list_transactions_request(version=version, states=["Ongoing"], producer_ids=[5]),
+        messages.list_transactions_request(states=["Ongoing"], producer_ids=[5]),
         {"state_filters": ["Ongoing"], "producer_id_filters": [5]},
     ),
     (
-        Api.DESCRIBE_CONFIGS,
-        lambda version: messages.describe_configs_request(ConfigResource.BROKER, "1", ["a"], version=version),
+        messages.describe_configs_request(ConfigResource.BROKER, "1", ["a"]),
         {"resources": [{"resource_type": 4, "resource_name": "1", "configuration_keys": ["a"]}]},
     ),
     (
-        Api.FETCH,
-        fetch,
-        {"replica_id": -1, "session_id": 0, "session_epoch": -1, "max_wait_ms": 50, "min_bytes": 1, "max_bytes": 2000},
+        messages.fetch_request({ORDERS_3: 11, ORDERS_0: 5}, max_wait_ms=50, bytes_max=1000),
+        {
+            "replica_id": -1,
+            "session_id": 0,
+            "session_epoch": -1,
+            "isolation_level": 0,
+            "min_bytes": 1,
+            "max_bytes": 1000,
+        },
     ),
-    (Api.FETCH, lambda version: fetch(version, bytes_max=1500), {"max_bytes": 1500, "isolation_level": 1}),
     (
-        Api.FETCH,
-        lambda version: fetch(version, partition_bytes_max=2**30, isolation=IsolationLevel.READ_UNCOMMITTED),
-        {"max_bytes": 2**31 - 1, "isolation_level": 0},
-    ),
-    (
-        Api.LIST_OFFSETS,
-        lambda version: messages.list_offsets_request(
-            LOOKUPS, version=version, isolation=IsolationLevel.READ_COMMITTED
-        ),
+        messages.list_offsets_request(LOOKUPS, isolation=IsolationLevel.READ_COMMITTED),
         {"replica_id": -1, "isolation_level": 1},
     ),
 ]
 
 
-@pytest.mark.parametrize(("api", "build", "fields"), REQUESTS)
-def test_a_request_as_a_broker_sees_it(api: Api, build: Any, fields: dict[str, Any]) -> None:
-    for version in versions(api):
-        seen = as_broker_sees_it(build(version))
+@pytest.mark.parametrize(("asked", "fields"), REQUESTS)
+def test_a_request_as_a_broker_sees_it(asked: RequestTemplate, fields: dict[str, Any]) -> None:
+    for version in versions(asked.api):
+        seen = as_broker_sees_it(asked.at(version))
         assert {name: seen[name] for name in fields} == fields
 
 
@@ -142,34 +125,34 @@ def test_a_request_as_a_broker_sees_it(api: Api, build: Any, fields: dict[str, A
 def test_init_producer_id_carries_both_flags_or_is_refused(two_phase: bool, keep: bool) -> None:
     """KIP-939, "Protocol Changes": from version 6 on. Dropped before, the broker would abort what was prepared."""
     flags = {"enable_two_phase_commit": two_phase, "keep_prepared": keep}
-    seen = as_broker_sees_it(init(6, **flags))
+    seen = as_broker_sees_it(init(**flags).at(6))
     assert (seen["enable2_pc"], seen["keep_prepared_txn"]) == (two_phase, keep)
     if two_phase or keep:
-        with pytest.raises(LocalProtocolError, match="only version 6 carries"):
-            init(5, **flags)
+        with pytest.raises(LocalProtocolError, match=r"brokers read it from version 6 on \(KIP-939"):
+            init(**flags).at(5)
 
 
 @pytest.mark.parametrize(
     ("filters", "oldest", "source"),
     [
         ({"running_longer_than_ms": 9}, 1, "KIP-994"),
-        ({"running_longer_than_ms": -1}, 1, "KIP-994"),
         ({"transactional_id_pattern": "orders-.*"}, 2, "KIP-1152"),
     ],
 )
 def test_a_filter_is_sent_or_refused(filters: dict[str, Any], oldest: int, source: str) -> None:
     """Dropped silently it would list everything."""
-    seen = as_broker_sees_it(messages.list_transactions_request(version=oldest, **filters))
+    request = messages.list_transactions_request(**filters)
+    seen = as_broker_sees_it(request.at(oldest))
     assert {*filters.values()} <= {seen["duration_filter"], seen.get("transactional_id_pattern")}
     with pytest.raises(LocalProtocolError, match=f"from version {oldest} on .{source}"):
-        messages.list_transactions_request(version=oldest - 1, **filters)
+        request.at(oldest - 1)
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_write_txn_markers(commit: bool) -> None:
     """KIP-1228: TransactionVersion is 0, so that the leader takes the epoch of the transaction itself."""
     for version in versions(Api.WRITE_TXN_MARKERS):
-        (seen,) = as_broker_sees_it(marker(version, commit=commit))["markers"]
+        (seen,) = as_broker_sees_it(marker(commit=commit).at(version))["markers"]
         assert seen.pop("transaction_version", 0) == 0
         assert seen == {
             "producer_id": 2**40,
@@ -180,25 +163,28 @@ def test_write_txn_markers(commit: bool) -> None:
         }
 
 
-BUILDERS: dict[Api, Any] = {
-    **{api: build for api, build, _ in REQUESTS},
-    Api.PRODUCE: lambda version: produce_request("tid", {}, version=version, timeout_ms=1),
-    Api.API_VERSIONS: lambda version: messages.api_versions_request(version=version, client_name="", client_version=""),
-    Api.END_TXN: lambda version: end_txn_request("tid", PRODUCER, commit=True, version=version),
-    Api.DESCRIBE_PRODUCERS: lambda version: messages.describe_producers_request([], version=version),
-    Api.DESCRIBE_TRANSACTIONS: lambda version: messages.describe_transactions_request([], version=version),
-    Api.WRITE_TXN_MARKERS: lambda version: marker(version, commit=False),
+ALL: dict[Api, RequestTemplate] = {
+    request.api: request
+    for request in (
+        *(request for request, _ in REQUESTS),
+        produce_request("tid", {}, timeout_ms=1),
+        messages.api_versions_request(client_name="", client_version=""),
+        end_txn_request("tid", PRODUCER, commit=True),
+        messages.describe_producers_request([]),
+        messages.describe_transactions_request([]),
+        marker(commit=False),
+    )
 }
 
 
 @pytest.mark.parametrize("api", list(VERSIONS), ids=lambda api: api.name)
 def test_every_api_is_built_at_its_versions_and_no_other(api: Api) -> None:
     for version in versions(api):
-        request = BUILDERS[api](version)
-        assert (api, version) == (request.API_KEY, request.API_VERSION)
+        built = ALL[api].at(version)
+        assert (api, version) == (built.API_KEY, built.API_VERSION)
     for version in (VERSIONS[api].oldest - 1, VERSIONS[api].newest + 1):
         with pytest.raises(LocalProtocolError, match=f"build a {api.name} request"):
-            BUILDERS[api](version)
+            ALL[api].at(version)
 
 
 # --- the choice of a version ------------------------------------------------------------------------------------
@@ -306,7 +292,8 @@ def test_answers_are_read_by_partition() -> None:
     assert responses.added_partitions(answer) == {ORDERS_0: 55}
     part = SimpleNamespace(partition_index=3, error_code=47)
     fetched, named = (topics(("orders", [part]), topic=name, parts="partitions") for name in ("topic", "name"))
-    assert responses.by_partition(fetched) == responses.by_partition(named) == {ORDERS_3: part}
+    answers = SimpleNamespace(responses=fetched), SimpleNamespace(topics=named)
+    assert [responses.by_partition(answer) for answer in answers] == [{ORDERS_3: part}] * 2
     markers = [SimpleNamespace(producer_id=number, topics=named[: number - 7]) for number in (7, 8)]
     assert responses.written_markers(SimpleNamespace(markers=markers)) == {7: {}, 8: {ORDERS_3: 47}}
     open_at = topics(("orders", [3, 0]), ("audit", [1]), topic="topic", parts="partitions")

@@ -23,8 +23,8 @@ Reading order: ``model`` (the row, its legal transitions), ``claim`` (one statem
 (copies from which a lost row is rebuilt), ``actions`` (who did what, and why), ``state_store`` (the contract of a
 store), ``deciding`` (the transaction that writes data and row together, the store's own or the caller's), ``sessions``
 and ``presence`` (finding and ending drivers), ``survey`` (all sinks at one look), ``store`` (the implementation for
-PostgreSQL). ``schema``, ``versions`` and ``preparing`` make the tables. ``connections``, ``sqlstate``, ``pooler`` and
-``watchdog`` are the lowest layer: connections, error codes, poolers, bounded waits.
+PostgreSQL). ``schema``, ``versions`` and ``preparing`` make the tables. ``connections``, ``sqlstate`` and
+``watchdog`` are the lowest layer: connections, error codes, bounded waits.
 """
 
 from __future__ import annotations

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
-
-from sqlalchemy import Connection
+from typing import TypeVar
 
 from jdbc_state.actions import ActionLines
 from jdbc_state.claim import Claimant, carried_out, claim_statement, row_of
-from jdbc_state.connections import Database
+from jdbc_state.connections import Database, pause_s
 from jdbc_state.errors import DatabaseUnreachableError, StateStoreError
 from jdbc_state.model import StateRow
 from jdbc_state.schema import StateTables, quoted
@@ -34,10 +31,6 @@ T = TypeVar("T")
 CLAIM_ATTEMPTS_MAX = 1_000
 #: How long one call waits for a backend to end; it rolls back first. The claim's deadline limits all of them.
 _END_WAIT_MS = 1_000
-#: The first pause after a connection was cut, and the longest: each is twice as long as the previous one.
-_PAUSE_S: Final = 0.05
-_PAUSE_S_MAX: Final = 1.0
-_DOUBLINGS_MAX: Final = 5
 
 
 @dataclass
@@ -76,7 +69,7 @@ def retry_when_cut(step: Callable[[], T], end_s: float) -> T:
             if not is_cut(error.sqlstate) or left_s <= 0:
                 raise
             _log.warning("%s; trying again for up to %.0f s", error, left_s)
-            time.sleep(min(_PAUSE_S * 2 ** min(cuts, _DOUBLINGS_MAX), _PAUSE_S_MAX, left_s))
+            time.sleep(min(pause_s(cuts), left_s))
     return step()
 
 
@@ -141,7 +134,6 @@ class Claiming:
 
     def _send(self, call: _Call, generation: int | None) -> StateRow | None:
         """Claim the row as it was read; the claim stays in doubt if there is no answer."""
-        operation = f"claim of {call.claimant.transactional_id!r}"
         statement = claim_statement(
             self._tables,
             call.claimant,
@@ -154,7 +146,7 @@ class Claiming:
         before = call.in_doubt and call.generation == generation
         call.in_doubt, call.generation = True, generation
         try:
-            with self._requests(operation) as connection:
+            with self._database.requests(f"claim of {call.claimant.transactional_id!r}") as connection:
                 answer = connection.execute(statement).one_or_none()
         except StateStoreError as error:
             if not is_cut(error.sqlstate):
@@ -187,7 +179,7 @@ class Claiming:
         """End the deciding transactions of older claims, until none is left."""
         operation = f"ending older sessions of {call.claimant.transactional_id!r}"
         while True:
-            with self._requests(operation) as connection:
+            with self._database.requests(operation) as connection:
                 sessions = end_older_sessions(
                     connection,
                     table=quoted(self._tables.state),
@@ -214,7 +206,7 @@ class Claiming:
         )
 
     def locked(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
-        with self._requests(operation) as connection:
+        with self._database.requests(operation) as connection:
             holders = lock_holders(connection, table=quoted(self._tables.state))
         listed = ", ".join(str(holder) for holder in holders) or "none now"
         return StateStoreError(
@@ -224,6 +216,3 @@ class Claiming:
             sqlstate=LOCK_NOT_AVAILABLE,
             retriable=True,
         )
-
-    def _requests(self, operation: str) -> AbstractContextManager[Connection]:
-        return self._database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms)

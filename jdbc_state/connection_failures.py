@@ -6,19 +6,11 @@ Before a session has begun there is no SQLSTATE, only a text. Texts that are not
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy.engine import URL
 
-
-@dataclass(frozen=True)
-class ConnectionFailure:
-    """One kind of failure."""
-
-    refused: bool = False
-    remedy: str = ""
-
+from jdbc_state.errors import DatabaseRefusedError, DatabaseUnreachableError
 
 _ROLE: Final = r'(?:user|role) "(?P<role>[^"]*)"'
 _WHERE: Final = r'host "(?P<host>[^"]*)", user "(?P<role>[^"]*)", database "(?P<database>[^"]*)"'
@@ -151,20 +143,16 @@ _UNREACHABLE: Final = (
         "Define it in ~/.pg_service.conf or in the file that PGSERVICEFILE names, or name host and database in the URL",
     ),
 )
-_KINDS: Final = tuple(
-    (re.compile(pattern, re.IGNORECASE), refused, remedy)
-    for refused, kinds in ((True, _REFUSED), (False, _UNREACHABLE))
-    for pattern, remedy in kinds
-)
 
 
-def connection_failure(said: str, url: URL) -> ConnectionFailure:
-    """The kind of a failure."""
-    for pattern, refused, remedy in _KINDS:
-        found = pattern.search(said)
-        if found is not None:
-            return ConnectionFailure(refused, remedy.format_map(_names(found.groupdict(), url)))
-    return ConnectionFailure()
+def connection_failure(said: str, url: URL) -> tuple[type[DatabaseUnreachableError], str]:
+    """The class of error for a failure, and its remedy; '' if none is known."""
+    for kind, known in ((DatabaseRefusedError, _REFUSED), (DatabaseUnreachableError, _UNREACHABLE)):
+        for pattern, remedy in known:
+            found = re.search(pattern, said, re.IGNORECASE)
+            if found is not None:
+                return kind, remedy.format_map(_names(found.groupdict(), url))
+    return DatabaseUnreachableError, ""
 
 
 def _names(found: dict[str, str], url: URL) -> dict[str, str]:

@@ -28,8 +28,7 @@ from sqlalchemy.pool import QueuePool
 
 from jdbc_state.connection_failures import connection_failure
 from jdbc_state.database_kind import PLAIN, DatabaseKind, check_kind, find_kind
-from jdbc_state.errors import ConfigurationError, DatabaseRefusedError, DatabaseUnreachableError
-from jdbc_state.pooler import takes_transactions
+from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sink_log import sink_log
 from jdbc_state.sqlstate import describe, translated
@@ -100,16 +99,12 @@ def ask_password(password: Callable[[], str]) -> str:
 
 #: The server's own time-out fires first and gives the better message; the watchdog covers a server that is stopped.
 ANSWER_GRACE_MS = 2_000
-#: The first pause between two attempts, and the longest: each is twice as long as the previous one.
-_RECONNECT_PAUSE_S: Final = 0.05
-_RECONNECT_PAUSE_S_MAX: Final = 1.0
+#: The first pause between two attempts, and the number of times that it is doubled.
+_PAUSE_S: Final = 0.05
+_DOUBLINGS_MAX: Final = 4
 #: Seconds after which a continuing wait for the database is logged again.
 _TOLD_EVERY_S: Final = 10.0
-_HIDDEN = "***"
 _APPLICATION_NAME = "jdbc_state"
-#: Requests are sequential; a concurrent one gets a connection that is closed afterwards.
-_KEPT_MAX = 1
-_UNLIMITED = -1
 #: A connection is replaced after this, so that after a failover we soon talk to the new primary.
 KEPT_S_MAX = 60
 #: A connection used less than this many seconds ago is assumed to be alive.
@@ -154,18 +149,15 @@ class Database:
         parsed = make_url(url).set(drivername="postgresql+psycopg2")
         self.label: str = _label(parsed)
         self._url = parsed
-        self._password = parsed.password
         self._settings = settings
         self._answered = False
         #: Kind of the database; None until the first connection was made.
         self.kind: DatabaseKind | None = None
         # For the connecting thread: the watchdog of the attempt, and whether the server has accepted the login.
         self._making = threading.local()
-        self._engine = _engine(parsed, settings)
+        self._engine = _engine(parsed, self._connect, settings.connect_timeout_s * 1000)
         # Runs before SQLAlchemy's own hook, which asks an engine's first connection for the server version.
         event.listen(self._engine, "connect", self._watch_new, insert=True)
-        if settings.password is not None:
-            event.listen(self._engine, "do_connect", self._add_password)
 
     def open(self, operation: str) -> Connection:
         """Open a connection that has not begun a transaction; the caller closes it.
@@ -178,8 +170,8 @@ class Database:
         """
         wait_ms = self._settings.connect_deadline_ms if self._answered else 0
         end_s = time.monotonic() + wait_ms / 1000
-        pause_s = _RECONNECT_PAUSE_S
         told_s = -_TOLD_EVERY_S
+        failures = 0
         while True:
             self._making.let_in = False
             try:
@@ -197,21 +189,24 @@ class Database:
                 if time.monotonic() - told_s >= _TOLD_EVERY_S:
                     told_s = time.monotonic()
                     _log.warning("%s; trying again for up to %.0f s", unreachable, left_s)
-                time.sleep(min(pause_s, left_s))
-                pause_s = min(2 * pause_s, _RECONNECT_PAUSE_S_MAX)
+                time.sleep(min(pause_s(failures), left_s))
+                failures += 1
             else:
                 self._answered = True
                 return connection
 
     @contextmanager
-    def requests(self, operation: str, *, lock_timeout_ms: int) -> Iterator[Connection]:
-        """A connection on which each statement is one message and its own transaction."""
+    def requests(self, operation: str, *, lock_timeout_ms: int | None = None) -> Iterator[Connection]:
+        """A connection on which each statement is one message and its own transaction.
+
+        A statement waits for a lock as long as a claim does, unless ``lock_timeout_ms`` is given.
+        """
+        lock_ms = self._settings.claim_lock_timeout_ms if lock_timeout_ms is None else lock_timeout_ms
+        limit_ms = self._settings.commit_timeout_ms
         limits = (
             "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
-            f"SET LOCAL lock_timeout = {lock_timeout_ms}; "
-            f"SET LOCAL statement_timeout = {self._settings.commit_timeout_ms}; {DURABLE}"
+            f"SET LOCAL lock_timeout = {lock_ms}; SET LOCAL statement_timeout = {limit_ms}; {DURABLE}"
         )
-        limit_ms = self._settings.commit_timeout_ms
         with self._lent(operation, self.named(operation), limit_ms=limit_ms) as connection:
             yield connection.execution_options(isolation_level="AUTOCOMMIT", **prelude(limits))
 
@@ -228,13 +223,9 @@ class Database:
     def session(self, operation: str) -> psycopg2.extensions.connection:
         """An unshared connection in autocommit mode; the caller closes it."""
         try:
-            # Parameters in the URL's query were set by the user.
-            arguments, given = self._url.get_dialect()().create_connect_args(self._url)
-            keywords = {**_libpq_arguments(self._settings), **given, **_password_keyword(self._settings.password)}
-            connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **keywords)
+            connection = self._connect()
         except psycopg2.Error as error:
             raise self._unreachable(operation, error) from None
-        check_encrypted(connection, self.label, required=self._settings.require_tls)
         connection.autocommit = True
         return connection
 
@@ -263,11 +254,27 @@ class Database:
             raise
         give_back(connection)
 
+    def _connect(self) -> psycopg2.extensions.connection:
+        """Make a connection; each one is made here."""
+        settings = self._settings
+        ours: dict[str, Any] = {
+            "connect_timeout": settings.connect_timeout_s,
+            "fallback_application_name": _APPLICATION_NAME,
+            "connection_factory": QuietConnection,
+            **KEEPALIVE,
+        }
+        # Parameters in the URL's query were set by the user.
+        arguments, given = self._engine.dialect.create_connect_args(self._url)
+        if settings.password is not None:
+            given["password"] = ask_password(settings.password)
+        connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **(ours | given))
+        self._making.let_in = True
+        check_encrypted(connection, self.label, required=settings.require_tls)
+        return connection
+
     def _watch_new(self, driver: Any, record: object) -> None:
         """SQLAlchemy's hook: a server that does not answer after its greeting counts as unreachable."""
         del record
-        self._making.let_in = True
-        check_encrypted(driver, self.label, required=self._settings.require_tls)
         self._making.until.enter_context(Watchdog(driver, self._settings.connect_timeout_s * 1000))
         if self.kind is None:
             self._detect_kind(driver)
@@ -282,10 +289,6 @@ class Database:
         if self.kind.lacks:
             major = driver.server_version // 10_000
             vars(self._engine.dialect)["_get_server_version_info"] = lambda _: (major,)
-
-    def _add_password(self, dialect: object, record: object, arguments: object, keywords: dict[str, object]) -> None:
-        del dialect, record, arguments
-        keywords |= _password_keyword(self._settings.password)
 
     def _refuse_statement_mode(self, operation: str) -> None:
         """Raise if the database accepts clients and then refuses their transactions."""
@@ -312,13 +315,12 @@ class Database:
         original = error.orig if isinstance(error, DBAPIError) else error
         if not str(original):
             detail = f"{detail}; libpq gave no reason{_no_more_files()}"
-        if self._password:
-            detail = detail.replace(str(self._password), _HIDDEN)
-        failure = connection_failure(detail, self._url)
-        kind = DatabaseRefusedError if failure.refused else DatabaseUnreachableError
+        if self._url.password:
+            detail = detail.replace(self._url.password, "***")
+        kind, remedy = connection_failure(detail, self._url)
         return kind(
             operation=f"{operation}: connecting to {self.label}",
-            detail=f"{detail}. {failure.remedy}" if failure.remedy else detail,
+            detail=f"{detail}. {remedy}" if remedy else detail,
             retriable=self._answered,
         )
 
@@ -332,8 +334,9 @@ class QuietConnection(psycopg2.extensions.connection):
     __str__ = __repr__  # psycopg2 defines its own
 
 
-def _password_keyword(password: Callable[[], str] | None) -> dict[str, object]:
-    return {} if password is None else {"password": ask_password(password)}
+def pause_s(failures: int) -> float:
+    """Seconds to wait before the next attempt: each pause is twice as long as the previous one, up to 0.8 s."""
+    return _PAUSE_S * 2 ** min(failures, _DOUBLINGS_MAX)
 
 
 def prelude(sql: str) -> dict[str, str]:
@@ -365,24 +368,15 @@ def discard(connection: Connection) -> None:
     connection.close()
 
 
-def _libpq_arguments(settings: StoreSettings) -> dict[str, Any]:
-    return {
-        "connect_timeout": settings.connect_timeout_s,
-        "fallback_application_name": _APPLICATION_NAME,
-        "connection_factory": QuietConnection,
-        **KEEPALIVE,
-    }
-
-
-def _engine(url: URL, settings: StoreSettings) -> Engine:
+def _engine(url: URL, connect: Callable[[], Any], limit_ms: int) -> Engine:
     engine = create_engine(
         url,
+        creator=connect,
         poolclass=QueuePool,
-        pool_size=_KEPT_MAX,
-        max_overflow=_UNLIMITED,
+        # Requests are sequential; a concurrent one gets a connection that is closed afterwards.
+        pool_size=1,
+        max_overflow=-1,
         pool_recycle=KEPT_S_MAX,
-        # Parameters in the URL's query were set by the user.
-        connect_args={name: value for name, value in _libpq_arguments(settings).items() if name not in url.query},
         # psycopg2 sends it with BEGIN. The claim and the decision must see what was committed while they waited.
         isolation_level="READ COMMITTED",
         # Rows of the user's table do not belong into messages.
@@ -391,7 +385,7 @@ def _engine(url: URL, settings: StoreSettings) -> Engine:
         use_native_hstore=False,
     )
     event.listen(engine, "before_cursor_execute", _prepend_prelude, retval=True)
-    event.listen(engine, "checkout", partial(_check_kept, limit_ms=settings.connect_timeout_s * 1000))
+    event.listen(engine, "checkout", partial(_check_kept, limit_ms=limit_ms))
     return engine
 
 
@@ -427,6 +421,33 @@ def _prepend_prelude(  # noqa: PLR0917 - SQLAlchemy passes them by position
     """SQLAlchemy's hook: put the prelude before the statement. PostgreSQL answers with the last result."""
     del connection, cursor, executemany
     return context.execution_options.get(_PRELUDE, "") + statement, parameters
+
+
+def backend_pid(session: psycopg2.extensions.connection) -> int:
+    """The server's process id of the session, which a pooler may change between transactions."""
+    with session.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        [(pid,)] = cursor.fetchall()
+    return int(pid)
+
+
+def behind_pooler(session: psycopg2.extensions.connection) -> bool:
+    """True if there is a pooler: it gives its clients other process ids than the server's."""
+    return bool(backend_pid(session) != session.info.backend_pid)
+
+
+def takes_transactions(session: psycopg2.extensions.connection) -> bool:
+    """False behind a pooler in statement mode, which closes the connection of a client that begins a transaction."""
+    if not behind_pooler(session):
+        return True
+    try:
+        with session.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("ROLLBACK")
+    except psycopg2.OperationalError:
+        # The pooler's message is lost with the connection: libpq keeps the last error only.
+        return False
+    return True
 
 
 def _no_more_files() -> str:

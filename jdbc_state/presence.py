@@ -16,9 +16,8 @@ from typing import Final
 import psycopg2
 import psycopg2.extensions
 
-from jdbc_state.connections import KEPT_S_MAX, Database, has_something_to_read
+from jdbc_state.connections import KEPT_S_MAX, Database, backend_pid, behind_pooler, has_something_to_read
 from jdbc_state.errors import DatabaseUnreachableError
-from jdbc_state.pooler import backend_pid, behind_pooler
 from jdbc_state.sink_log import sink_log
 from jdbc_state.sqlstate import describe
 from jdbc_state.watchdog import Watchdog

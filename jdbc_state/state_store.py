@@ -77,7 +77,7 @@ class StateStore(ABC):
     A method that changes a row takes the generation of a claim. It raises SupersededError if that is not the newest,
     CommitsLostError if the row is older than that claim (see :func:`lost_commits_error`), or LocalProtocolError if
     :data:`TRANSITIONS` has no such move; the row is then unchanged. A method that has succeeded may be called again
-    after a lost answer, and succeeds again.
+    after a lost answer, and succeeds again. ``detail`` is that of the line in the action log.
     """
 
     @abstractmethod
@@ -142,11 +142,9 @@ class StateStore(ABC):
 
     @abstractmethod
     def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
-        """The newest history lines, the newest first, also without a claim; empty if no history is kept.
+        """The newest ``last`` history lines, the newest first, also without a claim; empty if no history is kept.
 
-        Args:
-            transactional_id: one sink, ordered by line number; None for all, ordered by their last change.
-            last: maximum number of lines.
+        Those of one sink are ordered by line number, those of all by their last change.
         """
 
     @abstractmethod
@@ -157,12 +155,9 @@ class StateStore(ABC):
     def read_actions(
         self, transactional_id: str | None = None, *, last: int, since: datetime | None = None
     ) -> list[ActionLine]:
-        """The newest actions of drivers and people, the newest first, also without a claim; empty if none are kept.
+        """The newest ``last`` actions of drivers and people, the newest first, also without a claim.
 
-        Args:
-            transactional_id: one sink; None for all.
-            last: maximum number of lines.
-            since: none older than this, by the database's clock.
+        Empty if none are kept. ``since`` excludes older ones, by the database's clock.
         """
 
     @abstractmethod
@@ -176,10 +171,9 @@ class StateStore(ABC):
         """Log an action that does not change a row, BEFORE it is carried out.
 
         Args:
-            transactional_id: id of a sink; any id if ``generation`` is None.
-            generation: the claim that it is done under; None if it needs no claim.
+            generation: the claim that it is done under; None if it needs no claim, and for an id without a sink.
             action: one of `jdbc_state.actions.ACTIONS`.
-            detail: details, as JSON values.
+            detail: JSON values.
 
         Raises:
             SupersededError, CommitsLostError: ``generation`` is not the newest claim; nothing was written.
@@ -217,14 +211,11 @@ class StateStore(ABC):
         """Note that Kafka committed the row's transaction; BEFORE the next transaction begins.
 
         Args:
-            transactional_id: the row.
-            generation: the claim.
             settled: ``producerId:epoch`` that Kafka shows.
             action: action of its log line, if a recovery settles a previous transaction; '' for a normal batch.
-            detail: detail of that line.
             figures: figures of the batch for its history line: JSON values, under names that the writer chooses.
         """
-        values, told = {"settled": settled}, detail or {}
+        told, values = detail or {}, {"settled": settled}
         done = Move("mark_done", transactional_id, generation, values, action=action, detail=told, figures=figures)
         return self._move(done)
 
@@ -244,22 +235,20 @@ class StateStore(ABC):
         """Note a batch without rows and records as done; the row keeps its ``producerId:epoch``.
 
         Args:
-            transactional_id: the row.
-            generation: the claim.
-            batch_id: id of the batch.
             expected: ``producerId:epoch`` that the row must have.
-            figures: figures of the batch for its history line.
+            figures: as for `mark_done`.
         """
-        empty = {
-            "batch_id": batch_id,
-            "row_count": 0,
-            "record_count": 0,
-            "digest": "",
-            "kafka_offsets": {},
-            "topic_ids": {},
-        }
-        taken = Move("take_empty_batch", transactional_id, generation, empty, expected=expected, figures=figures)
-        return self._move(taken)
+        empty = Decision(
+            prepared="",
+            expected=expected,
+            batch_id=batch_id,
+            row_count=0,
+            record_count=0,
+            digest="",
+            kafka_offsets={},
+            figures=figures,
+        )
+        return self._move(empty.move(transactional_id, generation))
 
     def accept_open(
         self,
@@ -276,12 +265,9 @@ class StateStore(ABC):
         The batch's numbers of rows and records are not known: the row says 1, and accepts any digest.
 
         Args:
-            transactional_id: key of the row, whose earlier contents are unknown.
-            generation: the claim.
             prepared: ``producerId:epoch`` of the open transaction in Kafka.
             batch_id: the batch whose rows are in the table.
             kafka_offsets: the transaction's first offset in each 'topic-partition', twice.
-            detail: detail of its log line.
         """
         found = {"prepared_transaction_state": prepared, "batch_id": batch_id, "kafka_offsets": dict(kafka_offsets)}
         unknown = {"row_count": 1, "record_count": 1, "digest": "", "settled": "", "topic_ids": {}}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -72,7 +72,7 @@ class SqlStateStore(StateStore):
         """Create missing tables, and check that existing ones are ours, and in PostgreSQL."""
 
         def prepare_once() -> FoundTable | None:
-            with self.database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
+            with self._changes("prepare_schema") as connection:
                 self.database.check_kind()
                 return prepare(connection, self._settings, where=self.database.label)
 
@@ -87,18 +87,12 @@ class SqlStateStore(StateStore):
             StateStoreError: a table is foreign, or of a later version, or another role's; or it stayed locked.
         """
         operation = f"migration of table {quoted(self._state)}"
-        try:
-            with self.database.requests(operation, lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
-                return migrate(connection, self._settings, where=self.database.label)
-        except StateStoreError as error:
-            if error.sqlstate != LOCK_NOT_AVAILABLE:
-                raise
-            waited_ms, remedy = self._settings.lock_timeout_ms, "Wait for them, and try again"
-            raise self._claiming.locked(operation, waited_ms, remedy) from error
+        with self._naming_holders(operation, self._settings.lock_timeout_ms), self._changes(operation) as connection:
+            return migrate(connection, self._settings, where=self.database.label)
 
     def check_schema(self, role: str | None = None) -> SchemaReport:
         """Report the version of the tables, and what ``role`` (default: the connected one) lacks; changes nothing."""
-        with self._requests("check of the state tables") as connection:
+        with self.database.requests("check of the state tables") as connection:
             return check(connection, self._settings, role=role, where=self.database.label)
 
     def _claim(self, claimant: Claimant) -> StateRow:
@@ -113,11 +107,9 @@ class SqlStateStore(StateStore):
 
     def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
         if transactional_id is None:
-            newest = newest_lines(self._tables, last=last)
-            order = "changed_at"
+            newest, order = newest_lines(self._tables, last=last), "changed_at"
         else:
-            newest = newest_line(self._tables, transactional_id, last=last)
-            order = "decision"
+            newest, order = newest_line(self._tables, transactional_id, last=last), "decision"
         lines = newest.add_columns(figures_of(self._tables)).subquery()
         columns = (lines.c.event, lines.c[FIGURES], *row_columns(lines))
         found = self._answers(select(*columns).order_by(lines.c[order].desc()))
@@ -148,7 +140,7 @@ class SqlStateStore(StateStore):
             if generation is None
             else self._actions.line_under_claim(transactional_id, generation, action, detail)
         )
-        with self.database.requests(operation, lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
+        with self._changes(operation) as connection:
             written = connection.execute(line).one_or_none()
         if written is None and generation is not None:
             raise claim_lost_error(transactional_id, generation, self.read(transactional_id))
@@ -173,9 +165,6 @@ class SqlStateStore(StateStore):
 
         Args:
             connection: in the transaction with the rows; any PostgreSQL driver.
-            transactional_id: the row.
-            generation: the claim.
-            decision: the decision.
             settled: ``producerId:epoch`` that Kafka returned for the previous decision, noted with this one; None if
                 that is noted already.
             kept: the records of this decision, if they must be kept; the store then needs ``keep_records``.
@@ -196,7 +185,7 @@ class SqlStateStore(StateStore):
 
     def liveness(self, row: StateRow) -> Liveness:
         """Whether the driver with the claim of ``row``, or with a newer one, is alive; without a claim."""
-        with self._requests("search for the driver") as connection:
+        with self.database.requests("search for the driver") as connection:
             return find_drivers(connection, self._state, [row])[row.transactional_id]
 
     def survey(self, transactional_id: str | None = None) -> Survey:
@@ -206,14 +195,9 @@ class SqlStateStore(StateStore):
             StateStoreError: the database cannot be read, or one of its tables stays locked.
         """
         operation = "status of every sink" if transactional_id is None else f"status of {transactional_id!r}"
-        try:
-            with self._requests(operation) as connection:
-                return survey(connection, self._tables, transactional_id)
-        except StateStoreError as error:
-            if error.sqlstate != LOCK_NOT_AVAILABLE:
-                raise
-            waited_ms, remedy = self._settings.claim_lock_timeout_ms, "Wait for them, and try again"
-            raise self._claiming.locked(operation, waited_ms, remedy) from error
+        waited_ms = self._settings.claim_lock_timeout_ms
+        with self._naming_holders(operation, waited_ms), self.database.requests(operation) as connection:
+            return survey(connection, self._tables, transactional_id)
 
     def close(self) -> None:
         self._presence.end()
@@ -225,8 +209,18 @@ class SqlStateStore(StateStore):
             of_run, of_claim = run_presence_name(table, row.run_id), (table, row.transactional_id, row.generation)
             self._presence.show(of_run if self._shown_by_run else presence_name(*of_claim))
 
-    def _requests(self, operation: str) -> AbstractContextManager[Connection]:
-        return self.database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms)
+    def _changes(self, operation: str) -> AbstractContextManager[Connection]:
+        return self.database.requests(operation, lock_timeout_ms=self._settings.lock_timeout_ms)
+
+    @contextmanager
+    def _naming_holders(self, operation: str, waited_ms: int) -> Iterator[None]:
+        """Name the sessions that hold locks, if the block gives up waiting for one."""
+        try:
+            yield
+        except StateStoreError as error:
+            if error.sqlstate != LOCK_NOT_AVAILABLE:
+                raise
+            raise self._claiming.locked(operation, waited_ms, "Wait for them, and try again") from error
 
     def _select(self, statement: Select[Any]) -> list[StateRow]:
         return [row_of(answer) for answer in self._answers(statement)]
@@ -235,7 +229,7 @@ class SqlStateStore(StateStore):
         """Rows of a SELECT; empty if the table does not exist."""
         try:
             # Only DROP or ALTER TABLE can block it.
-            with self._requests("read") as connection:
+            with self.database.requests("read") as connection:
                 return connection.execute(statement).all()
         except StateStoreError as error:
             if error.sqlstate == _UNDEFINED_TABLE:
@@ -246,6 +240,6 @@ class SqlStateStore(StateStore):
         """One conditional UPDATE: the generation, the statuses that TRANSITIONS allows, and the new values."""
         statement, parameters = self._moves.statement(move)
         operation = f"{move.operation} of {move.transactional_id!r}"
-        with self.database.requests(operation, lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
+        with self._changes(operation) as connection:
             answer = connection.execute(statement, parameters).one_or_none()
         return row_of(answer) if answer is not None else move.refused_by(self.read(move.transactional_id))

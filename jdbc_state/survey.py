@@ -13,10 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, select, text
 
 from jdbc_state.claim import row_columns, row_of
-from jdbc_state.connections import driver_connection
+from jdbc_state.connections import behind_pooler, driver_connection
 from jdbc_state.history import lost_lines
 from jdbc_state.model import StateRow
-from jdbc_state.pooler import behind_pooler
 from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sessions import DriverSession, Liveness, driver_sessions, sessions_of
 
@@ -50,10 +49,9 @@ def survey(connection: Connection, tables: StateTables, transactional_id: str | 
     """Read it; the number of queries does not depend on the number of sinks."""
     names = {"state": quoted(tables.state), "history": quoted(tables.history)}
     state_there, has_history = connection.execute(_THERE, names).one()
-    rows = _read(connection, _of(select(tables.state), transactional_id)) if state_there else []
-    lost = []
-    if has_history:
-        lost = _read(connection, _of(lost_lines(tables, state_exists=state_there), transactional_id))
+    rows = _read(connection, select(tables.state), transactional_id) if state_there else []
+    lines = lost_lines(tables, state_exists=state_there)
+    lost = _read(connection, lines, transactional_id) if has_history else []
     good = tuple(row for row in rows if isinstance(row, StateRow))
     return Survey(
         table_exists=state_there,
@@ -68,13 +66,10 @@ def find_drivers(connection: Connection, state: Table, rows: Iterable[StateRow])
     """Whether the driver with the claim of each row, or with a newer one, is alive; by transactional id."""
     table = quoted(state)
     claimed = list(rows)
-    found: dict[str, Liveness] = {}
     # The command line holds its claim for as long as it runs, and has no session.
     sessions = driver_sessions(connection, table=table) if any(row.run_id is not None for row in claimed) else []
     hidden: Callable[[], str] = cache(partial(_why_hidden, connection))
-    for row in claimed:
-        found[row.transactional_id] = _liveness(row, sessions, table, hidden)
-    return found
+    return {row.transactional_id: _liveness(row, sessions, table, hidden) for row in claimed}
 
 
 def _liveness(row: StateRow, sessions: list[DriverSession], table: str, hidden: Callable[[], str]) -> Liveness:
@@ -99,15 +94,13 @@ def _why_hidden(connection: Connection) -> str:
     return ""
 
 
-def _of(found: Select[Any], transactional_id: str | None) -> Select[Any]:
-    """The columns of a row, for one sink or for all."""
+def _read(connection: Connection, found: Select[Any], transactional_id: str | None) -> list[StateRow | UnreadableRow]:
+    """The rows or lines of one sink, or of all."""
     rows = found.subquery()
     every = select(*row_columns(rows)).order_by(rows.c.transactional_id)
-    return every if transactional_id is None else every.where(rows.c.transactional_id == transactional_id)
-
-
-def _read(connection: Connection, statement: Select[Any]) -> list[StateRow | UnreadableRow]:
-    return [read_row(answer) for answer in connection.execute(statement)]
+    if transactional_id is not None:
+        every = every.where(rows.c.transactional_id == transactional_id)
+    return [read_row(answer) for answer in connection.execute(every)]
 
 
 def read_row(answer: Any) -> StateRow | UnreadableRow:

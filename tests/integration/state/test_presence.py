@@ -14,8 +14,7 @@ import pytest
 from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore, ddl
-from jdbc_state.connections import Database
-from jdbc_state.pooler import behind_pooler, takes_transactions
+from jdbc_state.connections import Database, behind_pooler, takes_transactions
 from jdbc_state.sessions import Liveness
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.testing import PostgresServer, wait_until

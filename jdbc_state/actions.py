@@ -23,19 +23,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Delete,
     FromClause,
     Select,
     Text,
-    and_,
     cast,
     delete,
     func,
     insert,
     literal,
+    null,
     select,
-    true,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql.dml import ReturningInsert
@@ -157,31 +157,30 @@ class ActionLines:
         self, row: FromClause, *, action: str | ColumnElement[str], detail: ColumnElement[Any]
     ) -> ReturningInsert[Any]:
         """Insert the line of a row that was changed or exists; no line if there is no row."""
-        named = literal(action) if isinstance(action, str) else action
-        return self._insert(
-            {
-                "transactional_id": row.c.transactional_id,
-                "action": cast(named, Text),
-                "batch_id": row.c.batch_id,
-                "generation": row.c.generation,
-                "detail": cast(detail, JSONB),
-            },
-            true(),
-        )
+        table, actor = self._table, self._actor
+        written: dict[str, ColumnElement[Any]] = {
+            "transactional_id": row.c.transactional_id,
+            "at": func.clock_timestamp(),
+            "action": cast(literal(action) if isinstance(action, str) else action, Text),
+            "batch_id": row.c.batch_id,
+            "generation": row.c.generation,
+            "role": cast(func.session_user(), Text),
+            **{name: cast(literal(getattr(actor, name)), Text) for name in ("os_user", "host", "program", "reason")},
+            "detail": cast(detail, JSONB),
+        }
+        return insert(table).from_select(list(written), select(*written.values())).returning(table.c.number)
 
-    def line_under_claim(
-        self, transactional_id: str, generation: int, action: str, detail: Mapping[str, Any]
+    def line_alone(
+        self, transactional_id: str, generation: int | None, action: str, detail: Mapping[str, Any]
     ) -> ReturningInsert[Any]:
-        """Insert the line of an action that changes no row, if ``generation`` is the newest claim; otherwise none."""
-        state = self._state
-        mine = and_(state.c.transactional_id == transactional_id, state.c.generation == generation)
-        values = {"transactional_id": state.c.transactional_id, "action": cast(literal(action), Text)}
-        values |= {"batch_id": state.c.batch_id, "generation": state.c.generation}
-        return self._insert({**values, "detail": cast(literal(dict(detail), JSONB), JSONB)}, mine)
-
-    def line_alone(self, transactional_id: str, action: str, detail: Mapping[str, Any]) -> ReturningInsert[Any]:
-        values = {"transactional_id": cast(literal(transactional_id), Text), "action": cast(literal(action), Text)}
-        return self._insert({**values, "detail": cast(literal(dict(detail), JSONB), JSONB)}, true())
+        """Insert the line of an action that changes no row; under a claim only if ``generation`` is the newest."""
+        if generation is None:
+            name, absent = cast(literal(transactional_id), Text), cast(null(), BigInteger)
+            row = select(name.label("transactional_id"), absent.label("batch_id"), absent.label("generation"))
+        else:
+            state = self._state
+            row = select(state).where(state.c.transactional_id == transactional_id, state.c.generation == generation)
+        return self.line(row.subquery(), action=action, detail=literal(dict(detail), JSONB))
 
     def trim(self, row: FromClause, *, keep: int) -> Delete:
         """Remove the oldest lines of drivers, if ``row`` has a row.
@@ -216,13 +215,6 @@ class ActionLines:
             .order_by(table.c.at.desc(), table.c.number.desc())
             .limit(1)
         )
-
-    def _insert(self, values: Mapping[str, ColumnElement[Any]], condition: ColumnElement[bool]) -> ReturningInsert[Any]:
-        table, actor = self._table, self._actor
-        who = {name: cast(literal(getattr(actor, name)), Text) for name in ("os_user", "host", "program", "reason")}
-        written = {**values, "at": func.clock_timestamp(), "role": cast(func.session_user(), Text), **who}
-        line = select(*written.values()).where(condition)
-        return insert(table).from_select(list(written), line).returning(table.c.number)
 
 
 def action_line_of(answer: Any) -> ActionLine:

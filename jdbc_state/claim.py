@@ -220,11 +220,11 @@ def _expected(state: Table, claimant: Claimant) -> ColumnElement[bool]:
     expected = claimant.expected_generation
     if expected is None:
         return true()
-    own_later: ColumnElement[bool] = false()
-    if claimant.run_id is not None:
-        own = and_(state.c.run_id == claimant.run_id, state.c.query_id.is_not_distinct_from(literal(claimant.query_id)))
-        own_later = and_(state.c.generation > expected, own)
-    return or_(state.c.generation == expected, own_later)
+    is_it = state.c.generation == expected
+    if claimant.run_id is None:
+        return is_it
+    own = and_(state.c.run_id == claimant.run_id, state.c.query_id.is_not_distinct_from(literal(claimant.query_id)))
+    return or_(is_it, and_(state.c.generation > expected, own))
 
 
 def _taken_over(row: FromClause, claimant: Claimant, newest: ColumnElement[int]) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    CursorResult,
     Executable,
     Select,
+    Table,
     Update,
     bindparam,
     func,
@@ -50,7 +50,6 @@ from jdbc_state.connections import (
 from jdbc_state.errors import CommitUnknownError, StateStoreError
 from jdbc_state.model import DECIDE, Decision, Move, StateRow, claim_lost_error, legal_before
 from jdbc_state.moves import Moves
-from jdbc_state.schema import StateTables
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import describe, sqlstate_of, translated
@@ -70,11 +69,9 @@ class SqlDecidingTransaction(OneDecision):
     ) -> None:
         super().__init__(transactional_id)
         self._connection = connection
-        self._state = moves.state
         self._moves = moves
         self._settings = settings
         self._generation = generation
-        self._own_row = moves.state.c.transactional_id == transactional_id
 
     @property
     def connection(self) -> Connection:
@@ -95,7 +92,8 @@ class SqlDecidingTransaction(OneDecision):
         )
         name = application_name(self._transactional_id, self._generation)
         named = func.set_config("application_name", name, True)  # noqa: FBT003 - SQL's: local to the transaction
-        statement = select(named, self._state.c.generation).where(self._own_row)
+        state = self._moves.state
+        statement = select(named, state.c.generation).where(state.c.transactional_id == self._transactional_id)
         answer = self._connection.execute(statement, execution_options=prelude(limits)).one_or_none()
         if answer is None or answer.generation != self._generation:
             raise claim_lost_error(self._transactional_id, self._generation, self._read())
@@ -145,8 +143,7 @@ class SqlDecidingTransaction(OneDecision):
             ) from error
 
     def _read(self) -> StateRow | None:
-        answer = self._connection.execute(select(*row_columns(self._state)).where(self._own_row)).one_or_none()
-        return None if answer is None else row_of(answer)
+        return _read(self._connection, self._moves.state, self._transactional_id)
 
 
 @contextmanager
@@ -177,6 +174,12 @@ def deciding(
     give_back(connection)
 
 
+def _read(connection: Connection, state: Table, transactional_id: str, *, lock: bool = False) -> StateRow | None:
+    found = select(*row_columns(state)).where(state.c.transactional_id == transactional_id)
+    answer = connection.execute(found.with_for_update() if lock else found).one_or_none()
+    return None if answer is None else row_of(answer)
+
+
 def _roll_back(connection: Connection, limit_ms: int) -> None:
     """Release locks before the caller continues; after COMMIT there is nothing to do.
 
@@ -203,8 +206,8 @@ class KeptRecords:
 
 
 class JoinedDecisions:
-    def __init__(self, tables: StateTables, moves: Moves, settings: StoreSettings) -> None:
-        self._tables = tables
+    def __init__(self, records: Table, moves: Moves, settings: StoreSettings) -> None:
+        self._records = records
         self._moves = moves
         self._settings = settings
         self._made: dict[tuple[Executable, bool], Executable] = {}
@@ -220,35 +223,32 @@ class JoinedDecisions:
         kept: KeptRecords | None,
     ) -> None:
         move = Move(DECIDE, transactional_id, generation, decision.columns(), expected=decision.expected)
-        if not self._moves.keeps_lines and self._is_moved_at_once(connection, move, kept, noted=settled is not None):
-            return
-        if settled is not None:
-            self._move(connection, Move(_MARK_DONE, transactional_id, generation, {"settled": settled}), None)
+        note = None if settled is None else Move(_MARK_DONE, transactional_id, generation, {"settled": settled})
+        if not self._moves.keeps_lines:
+            # Note and decide in one change of the row: the decision overwrites everything that the note writes, and
+            # only its allowed start status differs. A history would have a line for the note.
+            before = legal_before(DECIDE if note is None else _MARK_DONE)
+            if self._is_moved(connection, move, self._moves.update(move, before), kept):
+                return
+            # It matched no row: separate moves tell why.
+        if note is not None:
+            self._move(connection, note, None)
         self._move(connection, move, kept)
 
-    def _is_moved_at_once(self, connection: Connection, move: Move, kept: KeptRecords | None, *, noted: bool) -> bool:
-        """Note and decide in one change of the row; False if it matched no row: separate moves then tell why.
-
-        The decision overwrites everything that the note writes to the row; only its allowed start status differs.
-        A history would have a line for the note.
-        """
-        before = legal_before(_MARK_DONE if noted else DECIDE)
-        plain, parameters = self._moves.update(move, before)
-        return self._execute(connection, plain, parameters, move, kept).first() is not None
-
     def _move(self, connection: Connection, move: Move, kept: KeptRecords | None) -> None:
-        plain, parameters = self._moves.statement(move)
-        if self._execute(connection, plain, parameters, move, kept).first() is None:
-            move.refused_by(self._read(connection, move.transactional_id))
+        if not self._is_moved(connection, move, self._moves.statement(move), kept):
+            # Locked: above READ COMMITTED the caller's transaction sees the row as of its first statement. If it has
+            # changed since, PostgreSQL reports a serialization failure, where the old row would indicate lost commits.
+            move.refused_by(_read(connection, self._moves.state, move.transactional_id, lock=True))
 
-    def _execute(
+    def _is_moved(
         self,
         connection: Connection,
-        plain: Executable,
-        parameters: dict[str, object],
         move: Move,
+        made: tuple[Executable, dict[str, object]],
         kept: KeptRecords | None,
-    ) -> CursorResult[Any]:
+    ) -> bool:
+        plain, parameters = made
         key = (plain, kept is not None)
         if key not in self._made:
             self._made[key] = self._with_settings(plain, kept=kept is not None)
@@ -256,17 +256,10 @@ class JoinedDecisions:
         if kept is not None:
             parameters |= {_KEPT + "id": move.transactional_id, _KEPT + "batch_id": kept.batch_id}
             parameters |= {_KEPT + "partitions": list(kept.partitions), _KEPT + "batches": kept.batches}
-        return connection.execute(self._made[key], parameters)
+        return connection.execute(self._made[key], parameters).first() is not None
 
     def _with_settings(self, plain: Any, *, kept: bool) -> Executable:
-        statement: Select[Any] | Update = plain
-        columns = self._settings_of_transaction()
-        more = statement.add_columns if isinstance(statement, Select) else statement.returning
-        statement = more(*columns)
-        return statement.add_cte(self._keep().cte("kept")) if kept else statement
-
-    def _settings_of_transaction(self) -> list[ColumnElement[Any]]:
-        """The settings of a deciding transaction, from here to its end: a newer claim finds it by its name.
+        """Add the settings of a deciding transaction, from here to its end: a newer claim finds it by its name.
 
         Other limits, for the caller's own statements, are left to the caller.
         """
@@ -277,10 +270,14 @@ class JoinedDecisions:
             "synchronous_commit": literal_column(DURABLE_LEVEL),
             "idle_in_transaction_session_timeout": literal_column(f"'{idle_ms:d}'"),
         }
-        return [func.set_config(literal_column(f"'{name}'"), value, true()) for name, value in local.items()]
+        columns = [func.set_config(literal_column(f"'{name}'"), value, true()) for name, value in local.items()]
+        statement: Select[Any] | Update = plain
+        more = statement.add_columns if isinstance(statement, Select) else statement.returning
+        statement = more(*columns)
+        return statement.add_cte(self._keep().cte("kept")) if kept else statement
 
     def _keep(self) -> Any:
-        table = self._tables.records
+        table = self._records
         values = {
             "transactional_id": bindparam(_KEPT + "id"),
             "batch_id": bindparam(_KEPT + "batch_id"),
@@ -292,11 +289,3 @@ class JoinedDecisions:
         return added.on_conflict_do_update(index_elements=[table.c.transactional_id], set_=newer).returning(
             table.c.transactional_id
         )
-
-    def _read(self, connection: Connection, transactional_id: str) -> StateRow | None:
-        state = self._tables.state
-        # Locked: above READ COMMITTED the caller's transaction sees the row as of its first statement. If it
-        # has changed since, PostgreSQL reports a serialization failure, where the old row would indicate lost commits.
-        found = select(*row_columns(state)).where(state.c.transactional_id == transactional_id).with_for_update()
-        answer = connection.execute(found).one_or_none()
-        return None if answer is None else row_of(answer)

@@ -67,9 +67,7 @@ def with_line(
 ) -> Select[Any]:
     """A statement that returns a changed row and also writes its line; if there is no row it writes none.
 
-    Args:
-        keep: number of lines to keep; None to trim none.
-        figures: figures of the line; with None an existing line keeps its own.
+    It leaves ``keep`` lines; None trims none. Without ``figures`` an existing line keeps its own.
     """
     history = tables.history
     names = [column.name for column in tables.state.columns]

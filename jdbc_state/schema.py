@@ -47,7 +47,6 @@ from jdbc_state.settings import StoreSettings
 
 #: Length of the key, as in the schema that KIP-939 gives.
 TRANSACTIONAL_ID_CHARACTERS_MAX = 255
-#: Names of all tables, in the query of `jdbc_state.versions`.
 VERSION = 2
 #: How a table's comment states its version.
 MARK = "spark_2pc_sink state, version "
@@ -59,6 +58,7 @@ HISTORY_PRIVILEGES = (*STATE_PRIVILEGES, "DELETE")
 #: Lines are inserted and trimmed, never changed.
 ACTIONS_PRIVILEGES = ("SELECT", "INSERT", "DELETE")
 
+_INSTANT = DateTime(timezone=True)
 #: Only for its quoting and type names. Not psycopg2's, which writes % as %%: the statements are for people, and for
 #: PostgreSQL itself.
 _DIALECT: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
@@ -93,7 +93,17 @@ class StateTables:
             comment=f"{MARK}{VERSION}",
         )
         actions = Table(settings.actions_table, metadata, *_action_columns(), comment=f"{MARK}{VERSION}")
-        records = Table(settings.records_table, metadata, *_records_columns(), comment=f"{MARK}{VERSION}")
+        # One row for each transactional id: a decision replaces the previous one.
+        records = Table(
+            settings.records_table,
+            metadata,
+            Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
+            Column("batch_id", BigInteger, nullable=False),
+            Column("partitions", JSONB, nullable=False),
+            Column("batches", LargeBinary, nullable=False),
+            PrimaryKeyConstraint("transactional_id"),
+            comment=f"{MARK}{VERSION}",
+        )
         return cls(state, history, actions, records)
 
     def wanted(self, settings: StoreSettings) -> tuple[Table, ...]:
@@ -127,13 +137,13 @@ def ddl(settings: StoreSettings, *, role: str | None = None) -> str:
     return "\n".join(f"{statement};" for statement in statements)
 
 
-def as_sql(name: str) -> str:
-    return _DIALECT.identifier_preparer.quote(name)
-
-
 def grant_usage(settings: StoreSettings, role: str) -> str:
     """The statement that opens the schema of the tables; ``role`` is quoted as in SQL."""
     return f"GRANT USAGE ON SCHEMA {as_sql(settings.state_schema)} TO {role}"
+
+
+def as_sql(name: str) -> str:
+    return _DIALECT.identifier_preparer.quote(name)
 
 
 def sql_of(statement: DDLElement) -> str:
@@ -161,9 +171,9 @@ def _row_columns() -> list[Column[Any]]:
         Column("record_count", BigInteger, nullable=False),
         Column("digest", Text, nullable=False),
         Column("kafka_offsets", JSONB, nullable=False),
-        Column("claimed_at", _instant(), nullable=False),
-        Column("decided_at", _instant()),
-        Column("settled_at", _instant()),
+        Column("claimed_at", _INSTANT, nullable=False),
+        Column("decided_at", _INSTANT),
+        Column("settled_at", _INSTANT),
         Column("topic_ids", JSONB, nullable=False, server_default=text("'{}'")),
         Column("decision", BigInteger, nullable=False, server_default=text("0")),
     ]
@@ -173,7 +183,7 @@ def _action_columns() -> list[Column[Any] | PrimaryKeyConstraint]:
     """The time is a part of the key: a sequence that was reset, as by a partial restore, must not fail a claim."""
     return [
         Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
-        Column("at", _instant(), nullable=False),
+        Column("at", _INSTANT, nullable=False),
         Column("number", BigInteger, Identity(always=True), nullable=False),
         Column("action", Text, nullable=False),
         Column("batch_id", BigInteger),
@@ -186,18 +196,3 @@ def _action_columns() -> list[Column[Any] | PrimaryKeyConstraint]:
         Column("detail", JSONB, nullable=False),
         PrimaryKeyConstraint("transactional_id", "at", "number"),
     ]
-
-
-def _records_columns() -> list[Column[Any] | PrimaryKeyConstraint]:
-    """One row for each transactional id: a decision replaces the previous one."""
-    return [
-        Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
-        Column("batch_id", BigInteger, nullable=False),
-        Column("partitions", JSONB, nullable=False),
-        Column("batches", LargeBinary, nullable=False),
-        PrimaryKeyConstraint("transactional_id"),
-    ]
-
-
-def _instant() -> DateTime:
-    return DateTime(timezone=True)

@@ -65,7 +65,7 @@ class SqlStateStore(StateStore):
         self._actions = ActionLines(self._tables, actor or Actor.of_this_process())
         self._moves = Moves(self._tables, self._actions, keep=settings.history_batches)
         self._claiming = Claiming(self.database, self._tables, settings, self._actions, self)
-        self._joined = JoinedDecisions(self._tables, self._moves, settings)
+        self._joined = JoinedDecisions(self._tables.records, self._moves, settings)
         self._shown_by_run = shown_by_run
 
     def prepare_schema(self) -> None:
@@ -134,13 +134,8 @@ class SqlStateStore(StateStore):
     ) -> None:
         if generation is not None and not self._settings.history_batches:
             return
-        operation = f"log line {action} of {transactional_id!r}"
-        line = (
-            self._actions.line_alone(transactional_id, action, detail)
-            if generation is None
-            else self._actions.line_under_claim(transactional_id, generation, action, detail)
-        )
-        with self._changes(operation) as connection:
+        line = self._actions.line_alone(transactional_id, generation, action, detail)
+        with self._changes(f"log line {action} of {transactional_id!r}") as connection:
             written = connection.execute(line).one_or_none()
         if written is None and generation is not None:
             raise claim_lost_error(transactional_id, generation, self.read(transactional_id))

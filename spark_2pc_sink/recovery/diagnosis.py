@@ -256,9 +256,9 @@ class Diagnosis:
             KafkaError, KafkaTimeoutError: the logs cannot be read.
         """
         resolution = self.resolve(row, kafka)
-        behind = row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND
-        passed = self.losses.would_pass(row) if row is not None and behind else None
-        if row is not None and isinstance(resolution, Halt) and behind:
+        passed = None
+        if row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
+            passed = self.losses.would_pass(row)
             resolution = self.losses.explain(row, resolution)
         lost: tuple[Action, ...] = ()
         if row is not None and before is None:

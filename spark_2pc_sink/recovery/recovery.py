@@ -1,18 +1,7 @@
 """Recovery: one procedure for every case: claim, poll both sides, resolve, act, and take a fresh epoch.
 
 A start, a driver that was fenced or stuck mid-run, a COMMIT whose outcome is unknown, a retried batch, and the command
-line all use it (KIP-939, "Recovery recipe"). The order is fixed:
-
-1. **claim** the state row. From here on no older driver can decide, even if it is still running.
-2. **poll** the state of Kafka's transaction coordinator. A poll before the claim could be stale.
-3. **resolve** both with the pure table of `spark_2pc_sink.recipe.resolve` (`diagnosis`), and act on the verdict, until
-   nothing is in doubt.
-4. **InitProducerId**, always and last. Only the producer id and epoch that it returns are used next: a zombie may know
-   every earlier epoch (it learns (P, E+1) by repeating its EndTxn, and tasks of a dead driver still have its epoch).
-
-The claim rebuilds a lost state row from the history that the deciding transaction has written. Recovery reads the
-history only for this. Without it a decided transaction would look undecided, and be aborted, while the table has its
-rows.
+line all use it (KIP-939, "Recovery recipe"). docs/design/recovery.md has the reasons for the order, which is fixed.
 """
 
 from __future__ import annotations
@@ -127,20 +116,6 @@ class _Findings:
         """Keep it for the report, with the details logged in the database."""
         self.actions.append(Action(kind, text))
         return {"did": text}
-
-
-@dataclass(frozen=True)
-class _Settled:
-    """Nothing is in doubt any more, as ``row`` shows."""
-
-    row: StateRow
-
-
-@dataclass(frozen=True)
-class _PollAgain:
-    """Both sides must be read again; ``row`` is the current one."""
-
-    row: StateRow
 
 
 @dataclass(frozen=True)
@@ -311,9 +286,9 @@ class Recovery:
             findings.kafka_last = kafka
             resolution = self.diagnosis.resolve(row, kafka)
             findings.reason = resolution.reason
-            outcome = self._act(row, kafka, resolution, findings)
-            row = outcome.row
-            if isinstance(outcome, _Settled):
+            row, again = self._act(row, kafka, resolution, findings)
+            # A row that was only just decided must still be committed.
+            if not again and row.status != RowStatus.DECIDED:
                 return row
             if deadline.passed:
                 raise self._unsettled(row, kafka, resolution, deadline)
@@ -335,24 +310,25 @@ class Recovery:
         return KafkaTimeoutError(
             operation=f"the end of an undecided transaction of {self._transactional_id!r}",
             deadline_ms=deadline.limit_ms,
-            last_error=f"Kafka still shows {kafka}: {resolution.reason}. {_MARKERS}",
+            last_error=f"Kafka still shows {kafka}: {resolution.reason}. Kafka must write its end marker to each "
+            "partition of the transaction: make sure that each has a leader and enough in-sync replicas, then start "
+            "again",
         )
 
     def _act(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, findings: _Findings
-    ) -> _Settled | _PollAgain:
+    ) -> tuple[StateRow, bool]:
+        """Carry a verdict out; returns the row, and whether both sides must be read again."""
         if isinstance(resolution, Halt):
-            return _unless_decided(self._decided_by_operator(row, kafka, resolution, findings))
+            return self._decided_by_operator(row, kafka, resolution, findings), False
         verdict = resolution.verdict
         # A marker shows how one transaction ended, and none of the later ones.
-        again = resolution.from_log
-        if verdict is Verdict.WAIT:
-            return _PollAgain(row)
+        again = resolution.from_log or verdict is Verdict.WAIT
         if verdict is Verdict.COMMIT:
             return self._complete(row, kafka, resolution, findings)
         if verdict is Verdict.TAKE_OPEN:
-            return _PollAgain(self._take_open(row, kafka, findings))
-        if verdict is Verdict.MARK_DONE:
+            row = self._take_open(row, kafka, findings)
+        elif verdict is Verdict.MARK_DONE:
             did = findings.did("note_done", f"noted {row.prepared_transaction_state} as done: {resolution.reason}")
             settled = PreparedTxnState.of(kafka.producer) if kafka.producer else NO_TRANSACTION
             row = self._note_done(row, settled, NOTE_DONE, did)
@@ -364,7 +340,7 @@ class Recovery:
             said = self._open_transaction is not None and view_of(row).fresh
             self._note(row, OPEN_TRANSACTION if said else ABORT, did)
             again = not self._abort(row, kafka)
-        return _PollAgain(row) if again else _unless_decided(row)
+        return row, again
 
     def _abort(self, row: StateRow, kafka: KafkaView) -> bool:
         """Abort the open transaction at the epoch that was shown; False if it is no longer the open one.
@@ -388,19 +364,19 @@ class Recovery:
 
     def _complete(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings
-    ) -> _Settled | _PollAgain:
+    ) -> tuple[StateRow, bool]:
         prepared = PreparedTxnState(row.prepared_transaction_state)
         take_over = self._takes_over(row, kafka)
         settled = commit_prepared(self._kafka, self._transactional_id, prepared, take_over=take_over)
         if settled is None:
-            return _PollAgain(row)
+            return row, True
         did = findings.did("commit", f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
         # The records may have been lost between the earlier look and the commit, which does not check the logs.
         kept = check_kept(self._kafka, row, Resolution(Verdict.MARK_DONE, resolution.reason))
         if isinstance(kept, Halt):
             self._note(row, COMMIT, did)
-            return _unless_decided(self._decided_by_operator(row, kafka, kept, findings))
-        return _unless_decided(self._note_done(row, settled, COMMIT, did))
+            return self._decided_by_operator(row, kafka, kept, findings), False
+        return self._note_done(row, settled, COMMIT, did), False
 
     def _takes_over(self, row: StateRow, kafka: KafkaView) -> bool:
         """Whether the open transaction is to be kept (KIP-939) before it is ended; with the claim, if so."""
@@ -501,15 +477,3 @@ class Recovery:
             return report
         facts = Facts(batch=row.batch_id)
         return replace(report, remedies=remedies(Symptom.OWED, facts, sink_flags(self._options)))
-
-
-def _unless_decided(row: StateRow) -> _Settled | _PollAgain:
-    """A row that was only just decided must still be committed."""
-    return _PollAgain(row) if row.status == RowStatus.DECIDED else _Settled(row)
-
-
-#: Why an end that Kafka has begun is delayed.
-_MARKERS: Final = (
-    "Kafka must write its end marker to each partition of the transaction: make sure that each has a leader and "
-    "enough in-sync replicas, then start again"
-)

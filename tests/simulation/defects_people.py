@@ -126,8 +126,8 @@ def _no_look_after_the_commit(
     prepared = PreparedTxnState(row.prepared_transaction_state)
     settled = commit_prepared(self._kafka, self._transactional_id, prepared, take_over=False)
     if settled is None:
-        return recovery._PollAgain(row)
-    return recovery._unless_decided(self._note_done(row, settled, COMMIT, {}))
+        return row, True
+    return self._note_done(row, settled, COMMIT, {}), False
 
 
 # --- what a person has named -------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LAST: Final = 50
 #: The maximum that can be requested.
 LAST_MAX: Final = 1_000_000
+#: Arguments of `history` that are not options of a sink.
+_OWN: Final = {"last", "since", "batches", "actions"}
 #: History events without a batch: their actions are listed instead.
 _NO_BATCH: Final = (CLAIMED, ADOPTED)
 #: History events whose batch was not decided together with rows: their time is that of settling.
@@ -118,37 +120,19 @@ def history(
         ConfigurationError: an option is wrong.
         StateStoreError: the database cannot be read.
     """
+    given = locals()
     if since is not None and since.tzinfo is None:
         rule, remedy = "must have a time zone", "pass datetime(…, tzinfo=timezone.utc)"
         raise ConfigurationError(option="since", value=str(since), rule=rule, remedy=remedy)
     if last is not None and not 1 <= last <= LAST_MAX:
         rule = f"must be between 1 and {LAST_MAX}"
         raise ConfigurationError(option="last", value=last, rule=rule, remedy="pass a number in that range")
-    options = RecoveryOptions.parse(
-        transactional_id=transactional_id or "history",
-        # Kafka is not contacted here, but the options of a sink require it.
-        kafka={"bootstrap.servers": "localhost:9092"},
-        database=database,
-        database_password=database_password,
-        password_command=password_command,
-        require_tls=require_tls,
-        state_schema=state_schema,
-        state_table=state_table,
-        history_table=history_table,
-        history_batches=history_batches,
-        connect_timeout_s=connect_timeout_s,
-        lock_timeout_ms=lock_timeout_ms,
-        statement_timeout_ms=statement_timeout_ms,
-    )
+    # Kafka is not contacted here, but the options of a sink require it.
+    needed = {"transactional_id": transactional_id or "history", "kafka": {"bootstrap.servers": "localhost:9092"}}
+    options = RecoveryOptions.parse(**{name: value for name, value in given.items() if name not in _OWN} | needed)
+    number = last or (LAST if since is None else LAST_MAX)
     with closing(open_store(options)) as store:
-        return read_report(
-            store,
-            transactional_id,
-            last=last or (LAST if since is None else LAST_MAX),
-            since=since,
-            batches=batches,
-            actions=actions,
-        )
+        return read_report(store, transactional_id, last=number, since=since, batches=batches, actions=actions)
 
 
 def read_report(

@@ -117,8 +117,7 @@ class SinkSurvey:
             found = survey.result()
             rows, invalid = self._requested(found)
             for name in rows.keys() - reports.keys():
-                row, lost = rows[name]
-                reports[name] = by_the_database(row, lost=lost, driver=found.drivers.get(name))
+                reports[name] = by_the_database(*rows[name], driver=found.drivers.get(name))
             unreadable |= invalid
             if not (reports or unreadable):
                 note = self._nothing_there(found) + note
@@ -147,19 +146,18 @@ class SinkSurvey:
         }
         return StoreSettings(**(given | bounds))
 
-    def _requested(self, survey: Survey) -> tuple[dict[str, tuple[StateRow, bool]], dict[str, UnreadableSink]]:
-        """The requested rows, each with whether it is lost; and the requested sinks with invalid data."""
-        lines = [*((row, False) for row in survey.rows), *((line, True) for line in survey.lost)]
-        problems = {row.transactional_id: problem for row, _ in lines if (problem := problem_of(row))}
+    def _requested(
+        self, survey: Survey
+    ) -> tuple[dict[str, tuple[StateRow | None, StateRow]], dict[str, UnreadableSink]]:
+        """The requested sinks: by id their row, None for a lost one, and what stands for it; and the invalid ones."""
+        lines = [*((row, row) for row in survey.rows), *((None, line) for line in survey.lost)]
+        problems = {row.transactional_id: problem for _, row in lines if (problem := problem_of(row))}
         problems |= {bad.transactional_id: bad.problem for bad in survey.unreadable}
-        rows = {row.transactional_id: (row, lost) for row, lost in lines if row.transactional_id not in problems}
+        rows = {line[1].transactional_id: line for line in lines if line[1].transactional_id not in problems}
+        unreadable = {name: UnreadableSink(name, "database", problem) for name, problem in problems.items()}
         return (
-            {name: found for name, found in rows.items() if self._is_requested(name)},
-            {
-                name: UnreadableSink(name, "database", problem)
-                for name, problem in problems.items()
-                if self._is_requested(name)
-            },
+            {name: line for name, line in rows.items() if self._is_requested(name)},
+            {name: sink for name, sink in unreadable.items() if self._is_requested(name)},
         )
 
     def _is_requested(self, transactional_id: str) -> bool:
@@ -192,46 +190,39 @@ class SinkSurvey:
     def _survey_both(self, cluster: Cluster, survey: Survey, end: Deadline) -> None:
         here = cluster.features().cluster_id
         rows, unreadable = self._requested(survey)
-        asked = [name for name, (row, _) in rows.items() if row.cluster_id in (None, here)]
+        asked = [name for name, (_, row) in rows.items() if row.cluster_id in (None, here)]
         if not (rows or unreadable) and self._only is not None:
             asked = [self._only]
         described = describe_all(cluster, asked, cluster.deadline())
         for name in asked:
-            row, lost = rows.get(name, (None, False))
-            self._survey_one(self._diagnosis(cluster, name, end), row, described[name], survey, lost=lost)
+            driver = survey.drivers.get(name)
+            self._survey_one(self._diagnosis(cluster, name, end), rows.get(name), described[name], driver)
         for name in rows.keys() - {*asked}:
-            row, lost = rows[name]
-            self._reports[name] = self._elsewhere(cluster, name, row, lost=lost)
+            features = cluster.features()
+            unasked = KafkaView(TransactionState.UNKNOWN, None, features.transaction_version, features.cluster_id)
+            report = self._diagnosis(cluster, name, self._end).judge(*rows[name], unasked)
+            self._reports[name] = replace(report, kafka=None)
         if not (asked or unreadable or rows):
             self._note = self._note_of_open_transactions(cluster)
 
     def _survey_one(
         self,
         diagnosis: Diagnosis,
-        row: StateRow | None,
+        line: tuple[StateRow | None, StateRow] | None,
         described: TransactionDescription | KafkaError | KafkaTimeoutError,
-        survey: Survey,
-        *,
-        lost: bool,
+        driver: Liveness | None,
     ) -> None:
         name = diagnosis.options.transactional_id
-        driver = None if row is None else survey.drivers.get(name)
         try:
             if isinstance(described, Exception):
                 raise described
-            report = diagnosis.judge(None if lost else row, row, diagnosis.view_of(described))
+            report = diagnosis.judge(*(line or (None, None)), diagnosis.view_of(described))
         except _KAFKA_REFUSALS as error:
             self._unreadable[name] = UnreadableSink(name, "kafka", str(error))
-            if row is not None:
-                self._reports[name] = by_the_database(row, lost=lost, driver=driver)
+            if line is not None:
+                self._reports[name] = by_the_database(*line, driver=driver)
             return
         self._reports[name] = with_choices(replace(report, driver=driver), diagnosis.options)
-
-    def _elsewhere(self, cluster: Cluster, name: str, row: StateRow, *, lost: bool) -> RecoveryReport:
-        features = cluster.features()
-        unasked = KafkaView(TransactionState.UNKNOWN, None, features.transaction_version, features.cluster_id)
-        report = self._diagnosis(cluster, name, self._end).judge(None if lost else row, row, unasked)
-        return replace(report, kafka=None)
 
     def _survey_kafka_alone(self, cluster: Cluster) -> None:
         names = (
@@ -246,7 +237,7 @@ class SinkSurvey:
                 # A configuration error: the id is not valid for a sink.
                 self._unreadable[name] = UnreadableSink(name, "kafka", str(error))
             else:
-                self._reports[name] = by_kafka(name, view, open_s=open_s(view))
+                self._reports[name] = by_kafka(name, view)
 
     def _note_of_open_transactions(self, cluster: Cluster) -> str:
         """Open transactions in Kafka without a row: a sink's row may be lost with its history."""
@@ -294,10 +285,10 @@ def _problem_of(future: Future[Any], end: Deadline, side: str, refusals: tuple[t
     return ""
 
 
-def by_the_database(row: StateRow, *, lost: bool, driver: Liveness | None) -> RecoveryReport:
-    """The report on a sink if Kafka could not be read."""
+def by_the_database(before: StateRow | None, row: StateRow, *, driver: Liveness | None) -> RecoveryReport:
+    """The report on a sink if Kafka could not be read; ``before`` is None if the row is lost."""
     status = RowStatus(row.status)
-    if lost:
+    if before is None:
         reason = f"the state row is lost; the newest line of its history has {shown(row)}. {_UNSEEN}"
     elif status is RowStatus.DECIDED:
         reason = f"the database has decided batch {row.batch_id}. {_UNSEEN}, so it is unknown whether it has committed"
@@ -307,16 +298,16 @@ def by_the_database(row: StateRow, *, lost: bool, driver: Liveness | None) -> Re
         reason = f"nothing is in doubt in the state row. {_UNSEEN}, so an open transaction would go unnoticed"
     return RecoveryReport(
         transactional_id=row.transactional_id,
-        settled=not lost and status in {RowStatus.NONE, RowStatus.DONE},
+        settled=before is not None and status in {RowStatus.NONE, RowStatus.DONE},
         dry_run=True,
-        before=None if lost else row,
+        before=before,
         row=row,
         driver=driver,
         reason=reason,
     )
 
 
-def by_kafka(transactional_id: str, kafka: KafkaView, *, open_s: float | None) -> RecoveryReport:
+def by_kafka(transactional_id: str, kafka: KafkaView) -> RecoveryReport:
     """The report on a transactional id if the database could not be read."""
     if kafka.state is TransactionState.ONGOING:
         reason = "Kafka has an open transaction of this id"
@@ -330,6 +321,6 @@ def by_kafka(transactional_id: str, kafka: KafkaView, *, open_s: float | None) -
         known=None,
         dry_run=True,
         kafka=kafka,
-        prepared_s=open_s,
+        prepared_s=open_s(kafka),
         reason=f"{reason}. The database was not read, so it is unknown whether it has decided",
     )

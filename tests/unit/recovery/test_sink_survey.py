@@ -11,6 +11,7 @@ import pytest
 from jdbc_state import StateRow
 from jdbc_state.survey import Survey
 from spark_2pc_sink import StatusReport, status
+from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery import sink_survey
@@ -122,7 +123,7 @@ def test_a_transaction_in_an_unknown_state_hides_no_other(fake: FakeCluster, dat
 def test_what_the_database_knows(status: str, lost: bool, condition: str, reason: str) -> None:
     """In doubt as far as it can tell; nothing is said of Kafka, nor of what a recovery would do."""
     row = replace(BATCH_7, status=status)
-    report = by_the_database(row, lost=lost, driver=LIVES)
+    report = by_the_database(None if lost else row, row, driver=LIVES)
     assert report.condition == condition
     assert report.reason.startswith(reason)
     assert (report.kafka, report.actions, report.driver, report.dry_run) == (None, (), LIVES, True)
@@ -139,7 +140,9 @@ def test_what_the_database_knows(status: str, lost: bool, condition: str, reason
 )
 def test_what_kafka_shows(state: TransactionState, reason: str) -> None:
     """Whether it is in doubt, or a sink at all, the database alone could tell."""
-    report = by_kafka("orders", KafkaView(state, ProducerIdAndEpoch(7, 3), 2, "cluster"), open_s=4.0)
+    began_ms = now_ms() - 4_000
+    report = by_kafka("orders", KafkaView(state, ProducerIdAndEpoch(7, 3), 2, "cluster", began_ms=began_ms))
     assert (report.condition, report.known, report.settled) == ("unclear", None, False)
     assert report.reason.startswith(reason)
-    assert report.prepared_s == 4.0
+    open_s = 4 if state is TransactionState.ONGOING else None
+    assert report.prepared_s == (open_s and pytest.approx(open_s, abs=1))

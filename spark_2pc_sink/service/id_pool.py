@@ -102,9 +102,7 @@ class IdPool:
         if len(self._held) < self._options.ids:
             self._log.warning(
                 "took only %d of %d transactional ids, as other processes hold the rest; raise ids_max=%d",
-                len(self._held),
-                self._options.ids,
-                self._options.ids_max,
+                *(len(self._held), self._options.ids, self._options.ids_max),
             )
         self._keeper = threading.Thread(target=self._keep, name="spark_2pc_sink ids", daemon=True)
         self._keeper.start()
@@ -140,13 +138,12 @@ class IdPool:
             if not self._open:
                 raise closed_error()
             if not self._free:
-                unsettled = len(self._held) - self._lent
+                held, name = len(self._held), self._options.transactional_id
                 halted = f", {self._halted} need an operator (spark-2pc status)" if self._halted else ""
                 raise KafkaTimeoutError(
-                    operation=f"waiting for one of {len(self._held)} transactional ids of "
-                    f"{self._options.transactional_id!r}",
+                    operation=f"waiting for one of {held} transactional ids of {name!r}",
                     deadline_ms=limit_ms,
-                    last_error=f"{self._lent} are in use, {unsettled} have to be settled first{halted}; raise "
+                    last_error=f"{self._lent} are in use, {held - self._lent} have to be settled first{halted}; raise "
                     "ids if that is usual",
                 )
             self._lent += 1
@@ -218,14 +215,18 @@ class IdPool:
 
     def _note_idle(self) -> None:
         """Write the note that the next decision would write, if no decision has followed for a while."""
-        with self._changed:
-            idle = [each for each in self._free if (each.unnoted_s or 0) > NOTE_INTERVAL_S]
-            for writer in idle:
-                self._free.remove(writer)
-        for writer in idle:
+        for writer in self._taken_out(lambda each: (each.unnoted_s or 0) > NOTE_INTERVAL_S):
             self._note(writer)
             with self._changed:
                 self._put(writer)
+
+    def _taken_out(self, chosen: Callable[[IdWriter], bool]) -> list[IdWriter]:
+        """Take free ids out, so that they are not lent until they are put back."""
+        with self._changed:
+            found = [each for each in self._free if chosen(each)]
+            for writer in found:
+                self._free.remove(writer)
+        return found
 
     def _note(self, writer: IdWriter) -> None:
         try:
@@ -249,11 +250,7 @@ class IdPool:
         old_s = self._options.takeover_grace_s / 4
         hidden = {name for name, driver in survey.drivers.items() if driver.alive is None}
         old = {row.transactional_id for row in survey.rows if row.age_s >= old_s} & hidden
-        with self._changed:
-            idle = [each for each in self._free if each.transactional_id in old]
-            for writer in idle:
-                self._free.remove(writer)
-        for writer in idle:
+        for writer in self._taken_out(lambda each: each.transactional_id in old):
             if not self._recovered(writer):
                 with self._changed:
                     self._put(writer)

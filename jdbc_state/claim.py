@@ -72,14 +72,9 @@ class Claimant:
 def carried_out(claimant: Claimant, row: StateRow | None, *, named: int | None) -> StateRow | None:
     """Return the row if a claim without an answer was carried out; None if it was not, or not yet.
 
-    Claims of the command line are indistinguishable, so one is never taken for another: the next one takes the next
-    generation.
-
-    Args:
-        named: the generation that the claim named; None if there was no row.
-
-    Raises:
-        SupersededError: another driver has claimed the row since; whether before or after this one, it is the newer.
+    The claim named generation ``named``, None if there was no row. If another driver has claimed the row since, before
+    or after this one, SupersededError is raised. Claims of the command line are indistinguishable, so one is never
+    taken for another: the next one takes the next generation.
     """
     if row is None or row.generation <= (named or 0) or row.run_id == claimant.run_id is None:
         return None

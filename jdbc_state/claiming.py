@@ -18,7 +18,7 @@ from jdbc_state.connections import Database, pause_s
 from jdbc_state.errors import DatabaseUnreachableError, StateStoreError
 from jdbc_state.model import StateRow
 from jdbc_state.schema import StateTables, quoted
-from jdbc_state.sessions import Session, end_older_sessions, lock_holders
+from jdbc_state.sessions import end_older_sessions, lock_holders
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sink_log import sink_log
 from jdbc_state.sqlstate import LOCK_NOT_AVAILABLE, is_cut
@@ -35,29 +35,17 @@ _END_WAIT_MS = 1_000
 
 @dataclass
 class _Call:
-    """One call of `Claiming.claim`.
-
-    Attributes:
-        end_s: when it gives up, on the monotonic clock.
-        in_doubt: whether a claim of this call was sent and has no answer.
-    """
+    """One call of `Claiming.claim`, which gives up at ``end_s`` on the monotonic clock."""
 
     claimant: Claimant
     end_s: float
+    #: Whether a claim of this call was sent and has no answer; and the generation that it named.
     in_doubt: bool = False
     generation: int | None = None
 
 
 def retry_when_cut(step: Callable[[], T], end_s: float) -> T:
-    """The result of ``step``, which is repeated if its connection is cut.
-
-    Args:
-        step: must be repeatable.
-        end_s: last time for a start, on the monotonic clock.
-
-    Raises:
-        StateStoreError: error of the last attempt, or another failure.
-    """
+    """The result of ``step``, which is repeated until ``end_s``, on the monotonic clock, if its connection is cut."""
     for cuts in range(CLAIM_ATTEMPTS_MAX - 1):
         try:
             return step()
@@ -88,12 +76,7 @@ class Claiming:
     def claim(self, claimant: Claimant, claimed: Callable[[StateRow], None]) -> StateRow:
         """Take the row over, and end open sessions of older claimants; see `jdbc_state.state_store.StateStore.claim`.
 
-        Args:
-            claimed: called once with the row, before older sessions are ended.
-
-        Raises:
-            ClaimRefusedError, SupersededError: the claim is refused; or a newer driver took the row meanwhile.
-            StateStoreError: the database failed, or connections were cut until the deadline.
+        ``claimed`` is called once with the row, before older sessions are ended.
         """
         call = _Call(claimant, time.monotonic() + self._settings.claim_deadline_ms / 1000)
         row = retry_when_cut(lambda: self._take(call), call.end_s)
@@ -156,13 +139,9 @@ class Claiming:
         return None if answer is None else row_of(answer)
 
     def _end_blocking_sessions(self, call: _Call) -> None:
-        """End the sessions that may hold the row's lock, if the claimant may have the row.
+        """End the sessions that may hold the row's lock, if the claimant may have the row; raise if it may not.
 
         A healthy driver of another query, or on another cluster, must not be disturbed.
-
-        Raises:
-            ClaimRefusedError: the claimant may not have it.
-            SupersededError: it is not the newest claimant.
         """
         try:
             row = self._store.judged_row(call.claimant)
@@ -192,27 +171,28 @@ class Claiming:
             left = [session for session in sessions if session.ended is not True]
             if not left:
                 return
-            if any(session.ended is None for session in left):
-                raise self._older_left(operation, left, "of another role, which only that role or a superuser may end")
-            if time.monotonic() >= call.end_s:
-                raise self._older_left(operation, left, "that have not ended yet")
-
-    def _older_left(self, operation: str, left: list[Session], reason: str) -> StateStoreError:
-        listed = ", ".join(str(session) for session in left)
-        return StateStoreError(
-            operation=self._database.named(operation),
-            detail=f"an older driver has open transactions {reason}: {listed}. End them with pg_terminate_backend(pid)",
-            retriable=True,
-        )
+            foreign = any(session.ended is None for session in left)
+            if foreign or time.monotonic() >= call.end_s:
+                why = (
+                    "of another role, which only that role or a superuser may end"
+                    if foreign
+                    else "that have not ended yet"
+                )
+                listed = ", ".join(map(str, left))
+                raise StateStoreError(
+                    operation=self._database.named(operation),
+                    detail=f"an older driver has open transactions {why}: {listed}. End them with "
+                    "pg_terminate_backend(pid)",
+                    retriable=True,
+                )
 
     def locked(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
         with self._database.requests(operation) as connection:
             holders = lock_holders(connection, table=quoted(self._tables.state))
-        listed = ", ".join(str(holder) for holder in holders) or "none now"
         return StateStoreError(
             operation=self._database.named(operation),
             detail=f"the row or its table stayed locked for {waited_ms} ms. Sessions that hold locks on "
-            f"{quoted(self._tables.state)}: {listed}. {remedy}",
+            f"{quoted(self._tables.state)}: {', '.join(map(str, holders)) or 'none now'}. {remedy}",
             sqlstate=LOCK_NOT_AVAILABLE,
             retriable=True,
         )

@@ -47,9 +47,9 @@ _warned_lock = threading.Lock()
 def readable_by(connection: Any) -> str | None:
     """The remote host of a connection that could be read in transit; None for a secure one.
 
-    ``sslmode`` does not tell: libpq's default, ``prefer``, continues without TLS if the server does not offer it. TLS
-    is secure, and so are a Unix socket and the loopback interface, which do not leave the machine. A proxy there is
-    responsible for its own connection.
+    ``sslmode`` does not tell: libpq's default, ``prefer``, continues without TLS if the server does not offer it. A
+    Unix socket and the loopback interface do not leave the machine; a proxy there is responsible for its own
+    connection.
     """
     if connection.info.ssl_in_use:
         return None
@@ -140,8 +140,7 @@ class Database:
     """Opens connections, and turns every failure to do so into DatabaseUnreachableError.
 
     One connection is kept between successful transactions, since opening one costs more than most of them. It is tested
-    before it is used again, and replaced regularly. After any error a connection is closed: a broken one is never used
-    twice.
+    before it is used again, and replaced regularly. After any error a connection is closed.
     """
 
     def __init__(self, url: str, settings: StoreSettings) -> None:
@@ -239,7 +238,6 @@ class Database:
         return f"{operation} in {self.label}"
 
     def close(self) -> None:
-        """Dispose of the engine; connections are already closed one by one."""
         self._engine.dispose()
 
     @contextmanager

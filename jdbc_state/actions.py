@@ -1,13 +1,8 @@
 """Log of what drivers and people did to a sink, one line each: who, when, why.
 
 A line is written by the statement whose effect it records: a driver's claim, the outcome of its recovery, or a person's
-decision. So every decision has a line, and a refused claim has none. Batches write no lines.
-
-Two actions are carried out in Kafka, outside any database statement. Their line is written BEFORE: an ``abort`` by a
-recovery, and a person's ``force_terminate``, which gets a second line with its outcome. A first line without a second
-one only shows the intent.
-
-Lines of drivers are trimmed like the history. Lines of people are kept forever.
+decision. So every decision has a line, and a refused claim has none. What is carried out in Kafka alone, an ``abort``
+by a recovery and a person's ``force_terminate``, has its line written BEFORE. docs/design/state.md has the reasons.
 """
 
 from __future__ import annotations
@@ -82,13 +77,9 @@ LAYOUT: Final = "layout"
 
 @dataclass(frozen=True, kw_only=True)
 class Actor:
-    """Identity of a store's user; the database adds its role and the time.
+    """Identity of a store's user: the process; the database adds its role and the time.
 
-    Args:
-        os_user: user of the process.
-        host: host of the process.
-        program: name of the process.
-        reason: why, in the person's words; None if no person was asked.
+    ``reason`` is why, in the person's words; None if no person was asked.
     """
 
     os_user: str
@@ -185,11 +176,8 @@ class ActionLines:
     def trim(self, row: FromClause, *, keep: int) -> Delete:
         """Remove the oldest lines of drivers, if ``row`` has a row.
 
-        Claims with a layout are counted separately: however often a command recovers the sink, its last job's layout is
-        kept.
-
-        Args:
-            keep: number of lines kept of each kind (with and without a layout), in addition to the one being written.
+        ``keep`` lines remain with a layout and as many without, in addition to the one being written: however often a
+        command recovers the sink, its last job's layout is kept.
         """
         table = self._table
         mine = table.c.transactional_id == select(row.c.transactional_id).scalar_subquery()

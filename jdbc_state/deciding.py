@@ -117,12 +117,7 @@ class SqlDecidingTransaction(OneDecision):
                 move.refused_by(self._read())
 
     def commit(self) -> None:
-        """COMMIT.
-
-        Raises:
-            StateStoreError: before COMMIT was sent.
-            CommitUnknownError: after that, with any answer.
-        """
+        """COMMIT; after it was sent, any error is a CommitUnknownError."""
         driver = driver_connection(self._connection)
         if driver.info.transaction_status != TRANSACTION_STATUS_INTRANS:
             # PostgreSQL answers COMMIT of a failed transaction with ROLLBACK, and psycopg2 takes that for a success.

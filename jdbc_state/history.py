@@ -2,17 +2,9 @@
 
 A line is a copy of the row under the row's ``decision`` number. Operations that add to the batches (a decision, a batch
 without records, an adoption) take the next number; the outcome of a batch is noted in its own line. So the newest line
-of a sink always equals its row: a lost row can be rebuilt from it, and a sink whose row is gone is known not to have
-decided anything beyond it.
-
-A row is lost if a person deletes it, or restores only one of the two tables. Counter-example without the history: the
-driver is killed between the decision and EndTxn, the row is deleted, and an adopting driver aborts the transaction that
-has no row, and writes the batch a second time into a table that has it.
-
-A line also has figures of its batch, such as the times of its steps, for people and monitoring: rows do not have them,
-and decisions do not depend on them. They are written with the note that the batch is done, without another statement.
-
-The history is trimmed by its key: at regular numbers, a line's statement removes those beyond the limit, as one range.
+of a sink always equals its row, and a lost row can be rebuilt from it (docs/design/state.md). Counter-example without:
+the driver is killed between the decision and EndTxn, a person deletes the row, and an adopting driver aborts the
+transaction that has no row, and writes the batch a second time into a table that has it.
 """
 
 from __future__ import annotations

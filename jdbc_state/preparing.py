@@ -59,17 +59,14 @@ class SchemaReport:
 def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> FoundTable | None:
     """Create schema and tables if they are missing, and migrate an earlier state table to this version.
 
-    Existing tables are not created again, so a role without CREATE privileges can use them.
-
-    Args:
-        connection: in autocommit mode, so that a lost race leaves no failed transaction.
+    Existing tables are not created again, so a role without CREATE privileges can use them. The connection is in
+    autocommit mode, so that a lost race leaves no failed transaction.
 
     Returns:
         The history, wanted or not.
 
     Raises:
         StateStoreError: a table of that name is foreign, or of a version that this role cannot change.
-        sqlalchemy.exc.DBAPIError: the database refused.
     """
     tables = StateTables.named(settings)
     for table in tables.wanted(settings):
@@ -96,15 +93,11 @@ def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> l
     Each step is one message, and so one transaction. Table locks are requested with the connection's lock_timeout;
     other drivers wait meanwhile, and then continue.
 
-    Args:
-        settings: the names; with ``history_batches``, the history and the table of actions are created.
-
     Returns:
         What was done, one sentence each; empty for nothing.
 
     Raises:
         StateStoreError: see :func:`prepare`; or there is no state table.
-        sqlalchemy.exc.DBAPIError: the database refused, or a lock was not available in time.
     """
     tables = StateTables.named(settings)
     state = find_table(connection, tables, tables.state)
@@ -190,9 +183,7 @@ def _grant_as_state(connection: Connection, tables: StateTables, table: Table) -
 
 
 def _create(connection: Connection, settings: StoreSettings, table: Table, *, where: str) -> None:
-    attempt = 0
-    while True:
-        attempt += 1
+    for attempt in range(1, CREATE_ATTEMPTS_MAX + 1):
         try:
             # CREATE SCHEMA IF NOT EXISTS needs the CREATE privilege even if the schema exists.
             if not inspect(connection).has_schema(settings.state_schema):

@@ -9,12 +9,8 @@ The schema version is 2. Compatibility with programs of other versions:
 * This version adds two columns to a state table of version 1, and creates the history. The server needs a short lock
   and no rewrite of the table, while jobs of version 1 keep running. A job migrates the table if its own role owns it;
   otherwise its owner calls `SqlStateStore.migrate`.
-* The table of kept records was added later. It is created by a store that keeps records, such as a service's.
-* The table of actions was added later, within version 2. Earlier releases ignore it, and their claims have no line.
-  This version creates it if it is missing, like the history.
+* The tables of actions and of kept records were added later, within version 2: earlier releases ignore them.
 * A table of a later version is refused with its version number, as its meaning is unknown.
-
-`jdbc_state.versions` detects the version.
 """
 
 from __future__ import annotations

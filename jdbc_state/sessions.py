@@ -1,12 +1,10 @@
 """Drivers' database sessions: how they are named and found, and how those of older drivers are ended.
 
-A driver with a claim is visible by a separate idle session (`presence`): ``2pc@<id>:<sink>:<generation>``, where
-<sink> is a hash of its state table and id. An idle session holds no lock that would distinguish one state table from
-another.
-
-The deciding transaction has ``2pc:<id>:<generation>`` as its application_name while it is open (SET LOCAL, so it also
-works through a connection pooler). A newer claim finds such transactions in pg_stat_activity and ends them: otherwise a
-driver that is paused inside COPY would hold its locks and unique keys until its statement times out.
+A driver with a claim is visible by a separate idle session (`presence`): ``2pc@<id>:<sink>:<generation>``, where <sink>
+is a hash of its state table and id, as an idle session holds no lock that would tell its state table. The deciding
+transaction has ``2pc:<id>:<generation>`` as its application_name while it is open (SET LOCAL, so it also works through
+a connection pooler). A newer claim finds such transactions in pg_stat_activity and ends them: otherwise a driver that
+is paused inside COPY would hold its locks and unique keys until its statement times out.
 """
 
 from __future__ import annotations
@@ -68,17 +66,13 @@ def run_presence_name(table: str, run_id: str) -> str:
 
 @dataclass(frozen=True)
 class DriverSession:
-    """A session that shows that a driver is alive.
-
-    Attributes:
-        hidden: True if the connected role is not a member of that role, and so cannot see the address.
-        address: address of the driver's host, or of the pooler; '' for a local socket.
-        name: its application_name, which identifies the driver.
-    """
+    """A session that shows that a driver is alive; ``name`` is its application_name, which identifies the driver."""
 
     pid: int
     role: str
+    #: True if the connected role is not a member of that role, and so cannot see the address.
     hidden: bool
+    #: Address of the driver's host, or of the pooler; '' for a local socket.
     address: str
     name: str = ""
 
@@ -98,16 +92,12 @@ class Liveness:
 
 @dataclass(frozen=True)
 class Session:
-    """One session of the database.
-
-    Attributes:
-        ended: True: it was ended and is gone. False: it was told to end, and still exists. None: left alone, because
-            it belongs to another role.
-    """
+    """One session of the database."""
 
     pid: int
     role: str
     name: str
+    #: True: it was ended and is gone. False: it was told to end, and still exists. None: left alone, as another role's.
     ended: bool | None = None
 
     def __str__(self) -> str:
@@ -199,11 +189,7 @@ def driver_sessions(connection: Connection, *, table: str) -> list[DriverSession
 def sessions_of(
     sessions: Iterable[DriverSession], table: str, transactional_id: str, generation: int, run_id: str
 ) -> list[DriverSession]:
-    """Sessions of one driver: with this claim, or with a newer one.
-
-    Args:
-        run_id: the run that made it; a session of that run represents all its claims.
-    """
+    """Sessions of one driver: with this claim, or with a newer one; or of the run, which represents all its claims."""
     prefixes = (presence_prefix(table, transactional_id), application_name_prefix(transactional_id))
     of_run = run_presence_name(table, run_id)
     found = []

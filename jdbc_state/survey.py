@@ -32,14 +32,11 @@ class UnreadableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """The sinks in a database.
-
-    Attributes:
-        lost: the newest line of each sink with lines in the history and no row, in the same order.
-    """
+    """The sinks in a database."""
 
     table_exists: bool
     rows: tuple[StateRow, ...] = ()
+    #: The newest line of each sink with lines in the history and no row.
     lost: tuple[StateRow, ...] = ()
     unreadable: tuple[UnreadableRow, ...] = ()
     drivers: Mapping[str, Liveness] = field(default_factory=dict)

@@ -1,9 +1,8 @@
 """Versions of the tables: detect the version, and what to do if it is not this package's.
 
-The version is detected from the columns and the primary key: the statements of this package need these, however the
-table was made or copied. The table comment also states it, but is lost by ``pg_dump --no-comments`` and missing from
-tables made by hand. So it is only used for what columns cannot tell: that a table has a later version than this
-package.
+The version is detected from the columns and the primary key: the statements of this package need these. The table's
+comment is lost by ``pg_dump --no-comments`` and missing from tables made by hand, so it only tells that a table has a
+later version than this package.
 """
 
 from __future__ import annotations
@@ -37,19 +36,16 @@ _COLUMNS = text(
 
 @dataclass(frozen=True)
 class FoundTable:
-    """An existing table.
-
-    Attributes:
-        version: its version; None if it is not a table of this package, or incomplete.
-        owned: whether the connected role has the owner's privileges.
-        later: missing optional columns, added within version 2.
-    """
+    """An existing table."""
 
     name: str
+    #: None if it is not a table of this package, or incomplete.
     version: int | None
     owner: str
+    #: Whether the connected role has the owner's privileges.
     owned: bool
     lacks: str
+    #: Missing optional columns, added within version 2.
     later: tuple[str, ...] = ()
 
 
@@ -61,7 +57,7 @@ def find_table(connection: Connection, tables: StateTables, table: Table) -> Fou
     columns = connection.execute(_COLUMNS, {"table": name}).all()
     there = {found for found, _ in columns}
     absent = [column.name for column in table.columns if column.name not in there]
-    missing, later = [name for name in absent if name != FIGURES], tuple(name for name in absent if name == FIGURES)
+    missing, later = [name for name in absent if name != FIGURES], tuple({FIGURES}.intersection(absent))
     key = sorted(found for found, in_key in columns if in_key)
     wanted_key = sorted(column.name for column in table.primary_key.columns)
     lacks = f"columns {', '.join(missing)}" if missing else ""

@@ -29,11 +29,8 @@ class Watchdog:
 
     psycopg2 waits for an answer without a limit. A server that is stopped (not dead: TCP still acknowledges) or a
     COMMIT that waits for a lost synchronous standby would block the driver forever; statement_timeout covers neither.
-    After the cut psycopg2 raises as for any lost connection.
-
-    Raises:
-        psycopg2.OperationalError: the process cannot open more files, or start a thread: the block is then not begun,
-            as on a lost connection.
+    After the cut psycopg2 raises as for any lost connection; so does a process that cannot open more files, or start a
+    thread, before the block begins.
     """
 
     def __init__(self, connection: HasFileNumber, limit_ms: int) -> None:
@@ -80,14 +77,10 @@ class _WatchedCursor(psycopg2.extensions.cursor):
 
 @contextmanager
 def watched_statements(connection: psycopg2.extensions.connection, limit_ms: int) -> Iterator[None]:
-    """Limit the time of each statement on ``connection`` while the block lasts.
+    """Limit the time of each statement whose cursor is made in the block.
 
     It acts on the connection, so no statement can be forgotten. Operations without a cursor (COMMIT and ROLLBACK) need
     a separate `Watchdog`.
-
-    Args:
-        connection: psycopg2's; applies to cursors that are made in the block.
-        limit_ms: milliseconds that each statement may take.
     """
     before = connection.cursor_factory
     connection.cursor_factory = partial(_WatchedCursor, limit_ms=limit_ms)

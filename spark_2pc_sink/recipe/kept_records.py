@@ -2,10 +2,7 @@
 
 A transaction can be committed after its records are gone: EndTxn does not check the logs. A topic that was deleted and
 re-created has the same name but another id (KIP-516), and a log may have lost its tail. Such a batch must not be noted
-as done.
-
-A batch that is already done is not compared: consumers could read it, and later losses are Kafka's own history, by
-retention or deletion.
+as done. One that is already done is not compared: consumers could read it.
 """
 
 from __future__ import annotations
@@ -24,14 +21,11 @@ _SHOWN_PARTITIONS_MAX = 8
 
 @dataclass(frozen=True)
 class WrittenRecords:
-    """Offsets of a batch's records.
-
-    Attributes:
-        topic_ids: ids of its topics when it was written; a missing topic had no id, or it is unknown.
-    """
+    """Offsets of a batch's records."""
 
     batch_id: int | None
     offsets: Mapping[TopicPartition, tuple[int, int]]
+    #: Ids of its topics when it was written; a missing topic had no id, or it is unknown.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -41,27 +35,20 @@ class WrittenRecords:
 
 @dataclass(frozen=True)
 class LogsView:
-    """Kafka's current description of some topics.
-
-    Attributes:
-        ends: one past the last offset of each partition that exists.
-        starts: the first offset of each, if requested.
-    """
+    """Kafka's current description of some topics."""
 
     topic_ids: Mapping[str, str]
+    #: One past the last offset of each partition that exists.
     ends: Mapping[TopicPartition, int]
+    #: The first offset of each, if requested.
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 def find_lost_records(written: WrittenRecords, logs: LogsView, *, committed: bool) -> Halt | None:
-    """Say which records of a decided batch Kafka lacks.
+    """Say which records of a decided batch Kafka lacks; None if it has all of it, as far as can be seen.
 
-    Args:
-        committed: False while its transaction is open. Records deleted from the start of a log until then could never
-            be read by a consumer; afterwards that is retention, as with any record.
-
-    Returns:
-        None if Kafka has all of it, as far as can be seen.
+    While its transaction is not ``committed``, no consumer could read records deleted from the start of a log;
+    afterwards that is retention, as with any record.
     """
     damaged = {
         topic: found

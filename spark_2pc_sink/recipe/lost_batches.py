@@ -41,27 +41,21 @@ class CommittedTransaction:
 
 @dataclass(frozen=True)
 class FoundCommits:
-    """A sink's transactions in the logs since its row.
-
-    Attributes:
-        unread: partitions that were not read, and why: batches missing there are unknown.
-    """
+    """A sink's transactions in the logs since its row."""
 
     transactions: tuple[CommittedTransaction, ...] = ()
+    #: Partitions that were not read, and why: batches missing there are unknown.
     unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class LostBatches:
-    """Batches that the database lacks, as far as it can be known.
+    """Batches that the database lacks, as far as it can be known."""
 
-    Attributes:
-        first: the batch after that of the row; the row's own if only Kafka lacked it.
-        came: the batch that Spark has passed; None before the first.
-    """
-
+    #: The batch after that of the row; the row's own if only Kafka lacked it.
     first: int
     found: FoundCommits = field(default_factory=FoundCommits)
+    #: The batch that Spark has passed; None before the first.
     came: int | None = None
 
     @property

@@ -2,10 +2,8 @@
 
 Spark calls ``foreachBatch`` with ids 0, 1, 2, … of one query, and after a crash calls again with an id that it has
 not recorded as finished. So the only valid ids are the row's own (a replay) and the one after it. Any other id means
-that a checkpoint or a database was replaced, which cannot be repaired automatically.
-
-Spark counts every batch, even without rows, and functions often skip those. Spark reports whether such a batch had
-rows; `place_beyond` decides from that report.
+that a checkpoint or a database was replaced, which cannot be repaired automatically; or that a function has not called
+the sink for batches without rows, which `place_beyond` decides from Spark's report.
 """
 
 from __future__ import annotations
@@ -40,13 +38,8 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -
         The placement, or why there is none: the id is neither a replay nor the next batch. No flag allows that, as it
         would allow the next such batch too. Batches that the row lacks are skipped by name (`recipe.lost_batches`); a
         checkpoint older than the row must be replaced by a new one.
-
-    Raises:
-        ValueError: the row is ``DECIDED``; run recovery first.
     """
-    if status is RowStatus.DECIDED:
-        message = "a decided row must be recovered before a batch is placed beside it"
-        raise ValueError(message)
+    assert status is not RowStatus.DECIDED, "a decided row must be recovered before a batch is placed beside it"
     if status is RowStatus.OWED:
         return _place_with_owed(row_batch_id, batch_id)
     if row_batch_id is not None and batch_id == row_batch_id:
@@ -65,13 +58,8 @@ def place_explicit_id(
     Returns:
         The placement; a halt for an owed batch; None for an id that the row has passed and the history lacks: whether
         it was written is unknown.
-
-    Raises:
-        ValueError: the row is ``DECIDED``; run recovery first.
     """
-    if status is RowStatus.DECIDED:
-        message = "a decided row must be recovered before a batch is placed beside it"
-        raise ValueError(message)
+    assert status is not RowStatus.DECIDED, "a decided row must be recovered before a batch is placed beside it"
     if noted:
         return Placement.SKIP
     if status is RowStatus.OWED:
@@ -121,13 +109,10 @@ def _place_with_owed(row_batch_id: int | None, batch_id: int) -> Placement | Hal
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Spark's report on batches for which the sink was not called.
-
-    Attributes:
-        empty: those of them that really had no rows, not only none that were read.
-    """
+    """Spark's report on batches for which the sink was not called."""
 
     finished: frozenset[int] = frozenset()
+    #: Those of them that really had no rows, not only none that were read.
     empty: frozenset[int] = frozenset()
 
 

@@ -1,9 +1,7 @@
 """The table of recovery: a pure function decides from the state row and the view of Kafka's coordinator.
 
 ``resolve(row, kafka)`` takes the state row returned by a claim, and the coordinator's view of the transactional id. It
-returns a verdict, or a halt if a person has to decide. The package ``recovery`` carries it out.
-
-The table rests on three facts:
+returns a verdict, or a halt if a person has to decide; docs/design/recovery.md has the table. It rests on three facts:
 
 * The row is written in the transaction that writes the data, so the transaction in a *decided* row must be committed,
   and one that no row ever named was never decided and must be aborted (KIP-939, "Recovery recipe").
@@ -16,12 +14,12 @@ The table rests on three facts:
 A commit that Kafka shows belongs to a decision of the newest claim, because every recovery ends with
 InitProducerId, which hides the earlier commits. A row without such a decision is therefore older than Kafka, in every
 status, and halts. Counter-example without that rule: the first batch is decided and committed in Kafka, the database
-fails over to a standby that lacks the decision, the row says *none* again (or *owed*, if the batch was a resend), no
-transaction is ongoing, and Spark's replay is written to Kafka a second time. A row *decided* may be older than Kafka
-too: its marker in the log says COMMIT, and the decision after it was lost.
+fails over to a standby that lacks the decision, no transaction is ongoing, and Spark's replay is written to Kafka a
+second time. A row *decided* may be older than Kafka too: its marker in the log says COMMIT, and the decision after it
+was lost.
 
 A lost row is rebuilt from its history before this function is called. If the history is lost too, an open transaction
-halts, even with ``adopt``: see `spark_2pc_sink.recipe.resolve`.
+halts, even with ``adopt``: see `OpenTransactionEnd`.
 """
 
 from __future__ import annotations
@@ -50,11 +48,9 @@ class OpenTransactionEnd:
     Row and history are lost, and Kafka shows an open transaction. Either the batch was not decided, and no table has
     its rows; or it was decided, and the table has them: aborting it and writing the batch again would duplicate them.
     Only the table tells, so a person is asked even with ``adopt``.
-
-    Attributes:
-        batch_id: commit it, as the table has the rows of this batch; None: abort it.
     """
 
+    #: Commit it, as the table has the rows of this batch; None: abort it.
     batch_id: int | None
 
     def __str__(self) -> str:
@@ -64,13 +60,7 @@ class OpenTransactionEnd:
 def apply_operator_choice(
     row: RowView, kafka: KafkaView, found: Resolution | Halt, choice: OpenTransactionEnd | None
 ) -> Resolution | Halt:
-    """Apply an operator's choice of how to end the open transaction to a verdict.
-
-    Args:
-        row: as for `resolve`.
-        kafka: as for `resolve`.
-        found: result of `resolve`.
-        choice: None if there is none.
+    """Apply an operator's choice of how to end the open transaction to what `resolve` has found.
 
     Returns:
         ``found`` if the choice is not needed: the row names a decision, or a recovery has finished with it. Otherwise
@@ -116,13 +106,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class RowView:
-    """The part of a claimed state row that the decision depends on.
-
-    Attributes:
-        settled: producer id and epoch that Kafka showed or returned when the row last became settled; '' until a
-            recovery has finished with the row, which identifies a new row.
-        cluster_id: the Kafka cluster that the row belongs to; None before the first claim.
-    """
+    """The part of a claimed state row that the decision depends on; see `jdbc_state.StateRow`."""
 
     status: RowStatus
     prepared: PreparedTxnState = NO_TRANSACTION
@@ -142,20 +126,17 @@ class RowView:
 
 @dataclass(frozen=True)
 class KafkaView:
-    """What the coordinator shows for a transactional id.
-
-    Attributes:
-        keeps_prepared: the cluster may end a prepared transaction at another producer id and epoch (KIP-939).
-        began_ms: start of its newest transaction, in ms since 1970 by the coordinator's clock; None if there was none.
-        never_expires: the coordinator does not time it out (two-phase commit).
-    """
+    """What the coordinator shows for a transactional id."""
 
     state: TransactionState
     producer: ProducerIdAndEpoch | None
     transaction_version: int
     cluster_id: str
+    #: The cluster may end a prepared transaction at another producer id and epoch (KIP-939).
     keeps_prepared: bool = False
+    #: Start of its newest transaction, in ms since 1970 by the coordinator's clock; None if there was none.
     began_ms: int | None = None
+    #: The coordinator does not time it out (two-phase commit).
     never_expires: bool = False
 
     def __str__(self) -> str:
@@ -164,28 +145,22 @@ class KafkaView:
 
 @dataclass(frozen=True)
 class Resolution:
-    """A verdict, and its reason as a sentence for the report.
-
-    Attributes:
-        from_log: the reason is a control marker, which does not show later transactions.
-    """
+    """A verdict, and its reason as a sentence for the report."""
 
     verdict: Verdict
     reason: str
+    #: The reason is a control marker, which does not show later transactions.
     from_log: bool = False
 
 
 @dataclass(frozen=True)
 class Halt:
-    """No safe automatic verdict. Kafka is left unchanged.
-
-    Attributes:
-        lacking: the row lacks batches from before the one that was passed.
-    """
+    """No safe automatic verdict. Kafka is left unchanged."""
 
     cause: HaltCause
     reason: str
     facts: Facts = NO_FACTS
+    #: The row lacks batches from before the one that was passed.
     lacking: bool = False
 
 
@@ -201,9 +176,6 @@ def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False, nothing_lost
             have decided in between).
         adopt: the operator allows taking over a row of another cluster, and a new row for an id that Kafka knows.
         nothing_lost: the operator says that the commit which Kafka shows and the row lacks is not of a batch.
-
-    Returns:
-        The verdict, or why there is none.
     """
     if row.cluster_id is not None and row.cluster_id != kafka.cluster_id:
         reason = f"the state row belongs to Kafka cluster {row.cluster_id}, this is cluster {kafka.cluster_id}"

@@ -79,7 +79,7 @@ def test_an_owed_batch_is_named(row_id: int | None, owed: str) -> None:
 
 def test_a_decided_row_is_refused() -> None:
     """Recovery comes first: beside an undecided outcome no batch can be placed."""
-    with pytest.raises(ValueError, match="recovered"):
+    with pytest.raises(AssertionError, match="recovered"):
         place_batch(status=RowStatus.DECIDED, row_batch_id=3, batch_id=3)
 
 
@@ -112,7 +112,7 @@ def test_beside_an_owed_batch_only_that_one_is_written_by_hand() -> None:
         halt = place_explicit_id(status=owed, row_batch_id=7, batch_id=batch_id, noted=False)
         assert isinstance(halt, Halt)
         assert halt.cause is HaltCause.OTHER_BATCH_OWED
-    with pytest.raises(ValueError, match="recovered"):
+    with pytest.raises(AssertionError, match="recovered"):
         place_explicit_id(status=RowStatus.DECIDED, row_batch_id=7, batch_id=7, noted=False)
 
 

@@ -94,9 +94,7 @@ def ask_the_log(
 ) -> Resolution | Halt:
     """Read one partition after another until one tells how the transaction ended.
 
-    Args:
-        offsets: its first and last offset in each ``topic-partition``.
-        deadline: after it no further partition is read; the first one always is.
+    After the deadline no further partition is read; the first one always is.
 
     Returns:
         The verdict of the first partition with a marker. Otherwise wait, if the transaction is open in one; or halt,
@@ -174,11 +172,7 @@ _PLANNED: Final[dict[Verdict, ActionKind]] = {
 
 @dataclass(kw_only=True)
 class Diagnosis:
-    """Reads both sides of one transactional id; may be used repeatedly.
-
-    Attributes:
-        options: options of the sink or of `recover`; a transaction's logs are read for ``settle_deadline_ms``.
-    """
+    """Reads both sides of one transactional id; may be used repeatedly. Logs are read for ``settle_deadline_ms``."""
 
     options: CommonOptions
     kafka: KafkaSide
@@ -243,17 +237,13 @@ class Diagnosis:
         """
         self.kafka.refresh()
         before = self.store.read(self.options.transactional_id)
-        row = self.store.read_standing(self.options.transactional_id) if before is None else before
+        row = before or self.store.read_standing(self.options.transactional_id)
         return self.judge(before, row, self.view_kafka())
 
     def judge(self, before: StateRow | None, row: StateRow | None, kafka: KafkaView) -> RecoveryReport:
         """Like `dry_run`, for state that was already read; Kafka's logs are read if it is not enough.
 
-        Args:
-            row: the same, or the history line from which a lost row would be rebuilt.
-
-        Raises:
-            KafkaError, KafkaTimeoutError: the logs cannot be read.
+        ``row`` is ``before``, or the history line from which a lost row would be rebuilt.
         """
         resolution = self.resolve(row, kafka)
         passed = None
@@ -333,11 +323,7 @@ def history_line(row: StateRow, number: int) -> str:
 
 
 def began_at(kafka: KafkaSide, deadline: Deadline) -> dict[TopicPartition, int | str]:
-    """First offset of the open transaction in each of its partitions, or why it is unknown.
-
-    Args:
-        deadline: for all requests together; after it no further partition is read.
-    """
+    """First offset of the open transaction in each of its partitions, or why it is unknown."""
     described = kafka.describe()
     found: dict[TopicPartition, int | str] = {}
     producer = described.producer

@@ -127,9 +127,7 @@ class LostCommits:
     def _pass_over(self, row: StateRow, lost: LostBatches, named: BatchRange, actions: list[Action]) -> StateRow:
         lost.check(named)
         transactions = lost.found.transactions
-        offsets = dict(row.kafka_offsets)
-        for transaction in transactions:
-            offsets |= {str(partition): at for partition, at in transaction.offsets.items()}
+        newer = {str(partition): at for each in transactions for partition, at in each.offsets.items()}
         # A query that has adopted the row of another one counts its own batches from 0.
         foreign = row.batch_id is None and row.status != NONE and lost.came is None
         shown = self._kafka.describe().producer
@@ -143,7 +141,7 @@ class LostCommits:
             AcceptedLoss(
                 batch_id=None if foreign else named.last,
                 record_count=max([1, *(transaction.records for transaction in transactions[-1:])]),
-                kafka_offsets=offsets,
+                kafka_offsets={**row.kafka_offsets, **newer},
                 settled=row.settled if shown is None else str(shown),
             ),
             detail={"did": did, "batches": str(named)},

@@ -53,15 +53,9 @@ def commit_prepared(
     Raises:
         InDoubtError: there was no answer in time.
     """
-    producer = prepared.producer
+    producer = keep_prepared(kafka, prepared) if take_over else prepared.producer
     if producer is None:
-        message = "a decided row names a producer id and epoch"
-        raise AssertionError(message)
-    if take_over:
-        kept = keep_prepared(kafka, prepared)
-        if kept is None:
-            return None
-        producer = kept
+        return None
     try:
         answer = kafka.end(producer, commit=True)
     except KafkaTimeoutError as error:
@@ -93,13 +87,10 @@ _ROUTINE: Final[frozenset[ActionKind]] = frozenset({"commit", "abort", "note_don
 
 @dataclass(frozen=True)
 class Recovered:
-    """The state from which the next batch may start.
-
-    Attributes:
-        initialized: the producer id and epoch to use next, whether it never times out (2PC), and its timeout otherwise.
-    """
+    """The state from which the next batch may start."""
 
     row: StateRow
+    #: The producer id and epoch to use next, whether it never times out (2PC), and its timeout otherwise.
     initialized: InitializedProducer
     report: RecoveryReport
 
@@ -120,13 +111,10 @@ class _Findings:
 
 @dataclass(frozen=True)
 class OperatorChoice:
-    """A person's decision if neither side can tell.
-
-    Attributes:
-        batch_id: the batch that the decision is about; required if Kafka cannot tell the outcome.
-    """
+    """A person's decision if neither side can tell."""
 
     decision: OperatorDecision | None = None
+    #: The batch that the decision is about; required if Kafka cannot tell the outcome.
     batch_id: int | None = None
     open_transaction: OpenTransactionEnd | None = None
 
@@ -153,8 +141,7 @@ def commits_lost_halt() -> Iterator[None]:
 class Recovery:
     """Recovers one transactional id; may be used repeatedly.
 
-    Args:
-        topics: known topics of the sink, searched for lost batches in addition to the row's own.
+    The known ``topics`` of the sink are searched for lost batches in addition to the row's own.
     """
 
     def __init__(
@@ -192,8 +179,7 @@ class Recovery:
         """Claim, settle, and take a fresh producer epoch.
 
         Args:
-            query_id: Spark's id of the query, None from the command line.
-            run_id: Spark's id of this run of it, None from the command line.
+            query_id: Spark's id of the query, as ``run_id`` is of this run of it; None from the command line.
             expected_generation: the claim that this driver holds already; None for the first claim of a run.
 
         Raises:
@@ -348,9 +334,7 @@ class Recovery:
         The InitProducerId that ends every recovery would abort it too (KIP-98). But its answer is the same if a commit
         was still in progress and has won, which a database restored from a backup does not know.
         """
-        if kafka.producer is None:
-            message = "an open transaction has a producer"
-            raise AssertionError(message)
+        assert kafka.producer is not None, "an open transaction has one"
         answer = self._kafka.end(kafka.producer, commit=False)
         # Still open after its epoch was refused: a late copy of a request that kept an earlier transaction has kept
         # this one, at an epoch unknown to all. A commit in flight would be refused too, so keeping replaces no outcome.
@@ -389,9 +373,8 @@ class Recovery:
 
     def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
         end, producer = self._open_transaction, kafka.producer
-        if end is None or end.batch_id is None or producer is None:
-            message = "an open transaction has a producer id, and the operator who takes it for decided names its batch"
-            raise AssertionError(message)
+        assert end is not None, "only an operator takes an open transaction for decided"
+        assert end.batch_id is not None, "and then names its batch"
         noted = f"noted {producer} as the decision of batch {end.batch_id}, as decided by the operator"
         did = findings.did("take_open", noted)
         began = began_at(self._kafka, Deadline(self._clock, self._options.settle_deadline_ms))

@@ -102,8 +102,6 @@ ActionKind = Literal[
 Condition = Literal["fine", "at_work", "in_doubt", "owed", "elsewhere", "not_known", "unclear"]
 
 _LIFE: Final = {True: "running", False: "no driver is running", None: "unknown whether one is running"}
-
-
 _HEALTHY: Final[frozenset[Condition]] = frozenset({"fine", "at_work"})
 _OTHERWISE: Final[dict[Condition, str]] = {
     "elsewhere": "belongs to another Kafka cluster",
@@ -286,8 +284,8 @@ class RecoveryReport:
         producer = self.kafka.producer
         return {
             "state": self.kafka.state.value,
-            "producer_id": None if producer is None else producer.producer_id,
-            "producer_epoch": None if producer is None else producer.epoch,
+            "producer_id": producer and producer.producer_id,
+            "producer_epoch": producer and producer.epoch,
             "transaction_version": self.kafka.transaction_version,
             "cluster_id": self.kafka.cluster_id,
         }
@@ -298,20 +296,20 @@ class RecoveryReport:
         session = self.driver.session
         return {
             "alive": self.driver.alive,
-            "pid": None if session is None else session.pid,
-            "host": None if session is None else session.address or None,
-            "role": None if session is None else session.role,
-            "claim": None if self.row is None else self.row.generation,
-            "since": None if self.row is None else self.row.claimed_at.isoformat(),
+            "pid": session and session.pid,
+            "host": session and (session.address or None),
+            "role": session and session.role,
+            "claim": self.row and self.row.generation,
+            "since": self.row and self.row.claimed_at.isoformat(),
         }
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> list[str]:
-        database, kafka = self._database_line(), "not asked" if self.kafka is None else str(self.kafka)
+        kafka = "not asked" if self.kafka is None else str(self.kafka)
         now = "no state row" if self.row is None else shown(self.row)
-        return [
+        database = shown(self.before) if self.before is not None else "no state row"
+        if self.before is None and self.row is not None:
+            database += f"; {now}"
+        lines = [
             f"{self.transactional_id}: {self.headline}",
             *([f"  reason:   {self.reason}"] if self.reason and self.condition not in _HEALTHY else []),
             f"  database: {database}",
@@ -327,11 +325,7 @@ class RecoveryReport:
             *([f"  now:      {now}"] if not self.dry_run and now != database else []),
             *(f"  to do:    {remedy}" for remedy in self.remedies if not self.settled),
         ]
-
-    def _database_line(self) -> str:
-        if self.before is not None:
-            return shown(self.before)
-        return "no state row" if self.row is None else f"no state row; {shown(self.row)}"
+        return "\n".join(lines)
 
     def _transaction_lines(self) -> list[str]:
         """Explain the numbers by which database and Kafka identify transactions."""
@@ -339,11 +333,8 @@ class RecoveryReport:
         if not shown_id and self.kafka is not None and self.kafka.producer is not None:
             shown_id = str(self.kafka.producer)
         producer, _, epoch = shown_id.partition(":")
-        return (
-            [f"            {shown_id} is the Kafka transaction with producer id {producer}, epoch {epoch}"]
-            if shown_id
-            else []
-        )
+        line = f"            {shown_id} is the Kafka transaction with producer id {producer}, epoch {epoch}"
+        return [line] if shown_id else []
 
     @property
     def headline(self) -> str:
@@ -400,11 +391,6 @@ def duration(seconds: float) -> str:
 def _row_fields(row: StateRow | None) -> dict[str, Any] | None:
     if row is None:
         return None
-    ages = {"transactional_id", "age_s", "decided_age_s", "rebuilt_from"}
-    return {name: _plain(value) for name, value in vars(row).items() if name not in ages}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return None if value == "" else value
+    left_out = {"transactional_id", "age_s", "decided_age_s", "rebuilt_from"}
+    values = {name: None if value == "" else value for name, value in vars(row).items() if name not in left_out}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}

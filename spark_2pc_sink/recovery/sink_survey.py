@@ -72,11 +72,7 @@ class TimedCluster(Cluster):
 
 
 class SinkSurvey:
-    """One look at the sinks of a database and a cluster.
-
-    Args:
-        options: options for both sides; their transactional id is not used.
-    """
+    """One look at the sinks of a database and a cluster; the transactional id in ``options`` is not used."""
 
     def __init__(
         self,
@@ -100,12 +96,7 @@ class SinkSurvey:
         self._note = ""
 
     def run(self) -> StatusReport:
-        """Read both sides, and combine the answers at the time-out.
-
-        Raises:
-            ConfigurationError: a TLS file cannot be read, or the database is behind a pooler in a mode that does not
-                support deciding.
-        """
+        """Read both sides, and combine the answers at the time-out."""
         end_of_database = self._until(_DATABASE_PERCENT)
         survey = _in_thread("database of a status", self._read_database)
         asking = _in_thread("Kafka of a status", lambda: self._ask_kafka(survey, end_of_database))

@@ -12,15 +12,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import Condition, RecoveryReport
 
 #: Order of a summary: fine sinks are first, as most are.
-_SUMMED_UP: Final[tuple[Condition, ...]] = (
-    "fine",
-    "at_work",
-    "in_doubt",
-    "owed",
-    "unclear",
-    "not_known",
-    "elsewhere",
-)
+_SUMMED_UP: Final[tuple[Condition, ...]] = ("fine", "at_work", "in_doubt", "owed", "unclear", "not_known", "elsewhere")
 #: Conditions that need a person, which exit code 3 reports.
 IN_DOUBT: Final[frozenset[Condition]] = frozenset({"in_doubt", "owed"})
 

@@ -2,13 +2,9 @@
 
 A sink decides in a transaction of the store (`deciding`). A service writes its rows in its own session, so the decision
 must be made there (`JoinedDecisions`), in a transaction that the caller has begun and will commit. It is the same
-statement, with two additions:
-
-* the note that Kafka has committed the previous decision. A service may decide a thousand times a second, and a COMMIT
-  for each note would double that. Until the next decision the row says ``decided``, which is out of date; recovery
-  finds out by asking Kafka;
-* the records of the decision, if Kafka may abort them after it (`KeptRecords`). A service's transactions are not
-  replayed, so records that Kafka then lacks are resent from here.
+statement, with two additions: the note that Kafka has committed the previous decision, as a COMMIT for each note would
+double those of a service; and the records of the decision, if Kafka may abort them after it (`KeptRecords`), as a
+service's transactions are not replayed.
 """
 
 from __future__ import annotations

@@ -175,8 +175,7 @@ class Decision:
 
     def move(self, transactional_id: str, generation: int) -> Move:
         """The move of the row that writes it, under a claim."""
-        operation = DECIDE if self.record_count else DECIDE_ALONE
-        values = self.columns()
+        operation, values = DECIDE if self.record_count else DECIDE_ALONE, self.columns()
         return Move(operation, transactional_id, generation, values, expected=self.expected, figures=self.figures)
 
     def columns(self) -> dict[str, Any]:
@@ -223,28 +222,14 @@ class AcceptedLoss:
 
 
 def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt: bool) -> ClaimRefusedError | None:
-    """Why this claimant may not take ``row`` over, or None if it may.
-
-    The same rule as in the WHERE clause of the claim.
-    """
-    other_cluster = row.cluster_id not in (None, cluster_id)
-    other_query = query_id is not None and row.query_id not in (None, query_id)
-    if other_cluster and (row.status == DECIDED or not adopt):
-        return ClaimRefusedError(
-            transactional_id=row.transactional_id,
-            what="Kafka cluster",
-            expected=cluster_id,
-            found=str(row.cluster_id),
-            # Adopting would forget a decision.
-            decided=row.status == DECIDED,
-        )
-    if other_query and not adopt:
-        return ClaimRefusedError(
-            transactional_id=row.transactional_id,
-            what="query",
-            expected=str(query_id),
-            found=str(row.query_id),
-        )
+    """Why this claimant may not take ``row`` over, or None if it may: the rule of the claim's WHERE clause."""
+    name, decided = row.transactional_id, row.status == DECIDED
+    if row.cluster_id not in (None, cluster_id) and (decided or not adopt):
+        # Adopting would forget a decision.
+        found, what = str(row.cluster_id), "Kafka cluster"
+        return ClaimRefusedError(transactional_id=name, what=what, expected=cluster_id, found=found, decided=decided)
+    if query_id is not None and row.query_id not in (None, query_id) and not adopt:
+        return ClaimRefusedError(transactional_id=name, what="query", expected=query_id, found=str(row.query_id))
     return None
 
 
@@ -267,10 +252,7 @@ def lost_commits_error(row: StateRow, left: str) -> CommitsLostError:
 
     Only the newest claimant changes a row, and each decision writes a unique ``producerId:epoch``. A row that differs
     without a newer claim was therefore not changed: the database has lost commits, as PostgreSQL does in a failover
-    to an asynchronous standby.
-
-    Args:
-        left: how it was, in the terms of the row.
+    to an asynchronous standby. ``left`` says how it was, in the terms of the row.
     """
     found = f"{row.status}, decision {row.prepared_transaction_state or 'none'}, generation {row.generation}"
     batch = "no batch yet" if row.batch_id is None else f"batch {row.batch_id}"
@@ -279,35 +261,27 @@ def lost_commits_error(row: StateRow, left: str) -> CommitsLostError:
 
 @dataclass(frozen=True)
 class Move:
-    """One change of a row under a claim: the values it requires, and those it writes.
+    """One change of a row under a claim: the values it requires, and those it writes."""
 
-    Args:
-        operation: name in :data:`TRANSITIONS`; it must allow the row's status, and gives the new one.
-        expected: must be its ``prepared_transaction_state``; None for any.
-        action: action of its log line, one of `jdbc_state.actions.ACTIONS`; '' for a move that a batch makes.
-        figures: figures of the batch for its history line; None to keep the existing ones.
-    """
-
+    #: Name in `TRANSITIONS`, which must allow the row's status, and gives the new one.
     operation: str
     transactional_id: str
     generation: int
     values: Mapping[str, Any] = field(default_factory=dict)
+    #: Must be its ``prepared_transaction_state``; None for any.
     expected: str | None = None
+    #: Action of its log line, one of `jdbc_state.actions.ACTIONS`; '' for a move that a batch makes.
     action: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
+    #: Figures of the batch for its history line; None to keep the existing ones.
     figures: Mapping[str, Any] | None = None
 
     def refused_by(self, row: StateRow | None) -> StateRow:
-        """Find out why the move matched no row.
+        """Raise why the move matched no row; see `jdbc_state.state_store.StateStore` for the errors.
 
         Returns:
             ``row``, if it already is the result of the move: a repeat after a lost answer. Decisions are excluded, as
             their transaction wrote rows too.
-
-        Raises:
-            SupersededError: the row is missing or at a later generation.
-            CommitsLostError: it is older than this claim.
-            LocalProtocolError: the move is not legal.
         """
         if row is None or row.generation != self.generation:
             raise claim_lost_error(self.transactional_id, self.generation, row)

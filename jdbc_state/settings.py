@@ -6,10 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-_HISTORY_SUFFIX = "_history"
-_ACTIONS_SUFFIX = "_actions"
-_RECORDS_SUFFIX = "_records"
-
 
 def in_python(step: Literal["make", "migrate"], names: Mapping[str, str]) -> str:
     """How a person makes or migrates the tables with this package alone."""
@@ -69,14 +65,14 @@ class StoreSettings:
 
     def __post_init__(self) -> None:
         if not self.history_table:
-            object.__setattr__(self, "history_table", self.state_table + _HISTORY_SUFFIX)
+            object.__setattr__(self, "history_table", f"{self.state_table}_history")
 
     @property
     def actions_table(self) -> str:
         """Table of what drivers and people did."""
-        return self.state_table + _ACTIONS_SUFFIX
+        return f"{self.state_table}_actions"
 
     @property
     def records_table(self) -> str:
         """Table of kept records; used with ``keep_records``."""
-        return self.state_table + _RECORDS_SUFFIX
+        return f"{self.state_table}_records"

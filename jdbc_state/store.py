@@ -37,14 +37,10 @@ class SqlStateStore(StateStore):
 
     Args:
         url: SQLAlchemy's URL, dialect postgresql, driver psycopg2.
-        settings: names and time-outs.
         actor: user of the store; None for this process.
         shown_while: True while the claimant of a row is working for its query; see `Presence`.
         shown_by_run: show the run of the newest claim instead of that claim: for a run that holds many rows through
             one store.
-
-    Attributes:
-        database: opens its connections; the kept connection may be shared.
     """
 
     def __init__(
@@ -57,6 +53,7 @@ class SqlStateStore(StateStore):
         shown_by_run: bool = False,
     ) -> None:
         self._settings = settings
+        #: Opens its connections; the kept connection may be shared.
         self.database: Database = Database(url, settings)
         self._presence = Presence(self.database, shown_while)
         self._tables = StateTables.named(settings)

@@ -43,16 +43,8 @@ class AsyncDualWrite(ServiceBase):
             session.add(order)
             tx.send("orders", order.key, order.as_json())
 
-    Options and behaviour are those of `DualWrite`. The session's engine may be any PostgreSQL engine with asyncpg
-    or psycopg.
-
-    Args:
-        transactional_id: the name of the service.
-        kafka: Kafka client properties.
-        database: SQLAlchemy URL, dialect postgresql, driver psycopg2: for the state rows.
-
-    Raises:
-        ConfigurationError: an option is unknown, missing or wrong. Nothing was connected to.
+    Options, errors and behaviour are those of `DualWrite`. The session's engine may be any PostgreSQL engine with
+    asyncpg or psycopg.
     """
 
     _turns: asyncio.Semaphore | None = None
@@ -91,8 +83,8 @@ class AsyncDualWrite(ServiceBase):
         try:
             # Its session belongs to the calling task, and the end of a block runs in a separate task.
             session = session() if isinstance(session, async_scoped_session) else session
-            connection = await _connection_of(session)
-            enlisted = enlist(_under(connection), ASYNC_DRIVERS)
+            connection, under = await _connection_of(session)
+            enlisted = enlist(under, ASYNC_DRIVERS)
             try:
                 yield transaction
                 transaction.check_runner("commit")
@@ -192,24 +184,12 @@ class AsyncDualWrite(ServiceBase):
         return await _shielded(asyncio.get_running_loop().run_in_executor(self._threads, call))
 
 
-async def _connection_of(session: object) -> AsyncConnection:
-    """The connection of a session, now in a transaction."""
-    if isinstance(session, AsyncConnection):
-        return session
-    if isinstance(session, AsyncSession):
-        return await session.connection()
-    raise _refused(session)
-
-
-def _under(connection: AsyncConnection) -> Connection:
-    """SQLAlchemy's own connection under an asynchronous one."""
-    if connection.sync_connection is None:
-        raise _refused(connection)
-    return connection.sync_connection
-
-
-def _refused(session: object) -> ConfigurationError:
-    return ConfigurationError(
+async def _connection_of(session: object) -> tuple[AsyncConnection, Connection]:
+    """The connection of a session, now in a transaction; and SQLAlchemy's own under it."""
+    connection = await session.connection() if isinstance(session, AsyncSession) else session
+    if isinstance(connection, AsyncConnection) and connection.sync_connection is not None:
+        return connection, connection.sync_connection
+    raise ConfigurationError(
         option="session",
         value=type(session).__name__,
         rule="must be an AsyncSession, or an open AsyncConnection",

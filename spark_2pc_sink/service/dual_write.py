@@ -165,29 +165,18 @@ def _connection_of(session: object) -> Connection:
     """The connection of a session, now in a transaction."""
     if isinstance(session, Connection):
         return session
-    connect = getattr(session, "connection", None)
+    connect, kind = getattr(session, "connection", None), type(session).__name__
     if connect is None or not hasattr(session, "flush"):
-        raise ConfigurationError(
-            option="session",
-            value=type(session).__name__,
-            rule="must be a Session, a scoped_session or a Connection of SQLAlchemy",
-            remedy="pass the session that has the rows; for an AsyncSession use AsyncDualWrite",
-        )
+        rule = "must be a Session, a scoped_session or a Connection of SQLAlchemy"
+        remedy = "pass the session that has the rows; for an AsyncSession use AsyncDualWrite"
+        raise ConfigurationError(option="session", value=kind, rule=rule, remedy=remedy)
     if getattr(session, "twophase", False):
-        raise ConfigurationError(
-            option="session",
-            value="twophase=True",
-            rule="must be a session with one-phase commit, as its COMMIT is the decision",
-            remedy="leave twophase=True out",
-        )
+        rule = "must be a session with one-phase commit, as its COMMIT is the decision"
+        raise ConfigurationError(option="session", value="twophase=True", rule=rule, remedy="leave twophase=True out")
     connection = connect()
     if not isinstance(connection, Connection):
-        raise ConfigurationError(
-            option="session",
-            value=type(session).__name__,
-            rule="must not be asynchronous",
-            remedy="pass an AsyncSession to AsyncDualWrite",
-        )
+        rule, remedy = "must not be asynchronous", "pass an AsyncSession to AsyncDualWrite"
+        raise ConfigurationError(option="session", value=kind, rule=rule, remedy=remedy)
     return connection
 
 

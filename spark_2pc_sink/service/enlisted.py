@@ -64,11 +64,8 @@ class Enlisted:
     def check_committed(self) -> None:
         """Refuse a session whose commit has not committed the transaction."""
         if not self.committed:
-            raise LocalProtocolError(
-                operation="commit",
-                state="the session did not send COMMIT",
-                rule="the session must begin its transaction itself, and not join an outer one",
-            )
+            rule = "the session must begin its transaction itself, and not join an outer one"
+            raise LocalProtocolError(operation="commit", state="the session did not send COMMIT", rule=rule)
 
     def ends_now(self) -> None:
         """From now on COMMIT and ROLLBACK are issued by the dual write."""
@@ -133,23 +130,14 @@ def enlist(connection: Connection, drivers: tuple[str, ...]) -> Enlisted:
             remedy=f"use an engine with one of these drivers: {', '.join(drivers)}",
         )
     if getattr(connection.connection.dbapi_connection, "autocommit", False):
-        raise ConfigurationError(
-            option="session",
-            value="AUTOCOMMIT",
-            rule="must not commit each statement, as its rows and the decision are one transaction",
-            remedy="leave isolation_level='AUTOCOMMIT' out for this engine or connection",
-        )
+        rule = "must not commit each statement, as its rows and the decision are one transaction"
+        remedy = "leave isolation_level='AUTOCOMMIT' out for this engine or connection"
+        raise ConfigurationError(option="session", value="AUTOCOMMIT", rule=rule, remedy=remedy)
     if connection.info.get(_KEY):
-        raise LocalProtocolError(
-            operation=_OPERATION,
-            state="another dual write has joined this session",
-            rule="transactions cannot be nested",
-        )
+        state, rule = "another dual write has joined this session", "transactions cannot be nested"
+        raise LocalProtocolError(operation=_OPERATION, state=state, rule=rule)
     if connection.in_nested_transaction():
-        raise LocalProtocolError(
-            operation=_OPERATION,
-            state="the session is in a savepoint",
-            rule="open the block outside of begin_nested(); savepoints inside the block are allowed",
-        )
+        rule = "open the block outside of begin_nested(); savepoints inside the block are allowed"
+        raise LocalProtocolError(operation=_OPERATION, state="the session is in a savepoint", rule=rule)
     root = connection.get_transaction() or connection.begin()
     return Enlisted(connection, root)

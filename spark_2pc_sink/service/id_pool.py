@@ -93,12 +93,9 @@ class IdPool:
         """
         self._take(self._read_survey(), first=True)
         if not self._held:
-            raise ConfigurationError(
-                option="ids_max",
-                value=self._options.ids_max,
-                rule=f"every transactional id of {self._options.transactional_id!r} is held by another process",
-                remedy="raise ids_max, or lower ids of all processes",
-            )
+            rule = f"every transactional id of {self._options.transactional_id!r} is held by another process"
+            remedy = "raise ids_max, or lower ids of all processes"
+            raise ConfigurationError(option="ids_max", value=self._options.ids_max, rule=rule, remedy=remedy)
         if len(self._held) < self._options.ids:
             self._log.warning(
                 "took only %d of %d transactional ids, as other processes hold the rest; raise ids_max=%d",

@@ -174,22 +174,20 @@ class IdWriter:
                 error = again
                 self._log.warning("could not settle transaction %s yet: %s", prepared, again)
             else:
-                return self._is_decided(prepared, before)
+                # A resend uses another epoch, and no transaction of this id was begun after this one.
+                row = self._claimed()
+                return row.prepared_transaction_state == str(prepared) or row.batch_id != before.batch_id
             if deadline.passed:
                 break
             deadline.pause()
         raise self._in_doubt(prepared, error) from error
 
-    def _is_decided(self, prepared: ProducerIdAndEpoch, before: StateRow) -> bool:
-        """A resend uses another epoch, and no transaction of this id was begun after this one."""
-        row = self._claimed()
-        return row.prepared_transaction_state == str(prepared) or row.batch_id != before.batch_id
-
     # --- the recipe ----------------------------------------------------------------------------------------------
 
     def send(self, records: EncodedRecords) -> SentRecords:
         """Begin a Kafka transaction, and send; all records are acknowledged when this returns."""
-        self._check_settled("send")
+        if self.unsettled:
+            raise LocalProtocolError(operation="send", state="unsettled", rule="call recover() first")
         self.unsettled = True
         with log_for_sink(self.transactional_id):
             producer = self._begin(records.batches)
@@ -213,7 +211,8 @@ class IdWriter:
         )
         # The note's outcome is that of the decision, which is unknown once COMMIT was sent.
         unnoted, self._unnoted = self._unnoted, None
-        kept = None if self._never_times_out else KeptRecords(batch_id, *join_batches(sent.records.batches))
+        never_times_out = self._initialized is not None and self._initialized.two_phase_commit
+        kept = None if never_times_out else KeptRecords(batch_id, *join_batches(sent.records.batches))
         try:
             with commits_lost_halt():
                 self._store.decide_within(
@@ -303,19 +302,12 @@ class IdWriter:
         self.unsettled = False
         if answer.producer is None:
             # Below transaction.version 2 the next transaction begins with InitProducerId, which would hide the outcome.
-            self._try_note()
+            try:
+                self.note()
+            except DualWriteError as error:
+                # Both sides have the transaction; the missing note is left to the next recovery.
+                self._log.warning("could not note the commit in Kafka: %s", error)
         return True
-
-    def _try_note(self) -> None:
-        """Both sides have the transaction; the missing note is left to the next recovery."""
-        try:
-            self.note()
-        except DualWriteError as error:
-            self._log.warning("could not note the commit in Kafka: %s", error)
-
-    @property
-    def _never_times_out(self) -> bool:
-        return self._initialized is not None and self._initialized.two_phase_commit
 
     def _begin(self, batches: Sequence[PlacedBatch]) -> ProducerIdAndEpoch:
         producer, self._producer = self._producer, None
@@ -330,10 +322,6 @@ class IdWriter:
         if self._kafka.transaction_version < EPOCH_BUMP_VERSION:
             self._kafka.add_partitions(producer, [each.partition for each in batches])
         return producer
-
-    def _check_settled(self, operation: str) -> None:
-        if self.unsettled:
-            raise LocalProtocolError(operation=operation, state="unsettled", rule="call recover() first")
 
     def _claimed(self) -> StateRow:
         if self._row is None:

@@ -56,9 +56,8 @@ class ConnectedId:
         kafka = TransactionClient(
             self._cluster, transactional_id, options.kafka, features_age_ms_max=_FEATURES_AGE_MS_MAX
         )
-        self._recovery = Recovery(
-            replace(options, transactional_id=transactional_id, ids=1, ids_max=1), kafka=kafka, store=store, clock=clock
-        )
+        own = replace(options, transactional_id=transactional_id, ids=1, ids_max=1)
+        self._recovery = Recovery(own, kafka=kafka, store=store, clock=clock)
         self.writer: IdWriter = IdWriter(
             OwnedId(transactional_id, options.owner, run_id, options.settle_deadline_ms),
             recovery=self._recovery,
@@ -136,18 +135,12 @@ class Service:
         return self._process == os.getpid() and not self._closed
 
     def start(self) -> None:
-        """Take transactional ids, and settle those left by dead processes. Calling it again changes nothing.
-
-        Raises LocalProtocolError if it is closed, or was started in the process from which this one was forked.
-        """
+        """See `DualWrite.start`; refused if it is closed, or was started before a fork."""
         if self.started:
             return
         if self._is_forked:
-            raise LocalProtocolError(
-                operation="transaction",
-                state="started before a fork",
-                rule="processes must not share connections: make a DualWrite in each, after the fork",
-            )
+            rule = "processes must not share connections: make a DualWrite in each, after the fork"
+            raise LocalProtocolError(operation="transaction", state="started before a fork", rule=rule)
         with self._lock:
             if self._closed:
                 raise closed_error()
@@ -155,12 +148,9 @@ class Service:
                 self._begin()
 
     def close(self) -> None:
-        """Wait for running transactions, write the pending notes, and close every connection.
-
-        Does nothing in a process forked from the one that has started: closing the inherited connections would end them
-        for the parent process.
-        """
+        """Wait for running transactions, write the pending notes, and close every connection."""
         if self._is_forked:
+            # Closing the inherited connections would end them for the parent process.
             return
         with self._lock:
             self._closed = True
@@ -188,12 +178,8 @@ class Service:
         # Not in the constructor: processes forked from the creator would share one run, and while one of them lives,
         # ids left by the others would appear to be held.
         run_id = str(uuid.uuid4())
-        store = self._store = SqlStateStore(
-            options.database,
-            StoreSettings(**options.store_settings()),
-            actor=Actor.of_this_process(_PROGRAM),
-            shown_by_run=True,
-        )
+        settings, actor = StoreSettings(**options.store_settings()), Actor.of_this_process(_PROGRAM)
+        store = self._store = SqlStateStore(options.database, settings, actor=actor, shown_by_run=True)
         self._topics = TopicSizes(Cluster(options.kafka), self._clock)
         pool = IdPool(
             options,
@@ -223,19 +209,7 @@ class Service:
 
 
 class ServiceBase:
-    """The options of a service, and its one process. Constructing it does no I/O.
-
-    Args:
-        transactional_id: the name of the service.
-        kafka: Kafka client properties.
-        database: SQLAlchemy URL, dialect postgresql, driver psycopg2: for the state rows. Their passwords may come from
-            `database_password` or `password_command`; those of the session are configured in its engine.
-
-    The other options are described in docs/reference/options.md.
-
-    Raises:
-        ConfigurationError: an option is unknown, missing or wrong.
-    """
+    """The options of a service, and its one process. Constructing it does no I/O."""
 
     @checks_keywords
     def __init__(

@@ -70,11 +70,8 @@ class ServiceTransaction:
     def check_runner(self, operation: str) -> None:
         """Refuse a call by another thread or task."""
         if current_runner() != self.runner:
-            raise LocalProtocolError(
-                operation=operation,
-                state="called from another thread or task",
-                rule="only the thread or task that opened the block may use it; give each its own session and block",
-            )
+            rule = "only the thread or task that opened the block may use it; give each its own session and block"
+            raise LocalProtocolError(operation=operation, state="called from another thread or task", rule=rule)
 
 
 class OpenBlocks:
@@ -88,19 +85,12 @@ class OpenBlocks:
         self._open: WeakValueDictionary[Runner, ServiceTransaction] = WeakValueDictionary()
 
     def enter(self) -> ServiceTransaction:
-        """Open a block, until `leave` or until the transaction is no longer referenced.
-
-        Raises:
-            LocalProtocolError: the same thread or task already has one open.
-        """
+        """Open a block, until `leave` or until the transaction is no longer referenced."""
         transaction = ServiceTransaction()
         with self._lock:
             if transaction.runner in self._open:
-                raise LocalProtocolError(
-                    operation="transaction",
-                    state="inside another block",
-                    rule="transactions cannot be nested: each has one COMMIT, which decides for everything in it",
-                )
+                rule = "transactions cannot be nested: each has one COMMIT, which decides for everything in it"
+                raise LocalProtocolError(operation="transaction", state="inside another block", rule=rule)
             self._open[transaction.runner] = transaction
         return transaction
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection
 
@@ -17,6 +17,9 @@ from jdbc_state.actions import ACTION_OF, NOTE_OWED, ActionLine
 from jdbc_state.claim import Claimant
 from jdbc_state.errors import LocalProtocolError
 from jdbc_state.model import DECIDE, AcceptedLoss, Decision, HistoryLine, Move, StateRow, claim_lost_error
+
+if TYPE_CHECKING:
+    from jdbc_state.deciding import KeptRecords
 
 
 class DecidingTransaction(Protocol):
@@ -337,3 +340,39 @@ class StateStore(ABC):
         """The row by which a claim is judged: the existing one, or the line from which it would be rebuilt."""
         read = self.read_standing if claimant.expected_generation is None else self.read
         return read(claimant.transactional_id)
+
+
+class KeepingStore(StateStore):
+    """A store that also decides in the transactions of a caller, and keeps the records of these decisions."""
+
+    @abstractmethod
+    def decide_within(
+        self,
+        connection: Connection,
+        transactional_id: str,
+        generation: int,
+        decision: Decision,
+        *,
+        settled: str | None = None,
+        kept: KeptRecords | None = None,
+    ) -> None:
+        """Write the state row in the caller's transaction, as its last statement; the caller commits it.
+
+        Any error of that COMMIT leaves the outcome unknown, which only a new claim can tell. Database errors are not
+        wrapped: the caller's session must see them.
+
+        Args:
+            connection: in the transaction with the rows; any PostgreSQL driver.
+            settled: ``producerId:epoch`` that Kafka returned for the previous decision, noted with this one; None if
+                that is noted already.
+            kept: the records of this decision, if they must be kept; the store then needs ``keep_records``.
+
+        Raises:
+            SupersededError: a newer driver has claimed the row.
+            CommitsLostError: the database has lost commits since the row was last seen.
+            LocalProtocolError: the row's status allows no decision.
+        """
+
+    @abstractmethod
+    def read_kept(self, transactional_id: str) -> KeptRecords | None:
+        """The records of the newest decision that has some, without waiting for locks; None for none."""

@@ -25,14 +25,14 @@ from jdbc_state.schema import FIGURES, StateTables, quoted
 from jdbc_state.sessions import Liveness, presence_name, run_presence_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import LOCK_NOT_AVAILABLE
-from jdbc_state.state_store import DecidingTransaction, StateStore
+from jdbc_state.state_store import DecidingTransaction, KeepingStore
 from jdbc_state.survey import Survey, find_drivers, survey
 from jdbc_state.versions import FoundTable
 
 _UNDEFINED_TABLE = "42P01"
 
 
-class SqlStateStore(StateStore):
+class SqlStateStore(KeepingStore):
     """State rows in PostgreSQL; see ``StateStore``. Safe to use from several threads.
 
     Args:
@@ -150,26 +150,9 @@ class SqlStateStore(StateStore):
         settled: str | None = None,
         kept: KeptRecords | None = None,
     ) -> None:
-        """Write the state row in the caller's transaction, as its last statement; the caller commits it.
-
-        Any error of that COMMIT leaves the outcome unknown, which only a new claim can tell. Database errors are not
-        wrapped: the caller's session must see them.
-
-        Args:
-            connection: in the transaction with the rows; any PostgreSQL driver.
-            settled: ``producerId:epoch`` that Kafka returned for the previous decision, noted with this one; None if
-                that is noted already.
-            kept: the records of this decision, if they must be kept; the store then needs ``keep_records``.
-
-        Raises:
-            SupersededError: a newer driver has claimed the row.
-            CommitsLostError: the database has lost commits since the row was last seen.
-            LocalProtocolError: the row's status allows no decision.
-        """
         self._joined.decide(connection, transactional_id, generation, decision, settled=settled, kept=kept)
 
     def read_kept(self, transactional_id: str) -> KeptRecords | None:
-        """The records of the newest decision that has some, without waiting for locks; None for none."""
         records = self._tables.records
         columns = (records.c.batch_id, records.c.partitions, records.c.batches)
         found = self._answers(select(*columns).where(records.c.transactional_id == transactional_id))

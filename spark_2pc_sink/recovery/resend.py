@@ -8,9 +8,9 @@ too long, even if its driver has died between the two commits.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from jdbc_state import DONE, OWED, Decision, KeptRecords
+from jdbc_state import DONE, OWED, Decision
 from spark_2pc_sink.choices import Facts, HaltCause, HaltError
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
@@ -19,24 +19,10 @@ from spark_2pc_sink.kafka.produce_session import PlacedBatch, SendBatches, split
 from spark_2pc_sink.recovery.report import Action, shown
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from jdbc_state import DecidingTransaction, StateRow
+    from jdbc_state import StateRow
+    from jdbc_state.state_store import KeepingStore
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovered
-
-
-class KeepingStore(Protocol):
-    """The operations of a state store that has kept records; `jdbc_state.SqlStateStore` is the real one."""
-
-    def read_kept(self, transactional_id: str) -> KeptRecords | None:
-        """The kept records of the newest decision that has some."""
-
-    def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
-        """One database transaction with a decision."""
-
-    def mark_done(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """Note that Kafka has committed the row's transaction."""
 
 
 def has_kept(store: KeepingStore, row: StateRow) -> bool:

@@ -31,7 +31,7 @@ from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, PlacedBatch, SendBatches, join_batches
 from spark_2pc_sink.recovery.kafka_side import KafkaSide
 from spark_2pc_sink.recovery.recovery import commits_lost_halt
-from spark_2pc_sink.recovery.resend import KeepingStore, resend
+from spark_2pc_sink.recovery.resend import resend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from jdbc_state import StateRow
+    from jdbc_state.state_store import KeepingStore
     from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
     from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, EndTxnLater
     from spark_2pc_sink.recovery.recovery import Recovery
@@ -47,23 +48,6 @@ if TYPE_CHECKING:
 #: Each attempt to complete a transaction is a separate recovery. A broker that aborts three resends in a row will abort
 #: the fourth: a person has to look.
 SETTLE_ATTEMPTS_MAX: Final = 3
-
-
-class DecidingStore(KeepingStore, Protocol):
-    """What a service needs of `jdbc_state.SqlStateStore`."""
-
-    def check_generation(self, transactional_id: str, generation: int) -> StateRow: ...
-
-    def decide_within(
-        self,
-        connection: Connection,
-        transactional_id: str,
-        generation: int,
-        decision: Decision,
-        *,
-        settled: str | None = None,
-        kept: KeptRecords | None = None,
-    ) -> None: ...
 
 
 class EndingKafka(KafkaSide, Protocol):
@@ -100,7 +84,7 @@ class IdWriter:
         *,
         recovery: Recovery,
         kafka: EndingKafka,
-        store: DecidingStore,
+        store: KeepingStore,
         send: SendBatches,
         clock: Clock,
     ) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from jdbc_state import DECIDED, Decision, KeptRecords, StateRow
 from jdbc_state.errors import StateStoreError
 from jdbc_state.model import DECIDE, Move
+from jdbc_state.state_store import KeepingStore
 from spark_2pc_sink.errors import DualWriteError, InDoubtError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.error_policy import COORDINATOR_BUSY, kafka_error
@@ -106,7 +107,7 @@ class ScriptedKafka(FakeKafka):
         return AcknowledgedBatches({batch.partition: at}, {})
 
 
-class ScriptedStore(MemoryStateStore):
+class ScriptedStore(MemoryStateStore, KeepingStore):
     """The state rows and the kept records, with points."""
 
     def __init__(self, world: World) -> None:

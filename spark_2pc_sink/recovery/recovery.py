@@ -447,7 +447,7 @@ class Recovery:
 
     def _report(self, findings: _Findings, row: StateRow) -> RecoveryReport:
         owed = row.status == RowStatus.OWED
-        report = RecoveryReport(
+        return RecoveryReport(
             transactional_id=self._transactional_id,
             settled=not owed,
             before=findings.before,
@@ -455,8 +455,5 @@ class Recovery:
             kafka=findings.kafka_first,
             actions=tuple(findings.actions),
             reason=f"{owed_reason(row)}. Spark will replay it" if owed else findings.reason,
+            remedies=remedies(Symptom.OWED, Facts(batch=row.batch_id), sink_flags(self._options)) if owed else (),
         )
-        if not owed:
-            return report
-        facts = Facts(batch=row.batch_id)
-        return replace(report, remedies=remedies(Symptom.OWED, facts, sink_flags(self._options)))

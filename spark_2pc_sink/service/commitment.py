@@ -22,14 +22,11 @@ if TYPE_CHECKING:
 
 _log = sink_log(__name__)
 
-#: Encodes the records of a block for the current topics.
-Encode = Callable[["Sequence[OutgoingRecord]"], "EncodedRecords"]
-
 
 class Commitment:
-    """One transaction in progress. Call `end` in every case."""
+    """One transaction in progress; ``encode`` is for the current topics. Call `end` in every case."""
 
-    def __init__(self, pool: IdPool, encode: Encode) -> None:
+    def __init__(self, pool: IdPool, encode: Callable[[Sequence[OutgoingRecord]], EncodedRecords]) -> None:
         self._pool = pool
         self._encode = encode
         self._writer: IdWriter | None = None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import (
@@ -31,22 +31,11 @@ if TYPE_CHECKING:
     from jdbc_state.survey import Survey
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.options import ServiceOptions
-    from spark_2pc_sink.service.id_writer import IdWriter
+    from spark_2pc_sink.service.id_writer import ConnectedId, IdWriter
 
 #: How often the keeper looks for ids to be noted or settled, in seconds; and for those left by dead processes.
 NOTE_INTERVAL_S: Final = 1.0
 SURVEY_INTERVAL_S: Final = 30.0
-
-
-class IdHandle(Protocol):
-    """One id with its connections."""
-
-    writer: IdWriter
-
-    def release(self) -> None:
-        """Settle the id for its next holder, and release it."""
-
-    def close(self) -> None: ...
 
 
 class IdPool:
@@ -57,7 +46,7 @@ class IdPool:
         options: ServiceOptions,
         *,
         survey: Callable[[], Survey],
-        connect: Callable[[str], IdHandle],
+        connect: Callable[[str], ConnectedId],
         clock: Clock,
     ) -> None:
         self._options = options
@@ -69,7 +58,7 @@ class IdPool:
         self._changed = threading.Condition(lock)
         # The keeper waits here: otherwise every returned id would wake it.
         self._to_settle = threading.Condition(lock)
-        self._held: dict[str, IdHandle] = {}
+        self._held: dict[str, ConnectedId] = {}
         self._free: deque[IdWriter] = deque()
         self._unsettled: deque[IdWriter] = deque()
         self._lent = 0

@@ -28,9 +28,17 @@ from spark_2pc_sink.errors import (
     SupersededError,
 )
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
-from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, PlacedBatch, SendBatches, join_batches
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.produce_session import (
+    AcknowledgedBatches,
+    BatchListSender,
+    PlacedBatch,
+    SendBatches,
+    join_batches,
+)
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.kafka_side import KafkaSide
-from spark_2pc_sink.recovery.recovery import commits_lost_halt
+from spark_2pc_sink.recovery.recovery import Recovery, commits_lost_halt
 from spark_2pc_sink.recovery.resend import resend
 
 if TYPE_CHECKING:
@@ -38,13 +46,16 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from jdbc_state import StateRow
+    from jdbc_state import SqlStateStore, StateRow
     from jdbc_state.state_store import KeepingStore
     from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
     from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, EndTxnLater
-    from spark_2pc_sink.recovery.recovery import Recovery
+    from spark_2pc_sink.options import ServiceOptions
     from spark_2pc_sink.service.outgoing import EncodedRecords
 
+#: Checking costs a request, and a service runs thousands of transactions while an operator types a command. Brokers
+#: learn of a new level within about the same time.
+_FEATURES_AGE_MS_MAX: Final = 1_000
 #: Each attempt to complete a transaction is a separate recovery. A broker that aborts three resends in a row will abort
 #: the fourth: a person has to look.
 SETTLE_ATTEMPTS_MAX: Final = 3
@@ -319,3 +330,36 @@ class IdWriter:
 def _next_batch_id(row: StateRow) -> int:
     """Number the transactions of an id consecutively: only this writer counts them."""
     return 0 if row.batch_id is None else row.batch_id + 1
+
+
+class ConnectedId:
+    """One transactional id with its own connections. Constructing it does no I/O.
+
+    The ids do not share a connection: a broker processes a connection's requests one at a time, and a Produce request
+    in a transaction takes some milliseconds.
+    """
+
+    def __init__(
+        self, options: ServiceOptions, transactional_id: str, store: SqlStateStore, run_id: str, clock: Clock
+    ) -> None:
+        self._cluster = Cluster(options.kafka)
+        kafka = TransactionClient(
+            self._cluster, transactional_id, options.kafka, features_age_ms_max=_FEATURES_AGE_MS_MAX
+        )
+        own = replace(options, transactional_id=transactional_id, ids=1, ids_max=1)
+        self._recovery = Recovery(own, kafka=kafka, store=store, clock=clock)
+        self.writer: IdWriter = IdWriter(
+            OwnedId(transactional_id, options.owner, run_id, options.settle_deadline_ms),
+            recovery=self._recovery,
+            kafka=kafka,
+            store=store,
+            send=BatchListSender(self._cluster, transactional_id, options.kafka).send,
+            clock=clock,
+        )
+
+    def release(self) -> None:
+        """Claim the row without an owner: no process holds it any more."""
+        self._recovery.run(query_id=None, run_id=None)
+
+    def close(self) -> None:
+        self._cluster.close()

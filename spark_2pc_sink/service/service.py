@@ -16,13 +16,10 @@ from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import SystemClock, now_ms
 from spark_2pc_sink.errors import KafkaTimeoutError, LocalProtocolError
 from spark_2pc_sink.kafka.cluster import Cluster
-from spark_2pc_sink.kafka.produce_session import BatchListSender
-from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import ServiceOptions, checks_keywords
-from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_pool import IdPool, closed_error
-from spark_2pc_sink.service.id_writer import IdWriter, OwnedId
+from spark_2pc_sink.service.id_writer import ConnectedId
 from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord, encode
 from spark_2pc_sink.service.transaction import OpenBlocks
 
@@ -35,44 +32,8 @@ _log = sink_log(__name__)
 
 #: Distinguishes actions of a service from those of a person with a command.
 _PROGRAM: Final = "service"
-#: Checking costs a request, and a service runs thousands of transactions while an operator types a command. Brokers
-#: learn of a new level within about the same time.
-_FEATURES_AGE_MS_MAX: Final = 1_000
 #: How long `Service.close` waits for running transactions: the longest COMMIT, plus EndTxn.
 _CLOSE_S: Final = 120.0
-
-
-class ConnectedId:
-    """One transactional id with its own connections. Constructing it does no I/O.
-
-    The ids do not share a connection: a broker processes a connection's requests one at a time, and a Produce request
-    in a transaction takes some milliseconds.
-    """
-
-    def __init__(
-        self, options: ServiceOptions, transactional_id: str, store: SqlStateStore, run_id: str, clock: Clock
-    ) -> None:
-        self._cluster = Cluster(options.kafka)
-        kafka = TransactionClient(
-            self._cluster, transactional_id, options.kafka, features_age_ms_max=_FEATURES_AGE_MS_MAX
-        )
-        own = replace(options, transactional_id=transactional_id, ids=1, ids_max=1)
-        self._recovery = Recovery(own, kafka=kafka, store=store, clock=clock)
-        self.writer: IdWriter = IdWriter(
-            OwnedId(transactional_id, options.owner, run_id, options.settle_deadline_ms),
-            recovery=self._recovery,
-            kafka=kafka,
-            store=store,
-            send=BatchListSender(self._cluster, transactional_id, options.kafka).send,
-            clock=clock,
-        )
-
-    def release(self) -> None:
-        """Claim the row without an owner: no process holds it any more."""
-        self._recovery.run(query_id=None, run_id=None)
-
-    def close(self) -> None:
-        self._cluster.close()
 
 
 class TopicSizes:

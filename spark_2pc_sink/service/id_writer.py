@@ -20,13 +20,7 @@ from jdbc_state import DECIDED, OWED, Decision, KeptRecords
 from jdbc_state.sink_log import log_for_sink, sink_log
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import (
-    DualWriteError,
-    HaltError,
-    InDoubtError,
-    LocalProtocolError,
-    SupersededError,
-)
+from spark_2pc_sink.errors import DualWriteError, HaltError, InDoubtError, LocalProtocolError, SupersededError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import (

@@ -43,6 +43,7 @@ class LostCommits:
     """The batches of one sink that the database lacks; read at each call."""
 
     def __init__(self, options: CommonOptions, kafka: KafkaSide, store: StateStore, *, topics: Iterable[str]) -> None:
+        self._log = sink_log(__name__, options.transactional_id)
         self._kafka = kafka
         self._store = store
         self._topics = frozenset(topics)
@@ -61,24 +62,19 @@ class LostCommits:
             row = self._store.read(error.transactional_id)
             return error if row is None else _named(error, self._look(row))
         except (KafkaError, KafkaTimeoutError, StateStoreError) as second:
-            sink_log(__name__, error.transactional_id).warning("could not determine the lost batches: %s", second)
+            self._log.warning("could not determine the lost batches: %s", second)
             return error
 
     def shows(self, row: StateRow) -> bool:
         """Whether the logs show a commit that the row lacks, within the reading limits of a start."""
         found = self._look(row, limit_ms=START_SCAN_MS_MAX, bytes_max=START_SCAN_BYTES_MAX).found
         if found.unread:
-            sink_log(__name__, row.transactional_id).info(
-                "did not check whether the database lacks batches of %s", "; ".join(found.unread)
-            )
+            self._log.info("did not check whether the database lacks batches of %s", "; ".join(found.unread))
         return bool(found.transactions)
 
     def nothing_is_lost(self, row: StateRow) -> bool:
         """Whether the operator says that a commit which the row lacks is not of a batch."""
-        if self.accepted is None or len(self.accepted):
-            return False
-        self._look(row).check(self.accepted)
-        return True
+        return self.accepted is not None and not len(self.accepted) and self.would_pass(row) is not None
 
     def would_pass(self, row: StateRow) -> BatchRange | None:
         """The named batches, if `pass_over` would continue after them."""
@@ -121,7 +117,7 @@ class LostCommits:
             raise _named(error, lost)
         actions: list[Action] = []
         row = self._pass_over(row, lost, self.accepted, actions)
-        sink_log(__name__, row.transactional_id).warning("%s", "; ".join(map(str, actions)))
+        self._log.warning("%s", "; ".join(map(str, actions)))
         return row
 
     def _pass_over(self, row: StateRow, lost: LostBatches, named: BatchRange, actions: list[Action]) -> StateRow:
@@ -168,25 +164,16 @@ class LostCommits:
             newer_than=PreparedTxnState(row.prepared_transaction_state).producer or _before(settled),
             producer_ids=frozenset(pair.producer_id for pair in (settled, shown) if pair is not None),
         )
-        return LostBatches(
-            first=0 if row.batch_id is None else row.batch_id + (row.status != OWED),
-            found=self._find(
-                query,
-                {*self._topics, *row.topic_ids, *(partition.topic for partition in offsets)},
-                limit_ms=min(limit_ms, self._limit_ms),
-                bytes_max=bytes_max,
-            ),
-            came=came,
-        )
-
-    def _find(self, query: CommitQuery, topics: set[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
-        if not topics:
-            return FoundCommits(unread=("the state row names no topic",))
+        topics = {*self._topics, *row.topic_ids, *(partition.topic for partition in offsets)}
+        found = FoundCommits(unread=("the state row names no topic",))
         try:
-            return self._kafka.find_commits(query, topics, limit_ms=limit_ms, bytes_max=bytes_max)
+            if topics:
+                limit_ms = min(limit_ms, self._limit_ms)
+                found = self._kafka.find_commits(query, topics, limit_ms=limit_ms, bytes_max=bytes_max)
         except (KafkaError, KafkaTimeoutError) as error:
             # An operator's decision must not wait for a topic; the message says that it was not read.
-            return FoundCommits(unread=(f"{', '.join(sorted(topics))} ({error})",))
+            found = FoundCommits(unread=(f"{', '.join(sorted(topics))} ({error})",))
+        return LostBatches(0 if row.batch_id is None else row.batch_id + (row.status != OWED), found, came)
 
 
 def _before(settled: ProducerIdAndEpoch | None) -> ProducerIdAndEpoch | None:

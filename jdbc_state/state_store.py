@@ -67,11 +67,9 @@ class OneDecision:
 
     def _check_open(self, operation: str) -> None:
         if self._phase != "open":
-            raise LocalProtocolError(
-                operation=operation,
-                state=f"{self._phase} (deciding transaction of {self._transactional_id!r})",
-                rule="decide() must be called once, as the last statement of its transaction",
-            )
+            state = f"{self._phase} (deciding transaction of {self._transactional_id!r})"
+            rule = "decide() must be called once, as the last statement of its transaction"
+            raise LocalProtocolError(operation=operation, state=state, rule=rule)
 
 
 class StateStore(ABC):

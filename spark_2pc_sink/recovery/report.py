@@ -257,17 +257,9 @@ class RecoveryReport:
 
         ``reason`` and ``remedies`` are texts for people, which programs must not parse.
         """
+        as_they_are = ("transactional_id", "condition", "settled", "known", "elsewhere", "dry_run", "next_batch")
         return {
-            "transactional_id": self.transactional_id,
-            "condition": self.condition,
-            "settled": self.settled,
-            "known": self.known,
-            "elsewhere": self.elsewhere,
-            "dry_run": self.dry_run,
-            "next_batch": self.next_batch,
-            "age_s": self.age_s,
-            "in_doubt_s": self.in_doubt_s,
-            "prepared_s": self.prepared_s,
+            **{name: getattr(self, name) for name in (*as_they_are, "age_s", "in_doubt_s", "prepared_s")},
             "cause": None if self.cause is None else self.cause.value,
             "actions": [action.kind for action in self.actions],
             "before": _row_fields(self.before),

@@ -274,17 +274,15 @@ class Database:
         """SQLAlchemy's hook: a server that does not answer after its greeting counts as unreachable."""
         del record
         self._making.until.enter_context(Watchdog(driver, self._settings.connect_timeout_s * 1000))
-        if self.kind is None:
-            self._detect_kind(driver)
-
-    def _detect_kind(self, driver: Any) -> None:
-        """Detect the kind of database, before SQLAlchemy fails to parse its version()."""
+        if self.kind is not None:
+            return
         try:
             self.kind = find_kind(driver)
         except psycopg2.Error:
             driver.close()
             raise
         if self.kind.lacks:
+            # SQLAlchemy would fail to parse its version().
             major = driver.server_version // 10_000
             vars(self._engine.dialect)["_get_server_version_info"] = lambda _: (major,)
 

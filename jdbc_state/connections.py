@@ -265,7 +265,7 @@ class Database:
         arguments, given = self._engine.dialect.create_connect_args(self._url)
         if settings.password is not None:
             given["password"] = ask_password(settings.password)
-        connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **(ours | given))
+        connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **{**ours, **given})
         self._making.let_in = True
         check_encrypted(connection, self.label, required=settings.require_tls)
         return connection
@@ -332,7 +332,7 @@ class QuietConnection(psycopg2.extensions.connection):
 
 def pause_s(failures: int) -> float:
     """Seconds to wait before the next attempt: each pause is twice as long as the previous one, up to 0.8 s."""
-    return _PAUSE_S * 2 ** min(failures, _DOUBLINGS_MAX)
+    return _PAUSE_S * float(2 ** min(failures, _DOUBLINGS_MAX))
 
 
 def prelude(sql: str) -> dict[str, str]:

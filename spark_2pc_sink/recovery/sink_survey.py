@@ -203,15 +203,15 @@ class SinkSurvey:
         described: TransactionDescription | KafkaError | KafkaTimeoutError,
         driver: Liveness | None,
     ) -> None:
-        name = diagnosis.options.transactional_id
+        name, (before, row) = diagnosis.options.transactional_id, line or (None, None)
         try:
             if isinstance(described, Exception):
                 raise described
-            report = diagnosis.judge(*(line or (None, None)), diagnosis.view_of(described))
+            report = diagnosis.judge(before, row, diagnosis.view_of(described))
         except _KAFKA_REFUSALS as error:
             self._unreadable[name] = UnreadableSink(name, "kafka", str(error))
-            if line is not None:
-                self._reports[name] = by_the_database(*line, driver=driver)
+            if row is not None:
+                self._reports[name] = by_the_database(before, row, driver=driver)
             return
         self._reports[name] = with_choices(replace(report, driver=driver), diagnosis.options)
 

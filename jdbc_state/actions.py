@@ -77,9 +77,13 @@ LAYOUT: Final = "layout"
 
 @dataclass(frozen=True, kw_only=True)
 class Actor:
-    """Identity of a store's user: the process; the database adds its role and the time.
+    """Identity of a store's user; the database adds its role and the time.
 
-    ``reason`` is why, in the person's words; None if no person was asked.
+    Args:
+        os_user: user of the process.
+        host: host of the process.
+        program: name of the process.
+        reason: why, in the person's words; None if no person was asked.
     """
 
     os_user: str

@@ -1,16 +1,19 @@
-"""Classify failed connections to the database by libpq's message, and suggest a remedy.
+"""Errors for failed connections to the database, with a remedy by libpq's message.
 
 Before a session has begun there is no SQLSTATE, only a text. Texts that are not in English get no remedy.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
 
 from jdbc_state.errors import DatabaseRefusedError, DatabaseUnreachableError
+from jdbc_state.sqlstate import describe
 
 _ROLE: Final = r'(?:user|role) "(?P<role>[^"]*)"'
 _WHERE: Final = r'host "(?P<host>[^"]*)", user "(?P<role>[^"]*)", database "(?P<database>[^"]*)"'
@@ -101,7 +104,28 @@ _UNREACHABLE: Final = {
 }
 
 
-def connection_failure(said: str, url: URL) -> tuple[type[DatabaseUnreachableError], str]:
+def connection_error(operation: str, error: Exception, url: URL, *, retriable: bool) -> DatabaseUnreachableError:
+    """The error for a connection that could not be made. Raise it without its cause, which may contain the password."""
+    detail = describe(error)
+    original = error.orig if isinstance(error, DBAPIError) else error
+    if not str(original):
+        detail = f"{detail}; libpq gave no reason{_no_more_files()}"
+    if url.password:
+        detail = detail.replace(url.password, "***")
+    kind, remedy = _kind_of(detail, url)
+    return kind(operation=operation, detail=f"{detail}. {remedy}" if remedy else detail, retriable=retriable)
+
+
+def _no_more_files() -> str:
+    """Why libpq could not open a socket, if file descriptors ran out: libpq gives no reason then."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return f": {error.strerror}; raise the limit of open files (ulimit -n) of this process"
+    return ""
+
+
+def _kind_of(said: str, url: URL) -> tuple[type[DatabaseUnreachableError], str]:
     """The class of error for a failure, and its remedy; '' if none is known."""
     for kind, known in ((DatabaseRefusedError, _REFUSED), (DatabaseUnreachableError, _UNREACHABLE)):
         for pattern, remedy in known.items():

@@ -23,15 +23,15 @@ import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.engine import URL, Engine
-from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from jdbc_state.connection_failures import connection_failure
+from jdbc_state.connection_failures import connection_error
 from jdbc_state.database_kind import PLAIN, DatabaseKind, check_kind, find_kind
 from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sink_log import sink_log
-from jdbc_state.sqlstate import describe, translated
+from jdbc_state.sqlstate import translated
 from jdbc_state.watchdog import Watchdog
 
 _log = sink_log(__name__)
@@ -177,7 +177,7 @@ class Database:
                 with ExitStack() as self._making.until:
                     connection = self._engine.connect()
             except (SQLAlchemyError, psycopg2.Error) as error:
-                unreachable = self._unreachable(operation, error)
+                unreachable = self._failed(operation, error)
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
                     # Another database may refuse what SQLAlchemy sends first.
@@ -224,9 +224,13 @@ class Database:
         try:
             connection = self._connect()
         except psycopg2.Error as error:
-            raise self._unreachable(operation, error) from None
+            raise self._failed(operation, error) from None
         connection.autocommit = True
         return connection
+
+    def _failed(self, operation: str, error: Exception) -> DatabaseUnreachableError:
+        operation = f"{operation}: connecting to {self.label}"
+        return connection_error(operation, error, self._url, retriable=self._answered)
 
     def check_kind(self) -> DatabaseKind:
         """Return the kind of the database, PLAIN before the first connection; refuse one that lacks features."""
@@ -303,21 +307,6 @@ class Database:
             "transaction of several statements",
             remedy="set pool_mode = transaction, or session, for this database in pgbouncer.ini; or connect to the "
             "server directly",
-        )
-
-    def _unreachable(self, operation: str, error: Exception) -> DatabaseUnreachableError:
-        # Raised without its cause: libpq may repeat the connection string.
-        detail = describe(error)
-        original = error.orig if isinstance(error, DBAPIError) else error
-        if not str(original):
-            detail = f"{detail}; libpq gave no reason{_no_more_files()}"
-        if self._url.password:
-            detail = detail.replace(self._url.password, "***")
-        kind, remedy = connection_failure(detail, self._url)
-        return kind(
-            operation=f"{operation}: connecting to {self.label}",
-            detail=f"{detail}. {remedy}" if remedy else detail,
-            retriable=self._answered,
         )
 
 
@@ -444,15 +433,6 @@ def takes_transactions(session: psycopg2.extensions.connection) -> bool:
         # The pooler's message is lost with the connection: libpq keeps the last error only.
         return False
     return True
-
-
-def _no_more_files() -> str:
-    """Why libpq could not open a socket, if file descriptors ran out: libpq gives no reason then."""
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError as error:
-        return f": {error.strerror}; raise the limit of open files (ulimit -n) of this process"
-    return ""
 
 
 def _label(url: URL) -> str:

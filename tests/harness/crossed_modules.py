@@ -138,6 +138,6 @@ def _run(batches: int) -> None:
         forwarder = RecordForwarder(source, ticket, connections, kafka, KnownTopics({"t": topic}))
         copy = TableCopy(source, lambda: table, [CopyTarget(0, lambda _: table)], idle_s=60.0, early=False)
         with AttemptThreads(source, copy.task, forwarder.task):
-            list(run_encode_task([rows] * batches, plan, TaskIdentity(0, 1)))
+            run_encode_task([rows] * batches, plan, TaskIdentity(0, 1))
             source.close_input()
             assert forwarder.finish().records == batches * _ROWS

@@ -39,7 +39,7 @@ from tests.harness.streams import write_one_batch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan
+    from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan, TaskReceipt
 
 ROWS: Final = 200_000
 TASKS: Final = 4
@@ -138,14 +138,15 @@ def _strike_in_tasks(strike: _Strike, place: str, local: Path) -> None:
             yield batch
             read += batch.num_rows
 
-    def encode(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity) -> Iterator[pa.RecordBatch]:
-        for receipt in run_encode_task(late(batches) if place in {"reading", "streaming"} else batches, plan, identity):
-            if place == "sent":
-                strike.own()
-            yield receipt
+    def encode(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity) -> TaskReceipt:
+        given = late(batches) if place in {"reading", "streaming"} else batches
+        receipt = run_encode_task(given, plan, identity)
+        if place == "sent":
+            strike.own()
         if place == "stage" and strike.first():
             for file in local.rglob("shuffle_*"):
                 file.unlink()
+        return receipt
 
     mock.patch.object(spark_batch, "run_encode_task", encode).start()
 

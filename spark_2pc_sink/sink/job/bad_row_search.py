@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 from jdbc_state.connections import driver_connection
 from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import (
-    BatchRetryError,
     ConstraintError,
     RecordRefusedError,
     RecordTooLargeError,
@@ -28,7 +27,7 @@ from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, unpack_
 from spark_2pc_sink.sink.bad_rows.row_sql import fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
 from spark_2pc_sink.sink.job.lane_columns import packed_name
-from spark_2pc_sink.sink.job.search_task import SearchPlan, read_search_receipts, run_search_task
+from spark_2pc_sink.sink.job.search_task import SearchPlan, run_search_task
 from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.stream.attempt_input import Ended
@@ -45,9 +44,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
     from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
-    from spark_2pc_sink.sink.job.search_task import SearchReceipt
     from spark_2pc_sink.sink.job.task_jobs import TaskJobs
-    from spark_2pc_sink.sink.job.task_plan import TaskPlan
+    from spark_2pc_sink.sink.job.task_plan import TaskPlan, TaskResults
     from spark_2pc_sink.sink.records.record_forwarder import RecordForwarder
     from spark_2pc_sink.sink.rows.table_copy import TableRows
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
@@ -154,12 +152,12 @@ class BadRowSearch:
         if isinstance(error, ConstraintError):
             return self._by_database(open_decision)
         refusal = error if isinstance(error, RecordRefusedError) and not error.lacks_key else None
-        receipts = [self._in_tasks(lane, plan, refusal) for lane, plan in self._lanes]
-        return [[row for receipt in of_lane for row in receipt.refused] for of_lane in receipts]
+        return [self._in_tasks(lane, plan, refusal) for lane, plan in self._lanes]
 
-    def _in_tasks(self, lane: LaneWork, plan: TaskPlan, refusal: RecordRefusedError | None) -> list[SearchReceipt]:
+    def _in_tasks(self, lane: LaneWork, plan: TaskPlan, refusal: RecordRefusedError | None) -> list[RefusedRow]:
         with self._jobs.listener.open_attempt() as source, AttemptThreads(source, self._forwarder(source).task):
-            return self._receipts(lane, plan, source, staged=False, refusal=refusal)
+            results = self._search(lane, plan, source, staged=False, refusal=refusal)
+        return [row for receipt in results.receipts for row in receipt.refused]
 
     def _by_database(self, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
         """Try all tables in one transaction, since rows of one may refer to another's."""
@@ -171,7 +169,7 @@ class BadRowSearch:
             with self._jobs.listener.open_attempt() as source:
                 tries = TableTrial(source, lane.loader.table, open_decision, table, self._most)
                 with AttemptThreads(source, tries.task, self._forwarder(source).task):
-                    self._receipts(lane, plan, source, staged=True)
+                    self._search(lane, plan, source, staged=True)
                 tables.append(tries.finish())
             if tables[-1].too_many:
                 break
@@ -180,7 +178,7 @@ class BadRowSearch:
                 each.finish()
         return [each.refused for each in tables]
 
-    def _receipts(
+    def _search(
         self,
         lane: LaneWork,
         plan: TaskPlan,
@@ -188,24 +186,13 @@ class BadRowSearch:
         *,
         staged: bool,
         refusal: RecordRefusedError | None = None,
-    ) -> list[SearchReceipt]:
-        search = SearchPlan(
-            tasks=replace(plan, stream=source.address),
-            # An attempt that PostgreSQL refused has made records of all rows.
-            records=not staged and lane.lane.records is not None,
-            staged=staged,
-            output_of_records=f"topic {lane.topic or 'of the row'}",
-            output_of_rows=f"table {'' if lane.lane.rows is None else lane.lane.rows.table}",
-            most=self._most,
-            refusal=refusal,
-        )
-        rows = self._rows_of(lane, staged=staged)
-        receipts = read_search_receipts(self._jobs.run(rows, run_search_task, search))
+    ) -> TaskResults:
+        table = "" if lane.lane.rows is None else lane.lane.rows.table
+        search = SearchPlan(replace(plan, stream=source.address), staged, table, self._most, refusal)
+        results = self._jobs.run(self._rows_of(lane, staged=staged), run_search_task, search)
         source.close_input()
-        said = {receipt.task: (receipt.task_attempt, dict(receipt.sent)) for receipt in receipts}
-        if said != source.finished:
-            raise BatchRetryError(reason=f"search tasks report having sent {said}, but {source.finished} arrived")
-        return receipts
+        results.check_arrived(source.finished)
+        return results
 
     def _rows_of(self, lane: LaneWork, *, staged: bool) -> DataFrame:
         """The input of tasks for a lane, with the columns of `bad_row`, which are not among the lane's expressions."""

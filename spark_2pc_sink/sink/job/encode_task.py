@@ -11,7 +11,8 @@ import sys
 from collections import deque
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +35,6 @@ from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests, cont
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import TypeAlias
 
     from spark_2pc_sink.kafka.record_encoder import EncodedBatch
     from spark_2pc_sink.serialisation.serialiser import Serialiser
@@ -193,19 +193,26 @@ def _check_text(batch: pa.RecordBatch, text: pa.Array, column: str) -> None:
 
 
 _AnyPlan = TypeVar("_AnyPlan")
+_TaskRun: TypeAlias = "Callable[[Iterable[pa.RecordBatch], _AnyPlan, TaskIdentity], TaskReceipt]"
 
 
-def task_function(
-    run: Callable[[Iterable[pa.RecordBatch], _AnyPlan, TaskIdentity], Iterator[pa.RecordBatch]],
-    plan: _AnyPlan,
-    transactional_id: str,
-) -> TaskFunction:
-    """The function that `mapInArrow` calls in a task: ``run`` with the task's identity; its log names the sink."""
+def receipt_of(
+    run: _TaskRun[_AnyPlan], batches: Iterable[pa.RecordBatch], plan: _AnyPlan, identity: TaskIdentity
+) -> TaskReceipt:
+    """The receipt of a task, also of one that gives up."""
+    try:
+        return run(batches, plan, identity)
+    except DualWriteError as error:
+        return TaskReceipt(identity.task, identity.task_attempt, error=error)
+
+
+def task_function(run: _TaskRun[_AnyPlan], plan: _AnyPlan, transactional_id: str) -> TaskFunction:
+    """The function that `mapInArrow` calls in a task, which yields one receipt; its log names the sink."""
 
     def run_in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         remaining = iter(batches)
         with log_for_sink(transactional_id):
-            yield from run(remaining, plan, _task_identity())
+            yield receipt_of(run, remaining, plan, _task_identity()).to_result()
         # A task that gives up has not read all of them. Spark ends a worker process that leaves some, and the next task
         # waits while a new one imports everything.
         deque(remaining, maxlen=0)
@@ -222,29 +229,16 @@ def renaming(function: TaskFunction, names: list[str]) -> TaskFunction:
     return with_names
 
 
-class GarbageCollection:
-    """Reduces the cost of Spark's garbage collection after each task.
+@cache
+def _spare_garbage_collection(modules: int) -> None:
+    """Exclude existing objects from further collections; once for each number of imported ``modules``.
 
     Spark's daemon collects all garbage of a worker after each task (``pyspark/daemon.py``), and the next task waits for
     it. Traversing the modules of PySpark, Arrow and pandas, which live as long as the process, takes 60 ms each time.
+    Right after a collection little of it is garbage. Frozen objects are never freed, so not before every task.
     """
-
-    def __init__(self) -> None:
-        self._modules = 0
-
-    def spare(self) -> None:
-        """Exclude existing objects from further collections, if anything was imported since the last call.
-
-        Right after a collection little of it is garbage. Frozen objects are never freed, so not before every task.
-        """
-        modules = len(sys.modules)
-        if modules > self._modules:
-            gc.freeze()
-            self._modules = modules
-
-
-#: One object for this worker process.
-_garbage_collection = GarbageCollection()
+    del modules
+    gc.freeze()
 
 
 def _task_identity() -> TaskIdentity:
@@ -254,7 +248,7 @@ def _task_identity() -> TaskIdentity:
     if context is None:
         message = "this runs inside Spark tasks only"
         raise RuntimeError(message)
-    _garbage_collection.spare()
+    _spare_garbage_collection(len(sys.modules))
     return TaskIdentity(context.partitionId(), context.taskAttemptId())
 
 
@@ -302,28 +296,16 @@ _WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 _PIECE_BYTES: Final = 1024 * 1024
 
 
-def run_encode_task(
-    batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
-) -> Iterator[pa.RecordBatch]:
-    """Encode the rows of one Spark partition, and send the result to the driver; yields one receipt."""
-    try:
-        with plan.open_stream(identity) as stream:
-            receipt = encode(batches, plan, identity, stream)
-    except DualWriteError as error:
-        receipt = TaskReceipt(identity.task, identity.task_attempt, error=error)
-    yield receipt.to_result()
+def run_encode_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity) -> TaskReceipt:
+    """Encode the rows of one Spark partition, and send the result to the driver."""
+    with plan.open_stream(identity) as stream:
+        return encode(batches, plan, identity, stream)
 
 
-def run_reread_task(
-    batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
-) -> Iterator[pa.RecordBatch]:
+def run_reread_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity) -> TaskReceipt:
     """The same only for the digest of the records; a stream in the plan is used to ask for topics."""
-    try:
-        with nullcontext() if plan.stream is None else plan.open_stream(identity) as stream:
-            receipt = encode(batches, plan, identity, _ReceiptOnly(stream))
-    except DualWriteError as error:
-        receipt = TaskReceipt(identity.task, identity.task_attempt, error=error)
-    yield receipt.to_result()
+    with nullcontext() if plan.stream is None else plan.open_stream(identity) as stream:
+        return encode(batches, plan, identity, _ReceiptOnly(stream))
 
 
 def encode(

@@ -7,29 +7,26 @@ found, with the reason of its refusal. Rows that can be encoded may be sent to t
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from spark_2pc_sink.errors import DataError, DualWriteError
+from spark_2pc_sink.errors import DataError
 from spark_2pc_sink.kafka.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, find_refused, name_of, pack_rows, row_names
 from spark_2pc_sink.sink.job.encode_task import RowPartitioner, completed_rows
-from spark_2pc_sink.sink.job.task_plan import RESULT_SCHEMA
+from spark_2pc_sink.sink.job.task_plan import TaskReceipt
 from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.stream.task_stream import TaskStream
 from spark_2pc_sink.wire.batch_reader import content_digests, contents_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
+
+    import pyarrow as pa
 
     from spark_2pc_sink.errors import RecordRefusedError
     from spark_2pc_sink.kafka.record_encoder import EncodedBatch
     from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan
-    from spark_2pc_sink.sink.stream.task_stream import LaneTotals
+    from spark_2pc_sink.sink.stream.task_stream import TaskStream
 
 
 @dataclass(frozen=True)
@@ -37,53 +34,23 @@ class SearchPlan:
     """What a task searches for. Can be pickled.
 
     Attributes:
-        records: try to make records of the rows; False if all of them are known to become records.
-        staged: send rows that can be encoded to the driver, for the database to try.
+        staged: send rows that can be encoded to the driver, for the database to try. It has refused some of them, so
+            all are known to become records.
+        table: '' for a lane without one.
         refusal: a broker's refusal of named records: rows that become these records are refused for its reason.
     """
 
     tasks: TaskPlan
-    records: bool
     staged: bool
-    output_of_records: str
-    output_of_rows: str
+    table: str
     most: int
     refusal: RecordRefusedError | None = None
 
 
-@dataclass(frozen=True)
-class SearchReceipt:
-    """The findings of one task attempt."""
-
-    task: int
-    task_attempt: int
-    rows: int = 0
-    refused: tuple[RefusedRow, ...] = ()
-    sent: Mapping[int, LaneTotals] = field(default_factory=dict)
-    error: DualWriteError | None = None
-
-    def to_result(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(self)], pa.binary())], schema=RESULT_SCHEMA)
-
-
-def read_search_receipts(table: pa.Table) -> list[SearchReceipt]:
-    returned = [pickle.loads(payload.as_buffer()) for payload in table["receipt"]]  # noqa: S301 - by our own tasks
-    for receipt in returned:
-        if receipt.error is not None:
-            raise receipt.error
-    return sorted(returned, key=lambda receipt: receipt.task)
-
-
-def run_search_task(
-    batches: Iterable[pa.RecordBatch], plan: SearchPlan, identity: TaskIdentity
-) -> Iterator[pa.RecordBatch]:
-    """Search for bad rows in one Spark partition; yields one receipt."""
-    try:
-        with plan.tasks.open_stream(identity) as stream:
-            receipt = _SearchTask(plan, identity, stream).run(batches)
-    except DualWriteError as error:
-        receipt = SearchReceipt(identity.task, identity.task_attempt, error=error)
-    yield receipt.to_result()
+def run_search_task(batches: Iterable[pa.RecordBatch], plan: SearchPlan, identity: TaskIdentity) -> TaskReceipt:
+    """Search for bad rows in one Spark partition."""
+    with plan.tasks.open_stream(identity) as stream:
+        return _SearchTask(plan, identity, stream).run(batches)
 
 
 class _SearchTask:
@@ -98,14 +65,14 @@ class _SearchTask:
         self._rows = 0
         self._refused: list[RefusedRow] = []
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> SearchReceipt:
+    def run(self, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
         for batch in batches:
             self._rows += batch.num_rows
             self._search(batch)
             if len(self._refused) > self._plan.most:
                 break
         self._stream.finish()
-        return SearchReceipt(
+        return TaskReceipt(
             task=self._identity.task,
             task_attempt=self._identity.task_attempt,
             rows=self._rows,
@@ -124,12 +91,12 @@ class _SearchTask:
 
     def _try(self, rows: pa.RecordBatch, names: pa.RecordBatch) -> tuple[str, DataError] | None:
         """Encode rows as records and COPY bytes; None if all succeeded, else the refusing output and the reason."""
-        output = self._plan.output_of_records
+        output = f"topic {self._lane.topic or 'of the row'}"
         try:
             completed = completed_rows(self._lane, rows)
-            if self._plan.records:
+            if self._lane.sends and not self._plan.staged:
                 self._make_records(completed)
-            output = self._plan.output_of_rows
+            output = f"table {self._plan.table}"
             self._encode(completed, names)
         except DataError as error:
             return output, error

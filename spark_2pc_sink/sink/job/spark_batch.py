@@ -22,7 +22,7 @@ from spark_2pc_sink.sink.job.bad_row_search import BadRowSearch, is_about_rows
 from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX
 from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task
 from spark_2pc_sink.sink.job.lane_columns import ordered, rows_of, selected
-from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan, TaskResults, add_up, read_results
+from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan, TaskResults, add_up
 from spark_2pc_sink.sink.records.topics import Topics
 from spark_2pc_sink.sink.rows.table_copy import TableCopy
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream
@@ -176,7 +176,7 @@ class SparkBatch:
                 asking.enter_context(AttemptThreads(source, self._records.forwarder(source, None, topics).task))
                 stream = source.address
             plan = self._plan(topics, kafka_only=True, stream=stream)
-            results = read_results(self._jobs.run(self._rows(ticket), run_reread_task, plan))
+            results = self._jobs.run(self._rows(ticket), run_reread_task, plan)
         letters = self._records.dead_letter_topic.encoded(self._batch.bad_rows, self._batch.batch_id)
         records = self._rows_for_topics(results) - results.left_out.total() + letters.count
         return Replay(records, _digest(results, letters))
@@ -222,7 +222,7 @@ class SparkBatch:
         forwarder = self._records.forwarder(source, ticket, topics)
         try:
             with AttemptThreads(source, forwarder.task):
-                results = read_results(self._jobs.run(rows, run_encode_task, plan))
+                results = self._jobs.run(rows, run_encode_task, plan)
                 forwarded = _forwarded(results, source, forwarder)
         except DataError:
             # A failure does not reveal the size of the batch, and another attempt may follow.

@@ -9,7 +9,7 @@ from spark_2pc_sink.sink.job.batch_size import ArrowBatchSize, SmallBatches
 from spark_2pc_sink.sink.job.encode_task import renaming, task_function
 from spark_2pc_sink.sink.job.executors import ExecutorWatch, passed_executors
 from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
-from spark_2pc_sink.sink.job.task_plan import RESULT_DDL
+from spark_2pc_sink.sink.job.task_plan import RESULT_DDL, read_results
 from spark_2pc_sink.sink.stream.listener import StreamLimits, StreamListener
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
+    from spark_2pc_sink.sink.job.task_plan import TaskReceipt, TaskResults
 
 
 class TaskJobs:
@@ -40,14 +41,14 @@ class TaskJobs:
         with self.executors.naming(), self.facts.described(f"{self._transactional_id} {step}"):
             yield
 
-    def run(self, frame: DataFrame, task: Callable[..., Any], plan: Any) -> Any:
-        """Run one task for each partition of a frame, and return the Arrow table of their results."""
+    def run(self, frame: DataFrame, task: Callable[..., TaskReceipt], plan: Any) -> TaskResults:
+        """Run one task for each partition of a frame."""
         function = task_function(task, plan, self._transactional_id)
         # PySpark resolves the columns, and parses their names as SQL.
         if any(mark in name for name in frame.columns for mark in ".`"):
             function = renaming(function, frame.columns)
             frame = frame.toDF(*(f"column_{number}" for number in range(len(frame.columns))))
-        return frame.mapInArrow(function, RESULT_DDL).toArrow()
+        return read_results(frame.mapInArrow(function, RESULT_DDL).toArrow())
 
     def note_failure(self) -> None:
         """A batch has failed for good: the query ends, and another one may need the port."""

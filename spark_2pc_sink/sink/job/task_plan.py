@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.errors import DualWriteError
     from spark_2pc_sink.kafka.record_encoder import EncodingOptions
     from spark_2pc_sink.serialisation.serialiser import Serialiser
+    from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
     from spark_2pc_sink.sink.records.record_json import JsonField
     from spark_2pc_sink.sink.records.topics import Topics
     from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
@@ -99,6 +100,7 @@ class TaskReceipt:
         left_out: rows of each lane without a record, because others of their upsert key supersede them.
         sent: what was sent to the driver for each lane; empty if only a digest was requested.
         row_digest: 128-bit digest over the rows of lanes without records.
+        refused: bad rows found by a search for them.
         error: why the task gave up; its output must not be used then.
     """
 
@@ -111,6 +113,7 @@ class TaskReceipt:
     digest: int = EMPTY_DIGEST
     row_digest: int = EMPTY_DIGEST
     arrow_bytes: int = 0
+    refused: tuple[RefusedRow, ...] = ()
     error: DualWriteError | None = None
 
     def to_result(self) -> pa.RecordBatch:

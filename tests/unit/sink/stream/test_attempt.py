@@ -5,7 +5,6 @@ What goes wrong between them ends the attempt, or leaves every record there once
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions, TopicLimits
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
-from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task
+from spark_2pc_sink.sink.job.encode_task import encode, receipt_of, run_encode_task, run_reread_task
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan, TaskReceipt, add_up
 from spark_2pc_sink.sink.records import record_columns
 from spark_2pc_sink.sink.records.record_forwarder import Forwarded, ForwarderConnections, KnownTopics, RecordForwarder
@@ -101,9 +100,7 @@ def rows(count: int, first: int = 0, topic: str | None = None) -> pa.RecordBatch
 def run(plan: TaskPlan, task: int, attempt: int, *given: Any, task_run: Any = run_encode_task) -> TaskReceipt:
     """Run a task on Arrow batches, or on an iterator of them; its receipt."""
     batches = given if isinstance(given[0], pa.RecordBatch) else given[0]
-    *_, last = task_run(batches, plan, TaskIdentity(task, attempt))
-    receipt: TaskReceipt = pickle.loads(last.column("receipt")[0].as_py())  # noqa: S301 - our own bytes
-    return receipt
+    return receipt_of(task_run, batches, plan, TaskIdentity(task, attempt))
 
 
 def test_records_of_all_tasks_have_one_sequence_per_partition(fake: FakeCluster) -> None:

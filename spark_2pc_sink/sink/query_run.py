@@ -172,7 +172,7 @@ class QueryRun:
     def close(self) -> None:
         if self._lineage is not None:
             self._lineage.end(failed=False)
-        self._sides.jobs.close()
+        self._sides.jobs.listener.close()
         self._sides.records.close()
         self._store.close()
 

@@ -31,7 +31,7 @@ from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
 from spark_2pc_sink.sink.rows.catalog import SqlTableName
 from spark_2pc_sink.sink.rows.copy_encoder import CopyColumn, CopyPlan, Storage
 from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy, copy_rows, copy_statement
-from spark_2pc_sink.sink.stream.background_task import AttemptThreads
+from spark_2pc_sink.sink.stream.background_task import attempt_threads
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamLimits, StreamListener
 from tests.harness import ROOT
 from tests.unit.fakes.cluster import FakeCluster
@@ -137,7 +137,7 @@ def _run(batches: int) -> None:
         ticket = TransactionTicket("orders", ProducerIdAndEpoch(7, 1), 2, 1, 1, kafka_only=False)
         forwarder = RecordForwarder(source, ticket, connections, kafka, KnownTopics({"t": topic}))
         copy = TableCopy(source, lambda: table, [CopyTarget(0, lambda _: table)], idle_s=60.0, early=False)
-        with AttemptThreads(source, copy.task, forwarder.task):
+        with attempt_threads(source, copy.task, forwarder.task):
             run_encode_task([rows] * batches, plan, TaskIdentity(0, 1))
             source.close_input()
             assert forwarder.finish().records == batches * _ROWS

@@ -23,7 +23,6 @@ from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from sqlalchemy import Connection
 
@@ -102,7 +101,7 @@ class Claim:
         return self.row.generation
 
 
-class Attempt:
+class Attempt(ExitStack):
     """One Kafka transaction and one database transaction, with everything the work opens for them.
 
     Leaving the block is the only place that rolls back and cleans up. The database transaction begins when it is first
@@ -120,27 +119,19 @@ class Attempt:
         ticket: TransactionTicket,
         deciding: Callable[[str, int], AbstractContextManager[DecidingTransaction]],
     ) -> None:
+        super().__init__()
         self.work = work
         self.ticket = ticket
         self.outcome: Outcome = Outcome()
         self.in_doubt: bool = False
         self._deciding = deciding
-        self._stack = ExitStack()
         self._transaction: DecidingTransaction | None = None
-
-    def __enter__(self) -> Attempt:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
 
     @property
     def transaction(self) -> DecidingTransaction:
         if self._transaction is None:
             begun = self._deciding(self.ticket.transactional_id, self.ticket.generation)
-            self._transaction = self._stack.enter_context(begun)
+            self._transaction = self.enter_context(begun)
         return self._transaction
 
     def open_decision(self) -> Connection:
@@ -150,7 +141,7 @@ class Attempt:
     def produce(self, batch_id: int, begun_s: float) -> Produced:
         """Run the tasks: every record acknowledged and every row encoded, or an exception."""
         results = self.work.produce(self.ticket, self.open_decision)
-        self._stack.callback(results.close)
+        self.callback(results.close)
         self.outcome = Outcome(results.counts)
         return Produced(self, batch_id, begun_s, results)
 
@@ -159,7 +150,7 @@ class Attempt:
         counts = produced.counts
         self.in_doubt = counts.record_count > 0
         self.transaction.decide(decision)
-        self._stack.close()
+        self.close()
         written = WrittenRecords(produced.batch_id, counts.offsets, counts.topic_ids)
         return Decided(self.ticket.producer, written, self.outcome, has_records=counts.record_count > 0)
 

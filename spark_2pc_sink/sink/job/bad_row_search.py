@@ -31,7 +31,7 @@ from spark_2pc_sink.sink.job.search_task import SearchPlan, run_search_task
 from spark_2pc_sink.sink.rows.copy_encoder import DELETE_COLUMN, ORDER_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.stream.attempt_input import Ended
-from spark_2pc_sink.sink.stream.background_task import AttemptThreads, BackgroundTask
+from spark_2pc_sink.sink.stream.background_task import BackgroundTask, attempt_threads
 from spark_2pc_sink.sink.stream.task_stream import FrameKind
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class BadRowSearch:
         return [self._in_tasks(lane, plan, refusal) for lane, plan in self._lanes]
 
     def _in_tasks(self, lane: LaneWork, plan: TaskPlan, refusal: RecordRefusedError | None) -> list[RefusedRow]:
-        with self._jobs.listener.open_attempt() as source, AttemptThreads(source, self._forwarder(source).task):
+        with self._jobs.listener.open_attempt() as source, attempt_threads(source, self._forwarder(source).task):
             results = self._search(lane, plan, source, staged=False, refusal=refusal)
         return [row for receipt in results.receipts for row in receipt.refused]
 
@@ -168,7 +168,7 @@ class BadRowSearch:
             table = f"table {lane.lane.rows.table}"
             with self._jobs.listener.open_attempt() as source:
                 tries = TableTrial(source, lane.loader.table, open_decision, table, self._most)
-                with AttemptThreads(source, tries.task, self._forwarder(source).task):
+                with attempt_threads(source, tries.task, self._forwarder(source).task):
                     self._search(lane, plan, source, staged=True)
                 tables.append(tries.finish())
             if tables[-1].too_many:

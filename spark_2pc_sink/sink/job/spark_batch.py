@@ -26,7 +26,7 @@ from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan, TaskResult
 from spark_2pc_sink.sink.records.topics import Topics
 from spark_2pc_sink.sink.rows.table_copy import TableCopy
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream
-from spark_2pc_sink.sink.stream.background_task import AttemptThreads
+from spark_2pc_sink.sink.stream.background_task import attempt_threads
 from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class SparkBatch:
                 early=self._jobs.small_batches.expected,
             )
             abandoned.callback(copy.close)
-            with AttemptThreads(source, copy.task):
+            with attempt_threads(source, copy.task):
                 results, forwarded = self._run_job(ticket, source)
                 # Rows are still being copied meanwhile.
                 letters = self._records.dead_letter_topic.send(ticket, self._batch.bad_rows, self._batch.batch_id)
@@ -173,7 +173,7 @@ class SparkBatch:
             stream = None
             if any(lane.expressions.topic is not None for lane in self._lanes):
                 source = asking.enter_context(self._jobs.listener.open_attempt())
-                asking.enter_context(AttemptThreads(source, self._records.forwarder(source, None, topics).task))
+                asking.enter_context(attempt_threads(source, self._records.forwarder(source, None, topics).task))
                 stream = source.address
             plan = self._plan(topics, kafka_only=True, stream=stream)
             results = self._jobs.run(self._rows(ticket), run_reread_task, plan)
@@ -206,7 +206,7 @@ class SparkBatch:
         topics = asked.result()
         plan = self._plan(topics, kafka_only=ticket.kafka_only)
         forwarder = self._records.forwarder(source, ticket, topics)
-        with AttemptThreads(source, forwarder.task):
+        with attempt_threads(source, forwarder.task):
             batches = table.combine_chunks().to_batches()
             results = add_up([encode(batches, plan, _HERE, LocalStream(source, _HERE.task, _HERE.task_attempt))])
             forwarded = _forwarded(results, source, forwarder)
@@ -221,7 +221,7 @@ class SparkBatch:
         rows = self._rows(ticket)
         forwarder = self._records.forwarder(source, ticket, topics)
         try:
-            with AttemptThreads(source, forwarder.task):
+            with attempt_threads(source, forwarder.task):
                 results = self._jobs.run(rows, run_encode_task, plan)
                 forwarded = _forwarded(results, source, forwarder)
         except DataError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.sink.job.batch_size import ArrowBatchSize, SmallBatches
@@ -26,11 +26,8 @@ class TaskJobs:
     def __init__(self, spark: SparkSession, options: SinkOptions, is_running: Callable[[], bool]) -> None:
         self._transactional_id = options.transactional_id
         self.facts: SessionFacts = session_facts(spark, options.transactional_id)
-        self._open = ExitStack()
         limits = StreamLimits(tasks_at_once=self.facts.tasks_at_once())
-        self.listener: StreamListener = self._open.enter_context(
-            StreamListener(stream_endpoint(spark, options), limits, is_running)
-        )
+        self.listener: StreamListener = StreamListener(stream_endpoint(spark, options), limits, is_running)
         self.executors: ExecutorWatch = ExecutorWatch(spark, options.transactional_id, self.facts, self.listener)
         self.small_batches: SmallBatches = SmallBatches()
         self.arrow: ArrowBatchSize = ArrowBatchSize()
@@ -54,7 +51,3 @@ class TaskJobs:
         """A batch has failed for good: the query ends, and another one may need the port."""
         passed_executors.clear()
         self.listener.close()
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._open.close()

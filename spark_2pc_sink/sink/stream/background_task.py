@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import BatchRetryError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
+    from collections.abc import Callable, Iterator
 
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
 
@@ -20,7 +19,7 @@ _GRACE_S: Final = 1.0
 
 
 class BackgroundTask:
-    """Work in parallel with a job. A context manager around the job; leaves no thread running.
+    """Work in parallel with a job; see `attempt_threads`.
 
     Args:
         work: the thread's function. It returns when there is no more input, and soon after the input has failed.
@@ -35,24 +34,21 @@ class BackgroundTask:
         self._thread = threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True)
         self.error: Exception | None = None
 
-    def __enter__(self) -> BackgroundTask:
+    def start(self) -> None:
         self._thread.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Wait for the end of the work. After an error of the job it is interrupted."""
-        if kind is None:
-            self._thread.join()
-            return
-        self._thread.join(_GRACE_S)
+    def join(self) -> None:
+        self._thread.join()
+
+    def stop(self) -> None:
+        """Wait for the end of the work, which is interrupted if it does not end soon."""
         while self._thread.is_alive():  # bounded: its wait was interrupted, or has a deadline
-            self._interrupt()
             self._thread.join(_GRACE_S)
+            if self._thread.is_alive():
+                self._interrupt()
 
     def finish(self) -> None:
-        self._thread.join()
+        self.join()
         if self.error is not None:
             raise self.error
 
@@ -63,35 +59,29 @@ class BackgroundTask:
             self.error = error
 
 
-class AttemptThreads:
-    """The threads that consume the output of an attempt's tasks. A context manager around the job.
+@contextmanager
+def attempt_threads(source: AttemptInput, *tasks: BackgroundTask) -> Iterator[None]:
+    """Around the job: the threads that consume the output of an attempt's tasks. None is left running.
+
+    An error of a thread precedes that of the block, which is its consequence.
 
     Args:
         source: their input. It is closed when the block ends, and fails when the block fails.
     """
-
-    def __init__(self, source: AttemptInput, *tasks: BackgroundTask) -> None:
-        self._source = source
-        self._tasks = tasks
-        self._stack = ExitStack()
-
-    def __enter__(self) -> AttemptThreads:
-        for task in self._tasks:
-            self._stack.enter_context(task)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Wait for the threads. An error of one precedes that of the block, which is its consequence."""
-        if error is None:
-            self._source.close_input()
-        else:
-            self._source.fail(error if isinstance(error, Exception) else BatchRetryError(reason="interrupted"))
-        self._stack.__exit__(kind, error, trace)
-        if error is None:
-            failures = [task.error for task in self._tasks if task.error is not None]
-            if failures:
-                raise min(failures, key=lambda failure: not isinstance(failure, DataError))
-        elif isinstance(error, BatchRetryError) and self._source.failure not in (None, error):
-            raise self._source.failure from error
+    try:
+        with source.failing():
+            for task in tasks:
+                task.start()
+            yield
+            source.close_input()
+            for task in tasks:
+                task.join()
+    except BaseException as error:
+        for task in tasks:
+            task.stop()
+        if isinstance(error, BatchRetryError) and source.failure not in (None, error):
+            raise source.failure from error
+        raise
+    failures = [task.error for task in tasks if task.error is not None]
+    if failures:
+        raise min(failures, key=lambda failure: not isinstance(failure, DataError))

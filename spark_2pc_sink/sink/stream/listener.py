@@ -13,7 +13,7 @@ import socket
 import ssl
 import tempfile
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -35,8 +35,7 @@ from spark_2pc_sink.sink.stream.task_stream import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from types import TracebackType
+    from collections.abc import Callable, Generator, Iterator
 
 #: Frames of all tasks together. Half of it waits for the consumers (see `attempt_input`): a quarter of a second of work
 #: for PostgreSQL, which should not have much more left when the tasks end.
@@ -376,21 +375,12 @@ class StreamEndpoint:
 
 
 class StreamAttempt(AttemptInput):
-    """The output of one attempt's tasks. A context manager: leaving it ends the connections of its tasks."""
+    """The output of one attempt's tasks, which arrives by a listener."""
 
     def __init__(self, listener: StreamListener, limits: StreamLimits) -> None:
         super().__init__(limits.bytes_max, limits.tasks_at_once, listener.wake)
         self._listener = listener
         self.token: bytes = secrets.token_bytes(TOKEN_BYTES)
-
-    def __enter__(self) -> StreamAttempt:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._listener.close_attempt(self)
-        self.fail(error if isinstance(error, Exception) else BatchRetryError(reason="the attempt is over"))
 
     @property
     def address(self) -> StreamAddress:
@@ -420,28 +410,33 @@ class StreamListener:
     def __enter__(self) -> StreamListener:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for attempt in self._attempts:
-            attempt.fail(BatchRetryError(reason="the run of the query is over"))
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Close the port and all connections. The next attempt whose address is requested opens them again."""
+        """Close the port and all connections, whose attempts fail.
+
+        The next attempt whose address is requested opens them again.
+        """
+        for attempt in self._attempts:
+            attempt.fail(BatchRetryError(reason="the run of the query is over"))
         listening, self._listening = self._listening, None
         if listening is not None:
             listening[0].close()
 
-    def open_attempt(self) -> StreamAttempt:
+    @contextmanager
+    def open_attempt(self) -> Iterator[StreamAttempt]:
+        """Let tasks send for the duration of a block, whose end ends their connections."""
         attempt = StreamAttempt(self, self._limits)
         with self._lock:
             self._attempts = (*self._attempts, attempt)
-        return attempt
-
-    def close_attempt(self, attempt: StreamAttempt) -> None:
-        with self._lock:
-            self._attempts = tuple(each for each in self._attempts if each is not attempt)
+        try:
+            with attempt.failing():
+                yield attempt
+        finally:
+            with self._lock:
+                self._attempts = tuple(each for each in self._attempts if each is not attempt)
+            attempt.fail(BatchRetryError(reason="the attempt is over"))
 
     def listen(self) -> StreamAddress:
         """Listen, unless it already does; returns the address, without a token. See `StreamAttempt.address`."""

@@ -19,15 +19,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import IntEnum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
 
 TOKEN_BYTES: Final = 32
 #: A sender collects small pieces of rows into frames of this size.
@@ -302,9 +298,7 @@ class TaskStream(StreamOutput):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def connect(self) -> None:

@@ -19,7 +19,7 @@ from spark_2pc_sink.errors import BatchRetryError, ConstraintError
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableCopy
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
-from spark_2pc_sink.sink.stream.background_task import AttemptThreads
+from spark_2pc_sink.sink.stream.background_task import attempt_threads
 from spark_2pc_sink.testing import wait_until
 from tests.integration.postgres.database_tables import (
     ORDERS,
@@ -141,7 +141,7 @@ class Copying:
         )
 
     def __enter__(self) -> Copying:
-        self.threads = AttemptThreads(self.source, self.copy.task)
+        self.threads = attempt_threads(self.source, self.copy.task)
         self.threads.__enter__()
         return self
 

@@ -28,7 +28,7 @@ from spark_2pc_sink.sink.records.record_forwarder import Forwarded, ForwarderCon
 from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
 from spark_2pc_sink.sink.stream import attempt_input
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream
-from spark_2pc_sink.sink.stream.background_task import AttemptThreads
+from spark_2pc_sink.sink.stream.background_task import attempt_threads
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamLimits, StreamListener
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
@@ -66,7 +66,7 @@ class Driver:
         self.source: StreamAttempt = self.stack.enter_context(listener.open_attempt())
         self.plan = replace(self.plan, stream=self.source.address)
         self.forwarder = RecordForwarder(self.source, TICKET, self.connections, self.kafka, self.topics)
-        self.stack.enter_context(AttemptThreads(self.source, self.forwarder.task))
+        self.stack.enter_context(attempt_threads(self.source, self.forwarder.task))
         return self
 
     def __exit__(

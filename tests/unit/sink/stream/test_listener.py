@@ -366,14 +366,15 @@ def test_a_task_that_is_lost_before_its_end_may_run_again(vanished: bool) -> Non
 def test_listeners_of_one_range_take_the_ports_in_turn() -> None:
     with a_listener() as other, other.open_attempt() as attempt:
         taken = attempt.address.port
-        with StreamListener(StreamEndpoint(HOST, "[driver.example]", (taken, 0)), LIMITS) as listener:
-            addresses = [listener.open_attempt().address for _ in range(2)]
+        listener = StreamListener(StreamEndpoint(HOST, "[driver.example]", (taken, 0)), LIMITS)
+        with listener, listener.open_attempt() as one, listener.open_attempt() as another:
+            addresses = [one.address, another.address]
         assert [address.host for address in addresses] == ["driver.example"] * 2
         assert addresses[0].port == addresses[1].port != taken
         said = rf"driver_port='{taken}'.*Address already in use"
         listener = StreamListener(StreamEndpoint(HOST, HOST, (taken,)), LIMITS)
-        with listener, pytest.raises(ConfigurationError, match=said):
-            _ = listener.open_attempt().address
+        with listener, pytest.raises(ConfigurationError, match=said), listener.open_attempt() as refused:
+            _ = refused.address
 
 
 def test_the_listener_of_a_query_that_has_ended_gives_its_port_to_another() -> None:
@@ -393,8 +394,8 @@ def test_the_listener_of_a_query_that_has_ended_gives_its_port_to_another() -> N
 def test_nothing_is_left_of_a_listener() -> None:
     process = psutil.Process()
     before = (threading.active_count(), process.num_fds())
-    with a_listener(encrypted=True) as listener, ExitStack() as connections:
-        attempt = listener.open_attempt()
+    with ExitStack() as stack, a_listener(encrypted=True) as listener, ExitStack() as connections:
+        attempt = stack.enter_context(listener.open_attempt())
         connections.enter_context(TaskStream(attempt.address, 0, 0)).rows(0, b"row", 1)
         connections.enter_context(TaskStream(attempt.address, 1, 1)).finish()
         connections.enter_context(socket.create_connection((HOST, attempt.address.port)))

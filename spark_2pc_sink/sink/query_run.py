@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import make_url
@@ -27,16 +28,15 @@ from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.bad_rows.row_sql import identity_sql
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
-from spark_2pc_sink.sink.driver.on_decide import OnDecide
+from spark_2pc_sink.sink.driver.on_decide import run_on_decide
 from spark_2pc_sink.sink.driver.step_observer import BatchSpans, StepTimes
 from spark_2pc_sink.sink.job.calling_query import check_is_batch
 from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
 from spark_2pc_sink.sink.job.lane_columns import rows_of
 from spark_2pc_sink.sink.job.lane_expressions import LaneExpressions
 from spark_2pc_sink.sink.job.session_facts import install_log_filter
-from spark_2pc_sink.sink.job.spark_batch import RunSides, SparkBatch
+from spark_2pc_sink.sink.job.spark_batch import RunSides, SparkBatch, TaskJobs
 from spark_2pc_sink.sink.job.table_loader import LaneTables
-from spark_2pc_sink.sink.job.task_jobs import TaskJobs
 from spark_2pc_sink.sink.records.record_side import RecordSide
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class QueryRun:
                 options.decision_margin_ms,
                 options.connect_deadline_ms,
                 options.accept_replay,
-                None if options.on_decide is None else OnDecide(options.on_decide),
+                None if options.on_decide is None else partial(run_on_decide, options.on_decide),
             ),
             self._times,
         )

@@ -72,39 +72,32 @@ class DecidingBatch:
         )
 
 
-class OnDecide:
-    """Runs the user's addition.
+def run_on_decide(
+    given: Sequence[str] | Callable[[Connection, DecidingBatch], object], connection: Connection, batch: DecidingBatch
+) -> None:
+    """Run the user's addition once.
 
     Args:
         given: a function, or SQL texts in which ``:batch_id`` and the other fields of `DecidingBatch` are replaced by
             their values.
     """
-
-    def __init__(self, given: Sequence[str] | Callable[[Connection, DecidingBatch], object]) -> None:
-        self._given = given
-
-    def __call__(self, connection: Connection, batch: DecidingBatch) -> None:
-        """Run it once."""
-        before = _place(connection)
-        try:
-            with _kept_open(connection):
-                self._do(connection, batch)
-            after = _place(connection)
-        except DualWriteError:
-            raise
-        except Exception as error:
-            raise BatchRetryError(reason=f"on_decide raised {type(error).__name__}: {error}") from error
-        if after.transaction != before.transaction:
-            raise _refused(batch, "another transaction: rows of the batch may be in the table without its decision")
-        if after.search_path != before.search_path:
-            raise _refused(batch, f"search_path={after.search_path}, which was {before.search_path}")
-
-    def _do(self, connection: Connection, batch: DecidingBatch) -> None:
-        if callable(self._given):
-            self._given(connection, batch)
-            return
-        for statement in self._given:
-            connection.execute(text(statement), asdict(batch))
+    before = _place(connection)
+    try:
+        with _kept_open(connection):
+            if callable(given):
+                given(connection, batch)
+            else:
+                for statement in given:
+                    connection.execute(text(statement), asdict(batch))
+        after = _place(connection)
+    except DualWriteError:
+        raise
+    except Exception as error:
+        raise BatchRetryError(reason=f"on_decide raised {type(error).__name__}: {error}") from error
+    if after.transaction != before.transaction:
+        raise _refused(batch, "another transaction: rows of the batch may be in the table without its decision")
+    if after.search_path != before.search_path:
+        raise _refused(batch, f"search_path={after.search_path}, which was {before.search_path}")
 
 
 @contextmanager

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
     from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
-    from spark_2pc_sink.sink.job.task_jobs import TaskJobs
+    from spark_2pc_sink.sink.job.spark_batch import TaskJobs
     from spark_2pc_sink.sink.job.task_plan import TaskPlan, TaskResults
     from spark_2pc_sink.sink.records.record_forwarder import RecordForwarder
     from spark_2pc_sink.sink.rows.table_copy import TableRows

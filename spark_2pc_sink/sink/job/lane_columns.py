@@ -214,9 +214,16 @@ class TableColumns:
 
 @dataclass(frozen=True)
 class LaneWork:
+    """A lane over the rows of a batch.
+
+    Attributes:
+        packed_with_others: its rows are in one column of the tasks' input, next to those of other lanes.
+    """
+
     lane: Lane
     expressions: RecordExpressions
     loader: TableLoader | None
+    packed_with_others: bool
 
     @property
     def topic(self) -> str | None:
@@ -240,10 +247,10 @@ class LaneWork:
     def upsert_keys(self) -> tuple[str, ...]:
         return () if self.lane.rows is None else tuple(self.lane.rows.keys)
 
-    def plan(self, row_encoder: CopyPlan | None, *, packed_with_others: bool) -> LanePlan:
+    def plan(self, row_encoder: CopyPlan | None) -> LanePlan:
         return LanePlan(
             index=self.lane.index,
-            packed=packed_name(self.lane.index) if packed_with_others else None,
+            packed=packed_name(self.lane.index) if self.packed_with_others else None,
             sends=self.lane.records is not None,
             digest_label=self.lane.rows.table if self.lane.rows is not None and self.lane.records is None else None,
             topic=self.topic,
@@ -292,8 +299,8 @@ class LaneWork:
             columns += upsert_order_columns(self.expressions, self.upsert_keys, str(self.lane.order_by))
         return columns
 
-    def field(self, name: str, *, packed_with_others: bool) -> Column:
-        return F.col(f"{packed_name(self.lane.index)}.{quoted(name)}" if packed_with_others else quoted(name))
+    def field(self, name: str) -> Column:
+        return F.col(f"{packed_name(self.lane.index)}.{quoted(name)}" if self.packed_with_others else quoted(name))
 
 
 def selected(batch: DataFrame, lanes: Sequence[LaneWork], *, kafka_only: bool) -> DataFrame:
@@ -312,16 +319,15 @@ def ordered(rows: DataFrame, lanes: Sequence[LaneWork], tasks: int) -> DataFrame
     following = [lane for lane in lanes if lane.follows_order]
     if not following:
         return rows
-    packed_rows = len(lanes) > 1
-    if packed_rows:
+    if len(lanes) > 1:
         rows = _one_lane_each(rows, lanes)
     rows = rows.withColumn(_PLACE, _place(rows, lanes))
     if tasks > 1:
         rows = rows.repartition(tasks, F.col(_PLACE))
     for lane in following:
         if lane.leaves_out:
-            rows = _with_superseded(rows, lane, packed_with_others=packed_rows)
-    orders = [lane.field(ORDER_COLUMN, packed_with_others=packed_rows) for lane in following if not lane.leaves_out]
+            rows = _with_superseded(rows, lane)
+    orders = [lane.field(ORDER_COLUMN) for lane in following if not lane.leaves_out]
     if orders:
         rows = rows.sortWithinPartitions(*(order.asc_nulls_first() for order in orders))
     return rows.drop(_PLACE)
@@ -329,8 +335,6 @@ def ordered(rows: DataFrame, lanes: Sequence[LaneWork], tasks: int) -> DataFrame
 
 def _place(rows: DataFrame, lanes: Sequence[LaneWork]) -> Column:
     """A value equal for all rows of one lane with one upsert key, regardless of evaluation order."""
-    if len(lanes) == 1:
-        return F.xxhash64(*(lanes[0].field(key, packed_with_others=False) for key in lanes[0].upsert_keys))
     parts: list[Column] = []
     for lane in lanes:
         names = list(lane.upsert_keys)
@@ -339,22 +343,19 @@ def _place(rows: DataFrame, lanes: Sequence[LaneWork]) -> Column:
             names = [
                 kind.name for kind in kinds if not any(mark in kind.dataType.simpleString() for mark in _NOT_HASHED)
             ]
-        parts += [lane.field(name, packed_with_others=True) for name in names]
+        parts += [lane.field(name) for name in names]
     return F.xxhash64(*parts)
 
 
-def _with_superseded(rows: DataFrame, lane: LaneWork, *, packed_with_others: bool) -> DataFrame:
+def _with_superseded(rows: DataFrame, lane: LaneWork) -> DataFrame:
     """Mark rows for which another row of their key has a greater order; a row without a record key is never marked."""
-    key_name = lane.expressions.key_column or record_columns.KEY
-    keyless = lane.field(key_name, packed_with_others=packed_with_others).isNull()
-    keys = [lane.field(key, packed_with_others=packed_with_others) for key in lane.upsert_keys]
-    order = lane.field(ORDER_COLUMN, packed_with_others=packed_with_others)
+    keyless = lane.field(lane.expressions.key_column or record_columns.KEY).isNull()
+    keys, order = map(lane.field, lane.upsert_keys), lane.field(ORDER_COLUMN)
     rank = F.rank().over(Window.partitionBy(F.col(_PLACE), *keys, keyless).orderBy(order.desc_nulls_last()))
-    superseded = (rank > F.lit(1)) & ~keyless
-    if not packed_with_others:
-        return rows.withColumn(record_columns.SUPERSEDED, superseded)
+    marked = rows.withColumn(record_columns.SUPERSEDED, (rank > F.lit(1)) & ~keyless)
+    if not lane.packed_with_others:
+        return marked
     name = packed_name(lane.lane.index)
-    marked = rows.withColumn(record_columns.SUPERSEDED, superseded)
     with_field = F.col(name).withField(record_columns.SUPERSEDED, F.col(record_columns.SUPERSEDED))
     return marked.withColumn(name, with_field).drop(record_columns.SUPERSEDED)
 

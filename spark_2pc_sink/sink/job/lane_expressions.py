@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_2pc_sink.options import Lane, Records, Rows, SinkOptions
-    from spark_2pc_sink.options.outputs import Format, Part
+    from spark_2pc_sink.options import Lane, Rows, SinkOptions
+    from spark_2pc_sink.options.outputs import Format
     from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
-    from spark_2pc_sink.serialisation.binding import Registry, SchemaRequest
+    from spark_2pc_sink.serialisation.binding import Registry
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
     from spark_2pc_sink.sink.job.table_loader import TableLoader
     from spark_2pc_sink.sink.records.record_expressions import RecordExpressions
@@ -145,32 +145,29 @@ class RecordSchemas:
         self._registries: dict[Format, Registry] = {}
 
     def bound(self, expressions: RecordExpressions, rows: DataFrame, lane: Lane) -> RecordExpressions:
-        if lane.records is None or not expressions.formats:
+        records = lane.records
+        if records is None or not expressions.formats:
             return expressions
-        from spark_2pc_sink.serialisation.binding import bind  # noqa: PLC0415 - only jobs with formats need it
+        # Only jobs with formats need it.
+        from spark_2pc_sink.serialisation.binding import SchemaRequest, bind  # noqa: PLC0415
 
         serialisers = {}
         for column, part in PARTS.items():
-            sql = expressions.key if part == "key" else expressions.value
-            if sql is not None and part in expressions.formats:
-                request = self._request(lane.records, part, expressions, sql)
-                kind = type_of(rows, part, sql)
-                serialisers[column] = bind(request, kind, self._registry(expressions.formats[part]))
+            of_value = part == "value"
+            sql = expressions.value if of_value else expressions.key
+            if sql is None or part not in expressions.formats:
+                continue
+            request = SchemaRequest(
+                part=part,
+                format=expressions.formats[part],
+                topic=records.topic if expressions.topic is None else None,
+                strategy=records.value_subject_name_strategy if of_value else "topic",
+                expression=sql,
+                schema=records.value_schema if of_value else None,
+                name=records.value_schema_name if of_value else None,
+            )
+            serialisers[column] = bind(request, type_of(rows, part, sql), self._registry(request.format))
         return replace(expressions, serialisers=serialisers)
-
-    def _request(self, records: Records, part: Part, expressions: RecordExpressions, sql: str) -> SchemaRequest:
-        from spark_2pc_sink.serialisation.binding import SchemaRequest  # noqa: PLC0415 - as above
-
-        of_value = part == "value"
-        return SchemaRequest(
-            part=part,
-            format=expressions.formats[part],
-            topic=records.topic if expressions.topic is None else None,
-            strategy=records.value_subject_name_strategy if of_value else "topic",
-            expression=sql,
-            schema=records.value_schema if of_value else None,
-            name=records.value_schema_name if of_value else None,
-        )
 
     def _registry(self, schema_format: Format) -> Registry:
         from spark_2pc_sink.serialisation.binding import Registry  # noqa: PLC0415 - as above
@@ -195,8 +192,9 @@ class LaneExpressions:
     def of(self, batch: DataFrame) -> tuple[LaneWork, ...]:
         schema, settings = batch.schema, self._settings.now(batch.sparkSession)
         if self._analyzed is None or self._analyzed[:2] != (schema, settings):
+            several = len(self._options.lanes) > 1
             lanes = tuple(
-                LaneWork(lane, self._expressions(batch, lane, settings), self._loaders.get(lane.index))
+                LaneWork(lane, self._expressions(batch, lane, settings), self._loaders.get(lane.index), several)
                 for lane in self._options.lanes
             )
             self._analyzed = (schema, settings, lanes)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import BatchRetryError, DataError
@@ -19,20 +19,23 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions
 from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.job.bad_row_search import BadRowSearch, is_about_rows
-from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX
-from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task
+from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX, ArrowBatchSize, SmallBatches
+from spark_2pc_sink.sink.job.encode_task import encode, renaming, run_encode_task, run_reread_task, task_function
+from spark_2pc_sink.sink.job.executors import ExecutorWatch, passed_executors
 from spark_2pc_sink.sink.job.lane_columns import ordered, rows_of, selected
-from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan, TaskResults, add_up
+from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
+from spark_2pc_sink.sink.job.task_plan import RESULT_DDL, TaskIdentity, TaskPlan, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.records.topics import Topics
 from spark_2pc_sink.sink.rows.table_copy import TableCopy
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream
 from spark_2pc_sink.sink.stream.background_task import attempt_threads
+from spark_2pc_sink.sink.stream.listener import StreamLimits, StreamListener
 from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from sqlalchemy import Connection
 
     from spark_2pc_sink.clock import Clock
@@ -40,8 +43,9 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
     from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
+    from spark_2pc_sink.sink.job.session_facts import SessionFacts
     from spark_2pc_sink.sink.job.table_loader import LaneTables
-    from spark_2pc_sink.sink.job.task_jobs import TaskJobs
+    from spark_2pc_sink.sink.job.task_plan import TaskReceipt
     from spark_2pc_sink.sink.records.record_forwarder import Forwarded, KnownTopics, RecordForwarder
     from spark_2pc_sink.sink.records.record_side import DeadLetterRecords, RecordSide
     from spark_2pc_sink.sink.report import WrittenRows
@@ -53,6 +57,39 @@ if TYPE_CHECKING:
 _IDLE_SHARE: Final = 3
 #: The driver, where it encodes a batch itself.
 _HERE: Final = TaskIdentity(task=0, task_attempt=0)
+
+
+class TaskJobs:
+    """Execution of a run's jobs: facts of the session, executors, and the tasks' output."""
+
+    def __init__(self, spark: SparkSession, options: SinkOptions, is_running: Callable[[], bool]) -> None:
+        self._transactional_id = options.transactional_id
+        self.facts: SessionFacts = session_facts(spark, options.transactional_id)
+        limits = StreamLimits(tasks_at_once=self.facts.tasks_at_once())
+        self.listener: StreamListener = StreamListener(stream_endpoint(spark, options), limits, is_running)
+        self.executors: ExecutorWatch = ExecutorWatch(spark, options.transactional_id, self.facts, self.listener)
+        self.small_batches: SmallBatches = SmallBatches()
+        self.arrow: ArrowBatchSize = ArrowBatchSize()
+
+    @contextmanager
+    def described(self, step: str) -> Iterator[None]:
+        """Describe the block's jobs in Spark's UI, and name executors that cannot run their tasks."""
+        with self.executors.naming(), self.facts.described(f"{self._transactional_id} {step}"):
+            yield
+
+    def run(self, frame: DataFrame, task: Callable[..., TaskReceipt], plan: Any) -> TaskResults:
+        """Run one task for each partition of a frame."""
+        function = task_function(task, plan, self._transactional_id)
+        # PySpark resolves the columns, and parses their names as SQL.
+        if any(mark in name for name in frame.columns for mark in ".`"):
+            function = renaming(function, frame.columns)
+            frame = frame.toDF(*(f"column_{number}" for number in range(len(frame.columns))))
+        return read_results(frame.mapInArrow(function, RESULT_DDL).toArrow())
+
+    def note_failure(self) -> None:
+        """A batch has failed for good: the query ends, and another one may need the port."""
+        passed_executors.clear()
+        self.listener.close()
 
 
 @dataclass(frozen=True)
@@ -254,10 +291,7 @@ class SparkBatch:
         encoders = [None if lane.loader is None or kafka_only else lane.loader.encoder_plan() for lane in self._lanes]
         return TaskPlan(
             encoding=EncodingOptions.of(self._options.kafka),
-            lanes=tuple(
-                lane.plan(encoder, packed_with_others=len(self._lanes) > 1)
-                for lane, encoder in zip(self._lanes, encoders, strict=True)
-            ),
+            lanes=tuple(lane.plan(encoder) for lane, encoder in zip(self._lanes, encoders, strict=True)),
             topics=Topics(dict(topics.facts)),
             timestamp_ms=now_ms(),
             stream=stream,

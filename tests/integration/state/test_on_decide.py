@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from jdbc_state import SqlStateStore
 from jdbc_state.connections import driver_connection
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
-from spark_2pc_sink.sink.driver.on_decide import DecidingBatch, OnDecide
+from spark_2pc_sink.sink.driver.on_decide import DecidingBatch, run_on_decide
 from tests.integration.state.state_stores import FIRST, ID, claim, execute, row_of
 
 BATCH = DecidingBatch(
@@ -33,7 +33,7 @@ def decide(store: SqlStateStore, given: Any) -> None:
     row = claim(store)
     with store.deciding(ID, row.generation) as transaction:
         transaction.connection.execute(text("INSERT INTO target VALUES (1)"))
-        OnDecide(given)(transaction.connection, BATCH)
+        run_on_decide(given, transaction.connection, BATCH)
         transaction.decide(FIRST)
 
 

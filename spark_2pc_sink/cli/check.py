@@ -80,7 +80,7 @@ def _rows(schema: str | None) -> Iterator[DataFrame | None]:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that only this needs
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
-    from spark_2pc_sink.sink.check.schema_side import rows_with  # noqa: PLC0415
+    from spark_2pc_sink.sink.check.spark_side import rows_with  # noqa: PLC0415
 
     parsed: Any = schema
     if schema.endswith(".json"):

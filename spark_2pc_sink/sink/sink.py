@@ -10,6 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from sqlalchemy import Connection
 
 from jdbc_state.sink_log import FIELD, log_for_sink, sink_log
@@ -19,9 +20,8 @@ from spark_2pc_sink.options import Records, Rows, SinkOptions, checks_keywords
 from spark_2pc_sink.options.settings import with_options
 from spark_2pc_sink.options.sources import PREFIX, SourcedOptions, read_environment, read_toml_file
 from spark_2pc_sink.sink.check.check import check_sink
-from spark_2pc_sink.sink.check.executor_side import active_session
 from spark_2pc_sink.sink.check.findings import CheckReport
-from spark_2pc_sink.sink.check.schema_side import rows_with
+from spark_2pc_sink.sink.check.spark_side import rows_with
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.job.calling_query import Backfill, ConnectQuery, check_frame, session_id_here, takes_batches
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery
@@ -239,7 +239,7 @@ class DualWriteSink:
             ConfigurationError: there is no Spark session, or the text is not a valid schema.
         """
         rows = None if schema is None else rows_with(schema)
-        return check_sink(self._options, rows, spark=active_session())
+        return check_sink(self._options, rows, spark=SparkSession.getActiveSession())
 
     def close(self) -> None:
         """Close the newest run's connections. Call it in a process that continues after its query has ended.

@@ -56,7 +56,7 @@ from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schem
 from spark_2pc_sink.serialisation.binding import SchemaRequest, bind
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, derived_text, protobuf_encoder
 from spark_2pc_sink.service.outgoing import OutgoingRecord
-from spark_2pc_sink.sink.check.check import TableFacts, guarantee
+from spark_2pc_sink.sink.check.check import guarantee
 from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.check.kafka_rules import TopicRight
 from spark_2pc_sink.sink.check.kafka_side import CheckedTopic, Trial

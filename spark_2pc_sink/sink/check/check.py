@@ -21,8 +21,7 @@ from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.api import status
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
-from spark_2pc_sink.sink.check.executor_side import executor_findings
-from spark_2pc_sink.sink.check.findings import CheckReport, Finding
+from spark_2pc_sink.sink.check.findings import EXECUTORS, CheckReport, Finding
 from spark_2pc_sink.sink.check.kafka_rules import is_durable, kafka_findings, minutes, timeout_ms
 from spark_2pc_sink.sink.check.kafka_side import query_brokers
 from spark_2pc_sink.sink.rows.catalog import read_target, table_oid, table_transaction
@@ -47,27 +46,6 @@ _SERVER = text(
     "FROM (SELECT (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = :schema) AS oid) AS named"
 )
 _MAY_INSERT = text("SELECT has_table_privilege(:table, 'INSERT')")
-
-
-@dataclass(frozen=True)
-class TableFacts:
-    """One table.
-
-    Attributes:
-        name: as written by the user.
-        there: whether a writable kind of table exists.
-        refusal: why it cannot be used, as the job would report it; None if it can.
-        created: whether the first batch creates it.
-    """
-
-    name: str
-    there: bool = True
-    refusal: ConfigurationError | None = None
-    columns: int = 0
-    may_insert: bool = True
-    created: bool = False
-
-
 _READY: Final = SchemaReport(there=True, ready=True, lines=())
 
 
@@ -82,7 +60,7 @@ class DatabaseFacts:
         fsync: whether commits are flushed to disk.
         may_make_state: whether the role may create tables in the state table's schema; None if there is no such schema.
         state: the state table.
-        dead_letters: the dead-letter table; None if the sink has none.
+        tables: findings about the tables of rows and of dead letters.
     """
 
     problem: str = ""
@@ -96,8 +74,7 @@ class DatabaseFacts:
     fsync: bool = True
     may_make_state: bool | None = True
     state: SchemaReport = _READY
-    tables: tuple[TableFacts, ...] = ()
-    dead_letters: TableFacts | None = None
+    tables: tuple[Finding, ...] = ()
 
 
 def query_database(options: SinkOptions) -> DatabaseFacts:
@@ -114,28 +91,33 @@ def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> Da
     with table_transaction(store.database, options, "check of the database") as connection:
         kind = store.database.check_kind()
         server = connection.execute(_SERVER, {"schema": options.state_schema}).mappings().one()
-        tables = tuple(_table_facts(connection, lane.rows) for lane in options.lanes if lane.rows is not None)
-        dead_letters = None if options.bad_rows == "fail" else _dead_letter_facts(connection, letters)
-    return DatabaseFacts(kind=kind, state=store.check_schema(), tables=tables, dead_letters=dead_letters, **server)
+        tables = [_table(connection, lane.rows, server["role"]) for lane in options.lanes if lane.rows is not None]
+        if options.bad_rows == "dead_letter":
+            tables.append(_dead_letters(connection, letters))
+    return DatabaseFacts(kind=kind, state=store.check_schema(), tables=tuple(tables), **server)
 
 
-def _dead_letter_facts(connection: Connection, letters: DeadLetters) -> TableFacts:
-    refusal = letters.refusal(connection)
-    there = refusal is None and letters.exists(connection)
-    return TableFacts(str(letters.table), there=there, refusal=refusal, created=refusal is None and not there)
-
-
-def _table_facts(connection: Connection, rows: Rows) -> TableFacts:
-    there = False
+def _table(connection: Connection, rows: Rows, role: str) -> Finding:
+    subject = f"table {rows.table}"
     try:
-        there = table_oid(connection, rows.table) is not None
-        if not there and rows.create_table:
-            return TableFacts(rows.table, there=False, created=True)
+        if rows.create_table and table_oid(connection, rows.table) is None:
+            return Finding(subject, "ok", "it does not exist; the first batch creates it")
         target = read_target(connection, rows.table, upsert=rows.mode != "append")
     except ConfigurationError as error:
-        return TableFacts(rows.table, there=there, refusal=error)
-    may = bool(connection.execute(_MAY_INSERT, {"table": str(target.table)}).scalar())
-    return TableFacts(rows.table, columns=len(target.columns), may_insert=may)
+        return Finding(subject, "problem", error.rule, error.remedy)
+    if not connection.execute(_MAY_INSERT, {"table": str(target.table)}).scalar():
+        grant = f"GRANT INSERT ON {rows.table} TO {quote_identifier(role)}"
+        return Finding(subject, "problem", f"role {role} lacks INSERT", f"have the owner run: {grant}")
+    return Finding(subject, "ok", f"it can be written; {counted(len(target.columns), 'column')}")
+
+
+def _dead_letters(connection: Connection, letters: DeadLetters) -> Finding:
+    subject = f"dead-letter table {letters.table}"
+    refusal = letters.refusal(connection)
+    if refusal is not None:
+        return Finding(subject, "problem", refusal.rule, refusal.remedy)
+    there = letters.exists(connection)
+    return Finding(subject, "ok", "it can be written" if there else "it does not exist; the first start creates it")
 
 
 # --- PostgreSQL: findings -------------------------------------------------------------------------------------------
@@ -159,10 +141,7 @@ def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator
         text = "fsync is off: a crash of the server may lose commits whose records Kafka keeps"
         yield Finding("database", "warning", text, "set fsync=on in postgresql.conf")
     yield _state(options, database)
-    for table in database.tables:
-        yield _table(table, database)
-    if database.dead_letters is not None:
-        yield _dead_letters(database.dead_letters)
+    yield from database.tables
 
 
 def _server(database: DatabaseFacts) -> Finding:
@@ -190,27 +169,6 @@ def _state(options: SinkOptions, database: DatabaseFacts) -> Finding:
         return Finding(subject, "ok", f"{name} does not exist; the first start creates it")
     text = f"{name} does not exist, and role {database.role} may not create it"
     return Finding(subject, "problem", text, remedy)
-
-
-def _table(table: TableFacts, database: DatabaseFacts) -> Finding:
-    subject = f"table {table.name}"
-    if table.created:
-        return Finding(subject, "ok", "it does not exist; the first batch creates it")
-    if table.refusal is not None:
-        return Finding(subject, "problem", table.refusal.rule, table.refusal.remedy)
-    if not table.may_insert:
-        grant = f"GRANT INSERT ON {table.name} TO {quote_identifier(database.role)}"
-        return Finding(subject, "problem", f"role {database.role} lacks INSERT", f"have the owner run: {grant}")
-    return Finding(subject, "ok", f"it can be written; {counted(table.columns, 'column')}")
-
-
-def _dead_letters(table: TableFacts) -> Finding:
-    subject = f"dead-letter table {table.name}"
-    if table.refusal is not None:
-        return Finding(subject, "problem", table.refusal.rule, table.refusal.remedy)
-    return Finding(
-        subject, "ok", "it does not exist; the first start creates it" if table.created else "it can be written"
-    )
 
 
 _PAGE: Final = "See docs/limits.md for all limits."
@@ -300,11 +258,18 @@ def check_sink(
         how = "pass the schema of a batch: --schema 'order_id BIGINT, …', or sink.check(schema)"
         findings.append(Finding("rows", "not_checked", "expressions and types were not compared with the table", how))
     elif not database.problem:
-        # Local import: it loads PySpark.
-        from spark_2pc_sink.sink.check.schema_side import schema_findings  # noqa: PLC0415
+        # Local imports: they load PySpark.
+        from spark_2pc_sink.sink.check.spark_side import schema_findings  # noqa: PLC0415
 
         findings += schema_findings(options, rows)
-    findings += [*executor_findings(options, spark), *_verify_findings(options)]
+    if spark is None:
+        how = "call sink.check() in the job; the job itself checks its executors before its first batch"
+        findings.append(Finding(EXECUTORS, "not_checked", "the job's Spark session is not available", how))
+    else:
+        from spark_2pc_sink.sink.check.spark_side import executor_findings  # noqa: PLC0415
+
+        findings += executor_findings(options, spark)
+    findings += _verify_findings(options)
     promise = guarantee(options, kafka, database)
     if any(each.level == "problem" for each in findings):
         promise = f"Once the problems are fixed: {promise}"

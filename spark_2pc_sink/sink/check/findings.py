@@ -14,6 +14,8 @@ from spark_2pc_sink.plural import counted
 Level: TypeAlias = Literal["ok", "warning", "problem", "not_checked"]
 _SHOWN: Final[dict[Level, str]] = {"ok": "ok", "warning": "WARNING", "problem": "PROBLEM", "not_checked": "not checked"}
 _WIDTH: Final = 120
+#: Subject of what is found about executors.
+EXECUTORS: Final = "executors"
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from jdbc_state import SchemaReport
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import Records, Rows, SinkOptions
-from spark_2pc_sink.sink.check.check import DatabaseFacts, TableFacts, database_findings, guarantee
-from spark_2pc_sink.sink.check.executor_side import executor_findings
+from spark_2pc_sink.sink.check import spark_side
+from spark_2pc_sink.sink.check.check import DatabaseFacts, database_findings, guarantee
 from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.check.kafka_rules import TopicRight, kafka_findings
 from spark_2pc_sink.sink.check.kafka_side import (
@@ -28,7 +28,6 @@ from spark_2pc_sink.sink.check.kafka_side import (
     KafkaFacts,
     Trial,
 )
-from spark_2pc_sink.sink.job import executors, session_facts
 from spark_2pc_sink.sink.job.executors import ExecutorVerdict
 
 TOPIC = CheckedTopic(
@@ -44,7 +43,7 @@ KAFKA = KafkaFacts(
     trial=Trial(),
     log=replace(TOPIC, name="__transaction_state"),
 )
-DATABASE = DatabaseFacts(version="18.1", version_number=180001, role="job", tables=(TableFacts("orders", columns=3),))
+DATABASE = DatabaseFacts(version="18.1", version_number=180001, role="job")
 
 
 def options(**given: Any) -> SinkOptions:
@@ -73,11 +72,7 @@ def test_a_topic_that_each_row_names_is_not_checked() -> None:
 
 
 def test_what_the_first_start_makes_is_no_problem() -> None:
-    facts = replace(
-        DATABASE, state=SchemaReport(there=False, ready=False, lines=()), tables=(TableFacts("t", created=True),)
-    )
-    for letters in (TableFacts("d", created=True), TableFacts("d")):
-        assert of_database(replace(facts, dead_letters=letters)) == []
+    assert of_database(replace(DATABASE, state=SchemaReport(there=False, ready=False, lines=()))) == []
 
 
 def test_a_topic_of_dead_letters_has_rules_of_its_own() -> None:
@@ -108,10 +103,10 @@ def test_each_executor_host_is_a_line(
     end: ExecutorVerdict | Exception, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = mock.Mock(side_effect=[end])
-    monkeypatch.setattr(executors, "try_executors", tried)
-    monkeypatch.setattr(session_facts, "session_facts", mock.Mock())
+    monkeypatch.setattr(spark_side, "try_executors", tried)
+    monkeypatch.setattr(spark_side, "session_facts", mock.Mock())
     conf = {"spark.master": "spark://host:7077", "spark.driver.host": "driver"}
     spark: Any = mock.Mock(conf=conf, sparkContext=mock.Mock(pythonExec=sys.executable))
-    found = list(executor_findings(options(), spark))
+    found = list(spark_side.executor_findings(options(), spark))
     assert [(each.level, each.text) for each in found] == said
     assert all(bool(each.remedy) == (each.level != "ok") for each in found)

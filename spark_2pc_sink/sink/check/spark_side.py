@@ -1,4 +1,7 @@
-"""Rows and tables in a check: a schema against expressions and targets, as the first batch would meet them."""
+"""Spark's side of a check: a batch's schema against expressions and tables; and whether executors can run tasks.
+
+This module loads Spark. The command line needs it only for a schema.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,19 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
 from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.sink.check.findings import Finding
+from spark_2pc_sink.sink.check.findings import EXECUTORS, Finding
+from spark_2pc_sink.sink.job.executors import remedy_for, try_executors
 from spark_2pc_sink.sink.job.lane_columns import rows_of
+from spark_2pc_sink.sink.job.session_facts import has_other_python, session_facts, stream_endpoint
 from spark_2pc_sink.sink.job.table_loader import TableLoader
 from spark_2pc_sink.sink.records.record_expressions import analyze, choose_expressions
+from spark_2pc_sink.sink.stream.listener import StreamLimits, StreamListener
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,9 +41,6 @@ def rows_with(schema: StructType | str) -> DataFrame:
     Raises:
         ConfigurationError: there is no Spark session, or the text is not a valid schema.
     """
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - the command line loads this without Spark
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
     session = SparkSession.getActiveSession()
     if session is None:
         rule, remedy = "comparing it with the table needs a Spark session", "create the job's session first"
@@ -68,3 +74,28 @@ def _lane(options: SinkOptions, lane: Lane, batch: DataFrame, database: Database
     fitting = len(expressions.columns)
     columns = f", {counted(fitting, 'column')} {'fits' if fitting == 1 else 'fit'} the table" if lane.rows else ""
     return Finding(subject, "ok", f"the expressions fit the schema{columns}")
+
+
+def executor_findings(options: SinkOptions, spark: SparkSession) -> Iterator[Finding]:
+    """Whether each executor can run the sink's tasks and reach the driver."""
+    if not has_other_python(spark):
+        yield Finding(EXECUTORS, "ok", "tasks run on the driver's machine, with its Python")
+        return
+    try:
+        tasks = session_facts(spark, options.transactional_id).tasks_at_once()
+        with StreamListener(stream_endpoint(spark, options), StreamLimits()) as listener:
+            verdict = try_executors(spark, listener, tasks=tasks)
+    except ConfigurationError as error:
+        yield Finding(EXECUTORS, "problem", str(error.rule), error.remedy)
+        return
+    except PySparkException as error:
+        said = str(error).strip().partition("\n")[0]
+        yield Finding(EXECUTORS, "not_checked", f"Spark could not run a job on them: {said}", "see Spark's log")
+        return
+    remedy = remedy_for(spark)
+    for sentence in verdict.faults.values():
+        yield Finding(EXECUTORS, "problem", sentence, remedy)
+    for sentence in verdict.warnings.values():
+        yield Finding(EXECUTORS, "warning", sentence, remedy)
+    if not (verdict.faults or verdict.warnings):
+        yield Finding(EXECUTORS, "ok", "all can run the sink's tasks and reach the driver")

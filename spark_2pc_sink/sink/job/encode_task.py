@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-#: Maximum length of a row's key in an error text.
-_ROW_KEY_CHARACTERS_MAX: Final = 100
+#: Maximum lengths of a row's key and of its value in an error text.
+_KEY_CHARACTERS_MAX: Final = 100
+_VALUE_CHARACTERS_MAX: Final = 200
 
 
 class RowPartitioner(ArrowPartitioner):
     def __init__(self, topic: str | None, partition_count: Callable[[str], int]) -> None:
         super().__init__(topic)
         self._count_of = partition_count
-        self._counts: dict[str, int] = {}
 
     def split_batch(self, batch: pa.RecordBatch) -> Iterator[PartitionRows]:
         """The rows of a batch by partition; see `split`."""
@@ -78,10 +78,8 @@ class RowPartitioner(ArrowPartitioner):
 
     def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
         """If a topic named by rows does not exist, that value is at fault: running the batch again would not help."""
-        if topic in self._counts:
-            return self._counts[topic]
         try:
-            found = self._counts[topic] = self._count_of(topic)
+            return self._count_of(topic)
         except TopicRefusedError as error:
             raise UnstorableValueError(
                 column="topic",
@@ -90,7 +88,6 @@ class RowPartitioner(ArrowPartitioner):
                 rule=error.rule,
                 remedy=error.remedy,
             ) from error
-        return found
 
     def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
         """Rows without a key may go anywhere."""
@@ -108,16 +105,12 @@ class RowPartitioner(ArrowPartitioner):
 
 def describe_row(key: ArrowColumn | None, row: int) -> str:
     """A row in an error text: its key, or its number if records have none."""
-    return f"number {row} of its Arrow batch" if key is None else f"key={key[row].as_py()!r}"[:_ROW_KEY_CHARACTERS_MAX]
+    return f"number {row} of its Arrow batch" if key is None else f"key={key[row].as_py()!r}"[:_KEY_CHARACTERS_MAX]
 
 
 def record_column(batch: pa.RecordBatch, name: str) -> ArrowColumn | None:
     index = batch.schema.get_field_index(name)
     return None if index < 0 else batch.column(index)
-
-
-#: Maximum length of a row's key or value in an error text.
-_VALUE_CHARACTERS_MAX: Final = 200
 
 
 def unpacked(column: ArrowColumn) -> pa.RecordBatch:
@@ -136,13 +129,12 @@ def unpacked(column: ArrowColumn) -> pa.RecordBatch:
 
 def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with their keys and values, built here unless Spark has done it, and with order keys."""
-    completed = batch
+    completed, nested = batch, {each.made: each for each in plan.json or ()}
     order = batch.schema.get_field_index(ORDER_COLUMN)
     if order >= 0:
         completed = completed.set_column(order, ORDER_COLUMN, order_keys(batch.column(order)))
     if plan.key_column is not None:
         completed = completed.append_column(record_columns.KEY, key_values(batch.column(plan.key_column)))
-    nested = {each.made: each for each in plan.json or ()}
     for name in plan.guarded:
         if name in nested:
             for text in nested_texts(batch, nested[name]):
@@ -206,11 +198,18 @@ def receipt_of(
         return TaskReceipt(identity.task, identity.task_attempt, error=error)
 
 
-def task_function(run: _TaskRun[_AnyPlan], plan: _AnyPlan, transactional_id: str) -> TaskFunction:
-    """The function that `mapInArrow` calls in a task, which yields one receipt; its log names the sink."""
+def task_function(
+    run: _TaskRun[_AnyPlan], plan: _AnyPlan, transactional_id: str, names: list[str] | None = None
+) -> TaskFunction:
+    """The function that `mapInArrow` calls in a task, which yields one receipt; its log names the sink.
+
+    ``names`` restores the batches' column names, if they were lost in transit.
+    """
 
     def run_in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         remaining = iter(batches)
+        if names is not None:
+            remaining = (pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
         with log_for_sink(transactional_id):
             yield receipt_of(run, remaining, plan, _task_identity()).to_result()
         # A task that gives up has not read all of them. Spark ends a worker process that leaves some, and the next task
@@ -218,15 +217,6 @@ def task_function(run: _TaskRun[_AnyPlan], plan: _AnyPlan, transactional_id: str
         deque(remaining, maxlen=0)
 
     return run_in_task
-
-
-def renaming(function: TaskFunction, names: list[str]) -> TaskFunction:
-    """Restore the batches' column names, which were lost in transit."""
-
-    def with_names(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return function(pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
-
-    return with_names
 
 
 @cache

@@ -30,16 +30,26 @@ _MISSING: Final = frozenset({HaltCause.GAP, HaltCause.NOT_THE_FIRST_BATCH, HaltC
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call of a sink; the error's text is None if both sides have the batch."""
+class _Known:
+    """First sink seen for an id in a run, and the run's latest call of it.
 
-    batch_id: int
-    error: str | None
+    Attributes:
+        batch_id: batch of that call; None before the first one.
+        error: its error's text; None if both sides have the batch.
+        refused: its options were refused, so it wrote no data: a user who corrects them in the same process may go on.
+    """
+
+    run_id: str
+    written: Mapping[str, object]
+    batch_id: int | None = None
+    error: str | None = None
+    refused: bool = False
 
     def explain(self, halt: HaltError, batch_id: int) -> HaltError:
         """The halt of the next call in the same run, with this call as its reason if it caused it."""
-        went_on = self.error is not None and batch_id > self.batch_id
-        if went_on and halt.cause in _MISSING:
+        if self.batch_id is None:
+            return halt
+        if self.error is not None and batch_id > self.batch_id and halt.cause in _MISSING:
             reason = (
                 f"your function continued after an error that the sink raised in batch {self.batch_id}, so Spark has "
                 f"recorded that batch as finished: {self.error}. Let the sink's exceptions end the query"
@@ -53,19 +63,6 @@ class Call:
             facts = Facts(batch=batch_id, known=frozenset({"called twice"}))
             return replace(halt, reason=reason, facts=facts, remedies=())
         return halt
-
-
-@dataclass(frozen=True)
-class _Known:
-    """First sink seen for an id in a run, and the run's latest call of it.
-
-    ``refused``: its options were refused, so it wrote no data: a user who corrects them in the same process may go on.
-    """
-
-    run_id: str
-    written: Mapping[str, object]
-    call: Call | None = None
-    refused: bool = False
 
 
 class SinksOfRuns:
@@ -96,7 +93,9 @@ class SinksOfRuns:
     @contextmanager
     def call(self, run: RunIds, transactional_id: str, batch_id: int) -> Iterator[None]:
         """One call of a sink: its outcome is recorded, and the previous call may explain a halt."""
-        before = self._last_call(run, transactional_id)
+        identity = (run.query_id, transactional_id)
+        with self._lock:
+            before = self._of_run(run, identity)
         went_on = before is not None and before.error is not None and before.batch_id != batch_id
         error: str | None = None
         refused = False
@@ -112,7 +111,7 @@ class SinksOfRuns:
         finally:
             # A halt does not hide the error that caused it.
             if error is None or not went_on:
-                self._note_call(run, transactional_id, Call(batch_id, error), refused=refused)
+                self._note_call(run, identity, batch_id, error, refused=refused)
         if went_on and before is not None:
             sink_log(__name__, transactional_id).error(
                 "your function continued after an error of the sink in batch %d: both sides have that batch, but "
@@ -120,18 +119,18 @@ class SinksOfRuns:
                 before.batch_id,
             )
 
-    def _last_call(self, run: RunIds, transactional_id: str) -> Call | None:
-        with self._lock:
-            known = self._known.get((run.query_id, transactional_id))
-            return known.call if known is not None and known.run_id == run.run_id else None
+    def _of_run(self, run: RunIds, identity: tuple[str, str]) -> _Known | None:
+        known = self._known.get(identity)
+        return known if known is not None and known.run_id == run.run_id else None
 
-    def _note_call(self, run: RunIds, transactional_id: str, call: Call, *, refused: bool) -> None:
-        identity = (run.query_id, transactional_id)
+    def _note_call(
+        self, run: RunIds, identity: tuple[str, str], batch_id: int, error: str | None, *, refused: bool
+    ) -> None:
         with self._lock:
-            known = self._known.get(identity)
-            if known is not None and known.run_id == run.run_id:
-                never_written = known.call is None or known.refused
-                self._known[identity] = replace(known, call=call, refused=refused and never_written)
+            known = self._of_run(run, identity)
+            if known is not None:
+                refused = refused and (known.batch_id is None or known.refused)
+                self._known[identity] = replace(known, batch_id=batch_id, error=error, refused=refused)
 
 
 def what_is_written(options: SinkOptions) -> dict[str, object]:

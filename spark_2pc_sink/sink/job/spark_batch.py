@@ -20,7 +20,7 @@ from spark_2pc_sink.kafka.record_encoder import EncodingOptions
 from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.job.bad_row_search import BadRowSearch, is_about_rows
 from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX, ArrowBatchSize, SmallBatches
-from spark_2pc_sink.sink.job.encode_task import encode, renaming, run_encode_task, run_reread_task, task_function
+from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task, task_function
 from spark_2pc_sink.sink.job.executors import ExecutorWatch, passed_executors
 from spark_2pc_sink.sink.job.lane_columns import ordered, rows_of, selected
 from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
@@ -79,11 +79,12 @@ class TaskJobs:
 
     def run(self, frame: DataFrame, task: Callable[..., TaskReceipt], plan: Any) -> TaskResults:
         """Run one task for each partition of a frame."""
-        function = task_function(task, plan, self._transactional_id)
+        names = None
         # PySpark resolves the columns, and parses their names as SQL.
         if any(mark in name for name in frame.columns for mark in ".`"):
-            function = renaming(function, frame.columns)
-            frame = frame.toDF(*(f"column_{number}" for number in range(len(frame.columns))))
+            names = frame.columns
+            frame = frame.toDF(*(f"column_{number}" for number in range(len(names))))
+        function = task_function(task, plan, self._transactional_id, names)
         return read_results(frame.mapInArrow(function, RESULT_DDL).toArrow())
 
     def note_failure(self) -> None:

@@ -39,9 +39,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
 
 
-#: Driver and worker use a release-specific protocol. Number of leading release parts that must be equal.
 PYSPARK: Final = "pyspark"
-_PYSPARK_PARTS: Final = 2
 #: Libraries that encode rows and records, by distribution name.
 ENCODERS: Final = ("pyarrow", "numpy", "pgpq", "kafka-python", "lz4", "google-crc32c", "xxhash")
 LIBRARIES: Final = (PYSPARK, *ENCODERS)
@@ -87,11 +85,6 @@ def probe(address: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
     return run
 
 
-def _major(release: str) -> str:
-    """Compatibility prefix: release 0.12.1 promises no more to 0.13 than 1.2 to 2.0."""
-    return _first(release, 2 if release.startswith("0.") else 1)
-
-
 def _first(release: str, parts: int) -> str:
     return ".".join(release.split(".")[:parts])
 
@@ -99,8 +92,6 @@ def _first(release: str, parts: int) -> str:
 _PACKAGE: Final = "spark_2pc_sink"
 #: The driver's release, by name: the package itself is above this module.
 _VERSION: Final[str] = import_module(_PACKAGE).__version__
-_OPTION: Final = "executors"
-_ON_CLUSTER: Final = "docs/cluster.md shows how executors get a Python with the package, and a way to the driver's port"
 #: Environment variable with the Python of Spark's workers.
 _WORKERS: Final = "PYSPARK_PYTHON"
 #: Errors of Python for a missing module, of PySpark's worker for a different minor Python version, and of Java for a
@@ -143,8 +134,14 @@ def try_executors(spark: SparkSession, listener: StreamListener, *, tasks: int) 
 
 
 def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str]) -> ExecutorVerdict:
-    found = sorted(answers, key=lambda answer: answer.host)
-    return ExecutorVerdict(_by_host(found, _fault, ours), _by_host(found, _weakness, ours))
+    """The first sentence of each host: its executors report the same."""
+    faults: dict[str, str] = {}
+    warnings: dict[str, str] = {}
+    for answer in sorted(answers, key=lambda answer: answer.host):
+        for said, say in ((faults, _fault), (warnings, _weakness)):
+            if answer.host not in said and (sentence := say(answer, ours)):
+                said[answer.host] = sentence
+    return ExecutorVerdict(faults, warnings)
 
 
 def remedy_for(spark: SparkSession) -> str:
@@ -152,12 +149,12 @@ def remedy_for(spark: SparkSession) -> str:
     if local_workers_python(spark):
         own = shlex.quote(sys.executable)
         return f"set {_WORKERS}={own}, which is the job's own Python, before the Spark session starts"
-    return _ON_CLUSTER
+    return "docs/cluster.md shows how executors get a Python with the package, and a way to the driver's port"
 
 
 def _refusal(spark: SparkSession, hosts: str, said: str) -> ConfigurationError:
     local = local_workers_python(spark)
-    option, value = (_WORKERS, local) if local else (_OPTION, hosts)
+    option, value = (_WORKERS, local) if local else ("executors", hosts)
     return ConfigurationError(option=option, value=value, rule=said, remedy=remedy_for(spark))
 
 
@@ -183,21 +180,12 @@ def naming_executors(spark: SparkSession, try_all: Callable[[], object] = lambda
         raise _refusal(spark, host, f"{host}: {broken[1] or broken[2]}") from error
 
 
-def _by_host(
-    answers: Iterable[ExecutorAnswer], say: Callable[[ExecutorAnswer, Mapping[str, str]], str], ours: Mapping[str, str]
-) -> dict[str, str]:
-    """The first sentence of each host, if any: its executors report the same."""
-    said: dict[str, str] = {}
-    for answer in answers:
-        said[answer.host] = said.get(answer.host) or say(answer, ours)
-    return {host: sentence for host, sentence in said.items() if sentence}
-
-
 def _fault(answer: ExecutorAnswer, ours: Mapping[str, str]) -> str:
     """Why a batch would fail there, in one sentence; '' if it would not. Unknown releases are not compared."""
     here, there = ours.get(PYSPARK, ""), answer.versions.get(PYSPARK, "")
     python = f"{answer.host}: {answer.python}"
-    if here and there and _first(here, _PYSPARK_PARTS) != _first(there, _PYSPARK_PARTS):
+    # Driver and worker use a protocol that changes with the minor release.
+    if here and there and _first(here, 2) != _first(there, 2):
         return f"{python} has {PYSPARK} {there}, and the driver {here}"
     if answer.missing:
         return f"{python} cannot import {_PACKAGE}: {answer.missing}"
@@ -211,10 +199,13 @@ def _weakness(answer: ExecutorAnswer, ours: Mapping[str, str]) -> str:
 
     A batch may still be written: no library rules that out.
     """
-    both = [(name, ours.get(name, ""), answer.versions.get(name, "")) for name in ENCODERS]
-    others = [
-        f"{name} {there} for {here}" for name, here, there in both if here and there and _major(here) != _major(there)
-    ]
+    others = []
+    for name in ENCODERS:
+        here, there = ours.get(name, ""), answer.versions.get(name, "")
+        # Release 0.12.1 promises no more to 0.13 than 1.2 to 2.0.
+        parts = 2 if here.startswith("0.") else 1
+        if here and there and _first(here, parts) != _first(there, parts):
+            others.append(f"{name} {there} for {here}")
     if not others:
         return ""
     return (

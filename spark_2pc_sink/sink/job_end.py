@@ -6,8 +6,6 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from jdbc_state.sink_log import sink_log
@@ -54,21 +52,14 @@ def run_until_stopped(query: StreamingQuery, *, grace_s: float = 25.0) -> int:
         0 for a query that has ended by itself, 1 if a restart may succeed, 2 if an option or a row is refused, 3 if an
         operator has to decide, 143 after SIGTERM.
     """
-    with _terminated() as told:
+    told = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
+    try:
         while not told.is_set():
             ended = _ended(query)
             if ended is not None:
                 return ended
         return _drain(query, time.monotonic() + grace_s, (1 - _STOP_SHARE) * grace_s)
-
-
-@contextmanager
-def _terminated() -> Iterator[threading.Event]:
-    """An event that is set by SIGTERM, instead of ending the process."""
-    told = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
-    try:
-        yield told
     finally:
         signal.signal(signal.SIGTERM, before)
 

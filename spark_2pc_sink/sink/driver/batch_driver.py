@@ -398,21 +398,18 @@ class BatchDriver:
     def _place(self, batch_id: int) -> Placement:
         """Step 1. With a state row that lost a decision since this driver read it, a batch would be written twice."""
         seen = self._claimed.row
-        row = self._read_row(seen.generation)
+        try:
+            row = self._store.check_generation(self._transactional_id, seen.generation)
+        except StateStoreError as error:
+            # The database was restarting. A newer driver may have claimed meanwhile, so this one claims again.
+            self._restore(error)
+            row = self._store.check_generation(self._transactional_id, self._claimed.generation)
         if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
             raise lost_commits_error(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
         row, placed = self._placement.place(row, batch_id)
         self._claim = replace(self._claimed, row=row)
         self._observer(Step.PLACE)
         return placed
-
-    def _read_row(self, generation: int) -> StateRow:
-        """The row under this claim, or a new claim if the database was restarting: a newer driver may have it."""
-        try:
-            return self._store.check_generation(self._transactional_id, generation)
-        except StateStoreError as error:
-            self._restore(error)
-            return self._store.check_generation(self._transactional_id, self._claimed.generation)
 
     def _ticket(self, producer: ProducerIdAndEpoch, *, kafka_only: bool) -> TransactionTicket:
         return TransactionTicket(

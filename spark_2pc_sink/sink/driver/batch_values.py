@@ -10,7 +10,7 @@ abort one.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jdbc_state import Decision
@@ -18,6 +18,7 @@ from spark_2pc_sink.errors import TransactionExpiredError
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.placement import NOTHING_SHOWN
+from spark_2pc_sink.sink.driver.batch_work import NOTHING_PRODUCED
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class RunOfQuery:
 
     Attributes:
         is_stopping: True if the query was told to stop, so that another attempt would only delay it.
-        look_back: Spark's record of batches for which the sink was not called.
+        skipped_batches: Spark's record of batches for which the sink was not called.
         explicit_batch_ids: a person assigns batch ids, which then only have to ascend.
     """
 
@@ -237,11 +238,11 @@ class Done:
 class Outcome:
     """Figures of one attempt, for the report of the batch and for its line in the history."""
 
-    produced: ProducedBatch | None = None
+    produced: ProducedBatch = NOTHING_PRODUCED
     written: WrittenRows = NOTHING_WRITTEN
 
     def report(self, row: StateRow, batch_id: int, placement: Placement, *, attempts: int) -> BatchReport:
-        report = BatchReport(
+        return BatchReport(
             transactional_id=row.transactional_id,
             batch_id=batch_id,
             placement=placement,
@@ -249,17 +250,14 @@ class Outcome:
             record_count=row.record_count if attempts else 0,
             rows_deleted=self.written.deleted,
             rows_left_out=self.written.left_out,
+            record_bytes=self.produced.record_bytes,
+            bad_rows=self.produced.bad_rows,
             attempts=attempts,
             prepared=row.prepared_transaction_state if row.record_count else "",
+            outputs=self.produced.outputs,
         )
-        if self.produced is None:
-            return report
-        counted = self.produced
-        return replace(report, record_bytes=counted.record_bytes, outputs=counted.outputs, bad_rows=counted.bad_rows)
 
     def for_history(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        if self.produced is None:
-            return {"record_bytes": 0, **figures}
         bad_rows = {"bad_rows": self.produced.bad_rows} if self.produced.bad_rows else {}
         outputs = {"outputs": dict(self.produced.outputs)} if self.produced.outputs else {}
         return {"record_bytes": self.produced.record_bytes, **outputs, **bad_rows, **figures}

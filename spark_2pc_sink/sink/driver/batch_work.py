@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_2pc_sink.kafka.batch_sender import ProducedTransaction
 
@@ -69,6 +69,10 @@ class ProducedBatch:
     @property
     def expected_records(self) -> int:
         return (self.row_count if self.record_rows is None else self.record_rows) - self.left_out + self.letters
+
+
+#: Outcome of an attempt before its tasks have ended.
+NOTHING_PRODUCED: Final = ProducedBatch(row_count=0, record_count=0, digest="", offsets={})
 
 
 @dataclass(frozen=True)

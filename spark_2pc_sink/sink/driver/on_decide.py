@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import event, text
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.driver.batch_work import ProducedBatch
     from spark_2pc_sink.sink.report import WrittenRows
 
-_PLACE: Final = "SELECT pg_catalog.pg_current_xact_id()::text, pg_catalog.current_setting('search_path')"
+_PLACE: Final = (
+    "SELECT pg_catalog.pg_current_xact_id()::text AS transaction, "
+    "pg_catalog.current_setting('search_path') AS search_path"
+)
 _RULE: Final = "on_decide may neither end the deciding transaction nor leave another search_path; savepoints are fine"
 
 
@@ -81,7 +84,7 @@ def run_on_decide(
         given: a function, or SQL texts in which ``:batch_id`` and the other fields of `DecidingBatch` are replaced by
             their values.
     """
-    before = _place(connection)
+    before = connection.exec_driver_sql(_PLACE).one()
     try:
         with _kept_open(connection):
             if callable(given):
@@ -89,7 +92,7 @@ def run_on_decide(
             else:
                 for statement in given:
                     connection.execute(text(statement), asdict(batch))
-        after = _place(connection)
+        after = connection.exec_driver_sql(_PLACE).one()
     except DualWriteError:
         raise
     except Exception as error:
@@ -120,17 +123,6 @@ def _kept_open(connection: Connection) -> Iterator[None]:
     finally:
         for name, listener in listeners:
             event.remove(connection, name, listener)
-
-
-class _Place(NamedTuple):
-    """The transaction, and the search path for names without a schema."""
-
-    transaction: str
-    search_path: str
-
-
-def _place(connection: Connection) -> _Place:
-    return _Place(*connection.exec_driver_sql(_PLACE).one())
 
 
 def _refused(batch: DecidingBatch, state: str) -> LocalProtocolError:

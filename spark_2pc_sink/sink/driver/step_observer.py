@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from jdbc_state.sink_log import sink_log
@@ -75,20 +75,16 @@ _REPORTED = (
 )
 
 
-def _make_tracer() -> Tracer | None:
-    try:
-        from opentelemetry import trace  # noqa: PLC0415 - optional
-    except ModuleNotFoundError:
-        return None
-    return trace.get_tracer(_PREFIX)
-
-
 class BatchSpans:
     """The spans of a run."""
 
     def __init__(self, transactional_id: str) -> None:
         self._transactional_id = transactional_id
-        self._tracer: Tracer | None = _make_tracer()
+        self._tracer: Tracer | None = None
+        with suppress(ModuleNotFoundError):
+            from opentelemetry import trace  # noqa: PLC0415 - optional
+
+            self._tracer = trace.get_tracer(_PREFIX)
         self._span: Any = None
         self._reached_ns = 0
 

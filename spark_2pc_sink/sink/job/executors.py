@@ -18,6 +18,11 @@ from functools import partial
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Final
 
+import pyspark
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.job.session_facts import (
@@ -165,8 +170,6 @@ def naming_executors(spark: SparkSession, try_all: Callable[[], object] = lambda
     Args:
         try_all: called first: it may raise the same finding for every host. The job's executor may be gone by then.
     """
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
     try:
         yield
     except PySparkException as error:
@@ -221,8 +224,6 @@ def _ours(spark: SparkSession) -> dict[str, str]:
     """
     if is_connect(spark) and not beside_server():
         return {}
-    import pyspark  # noqa: PLC0415 - Spark is imported where it is needed
-
     versions = {PYSPARK: pyspark.__version__}
     for name in ENCODERS:
         # A library without metadata, from a zip, is not compared.
@@ -232,9 +233,6 @@ def _ours(spark: SparkSession) -> dict[str, str]:
 
 
 def _ask(spark: SparkSession, listener: StreamListener, tasks: int) -> list[ExecutorAnswer]:
-    from pyspark import cloudpickle  # noqa: PLC0415 - Spark is imported where it is needed
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     install_log_filter()
     with listener.open_attempt() as attempt, naming_executors(spark):
         pickled: bytes = cloudpickle.dumps(attempt.address)  # type: ignore[no-untyped-call]

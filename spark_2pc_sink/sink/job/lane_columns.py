@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, MapType, StructType
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import with_columns_for_star, with_fields_for_star
 from spark_2pc_sink.sink.job.task_plan import LanePlan
@@ -84,8 +84,6 @@ def packed(batch: DataFrame, source: RowSource, selected: Sequence[str], lane: i
 
 def _fields_of(batch: DataFrame, explosion: Explosion) -> str:
     """The fields of the element as a list; the element itself if it has none, which Spark refuses before a star."""
-    from pyspark.sql.types import ArrayType, StructType  # noqa: PLC0415 - Spark is imported where it is needed
-
     kind, name = type_of(batch, "rows", explosion.array), quoted(explosion.name)
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return f"{name}.*"
@@ -93,17 +91,13 @@ def _fields_of(batch: DataFrame, explosion: Explosion) -> str:
 
 
 def _check_array(batch: DataFrame, array: str) -> None:
-    from pyspark.sql.types import ArrayType, MapType  # noqa: PLC0415 - Spark is imported where it is needed
-
     kind = type_of(batch, "rows", array)
     if isinstance(kind, ArrayType):
         return
     remedy = "explode an array"
     if isinstance(kind, MapType):
         remedy = f"explode its entries: rows='explode(map_entries({array})) AS entry', with entry.key and entry.value"
-    raise ConfigurationError(
-        option="rows", value=array, rule=f"its type is {kind.simpleString()}; explode needs an array", remedy=remedy
-    )
+    raise refused("rows", array, f"its type is {kind.simpleString()}; explode needs an array", remedy)
 
 
 def record_sql(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
@@ -123,10 +117,6 @@ def record_sql(expressions: RecordExpressions, json_columns: Collection[str] = (
         *(f"{sql} AS {name}" for name, sql in parts.items() if sql is not None),
         *(sql for sql in made if sql is not None),
     ]
-
-
-def record_names(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
-    return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions, json_columns)]
 
 
 def upsert_order_columns(expressions: RecordExpressions, upsert_keys: Sequence[str], order_by: str) -> list[str]:
@@ -189,19 +179,9 @@ class TableColumns:
             *(f"{sql} AS {name}" for name, sql in self.own.items()),
         ]
 
-    def as_json(self, plan: ColumnPlan) -> frozenset[str]:
-        """The columns that are encoded in a different form: as JSON, or as text."""
-        return frozenset(each.name for each in plan.copied if each.expression != quoted(each.name))
-
-    def select_lists(self, plan: ColumnPlan) -> tuple[list[str], list[str] | None]:
-        """The columns to select from the rows, and from that result; None if one select does both.
-
-        The first computes the table's columns, the second converts them into the form in which they are encoded. Spark
-        analyzes each select again, which matters in a batch of a few rows.
-        """
-        if not self.as_json(plan):
-            return self.selected(), None
-        return (list(plan.expressions), None) if self.plain else (self.selected(), list(plan.expressions))
+    def converted(self, plan: ColumnPlan) -> dict[str, str]:
+        """SQL by name for the columns that are encoded in a different form: as JSON, or as text."""
+        return {each.name: each.expression for each in plan.copied if each.expression != quoted(each.name)}
 
     def packed(self, plan: ColumnPlan) -> list[str]:
         """The columns in their encoded form, in one select: a lane among several cannot have a second."""
@@ -269,13 +249,16 @@ class LaneWork:
         if loader is None:
             return rows.selectExpr(*self._record_columns())
         plan, table = loader.planned
-        json_columns = table.as_json(plan)
-        record = record_sql(self.expressions, json_columns)
-        columns, encoded = table.select_lists(plan)
-        if encoded is None:
-            selected = [*record, *columns]
-            return rows if is_everything(selected, rows) else rows.selectExpr(*selected)
-        return rows.selectExpr(*record, *columns).selectExpr(*record_names(self.expressions, json_columns), *encoded)
+        converted = table.converted(plan)
+        record = record_sql(self.expressions, converted)
+        # Spark analyzes each select again, which matters in a batch of a few rows: one is enough for columns of the
+        # batch itself. Others are computed before they are converted.
+        selected = [*record, *(plan.expressions if table.plain else table.selected())]
+        if not is_everything(selected, rows):
+            rows = rows.selectExpr(*selected)
+        if table.plain or not converted:
+            return rows
+        return rows.withColumns({name: F.expr(sql) for name, sql in converted.items()})
 
     def packed(self, batch: DataFrame, *, kafka_only: bool) -> str:
         """The same as SQL for one column of the batch, next to those of other lanes."""
@@ -284,7 +267,7 @@ class LaneWork:
             columns = self._record_columns()
         else:
             plan, table = loader.planned
-            columns = [*record_sql(self.expressions, table.as_json(plan)), *table.packed(plan)]
+            columns = [*record_sql(self.expressions, table.converted(plan)), *table.packed(plan)]
         return packed(batch, self.lane.source, columns, self.lane.index)
 
     def _loader(self, *, kafka_only: bool) -> TableLoader | None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
+
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import refused
@@ -120,8 +122,6 @@ def _made_of_others(frame: DataFrame, expressions: RecordExpressions, upsert_key
 
 
 def _evaluates(frame: DataFrame, sql: str) -> bool:
-    from pyspark.errors import AnalysisException  # noqa: PLC0415 - Spark is imported where it is needed
-
     try:
         frame.selectExpr(f"{sql} AS it").schema  # noqa: B018 - asking for it has the expression analyzed
     except AnalysisException:
@@ -130,11 +130,8 @@ def _evaluates(frame: DataFrame, sql: str) -> bool:
 
 
 def _refused(rows: Rows, rule: str) -> ConfigurationError:
-    remedy = (
-        f"derive the key from the upsert keys, as with key={rows.keys[0]!r}; or send them, with "
-        "upsert_superseded='send_first'"
-    )
-    return refused("upsert_superseded", "leave_out", rule, remedy)
+    remedy = f"derive the key from the upsert keys, as with key={rows.keys[0]!r}; or send them, with "
+    return refused("upsert_superseded", "leave_out", rule, f"{remedy}upsert_superseded='send_first'")
 
 
 class RecordSchemas:

@@ -115,8 +115,7 @@ class TableLoader:
     """Matches rows and table, tells tasks how to encode, and opens the table for COPY in the deciding transaction."""
 
     def __init__(self, options: SinkOptions, lane: Lane, database: Database) -> None:
-        if lane.rows is None:
-            raise LocalProtocolError(operation="load", state="a lane without a table", rule="it has no rows to load")
+        assert lane.rows is not None, "only lanes with a table have a loader"
         self._options = options
         self._rows = lane.rows
         self.lane: Lane = lane
@@ -255,19 +254,13 @@ def waiting_lanes(plans: Sequence[ColumnPlan], references: set[tuple[int, int]])
     """The lanes whose rows may be written only after those of the tables before theirs."""
     for place, plan in enumerate(plans):
         if plan.table in [other.table for other in plans[:place]]:
-            raise _refused_order(
-                f"each table is written by one output, and {plan.table} by several", "put them into one"
-            )
+            rule = f"each table is written by one output, and {plan.table} by several"
+            raise refused("writes", None, rule, "put them into one")
     for place, referred in references:
         if place < referred:
             table, other = plans[place].table, plans[referred].table
-            raise _refused_order(
-                f"{table} refers to {other} by a foreign key, and is listed before it",
-                f"put {other} before it, or make the key DEFERRABLE INITIALLY DEFERRED",
-            )
+            rule = f"{table} refers to {other} by a foreign key, and is listed before it"
+            remedy = f"put {other} before it, or make the key DEFERRABLE INITIALLY DEFERRED"
+            raise refused("writes", None, rule, remedy)
     # Rows of an upsert are first collected in a staging table.
     return frozenset(plans[place].lane for place, _ in references if not plans[place].upsert_keys)
-
-
-def _refused_order(rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(option="writes", value=None, rule=rule, remedy=remedy)

@@ -145,9 +145,10 @@ class SmallBatches:
     def expected(self) -> bool:
         return self._small and self._wait == 0
 
-    def note(self, *, rows: int, arrow_bytes: int, seconds: float, collected: bool) -> None:
+    def note(self, results: TaskResults, seconds: float, *, collected: bool) -> None:
         self._wait = max(0, self._wait - 1)
-        few, slow = rows <= SMALL_ROWS_MAX and arrow_bytes <= SMALL_BYTES_MAX, seconds > SMALL_S_MAX
+        few = results.rows <= SMALL_ROWS_MAX and results.arrow_bytes <= SMALL_BYTES_MAX
+        slow = seconds > SMALL_S_MAX
         # A first batch is also slow for other reasons: the virtual machine has just started.
         first, self._first = self._first, False
         if not collected:

@@ -157,7 +157,9 @@ def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
     if all(row.all_of_them for row in bad_rows.values()):
         return batch.filter(f"NOT ({_is_one_of(batch, bad_rows)})")
     identified = batch.withColumn(IDENTITY, F.expr(identity_sql(batch.schema)))
-    listed = _listed(batch, bad_rows)
+    lines: list[tuple[Any, ...]] = [(bytearray(row.identity), row.occurrences) for row in bad_rows.values()]
+    # A small table, which is sent to each task.
+    listed = F.broadcast(batch.sparkSession.createDataFrame(lines, _LISTED_DDL))
     # Equal rows have no order among them, and need none.
     ranked = identified.withColumn(NUMBER, F.row_number().over(Window.partitionBy(IDENTITY).orderBy(IDENTITY)))
     kept = ranked.join(listed, IDENTITY, "left").filter(f"{_OCCURRENCES} IS NULL OR {NUMBER} > {_OCCURRENCES}")
@@ -188,9 +190,3 @@ def _has_one_of(schema: StructType, fingerprints: Iterable[int]) -> str:
 
 def _binary(content: bytes) -> str:
     return f"X'{content.hex()}'"
-
-
-def _listed(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
-    """The bad rows as a small table that is broadcast to each task."""
-    lines: list[tuple[Any, ...]] = [(bytearray(row.identity), row.occurrences) for row in bad_rows.values()]
-    return F.broadcast(batch.sparkSession.createDataFrame(lines, _LISTED_DDL))

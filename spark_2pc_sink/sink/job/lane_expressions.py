@@ -61,21 +61,17 @@ class JsonSettings:
         if self._values is None or everything is None or everything != self._everything:
             # Without a default of ours: Spark has one, and rejects defaults that the setting does not allow.
             values = {name: str(spark.conf.get(name)) for name in SETTINGS}
-            self._warn_of_changes(values)
+            for name, before in (self._values or {}).items():
+                if values[name] != before:
+                    self._log.warning(
+                        "%s was %s and is now %s: from this batch on to_json may write different text; a replay of an "
+                        "earlier batch whose text differs is refused",
+                        name,
+                        before,
+                        values[name],
+                    )
             self._everything, self._values = everything, values
         return self._values
-
-    def _warn_of_changes(self, values: Mapping[str, str]) -> None:
-        """Warn that a replay of earlier batches may be refused."""
-        for name, before in (self._values or {}).items():
-            if values[name] != before:
-                self._log.warning(
-                    "%s was %s and is now %s: from this batch on to_json may write different text; a replay of an "
-                    "earlier batch whose text differs is refused",
-                    name,
-                    before,
-                    values[name],
-                )
 
 
 def check_places(frame: DataFrame, expressions: RecordExpressions, lane: Lane, transactional_id: str) -> None:

@@ -110,19 +110,18 @@ class SparkResults:
 
     Attributes:
         copy: has already copied rows, and holds those that wait for another table in files of the driver.
-        forget: discards plans that must be rebuilt if the rows are refused as a different batch's.
     """
 
     counts: ProducedBatch
     copy: TableCopy
     encoded: Counter[int]
-    write_dead_letters: Callable[[Connection], None]
-    forget: Callable[[], None]
+    batch: FilteredBatch
+    tables: LaneTables
 
     def copy_into(self, connection: Connection) -> WrittenRows:
-        with _forgetting(self.forget):
+        with self.tables.replanning():
             written = self.copy.finish(connection, self.encoded)
-        self.write_dead_letters(connection)
+        self.batch.write_dead_letters(connection)
         return written
 
     def close(self) -> None:
@@ -161,7 +160,7 @@ class SparkBatch:
         self._jobs.executors.check_new()
         self._tables.prepare(self._batch.frame, self._lanes, create=True)
         with (
-            _forgetting(self._tables.forget),
+            self._tables.replanning(),
             self._described("write to Kafka only" if ticket.kafka_only else "write"),
             self._jobs.listener.open_attempt() as source,
             ExitStack() as abandoned,
@@ -181,7 +180,7 @@ class SparkBatch:
                 letters = self._records.dead_letter_topic.send(ticket, self._batch.bad_rows, self._batch.batch_id)
             abandoned.pop_all()
         counts = self._counts(results, forwarded, letters, kafka_only=ticket.kafka_only)
-        return SparkResults(counts, copy, results.copy_rows, self._batch.write_dead_letters, self._tables.forget)
+        return SparkResults(counts, copy, results.copy_rows, self._batch, self._tables)
 
     def recall(self) -> None:
         self._batch.recall()
@@ -249,7 +248,7 @@ class SparkBatch:
             results = add_up([encode(batches, plan, _HERE, LocalStream(source, _HERE.task, _HERE.task_attempt))])
             forwarded = _forwarded(results, source, forwarder)
         self._jobs.arrow.forget()
-        self._note_size(results, begun_s, collected=True)
+        self._jobs.small_batches.note(results, self._clock.now_s() - begun_s, collected=True)
         return results, forwarded
 
     def _run_in_tasks(self, ticket: TransactionTicket, source: StreamAttempt) -> tuple[TaskResults, Forwarded]:
@@ -270,7 +269,7 @@ class SparkBatch:
                 arrow.forget()
             raise
         arrow.note(results)
-        self._note_size(results, begun_s, collected=False)
+        self._jobs.small_batches.note(results, self._clock.now_s() - begun_s, collected=False)
         return results, forwarded
 
     def _rows(self, ticket: TransactionTicket) -> DataFrame:
@@ -278,12 +277,6 @@ class SparkBatch:
         at_once = self._jobs.facts.tasks_at_once()
         rows = selected(self._batch.frame.coalesce(at_once), self._lanes, kafka_only=ticket.kafka_only)
         return ordered(rows, self._lanes, at_once)
-
-    def _note_size(self, results: TaskResults, begun_s: float, *, collected: bool) -> None:
-        seconds = self._clock.now_s() - begun_s
-        self._jobs.small_batches.note(
-            rows=results.rows, arrow_bytes=results.arrow_bytes, seconds=seconds, collected=collected
-        )
 
     def _described(self, step: str) -> AbstractContextManager[None]:
         return self._jobs.described(f"batch {self._batch.batch_id}: {step}")
@@ -327,16 +320,6 @@ class SparkBatch:
 
     def _rows_for_topics(self, results: TaskResults) -> int:
         return sum(results.lane_rows[lane.lane.index] for lane in self._lanes if lane.lane.records is not None)
-
-
-@contextmanager
-def _forgetting(forget: Callable[[], None]) -> Iterator[None]:
-    """Discard the tables' plan together with a failed attempt."""
-    try:
-        yield
-    except BatchRetryError:
-        forget()
-        raise
 
 
 def _digest(results: TaskResults, letters: DeadLetterRecords) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -9,7 +10,7 @@ import psycopg2
 from sqlalchemy import text
 
 from jdbc_state.sqlstate import describe
-from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, LocalProtocolError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
@@ -29,7 +30,7 @@ from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows, explain_statement, ta
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -135,8 +136,7 @@ class TableLoader:
         """
         if self.plan is not None and batch.schema == self._schema:
             return
-        order_by = self._rows.order_by
-        rows = rows_of(batch, self.lane.source)
+        order_by, rows = self._rows.order_by, rows_of(batch, self.lane.source)
         selected = TableColumns.of(rows, expressions, order_by)
         fields = rows.selectExpr(*selected.selected()).schema.fields
         columns = fields[: len(selected.stored)]
@@ -201,7 +201,7 @@ class TableLoader:
         return (KeyedRows if plan.upsert_keys else AppendedRows)(connection, plan)
 
     def forget(self) -> None:
-        """Match batch and table again before the next attempt: the table may have been altered."""
+        """Match batch and table again at the next call of `prepare`."""
         self._schema = None
 
 
@@ -237,10 +237,15 @@ class LaneTables:
     def targets(self) -> list[CopyTarget]:
         return [CopyTarget(index, loader.table, waits=index in self._waiting) for index, loader in self.loaders.items()]
 
-    def forget(self) -> None:
-        """Match rows and tables again before the next attempt."""
-        for loader in self.loaders.values():
-            loader.forget()
+    @contextmanager
+    def replanning(self) -> Iterator[None]:
+        """Match rows and tables again after an attempt that fails in the block: a table may have been altered."""
+        try:
+            yield
+        except BatchRetryError:
+            for loader in self.loaders.values():
+                loader.forget()
+            raise
 
 
 def references_of(connection: Connection, tables: Sequence[SqlTableName]) -> set[tuple[int, int]]:

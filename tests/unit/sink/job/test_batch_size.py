@@ -103,11 +103,11 @@ def test_heavy_rows_come_in_small_numbers(row_bytes: int, rows: int) -> None:
 
 
 def note_small(batches: SmallBatches) -> None:
-    batches.note(rows=1, arrow_bytes=100, seconds=0.1, collected=False)
+    batches.note(read((1, 100)), 0.1, collected=False)
 
 
 def note_slow(batches: SmallBatches, *, collected: bool, seconds: float = SMALL_S_MAX + 1) -> None:
-    batches.note(rows=1, arrow_bytes=100, seconds=seconds, collected=collected)
+    batches.note(read((1, 100)), seconds, collected=collected)
 
 
 def test_a_first_batch_that_is_cheap_to_get_is_tried_with_a_few_rows() -> None:
@@ -132,7 +132,7 @@ def test_a_small_and_quick_batch_is_followed_by_another(
 ) -> None:
     """Few rows alone do not do: a large state may stand before them, which one task would go through alone."""
     batches = SmallBatches()
-    batches.note(rows=rows, arrow_bytes=arrow_bytes, seconds=seconds, collected=False)
+    batches.note(read((rows, arrow_bytes)), seconds, collected=False)
     assert batches.expected is small
 
 

@@ -152,12 +152,12 @@ class BadRowSearch:
         if isinstance(error, ConstraintError):
             return self._by_database(open_decision)
         refusal = error if isinstance(error, RecordRefusedError) and not error.lacks_key else None
-        return [self._in_tasks(lane, plan, refusal) for lane, plan in self._lanes]
-
-    def _in_tasks(self, lane: LaneWork, plan: TaskPlan, refusal: RecordRefusedError | None) -> list[RefusedRow]:
-        with self._jobs.listener.open_attempt() as source, attempt_threads(source, self._forwarder(source).task):
-            results = self._search(lane, plan, source, staged=False, refusal=refusal)
-        return [row for receipt in results.receipts for row in receipt.refused]
+        found: list[list[RefusedRow]] = []
+        for lane, plan in self._lanes:
+            with self._jobs.listener.open_attempt() as source, attempt_threads(source, self._forwarder(source).task):
+                results = self._search(lane, plan, source, staged=False, refusal=refusal)
+            found.append([row for receipt in results.receipts for row in receipt.refused])
+        return found
 
     def _by_database(self, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
         """Try all tables in one transaction, since rows of one may refer to another's."""

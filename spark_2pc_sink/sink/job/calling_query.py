@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 
-#: The local property of a thread on which Spark calls a function of foreachBatch.
-_QUERY_ID: Final = "sql.streaming.queryId"
-
-
 def current_query(spark: SparkSession) -> str:
     query_id = running_query(spark)
     if query_id is None:
@@ -55,7 +51,8 @@ def _outside_query(more: str = "") -> ConfigurationError:
 
 
 def running_query(spark: SparkSession) -> str | None:
-    query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
+    """The query on whose thread this is called, as a function of foreachBatch is; None on any other."""
+    query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     return None if query_id is None else str(query_id)
 
 
@@ -165,13 +162,10 @@ def check_frame(frame: DataFrame, batch_id: object) -> None:
     if frame.isStreaming:
         rule = "Spark assigns the ids of a stream's batches"
         raise refused("write", "a streaming frame", rule, "pass the sink to writeStream.foreachBatch(sink)")
-    if _in_foreach_batch(frame.sparkSession):
+    spark = frame.sparkSession
+    if beside_server() if is_connect(spark) else running_query(spark) is not None:
         rule = "ids that you assign may have gaps, so a batch that did not reach the sink would not be noticed"
         raise refused("write", "called inside foreachBatch", rule, "call the sink itself there: sink(batch, batch_id)")
-
-
-def _in_foreach_batch(spark: SparkSession) -> bool:
-    return beside_server() if is_connect(spark) else running_query(spark) is not None
 
 
 _log = sink_log(__name__)

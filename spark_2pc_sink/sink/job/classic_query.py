@@ -34,14 +34,6 @@ if TYPE_CHECKING:
 
 _log = sink_log(__name__)
 
-_JOB_GROUP = "spark.jobGroup.id"
-#: Class names of StreamExecution with which several batches can be replayed as one batch id.
-_ASYNC_EXECUTION = "AsyncProgressTrackingMicroBatchExecution"
-_REAL_TIME_TRIGGER = "RealTimeTrigger"
-#: Field of StreamExecution: True if the checkpoint is a temporary one created by Spark.
-_TEMPORARY: Final = "deleteCheckpointOnStop"
-#: Field of StreamExecution: the options of writeStream.
-_OPTIONS: Final = "extraOptions"
 #: Options of Spark's Kafka sink, with our keywords; foreachBatch receives neither.
 _OF_KAFKA_SINK: Final = {"topic": "topic=", "includeheaders": "headers="}
 _KAFKA_PREFIX: Final = "kafka."
@@ -59,17 +51,18 @@ def check_query(execution: Any | None) -> None:
     if execution is None:
         _log.warning("this Spark does not show the running query: checkpoint and trigger are not checked")
         return
-    if _ASYNC_EXECUTION in execution.getClass().getName():
+    if "AsyncProgressTrackingMicroBatchExecution" in execution.getClass().getName():
         rule = "after a restart several batches would be replayed under one batch id"
         raise refused("asyncProgressTrackingEnabled", "true", rule, "remove the option from writeStream")
-    if _REAL_TIME_TRIGGER in execution.trigger().getClass().getName():
+    if "RealTimeTrigger" in execution.trigger().getClass().getName():
         rule = "its batches end only when they are recorded, so they cannot be committed one by one"
         raise refused("trigger", "real-time mode", rule, "use the default trigger, processingTime or availableNow")
-    if _private(execution, _TEMPORARY) is True:
+    # True if the checkpoint is a temporary one created by Spark.
+    if _private(execution, "deleteCheckpointOnStop") is True:
         rule = "without it Spark makes a temporary checkpoint, and a restarted query would begin again with batch 0"
         remedy = "set writeStream.option('checkpointLocation', DIRECTORY) to a directory that outlives the job"
         raise refused("checkpointLocation", None, rule, remedy)
-    options = _private(execution, _OPTIONS)
+    options = _private(execution, "extraOptions")
     if options is not None:
         check_options(str(options.keys().mkString("\n")).splitlines())
 
@@ -121,8 +114,6 @@ _STRAIGHT: Final = frozenset(
 )
 #: No batch has as much: 1 PiB.
 _UNKNOWN_BYTES_MIN: Final = 2**50
-#: The TreePattern of a plan that calls user functions.
-_OF_USERS: Final = ("PYTHON_UDF", "SCALA_UDF")
 
 
 def is_plain_scan(batch: DataFrame, stream: Any, tasks: int) -> bool:
@@ -135,7 +126,7 @@ def is_plain_scan(batch: DataFrame, stream: Any, tasks: int) -> bool:
     """
     jvm: Any = batch.sparkSession._jvm  # noqa: SLF001 - plans are not public in PySpark
     patterns = getattr(getattr(jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$")
-    called = [getattr(patterns, name)() for name in _OF_USERS]
+    called = (patterns.PYTHON_UDF(), patterns.SCALA_UDF())
     plan = batch._jdf.queryExecution().analyzed()  # noqa: SLF001 - as above
     if any(each.containsPattern(pattern) for each in (plan, stream) for pattern in called):
         return False
@@ -162,8 +153,6 @@ def is_plain_plan(plan: Any) -> bool:
 
 #: How long Spark may take to record an event.
 _RECORDED_MS_MAX: Final = 10_000
-_DROPPED_EVENTS: Final = "queue.appStatus.numDroppedEvents"
-_OUTPUT_ROWS: Final = "number of output rows"
 #: The operator with which an action reads the batch, or its copy after persist().
 _READERS: Final = frozenset({"Scan ExistingRDD", "InMemoryTableScan"})
 #: Other operators allowed in the plan of an action that reads all of a batch unless it finds rows. A join, for example,
@@ -240,7 +229,7 @@ class _Recorded:
         self._jobs: Any = context.statusStore()
         bus = context.listenerBus()
         bus.waitUntilEmpty(_RECORDED_MS_MAX)
-        dropped = bus.metrics().metricRegistry().getCounters().get(_DROPPED_EVENTS)
+        dropped = bus.metrics().metricRegistry().getCounters().get("queue.appStatus.numDroppedEvents")
         #: False if events were lost, so that the record may be incomplete.
         self._complete = dropped is not None and dropped.getCount() == 0
         self._by_batch: dict[str, list[Any]] = {}
@@ -270,7 +259,7 @@ class _Recorded:
         values = self._store.executionMetrics(execution.executionId())
         for node in elements_of(self._store.planGraph(execution.executionId()).allNodes()):
             metrics = {metric.accumulatorId(): metric.name() for metric in elements_of(node.metrics())}
-            rows = [values.get(number) for number, name in metrics.items() if name == _OUTPUT_ROWS]
+            rows = [values.get(number) for number, name in metrics.items() if name == "number of output rows"]
             shown = rows[0].get() if rows and rows[0].isDefined() else None
             yield Node(_NUMBER.sub("", node.name()), frozenset(metrics), shown)
 
@@ -287,7 +276,11 @@ class ClassicQuery(CallingQuery):
         query_id = current_query(spark)
         execution = stream_execution(spark, query_id)
         # Without an execution the thread's job group is the run's id, unless the job has set its own.
-        run_id = spark.sparkContext.getLocalProperty(_JOB_GROUP) if execution is None else execution.runId().toString()
+        run_id = (
+            spark.sparkContext.getLocalProperty("spark.jobGroup.id")
+            if execution is None
+            else execution.runId().toString()
+        )
         return cls(spark, RunIds(query_id, str(run_id)), execution)
 
     def is_current_run(self, spark: SparkSession) -> bool:

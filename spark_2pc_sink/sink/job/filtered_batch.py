@@ -43,7 +43,6 @@ _SHOWN_CHARACTERS_MAX: Final = 1_000
 _FINGERPRINT: Final = "_2pc_fingerprint"
 _JSON: Final = "_2pc_row"
 _OCCURRENCES: Final = "_2pc_occurrences"
-_LISTED_DDL: Final = f"{IDENTITY} binary, {_OCCURRENCES} bigint"
 
 
 class FilteredBatch:
@@ -159,7 +158,7 @@ def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
     identified = batch.withColumn(IDENTITY, F.expr(identity_sql(batch.schema)))
     lines: list[tuple[Any, ...]] = [(bytearray(row.identity), row.occurrences) for row in bad_rows.values()]
     # A small table, which is sent to each task.
-    listed = F.broadcast(batch.sparkSession.createDataFrame(lines, _LISTED_DDL))
+    listed = F.broadcast(batch.sparkSession.createDataFrame(lines, f"{IDENTITY} binary, {_OCCURRENCES} bigint"))
     # Equal rows have no order among them, and need none.
     ranked = identified.withColumn(NUMBER, F.row_number().over(Window.partitionBy(IDENTITY).orderBy(IDENTITY)))
     kept = ranked.join(listed, IDENTITY, "left").filter(f"{_OCCURRENCES} IS NULL OR {NUMBER} > {_OCCURRENCES}")

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.rows.copy_encoder import CopyPlan
 
 
-_PACKED: Final = "_2pc_lane_"
-
-
 def rows_of(batch: DataFrame, source: RowSource) -> DataFrame:
     """The rows of a source, with the columns of the batch and, in addition, the element of an array."""
     frame, explosion = batch, source.explosion
@@ -59,7 +56,7 @@ def rows_of(batch: DataFrame, source: RowSource) -> DataFrame:
 
 
 def packed_name(lane: int) -> str:
-    return f"{_PACKED}{lane}"
+    return f"_2pc_lane_{lane}"
 
 
 def packed(batch: DataFrame, source: RowSource, selected: Sequence[str], lane: int) -> str:

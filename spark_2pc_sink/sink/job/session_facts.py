@@ -128,8 +128,6 @@ _CONNECT: Final = "pyspark.sql.connect."
 _DESCRIPTION: Final = "spark.job.description"
 _SPECULATION: Final = "spark.speculation"
 _LOOPBACK: Final = "127.0.0.1"
-_DRIVER_HOST: Final = "spark.driver.host"
-_BIND_ADDRESS: Final = "spark.driver.bindAddress"
 #: If one of these is true, Spark encrypts traffic between its processes, and so must the sink.
 _ENCRYPTING: Final = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 #: Set by Spark for the Python process next to the server in which foreachBatch's function runs.
@@ -303,16 +301,13 @@ def stream_endpoint(spark: SparkSession, options: SinkOptions) -> StreamEndpoint
     Tasks know the driver's host from spark.driver.host. With a master local[n] they run on this machine, and no other
     host can connect. A client of Spark Connect is elsewhere: it reports the address from which it reaches the server.
     """
-    ports = (
-        (0,)
-        if options.driver_port == 0
-        else tuple(range(options.driver_port, options.driver_port + options.driver_port_range))
-    )
+    first = options.driver_port
+    ports = tuple(range(first, first + options.driver_port_range)) if first else (0,)
     here = not is_connect(spark) or beside_server()
     if here and not has_executors(spark):
         return StreamEndpoint(_LOOPBACK, _LOOPBACK, ports)
-    host = str(spark.conf.get(_DRIVER_HOST, None) or socket.gethostname())
-    bind_host = str(spark.conf.get(_BIND_ADDRESS, None) or host)
+    host = str(spark.conf.get("spark.driver.host", None) or socket.gethostname())
+    bind_host = str(spark.conf.get("spark.driver.bindAddress", None) or host)
     if not here:
         host = bind_host = _own_address(host)
     encrypted = any(str(spark.conf.get(name, "false")).lower() == "true" for name in _ENCRYPTING)

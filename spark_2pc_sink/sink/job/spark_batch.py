@@ -175,7 +175,8 @@ class SparkBatch:
             )
             abandoned.callback(copy.close)
             with attempt_threads(source, copy.task):
-                results, forwarded = self._run_job(ticket, source)
+                found = self._run_here(ticket, source) if self._jobs.small_batches.expected else None
+                results, forwarded = found or self._run_in_tasks(ticket, source)
                 # Rows are still being copied meanwhile.
                 letters = self._records.dead_letter_topic.send(ticket, self._batch.bad_rows, self._batch.batch_id)
             abandoned.pop_all()
@@ -217,10 +218,6 @@ class SparkBatch:
         letters = self._records.dead_letter_topic.encoded(self._batch.bad_rows, self._batch.batch_id)
         records = self._rows_for_topics(results) - results.left_out.total() + letters.count
         return Replay(records, _digest(results, letters))
-
-    def _run_job(self, ticket: TransactionTicket, source: StreamAttempt) -> tuple[TaskResults, Forwarded]:
-        found = self._run_here(ticket, source) if self._jobs.small_batches.expected else None
-        return found or self._run_in_tasks(ticket, source)
 
     def _run_here(self, ticket: TransactionTicket, source: AttemptInput) -> tuple[TaskResults, Forwarded] | None:
         """Collect the rows and encode them in this process; None, before encoding any, if there are too many."""

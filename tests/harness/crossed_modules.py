@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions, TopicLimits
-from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
+from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
 from spark_2pc_sink.sink.job.encode_task import run_encode_task
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.records import record_columns

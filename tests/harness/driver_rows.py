@@ -23,7 +23,7 @@ from spark_2pc_sink.kafka.record_encoder import EncodingOptions, RecordEncoder, 
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
-from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay, TransactionTicket
+from spark_2pc_sink.sink.driver.batch_values import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, TopicMetadata
 from spark_2pc_sink.sink.records.record_side import DeadLetterTopic
 from spark_2pc_sink.sink.report import WrittenRows

@@ -27,8 +27,14 @@ from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
-from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay, TransactionTicket
+from spark_2pc_sink.sink.driver.batch_values import (
+    BatchRules,
+    ProducedBatch,
+    Replay,
+    RunOfQuery,
+    Sides,
+    TransactionTicket,
+)
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.report import WrittenRows
 from tests.simulation import faults

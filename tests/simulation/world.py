@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from spark_2pc_sink.errors import DualWriteError, HaltCause, HaltError
-from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
+from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
 from tests.simulation import faults, people
 from tests.simulation.broker import TIMEOUT_MS, Record, SimBroker
 from tests.simulation.database import SimDatabase

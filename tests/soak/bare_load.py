@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
+from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
 from tests.harness.driver_config import Row
 from tests.harness.driver_main import open_driver
 from tests.harness.driver_rows import RowsWork

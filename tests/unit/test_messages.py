@@ -58,8 +58,7 @@ from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, deriv
 from spark_2pc_sink.service.outgoing import OutgoingRecord
 from spark_2pc_sink.sink.check.check import guarantee
 from spark_2pc_sink.sink.check.findings import Finding
-from spark_2pc_sink.sink.check.kafka_rules import TopicRight
-from spark_2pc_sink.sink.check.kafka_side import CheckedTopic, Trial
+from spark_2pc_sink.sink.check.kafka_side import CheckedTopic, TopicRight, Trial
 from spark_2pc_sink.sink.job.classic_query import check_query
 from spark_2pc_sink.sink.job.executors import ExecutorAnswer
 from spark_2pc_sink.sink.records.record_columns import KEY, PARTITION, VALUE

@@ -22,8 +22,7 @@ from spark_2pc_sink.recovery.api import status
 from spark_2pc_sink.recovery.recover_command import sink_flags
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.check.findings import EXECUTORS, CheckReport, Finding
-from spark_2pc_sink.sink.check.kafka_rules import is_durable, kafka_findings, minutes, timeout_ms
-from spark_2pc_sink.sink.check.kafka_side import query_brokers
+from spark_2pc_sink.sink.check.kafka_side import is_durable, kafka_findings, minutes, query_brokers, timeout_ms
 from spark_2pc_sink.sink.rows.catalog import read_target, table_oid, table_transaction
 
 if TYPE_CHECKING:

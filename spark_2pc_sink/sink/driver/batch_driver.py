@@ -38,8 +38,7 @@ from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement, check_resend, check_skip
-from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Done, Outcome
-from spark_2pc_sink.sink.driver.batch_work import Replay, TransactionTicket
+from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Done, Outcome, Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 
 if TYPE_CHECKING:
@@ -48,8 +47,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recipe.kept_records import WrittenRecords
     from spark_2pc_sink.recipe.steps import Observer
     from spark_2pc_sink.recovery.recovery import Recovered
-    from spark_2pc_sink.sink.driver.batch_values import BatchRules, Decided, Produced, RunOfQuery, Sides
-    from spark_2pc_sink.sink.driver.batch_work import BatchWork
+    from spark_2pc_sink.sink.driver.batch_values import BatchRules, BatchWork, Decided, Produced, RunOfQuery, Sides
     from spark_2pc_sink.sink.report import BatchReport
 
 

@@ -10,7 +10,7 @@ from spark_2pc_sink.choices import Facts, HaltCause, HaltError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.recipe.placement import Placement, missing_batches, place_batch, place_beyond, place_explicit_id
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
-from spark_2pc_sink.sink.driver.batch_work import Replay
+from spark_2pc_sink.sink.driver.batch_values import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable

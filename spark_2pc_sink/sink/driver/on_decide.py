@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from spark_2pc_sink.ids import ProducerIdAndEpoch
-    from spark_2pc_sink.sink.driver.batch_work import ProducedBatch
+    from spark_2pc_sink.sink.driver.batch_values import ProducedBatch
     from spark_2pc_sink.sink.report import WrittenRows
 
 _PLACE: Final = (

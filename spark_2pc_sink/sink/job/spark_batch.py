@@ -17,7 +17,7 @@ from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions
-from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay
+from spark_2pc_sink.sink.driver.batch_values import ProducedBatch, Replay
 from spark_2pc_sink.sink.job.bad_row_search import BadRowSearch, is_about_rows
 from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX, ArrowBatchSize, SmallBatches
 from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task, task_function
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
+    from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
     from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
     from spark_2pc_sink.sink.job.session_facts import SessionFacts

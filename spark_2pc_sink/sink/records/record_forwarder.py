@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.kafka.batch_sender import PartitionReceipt
     from spark_2pc_sink.options import KafkaOptions
-    from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
+    from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Released
 
 

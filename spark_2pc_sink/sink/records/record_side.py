@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
-    from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
+    from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
 
 

@@ -13,7 +13,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, FencedError
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
+from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
 from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_job import LARGE_INPUT, Job, make_rows
 from tests.harness.driver_process import DriverProcess

@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_2pc_sink.errors import DataError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay, TransactionTicket
+from spark_2pc_sink.sink.driver.batch_values import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.report import WrittenRows
 from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
 

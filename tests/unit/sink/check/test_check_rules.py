@@ -16,7 +16,6 @@ from spark_2pc_sink.options import Records, Rows, SinkOptions
 from spark_2pc_sink.sink.check import spark_side
 from spark_2pc_sink.sink.check.check import DatabaseFacts, database_findings, guarantee
 from spark_2pc_sink.sink.check.findings import Finding
-from spark_2pc_sink.sink.check.kafka_rules import TopicRight, kafka_findings
 from spark_2pc_sink.sink.check.kafka_side import (
     CLEANUP,
     MAX_TIMEOUT,
@@ -26,7 +25,9 @@ from spark_2pc_sink.sink.check.kafka_side import (
     UNCLEAN,
     CheckedTopic,
     KafkaFacts,
+    TopicRight,
     Trial,
+    kafka_findings,
 )
 from spark_2pc_sink.sink.job.executors import ExecutorVerdict
 

@@ -10,7 +10,7 @@ import pytest
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
+from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
 from tests.harness.halts import halts
 from tests.unit.fakes.batch_work import FakeWork, Results
 from tests.unit.sink.driver.batch_jobs import ID, Job, started

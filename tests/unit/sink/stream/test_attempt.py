@@ -20,7 +20,7 @@ from spark_2pc_sink.errors import BatchRetryError, FencedError, UnstorableValueE
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.kafka.record_encoder import EncodingOptions, TopicLimits
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
+from spark_2pc_sink.sink.driver.batch_values import TransactionTicket
 from spark_2pc_sink.sink.job.encode_task import encode, receipt_of, run_encode_task, run_reread_task
 from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan, TaskReceipt, add_up
 from spark_2pc_sink.sink.records import record_columns

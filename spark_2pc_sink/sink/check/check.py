@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
 from jdbc_state import SchemaReport, SqlStateStore, StoreSettings
 from jdbc_state.database_kind import PLAIN, DatabaseKind
 from spark_2pc_sink.choices.choice import STATUS, remedy
+from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
-from spark_2pc_sink.options import CommonOptions
-from spark_2pc_sink.options.common import READER_OPTIONS
-from spark_2pc_sink.options.names import parse_identifier, quote_identifier
-from spark_2pc_sink.options.settings import options_of, setting_of
+from spark_2pc_sink.options import CommonOptions, RecoveryOptions
+from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.settings import options_of
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.recovery.api import status
 from spark_2pc_sink.recovery.recover_command import sink_flags
+from spark_2pc_sink.recovery.sink_survey import SinkSurvey
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.check.findings import EXECUTORS, CheckReport, Finding
 from spark_2pc_sink.sink.check.kafka_side import is_durable, kafka_findings, minutes, query_brokers, timeout_ms
@@ -290,14 +290,10 @@ def _verify_findings(options: SinkOptions) -> Iterator[Finding]:
 
 def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
     """Whether the sink has run, and whether it is running: a second driver would stop the first."""
-    # Parsed Kafka options are passed unchanged; `status` parses names again.
-    sides: dict[str, Any] = {}
-    for item in options_of(CommonOptions):
-        value = getattr(options, item.name)
-        if item.name in {"kafka", "database", *READER_OPTIONS}:
-            name = value is not None and setting_of(item).parse is parse_identifier
-            sides[item.name] = quote_identifier(value) if name else value
-    found = status(transactional_id=options.transactional_id, timeout_s=timeout_s, **sides)
+    common = RecoveryOptions(**{item.name: getattr(options, item.name) for item in options_of(CommonOptions)})
+    only = options.transactional_id
+    survey = SinkSurvey(common, transactional_id=only, match=None, timeout_s=timeout_s, clock=SystemClock())
+    found = survey.run()
     look = remedy(f"{STATUS} {sink_flags(options)}", "changes nothing: shows both sides, and what settles it")
     for report in found.sinks:
         yield _sink(report, look)

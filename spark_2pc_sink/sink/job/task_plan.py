@@ -156,12 +156,11 @@ class TaskResults:
     def check_arrived(self, finished: Mapping[int, tuple[int, Mapping[int, LaneTotals]]]) -> None:
         """Compare the receipts with the data received."""
         said = {receipt.task: (receipt.task_attempt, dict(receipt.sent)) for receipt in self.receipts}
-        arrived = {task: (attempt, dict(totals)) for task, (attempt, totals) in finished.items()}
-        for task in sorted(said.keys() | arrived.keys()):
-            if said.get(task) != arrived.get(task):
+        for task in sorted(said.keys() | finished.keys()):
+            if said.get(task) != finished.get(task):
                 raise BatchRetryError(
                     reason=f"task {task} reports having sent {said.get(task)} (task attempt, totals by lane), and "
-                    f"{arrived.get(task)} arrived: it ran again, or its stream lost data"
+                    f"{finished.get(task)} arrived: it ran again, or its stream lost data"
                 )
 
 
@@ -187,7 +186,4 @@ def add_up(returned: Iterable[TaskReceipt]) -> TaskResults:
 
 
 def _summed(counts: Iterable[Mapping[int, int]]) -> Counter[int]:
-    total: Counter[int] = Counter()
-    for each in counts:
-        total.update(each)
-    return total
+    return sum(map(Counter, counts), Counter[int]())

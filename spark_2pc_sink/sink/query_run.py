@@ -1,8 +1,7 @@
 """One run of one streaming query: its connections, its claim, and the batches that it takes through the recipe.
 
-`Lineage` sends its OpenLineage events: which topics and tables a run writes, and how much. Listeners of lineage tools
-do not see what happens inside foreachBatch. openlineage-python sends the events in a thread, according to its own
-configuration: an unresponsive server delays no batch.
+`Lineage` sends its OpenLineage events: listeners of lineage tools do not see what happens inside foreachBatch.
+openlineage-python sends them in a thread, so an unresponsive server delays no batch.
 """
 
 from __future__ import annotations

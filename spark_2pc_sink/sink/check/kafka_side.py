@@ -87,12 +87,7 @@ def refused_topics(cluster: Cluster, transactional_id: str, topics: Iterable[str
     """Topics that reject transactions, with reasons: begins an empty transaction on a partition of each and aborts it.
 
     Only markers are written to these partitions. Two-phase commit is not requested, so a transaction left open ends by
-    its timeout.
-
-    Args:
-        cluster: the cluster.
-        transactional_id: must be unused, because its producer would be fenced.
-        topics: topics that this client may write.
+    its timeout. The transactional id must be unused, because its producer would be fenced.
 
     Raises:
         AuthorizationError: this client may not write the transactional id.

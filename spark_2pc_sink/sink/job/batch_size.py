@@ -1,19 +1,12 @@
 """Size of Arrow batches, and whether the driver encodes a batch itself: both depend on the previous batch.
 
-**Arrow batches.** Rows: each Arrow batch costs a worker a millisecond or two regardless of its size, and one of many
-megabytes no longer fits the processor's caches. So the number of rows follows the mean row size of the previous batch.
-The first batch of a run has no such mean, so its Arrow batches are bounded by bytes alone. Spark counts bytes only if a
-bound is set, and then asks every column for its size after every row, which took a quarter of its tasks' time. So bytes
-are not counted if the previous batch was distributed, succeeded, and would have fitted without a bound.
+**Arrow batches.** Each costs a worker a millisecond or two regardless of its size, and one of many megabytes no longer
+fits the processor's caches: the number of rows follows the mean row size of the previous batch. Without one, bytes are
+bounded, which Spark counts by asking every column for its size after every row, a quarter of its tasks' time.
 
-**Small batches.** A batch of a few rows takes longer to distribute than to write. So if the previous batch was small,
-the driver collects the batch with a one-task job and encodes it without Python workers. A wrong guess is cheap: at most
-SMALL_ROWS_MAX rows are collected, and no data is sent before all have arrived. For the first batch of a run, if its
-rows are known to be cheap to get (`CallingQuery.is_plain_scan`), FIRST_ROWS_MAX are tried.
-
-A slow job with few rows either has work upstream (a large scan, a large state), which one task would do alone, or waits
-for cores in use elsewhere. So the next batch is distributed. If that takes as long, cores are the bottleneck, and
-tasks, which need more of them, do not help.
+**Small batches** take longer to distribute than to write: the driver collects them with a one-task job; see
+docs/performance.md. A wrong guess is cheap: at most SMALL_ROWS_MAX rows are collected, and no data is sent before all
+have arrived.
 """
 
 from __future__ import annotations

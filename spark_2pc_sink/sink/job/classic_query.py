@@ -4,12 +4,10 @@ PySpark passes only a frame and a batch id to ``foreachBatch``. The query's id i
 thread; its run, and how it is executed, are known to its ``StreamExecution`` in the JVM, which is found by that
 id in the map shared by all sessions of the application.
 
-Spark's record of a batch for which the sink was not called says whether it had rows. The progress of a query shows
-which batches are finished, but too little about their rows: ``numInputRows`` counts rows read from the sources, which
-is also 0 for a batch of many rows that the function did not read, and large if a filter removes all. So the rows read
-by the actions on the batch itself are examined, such as its ``isEmpty()``: Spark keeps these for the last
-``spark.sql.ui.retainedExecutions`` executions, with or without the web UI. A completed action that found no row where
-it read the batch has read all of the batch: actions end early only because of rows.
+Whether a batch for which the sink was not called had rows is not in the progress of its query: ``numInputRows`` counts
+rows read from the sources. So the rows read by the actions on the batch itself, such as its ``isEmpty()``, are examined
+(``spark.sql.ui.retainedExecutions``). A completed action that found no row where it read the batch has read all of it:
+actions end early only because of rows.
 """
 
 from __future__ import annotations

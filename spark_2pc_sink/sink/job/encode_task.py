@@ -53,7 +53,7 @@ _VALUE_CHARACTERS_MAX: Final = 200
 class RowPartitioner(ArrowPartitioner):
     def __init__(self, topic: str | None, partition_count: Callable[[str], int]) -> None:
         super().__init__(topic)
-        self._count_of = partition_count
+        self._count_of = cache(partition_count)
 
     def split_batch(self, batch: pa.RecordBatch) -> Iterator[PartitionRows]:
         """The rows of a batch by partition; see `split`."""

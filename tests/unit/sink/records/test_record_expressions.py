@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from spark_2pc_sink.sink.job.lane_columns import record_names, upsert_order_columns
+from spark_2pc_sink.sink.job.lane_columns import record_sql, upsert_order_columns
 from spark_2pc_sink.sink.records.record_expressions import RecordExpressions, check_taken, choose_expressions, with_json
 from spark_2pc_sink.sink.records.record_json import IGNORE_NULLS, OFFSET_SECONDS, TIME_PARSER, TIME_ZONE, WHOLE_ROW
 from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
@@ -37,7 +37,7 @@ def test_a_resend_selects_what_tells_rows_of_one_key_apart() -> None:
 def test_other_values_stay_with_spark(columns: dict[str, str], value: str) -> None:
     expressions = taken_over(columns, value=value)
     assert expressions.json is None
-    assert record_names(expressions) == ["_2pc_value"]
+    assert [sql.rpartition(" AS ")[2] for sql in record_sql(expressions)] == ["_2pc_value"]
 
 
 def chosen(**options: Any) -> RecordExpressions:

@@ -21,20 +21,20 @@ from benchmarks.scale import Scale
 
 #: In the order in which they run: name and what it is about.
 BENCHMARKS = {
-    "cluster": "in a standalone cluster, beside the pair and a bare COPY: first batches of queries, and warm ones",
-    "batch_sizes": "batches of 1 000 to 150 000 rows beside the pair, in one process and on a cluster",
+    "cluster": "in a standalone cluster, compared with the pair and a bare COPY: first and warm batches of queries",
+    "batch_sizes": "batches of 1 000 to 150 000 rows compared with the pair, in one process and on a cluster",
     "encoding": "encoding of records alone, on one core",
-    "throughput": "throughput and CPU time beside Spark's own Kafka and JDBC sinks",
-    "outputs": "two topics and two tables in one decision, beside Spark's own sinks",
+    "throughput": "throughput and CPU time compared with Spark's own Kafka and JDBC sinks",
+    "outputs": "two topics and two tables in one decision, compared with Spark's own sinks",
     "price": "with the transaction, the state row and the generation check, and without",
     "small_batches": "batches of 1, 100 and 1 000 rows",
     "latency": "creation to visible at 5 000 rows/s",
     "growth": "batches of 0.1, 1 and 10 million rows: time and memory",
     "curves": "tasks 1 to 8, Kafka partitions 1 to 1 000",
     "start": "start of a query, new or after a kill, to its first batch being visible",
-    "database_bound": "append and upsert beside PostgreSQL's bare COPY and INSERT … ON CONFLICT",
+    "database_bound": "append and upsert compared with PostgreSQL's bare COPY and INSERT … ON CONFLICT",
     "many_sinks": "1 to 40 sinks at work in one database",
-    "many_batches": "a sink with up to 100 000 batches behind it, beside a young one",
+    "many_batches": "a sink after up to 100 000 batches, compared with a new one",
     "verify": "verify over ten million rows: time, and memory of the client",
     "json_columns": "columns of each type in the JSON of a record, against the same rows without",
 }
@@ -42,9 +42,9 @@ BENCHMARKS = {
 MORE = {
     "bad_rows": "one bad row in a batch, and the option where no row is bad",
     "flink": "Apache Flink's Kafka sink and JDBC XA sink; `make flink` fetches them",
-    "service": "transactions of a service beside a plain COMMIT and an outbox with a poller",
+    "service": "transactions of a service compared with a plain COMMIT and an outbox with a poller",
     "tuning": "the pair's Kafka producer with other settings",
-    "writers_bound": "an upsert by two backends of PostgreSQL beside one, without Spark",
+    "writers_bound": "an upsert by two backends of PostgreSQL compared with one, without Spark",
 }
 
 

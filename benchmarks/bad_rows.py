@@ -1,8 +1,8 @@
-"""Bad rows: a batch with one among all its rows beside batches without, and what the option costs where no row is bad.
+"""Bad rows: a batch with one bad row compared with batches without, and the cost of the option if no row is bad.
 
 One sink writes batches of three kinds in turns: without a bad row, with one that tasks refuse (a NUL), and with one
 that PostgreSQL refuses (a CHECK). The bad row is the last of its file, so that most of the batch is written before it
-is met. Each bad batch is compared with the mean of the good ones before and behind it: in seconds, and in CPU seconds
+is met. Each bad batch is compared with the mean of the good ones before and after it: in seconds, and in CPU seconds
 of all processes, which other work on the machine changes less.
 
 Then two sinks, one with ``bad_rows="dead_letter"`` and one with ``"fail"``, write the same batches without bad rows.
@@ -92,7 +92,7 @@ def _bad_batches(bench: Workbench, rows: int, turns: int) -> dict[str, Any]:
 
 
 def _ratio(values: Sequence[float], bad: Iterable[int]) -> Spread:
-    """Of some batches to those beside them."""
+    """Ratios of some batches to their neighbours."""
     return Spread.of([values[batch] / statistics.mean((values[batch - 1], values[batch + 1])) for batch in bad])
 
 

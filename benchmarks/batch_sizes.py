@@ -1,4 +1,4 @@
-"""Batches of 1 000 to 150 000 rows beside the pair, in one process and on a cluster: warm batches of a query.
+"""Batches of 1 000 to 150 000 rows compared with the pair, in one process and on a cluster: warm batches of a query.
 
 As in `cluster`, both sides take turns with a new query each, and a ratio is that of one turn.
 """

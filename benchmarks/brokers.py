@@ -1,4 +1,4 @@
-"""The reference coordinator beside Apache Kafka, in one run on one machine, with this package's own writer.
+"""The reference coordinator compared with Apache Kafka, in one run on one machine, with this package's own writer.
 
 Throughput: one transaction of random values without compression, on one partition and on eight. Latency: begin,
 produce one record, prepare, commit, one after the other. The two servers take turns; ratios are of medians. What

@@ -47,8 +47,8 @@ def draw(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
         if "curves" in figures:
             curves = figures["curves"]
             drawn.append(_curve("tasks", curves["tasks"], folder / "curve_tasks.svg"))
-            beside = {"a bare producer, without Spark and PostgreSQL": curves.get("bare_producer", {})}
-            drawn.append(_curve("partitions", curves["partitions"], folder / "curve_partitions.svg", beside))
+            others = {"a bare producer, without Spark and PostgreSQL": curves.get("bare_producer", {})}
+            drawn.append(_curve("partitions", curves["partitions"], folder / "curve_partitions.svg", others))
         if "growth" in figures:
             drawn.append(_growth(figures["growth"], folder / "curve_growth.svg"))
         if "many_sinks" in figures:
@@ -59,7 +59,7 @@ def draw(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
 
 
 def _overview(figures: Mapping[str, Any], flink: Mapping[str, Any] | None, file: Path) -> Path:
-    """Rows each second in a cluster, beside what is used today and beside the limit; and Flink's, if measured."""
+    """Rows per second in a cluster, compared with the pair and with the limit; and Flink's, if measured."""
     rows = figures["rows"]
     figure, both = import_module("matplotlib.pyplot").subplots(
         1, 2, figsize=_OVERVIEW_INCHES, layout="constrained", sharey=True, sharex=True
@@ -74,7 +74,7 @@ def _overview(figures: Mapping[str, Any], flink: Mapping[str, Any] | None, file:
         names, colours = zip(*sides.values(), strict=True)
         bars = axes.barh(names, middle, xerr=_ends(rates, 1e3), color=colours, capsize=3)
         axes.bar_label(bars, fmt="%.0f", padding=12)
-        # Room for the number behind the longest bar.
+        # Room for the number after the longest bar.
         axes.margins(x=0.35)
         axes.set_axisbelow(True)
         axes.grid(visible=True, axis="x", alpha=0.3)
@@ -83,7 +83,7 @@ def _overview(figures: Mapping[str, Any], flink: Mapping[str, Any] | None, file:
 
 
 def _flink_rate(flink: Mapping[str, Any], part: str) -> Mapping[str, float]:
-    """Flink's rate beside a part of a query: a long job beside a query that runs, new jobs beside a new query."""
+    """Flink's rate for a part of a query: a long job for warm batches, new jobs for first batches."""
     rate: Mapping[str, float] = flink["long" if part == "warm" else "warm"]["flink_rows_per_s"]
     return rate
 
@@ -92,16 +92,16 @@ def _curve(
     name: str,
     points: Mapping[str, Mapping[str, float]],
     file: Path,
-    beside: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None,
+    others: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None,
 ) -> Path:
-    """Rows each second, and beside it the same of others, by what they are called."""
+    """Rows per second, and the same of others by their labels."""
     figure, axes = _axes()
     counts = [int(count) for count in points]
-    for label, curve in {"the sink": points, **(beside or {})}.items():
+    for label, curve in {"the sink": points, **(others or {})}.items():
         if curve:
             middle = [point["median"] / 1e3 for point in curve.values()]
             axes.errorbar(counts, middle, yerr=_ends(curve.values(), 1e3), marker="o", capsize=3, label=label)
-    if any((beside or {}).values()):
+    if any((others or {}).values()):
         axes.legend()
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
@@ -126,7 +126,7 @@ def _growth(figures: Mapping[str, Any], file: Path) -> Path:
 
 
 def _past(points: Mapping[str, Mapping[str, Any]], file: Path) -> Path:
-    """Speed beside a young sink, and what has grown, by number of batches."""
+    """Speed compared with a new sink, and what has grown, by number of batches."""
     figure, axes = _axes()
     batches = [int(count) for count in points]
     speeds = [point["speed"] for point in points.values()]
@@ -134,7 +134,7 @@ def _past(points: Mapping[str, Mapping[str, Any]], file: Path) -> Path:
     axes.errorbar(batches, middle, yerr=_ends(speeds, 1), marker="o", capsize=3, label="speed, a young sink's is 1")
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("batches behind the sink")
+    axes.set_xlabel("batches written before")
     axes.set_ylabel("times the speed of a young sink")
     sizes = axes.twinx()
     tables = [sum(point["tables_mb"].values()) for point in points.values()]

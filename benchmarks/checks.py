@@ -28,7 +28,7 @@ class Contents:
 
 
 def contents(bench: Workbench, task: Task) -> Contents:
-    """Read both sides; of several topics and tables the counts are sums, and the digests stand side by side."""
+    """Read both sides; counts of several topics and tables are added up, digests are listed."""
     found = [_contents(bench, each) for each in task.all]
     return Contents(
         rows=sum(each.rows for each in found),

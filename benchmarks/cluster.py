@@ -1,4 +1,4 @@
-"""In a standalone cluster, beside the pair and beside a bare COPY: the first batch of a query, and those behind it.
+"""In a standalone cluster, compared with the pair and a bare COPY: the first batch of a query, and later ones.
 
 A master and two workers of one core each; their executors are processes of their own, so that rows and records go the
 ways of a cluster. All read the same parquet files and end with the same rows in a table with a primary key, and the
@@ -37,8 +37,8 @@ ROWS = 1_000_000
 QUICK_ROWS = 300_000
 TURNS = 5
 WARM_BATCHES = 2
-#: Turns of each variant that do not count, beside those of the first one: each has code of its own, and three virtual
-#: machines compile it by themselves, on the cores that the tasks need. A job that runs for days has that behind it.
+#: Turns of each variant that do not count, after those of the first one: each variant has code of its own, which three
+#: virtual machines compile on the cores that the tasks need. A job that runs for days is past that.
 WARM_UP_TURNS = 2
 
 VARIANTS = (
@@ -83,7 +83,7 @@ class Turns:
         variant: what is written.
 
     Attributes:
-        runs: of each side; those of one turn stand at the same place.
+        runs: of each side; those of one turn have the same index.
         steps: of the sink, seconds by step, for the first batch and for the others.
     """
 

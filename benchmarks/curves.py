@@ -1,7 +1,7 @@
 """Curves: throughput by number of tasks, and by number of Kafka partitions. Neither may have a cliff.
 
-Beside the partitions stands a bare producer: librdkafka in one process writes the same records in transactions, without
-Spark and PostgreSQL. What falls there falls by the broker and this machine.
+The partitions are compared with a bare producer: librdkafka in one process writes the same records in transactions,
+without Spark and PostgreSQL. Where it gets slower too, the broker or this machine is the cause.
 
 A new topic has a price of its own, which is apart: the broker makes its logs, and the first entries of their indexes
 touch pages of files that nobody has touched. A query's first two batches meet all of it.
@@ -36,7 +36,7 @@ def measure(scale: Scale) -> dict[str, Any]:
     size = {"rows": scale.batch_rows(scale.pick(full=ROWS, quick=QUICK_ROWS)), "rounds": scale.pick(full=3, quick=2)}
     tasks: dict[str, Any] = {}
     with Workbench() as bench:
-        curve = _curve(bench, list(KAFKA_PARTITIONS), beside=True, **size)
+        curve = _curve(bench, list(KAFKA_PARTITIONS), bare=True, **size)
         servers = bench.servers.json()
         for cores in TASKS:
             arguments = {"servers": servers, "cores": cores, **size}
@@ -79,7 +79,7 @@ class _Curve:
 
     @property
     def rates(self) -> dict[str, Any]:
-        """Rows each second, behind the first batches."""
+        """Rows per second, after the first batches."""
         return {
             str(count): Spread.of([self._rows / batch.seconds for batch in batches]).json()
             for count, batches in self._batches.items()
@@ -97,20 +97,20 @@ class _Curve:
 
 
 class _Curves(_Curve):
-    """This sink's, and a bare producer's beside it."""
+    """This sink's, and a bare producer's."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
         self.bare = _Curve(rows)
 
 
-def _curve(bench: Workbench, counts: list[int], *, rows: int, rounds: int, beside: bool = False) -> _Curves:
+def _curve(bench: Workbench, counts: list[int], *, rows: int, rounds: int, bare: bool = False) -> _Curves:
     """Both curves, after one query to warm up.
 
-    All counts take turns: were one measured behind the other, a slow minute of the machine would pass for a cliff.
+    All counts take turns: measured one after the other, a slow minute of the machine would look like a cliff.
     """
     source = write_source(bench.spark, bench.directory / "curve", NARROW, rows=rows, batches=BATCHES)
-    records = bare_producer.records_of(bench, source) if beside else None
+    records = bare_producer.records_of(bench, source) if bare else None
     run(bench, source, writers.ours, key="id")
     curves = _Curves(rows)
     for _ in range(rounds):

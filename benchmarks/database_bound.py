@@ -1,9 +1,9 @@
-"""Batches whose time is PostgreSQL's: this sink beside what PostgreSQL itself takes for the same rows.
+"""Batches bound by PostgreSQL: this sink compared with PostgreSQL's own statements for the same rows.
 
-* ``append``: keyed rows into a table with four indexes, beside a bare COPY … (FORMAT binary) of the same rows, in the
-  order of their keys, by one client into an equal table, and COMMIT.
-* ``upsert``: a batch that changes all rows of a table, beside a bare INSERT … ON CONFLICT from a table that has the
-  same rows already, in the order of their keys, and COMMIT.
+* ``append``: keyed rows into a table with four indexes, compared with a bare COPY … (FORMAT binary) of the same rows,
+  in the order of their keys, by one client into an equal table, and COMMIT.
+* ``upsert``: a batch that changes all rows of a table, compared with a bare INSERT … ON CONFLICT from a table that has
+  the same rows already, in the order of their keys, and COMMIT.
 
 The bare side reads no files, and makes and sends no records; what it is given is made before its time begins. Both
 sides take turns, write as many batches one after the other into a new table, of which the first is left out, and end
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink import BatchReport
 
 ROWS: Final = 1_000_000
-#: In a run, behind the first.
+#: In a run, after the first.
 WARM_BATCHES: Final = 3
 WARM_UP_RUNS: Final = 2
 #: For psycopg2, whose own 8 KB are a call of Python for each.
@@ -60,7 +60,7 @@ class Comparison:
 
     Attributes:
         name: of it.
-        indexes: columns of each, beside the primary key.
+        indexes: columns of each, in addition to the primary key.
         give: makes what the bare side is given for a batch, of the SQL of its rows.
         write: writes it into a table, by the bare statement.
         upsert: into a table that has all rows.
@@ -73,7 +73,7 @@ class Comparison:
     upsert: bool = False
 
     def create_indexes(self, bench: Workbench, table: str) -> None:
-        """Those beside the primary key's, before there are rows."""
+        """Create them, in addition to the primary key's, before there are rows."""
         bench.execute(*(f"CREATE INDEX ON {table} ({columns})" for columns in self.indexes))
 
 

@@ -6,7 +6,7 @@ files of this sink; it reads no file, which is less work. A job ends when both s
 more job writes as many rows as all warm jobs together, as a stream that runs all day. Checkpoints commit, so several
 intervals are tried, and the best one counts.
 
-This sink is measured before Flink and after it, never beside it. What both have written is compared.
+This sink is measured before Flink and after it, never at the same time. What both have written is compared.
 
 Each of Flink's sinks is exactly once by itself. Nothing decides for both: a failure between their commits leaves one
 side ahead until the job is restarted.
@@ -140,7 +140,7 @@ def _latency(bench: Workbench, libs: Path, classes: Path, interval_ms: int, seco
 def ours_after(
     *, servers: dict[str, Any], path: str, rows: int, batches: int, written: list[str], seconds: int
 ) -> dict[str, Any]:
-    """Called in a process of its own, behind Flink: this sink once more, and what both have written.
+    """Called in a process of its own, after Flink: this sink once more, and what both have written.
 
     Raises:
         SystemExit: the two have not written the same.
@@ -202,9 +202,9 @@ def _line(found: dict[str, Any]) -> str:
     return (
         f"warm {warm['ratio']['median']:.2f} x Flink ({warm['ratio']['low']:.2f} to {warm['ratio']['high']:.2f}), "
         f"{warm['ours_rows_per_s']['median'] / 1e3:.0f} against {warm['flink_rows_per_s']['median'] / 1e3:.0f} "
-        f"thousand rows/s with a checkpoint each {found['interval_ms']} ms; beside one long job "
+        f"thousand rows/s with a checkpoint every {found['interval_ms']} ms; compared with one long job "
         f"{found['long']['ratio']['median']:.2f} x; first {first['ratio']['median']:.2f} x; CPU "
         f"{found['ours_cpu_s']['all']:.1f} against {found['flink_cpu_s']['all']:.1f} s per million rows; visible p50 "
         f"{ours['visible_p50_s']:.3f} against {flink['visible_p50_s']:.3f} s, p99 {ours['visible_p99_s']:.3f} against "
-        f"{flink['visible_p99_s']:.3f} s with a checkpoint each {found['latency_interval_ms']} ms"
+        f"{flink['visible_p99_s']:.3f} s with a checkpoint every {found['latency_interval_ms']} ms"
     )

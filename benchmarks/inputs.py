@@ -29,7 +29,7 @@ class Shape:
         name: for tables and results.
         select: SQL over ``id``, which is distinct within a batch, and ``turn``, the number of the batch.
         table: column definitions of the target; the first column is the primary key.
-        storage: of the target, behind its columns.
+        storage: clause of the target table, after its columns.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Columns beside which tasks build the JSON of a record: each kind against the same rows without that column.
+"""The cost of one more column in JSON that tasks build: each kind against the same rows without that column.
 
 Two sinks write each batch, one of them without the column, and take turns in who is first. A ratio is of what both
 write in a second, batch by batch: other work on the machine changes it less than each of them. A column has a price of

@@ -92,7 +92,7 @@ def _counted(bench: Workbench, seconds: int) -> list[float]:
 
 
 def _probe(bench: Workbench, name: str, writer: Writer, asked: dict[str, Any]) -> dict[str, list[float]]:
-    """Run a query, and the probe beside it; what the probe tells."""
+    """Run a query and the probe in parallel; what the probe measured."""
     source = f"{name}_in"
     bench.new_topic(source, partitions=1)
     stream = (

@@ -1,9 +1,9 @@
-"""A sink with a long past: up to 100 000 batches of one sink, beside a young sink in a database of its own.
+"""A sink with a long history: up to 100 000 batches, compared with a new sink in a database of its own.
 
 There is no Spark: the product's batch driver, recovery, state store, transaction client and record encoder write
 batches of ten rows, which takes a tenth of the time. At each point the old sink and one that begins there write batches
-in turns; the figure is the young one's time as a share of the old one's, so 1 says that the past costs nothing. Beside
-it stand what may grow with the past: the sink's own tables, and memory and open files of the driver's process.
+in turns; the figure is the new one's time as a share of the old one's, so 1 means that the history costs nothing. Also
+measured is what may grow with it: the sink's own tables, and memory and open files of the driver's process.
 """
 
 from __future__ import annotations

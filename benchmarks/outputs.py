@@ -1,4 +1,4 @@
-"""Two topics and two tables: one sink with one decision, beside Spark's own sinks, and beside two sinks of one of each.
+"""Two topics and two tables: one sink with one decision, compared with Spark's own sinks and with two sinks.
 
 All write the same rows to both topics and to both tables, which is checked, and take turns. The pair keeps the batch
 between its four writes (``persist``), as a careful user would. Neither the pair nor two sinks write all outputs of a
@@ -57,7 +57,7 @@ def measure(scale: Scale) -> dict[str, Any]:
 
 
 def figures(runs: Mapping[str, Sequence[RunFigures]], rows: int) -> dict[str, Any]:
-    """What the runs of all ways say; those of one turn stand at the same place."""
+    """What the runs of all ways say; those of one turn have the same index."""
     return {
         **{f"{way}_rows_per_s": throughput(those, rows).json() for way, those in runs.items()},
         **{f"{way}_cpu_s": cpu_per_million(those, rows) for way, those in runs.items()},

@@ -1,8 +1,8 @@
-"""RESULTS.md and its pictures, from the newest result of each benchmark, which are kept beside it (``results.jsonl``).
+"""RESULTS.md and its pictures, from the newest result of each benchmark, which is kept in ``results.jsonl``.
 
     python -m benchmarks.report
 
-Everything in it but the headings is taken from results, and from `missed.md` and `tried.md`, which are kept by hand.
+Everything in it but the headings is taken from results, and from `missed.md`, which is kept by hand.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from spark_2pc_sink.extras import install_command
 _FOLDER = Path(__file__).parent
 _INTRODUCTION = (
     "`make bench` measures, and `python -m benchmarks.report` writes this file from the newest result of each of them "
-    "(`results.jsonl`). All ratios are of runs that took turns on one machine."
+    "(`results.jsonl`). All ratios are of runs that took turns on one machine. [tried.md](tried.md) lists what was "
+    "tried for speed, what it gained, and what was ruled out."
 )
 _FLINK_SHOWN = (
-    "Flink's figures are of the benchmark `flink`: one process, and rows that it makes itself. Beside batches of a "
-    "running query stands one long job, beside the first batch of a query a new job of a process that has run others."
+    "Flink's figures are from the benchmark `flink`: one process that generates its rows. Warm batches are compared "
+    "with one long job, the first batch of a query with a new job of a process that has run others."
 )
 _KINDS = ("spark", "workers", "driver", "kafka", "postgresql", "all")
 _VARIANTS = ("keyed", "unkeyed", "upsert", "upsert with room", "upsert by order", "wide")
 
 
 def main() -> None:
-    """Write RESULTS.md and the pictures beside it."""
+    """Write RESULTS.md and its pictures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=results.DEFAULT_FILE, help="default: %(default)s")
     parser.add_argument("--folder", type=Path, default=_FOLDER, help="for RESULTS.md and the pictures")
@@ -46,21 +47,20 @@ def main() -> None:
         pictures = draw({name: result.figures for name, result in found.items()}, given.folder)
     except ImportError as error:
         parser.error(f"{error}: {install_command('dev')} brings what draws the pictures")
-    by_hand = {name: (_FOLDER / f"{name}.md").read_text().partition("\n")[2] for name in ("missed", "tried")}
-    text = render(found, pictures=[path.name for path in pictures], **by_hand)
+    missed = (_FOLDER / "missed.md").read_text().partition("\n")[2]
+    text = render(found, pictures=[path.name for path in pictures], missed=missed)
     (given.folder / "RESULTS.md").write_text(text)
     results.record(recorded, found)
     print(f"wrote {given.folder / 'RESULTS.md'} and {len(pictures)} pictures")
 
 
-def render(found: Mapping[str, Result], *, pictures: list[str], missed: str, tried: str) -> str:
+def render(found: Mapping[str, Result], *, pictures: list[str], missed: str) -> str:
     """The text of RESULTS.md.
 
     Args:
         found: the newest result of each benchmark.
         pictures: file names.
         missed: why targets are missed, as it is kept by hand, without its heading.
-        tried: the same of what was tried.
     """
     first = [name for name in pictures if name == OVERVIEW]
     sections = [
@@ -76,8 +76,6 @@ def render(found: Mapping[str, Result], *, pictures: list[str], missed: str, tri
         *_machines(found),
         *_details(found),
         *_shown(name for name in pictures if name not in first),
-        "## What was tried and what it gave",
-        tried.strip(),
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -121,7 +119,7 @@ def _machines(found: Mapping[str, Result]) -> Iterator[str]:
 
 
 def _fixed(machine: Mapping[str, Any]) -> dict[str, Any]:
-    """What must not differ between results that stand in one table."""
+    """What must not differ between results of one table."""
     versions = {name: number for name, number in machine["versions"].items() if name != "commit"}
     return {
         **{name: value for name, value in machine.items() if name not in {"load_before", "cpu", "versions"}},
@@ -139,7 +137,7 @@ def _cluster(figures: Mapping[str, Any]) -> Iterator[str]:
     yield "## In a cluster"
     yield (
         "A standalone cluster: a master and two workers of one core each. `first` is the first batch of a new query, "
-        "with the start of the query; `warm` are those behind it. Each turn has a ratio: their median and both ends."
+        "with the start of the query; `warm` are later ones. Ratios are per turn: median, lowest, highest."
     )
     parts = [(name, part, row[part]) for name, row in figures.items() for part in ("first", "warm")]
     rates = [
@@ -156,14 +154,14 @@ def _cluster(figures: Mapping[str, Any]) -> Iterator[str]:
     ]
     sides = ("ours, thousand rows/s", "the pair, thousand rows/s", "ratio", "the pair's batch")
     yield table(("", "rows in a batch", "batch", *sides), rates)
-    yield "Beside a bare COPY of the same rows by one client, whose bytes were made beforehand:"
+    yield "Compared with a bare COPY of the same rows by one client, whose bytes were made beforehand:"
     copied = [
         (name, part, thousands(one["copy_rows_per_s"]), ratio_of(one["copy_ratio"]))
         for name, part, one in parts
         if "copy_ratio" in one
     ]
     yield table(("", "batch", "COPY, thousand rows/s", "ours, x COPY"), copied)
-    yield "Seconds by step, medians; `outside` is what Spark takes, and the start of the sink, before the steps:"
+    yield "Median seconds by step; `outside` is Spark, and the start of the sink, before the first step:"
     steps = list(dict.fromkeys(step for _, _, one in parts for step in one["steps_s"]))
     seconds = [(name, part, *(f"{one['steps_s'].get(step, 0):.2f}" for step in steps)) for name, part, one in parts]
     yield table(("", "batch", *steps), seconds)
@@ -280,18 +278,18 @@ def _curves(figures: Mapping[str, Any]) -> Iterator[str]:
             (name, *figures[name]),
             [
                 ("thousand rows/s", *(f"{point['median'] / 1e3:.0f}" for point in figures[name].values())),
-                *_beside(name, figures),
+                *_bare_producer(name, figures),
             ],
         )
     if "bare_producer" in figures:
         yield (
             "The bare producer is librdkafka in one process: the same records in transactions, without Spark and "
-            "PostgreSQL. The first two batches into a new topic, for which the broker makes logs and indexes, stand in "
-            "their own lines."
+            "PostgreSQL. The first two batches into a new topic, for which the broker creates logs and indexes, have "
+            "lines of their own."
         )
 
 
-def _beside(name: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+def _bare_producer(name: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """The rows of a bare producer, of the CPU and of topics that are new."""
     if name != "partitions" or "bare_producer" not in figures:
         return

@@ -34,7 +34,7 @@ def _start(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _database_bound(figures: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## Beside PostgreSQL alone, batches of {figures['rows']:,} rows"
+    yield f"## Compared with PostgreSQL alone, batches of {figures['rows']:,} rows"
     names = {
         "append": ("append into a table with four indexes", "COPY"),
         "upsert": ("upsert of all rows", "INSERT … ON CONFLICT"),
@@ -59,7 +59,7 @@ def _database_bound(figures: Mapping[str, Any]) -> Iterator[str]:
 
 def _writers_bound(figures: Mapping[str, Any]) -> Iterator[str]:
     yield f"## An upsert of {figures['rows']:,} rows by two backends of PostgreSQL, without Spark"
-    names = {"free": "the machine as it is", "busy": "beside a process that keeps a core busy"}
+    names = {"free": "the machine as it is", "busy": "while a process keeps a core busy"}
     rows = [
         (
             what,
@@ -81,7 +81,7 @@ def _many_sinks(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _many_batches(figures: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## Batches behind one sink, {figures['rows']} rows each, without Spark"
+    yield f"## Speed after many batches of {figures['rows']} rows, without Spark"
     rows = [
         (
             f"{int(count):,}",
@@ -93,7 +93,7 @@ def _many_batches(figures: Mapping[str, Any]) -> Iterator[str]:
         )
         for count, point in figures["batches"].items()
     ]
-    head = ("batches", "times a young sink's speed", "ms a batch", "its tables, MB", "driver, MB", "open files")
+    head = ("batches", "times a new sink's speed", "ms a batch", "its tables, MB", "driver, MB", "open files")
     yield table(head, rows)
 
 
@@ -101,17 +101,17 @@ def _verify(figures: Mapping[str, Any]) -> Iterator[str]:
     yield f"## verify of {figures['rows']:,} rows"
     yield (
         f"{figures['seconds']} s; CPU seconds: the client {figures['client_cpu_s']}, PostgreSQL "
-        f"{figures['postgresql_cpu_s']}, Kafka {figures['kafka_cpu_s']}. The client's memory was "
-        f"{figures['client_peak_mib']} MiB at most."
+        f"{figures['postgresql_cpu_s']}, Kafka {figures['kafka_cpu_s']}. The client's peak memory was "
+        f"{figures['client_peak_mib']} MiB."
     )
 
 
 def _flink(figures: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Beside Flink"
+    yield "## Compared with Flink"
     versions = ", ".join(f"{name} {number}" for name, number in figures["versions"].items())
     yield (
-        "Flink writes the same rows by its Kafka sink and its JDBC XA sink, exactly once each, in one process. Each of "
-        "them commits by itself: nothing decides for both. Flink makes its rows; DualWriteSink reads them from files. "
+        "Flink writes the same rows with its Kafka sink and its JDBC XA sink, exactly once each, in one process. The "
+        "two commit independently. Flink generates its rows; DualWriteSink reads them from files. "
         f"({versions}.)"
     )
     parts = {
@@ -125,23 +125,23 @@ def _flink(figures: Mapping[str, Any]) -> Iterator[str]:
         for what, one in ((what, figures[part]) for part, what in parts.items())
     ]
     yield table(head, rates)
-    yield f"That is with a checkpoint each {figures['interval_ms']:,} ms. All intervals, thousand rows/s of Flink:"
+    yield f"With a checkpoint every {figures['interval_ms']:,} ms. Flink's thousand rows/s with other intervals:"
     intervals = [
         (f"{int(interval):,} ms", *(thousands(one[f"{part}_rows_per_s"]) for part in parts))
         for interval, one in figures["intervals"].items()
     ]
-    yield table(("a checkpoint each", *(what for _, what in parts.values())), intervals)
+    yield table(("a checkpoint every", *(what for _, what in parts.values())), intervals)
     yield (
         f"CPU seconds per million rows, warm: ours {figures['ours_cpu_s']['all']:.2f}, Flink "
         f"{figures['flink_cpu_s']['all']:.2f}."
     )
     yield (
-        "Latency at 5 000 rows/s, s. Flink shows rows the soonest with a checkpoint each "
+        "Latency at 5 000 rows/s, s. Flink's rows are visible soonest with a checkpoint every "
         f"{figures['latency_interval_ms']} ms:"
     )
     names = [f"{name}_{share}_s" for name in ("visible", "kafka", "table", "apart") for share in ("p50", "p99")]
     delays = {"ours, default trigger": figures["ours_latency"]} | {
-        f"Flink, a checkpoint each {interval} ms": found for interval, found in figures["flink_latency"].items()
+        f"Flink, a checkpoint every {interval} ms": found for interval, found in figures["flink_latency"].items()
     }
     rows = [(what, *(f"{found[name]:.3f}" for name in names)) for what, found in delays.items()]
     yield table(("", *(name.removesuffix("_s").replace("_", " ") for name in names)), rows)

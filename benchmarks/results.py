@@ -1,6 +1,6 @@
 """Results: a line of JSON for each run of a benchmark.
 
-All runs of a checkout are in ``.cache/benchmarks``. The newest of each that RESULTS.md was made of stands beside it, so
+All runs of a checkout are in ``.cache/benchmarks``. The newest results, which RESULTS.md shows, are in its folder, so
 that one benchmark can be measured again without the others.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_FILE = Path(".cache/benchmarks/results.jsonl")
-#: The file beside RESULTS.md.
+#: The file in RESULTS.md's folder.
 RECORDED_NAME = "results.jsonl"
 
 
@@ -40,7 +40,7 @@ class Result:
 
 
 def append(file: Path, result: Result) -> None:
-    """Write a result behind the others."""
+    """Append a result."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as lines:
         lines.write(json.dumps(vars(result)) + "\n")

@@ -1,4 +1,4 @@
-"""Transactions of a service: `DualWrite` beside a plain COMMIT, and beside an outbox table with a poller.
+"""Transactions of a service: `DualWrite` compared with a plain COMMIT and with an outbox table with a poller.
 
 Clients of one process, threads or tasks, insert a row by an ORM session, and each transaction tells one record. The
 ways take turns on the same servers, set up as for a job, for each number of clients:

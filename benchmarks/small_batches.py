@@ -1,7 +1,7 @@
 """Batches of 1, 100 and 1 000 rows: time inside foreachBatch beyond a Spark job of the same plan that only counts.
 
 The counting job reads the same files in one task and hands its rows to this process by Arrow, as the sink's does with
-so few, and counts them. It runs in every `COUNT_EVERY`-th batch, in turns before and behind the sink; its median is
+so few, and counts them. It runs in every `COUNT_EVERY`-th batch, in turns before and after the sink; its median is
 taken off each of the sink's times.
 """
 
@@ -38,7 +38,7 @@ def measure(scale: Scale) -> dict[str, Any]:
     batches = WARM_UP_BATCHES + scale.pick(full=FULL_BATCHES, quick=QUICK_BATCHES)
     found: dict[str, Any] = {}
     with Workbench() as bench:
-        # A young virtual machine compiles beside the first thousand jobs: whichever size came first would pay for it.
+        # A new virtual machine compiles during the first thousand jobs: the first size would pay for it.
         _run(bench, write_source(bench, 10, batches), _Timer())
         for rows in SIZES:
             found[str(rows)] = measure_source(bench, write_source(bench, rows, batches))
@@ -52,7 +52,7 @@ def measure_source(bench: Workbench, source: Source, **options: Any) -> dict[str
     Args:
         bench: servers and session.
         source: of `write_source`.
-        **options: of the sink, beside its defaults.
+        **options: of the sink, changed from its defaults.
     """
     timer = _Timer()
     _run(bench, source, timer, **options)

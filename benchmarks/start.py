@@ -1,7 +1,8 @@
 """Start of a query: from its start to its first batch being visible in both, beyond a query that only counts.
 
-All queries run in one warm session, on a batch of a few rows, and each has a counting query beside it, in turns before
-and behind it. A watcher in a process of its own sees when both sides show the rows. Two kinds of start take turns:
+All queries run in one warm session, on a batch of a few rows, and each is compared with a counting query, in turns
+before and after it. A watcher in a process of its own notes when both sides show the rows. Two kinds of start take
+turns:
 
 * ``new``: a query that has never run, with a sink that has never run.
 * ``killed``: a query whose driver died by SIGKILL between the two commits: the state row is committed, Kafka is not.

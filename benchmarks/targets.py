@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: A curve has a cliff where less than this share is left of the point before.
+#: A curve has a cliff if a point is below this share of the one before.
 CLIFF_SHARE = 0.75
 _Spread = Callable[[Mapping[str, Any]], Mapping[str, float]]
-#: Driver memory is bounded: at 10 million rows not more than this above what 100 000 rows take, MB.
+#: Driver memory at 10 million rows, above that at 100 000, at most, MB.
 DRIVER_GROWTH_MB = 200.0
 
-#: However many rows a batch has, the sink is so many times as fast as the pair, at least.
+#: The least ratio to the pair at any batch size.
 SIZE_RATIO = 1.8
-#: What is left of the throughput with one more column, at least.
+#: The least share of the throughput that is left with one more column.
 COLUMN_SHARE = 0.85
 
 
@@ -64,7 +64,7 @@ def _variant(variant: str, what: str, least: float) -> Target:
 
 
 def _on_cluster(variant: str, what: str, *, first: float, warm: float) -> tuple[Target, Target]:
-    """Beside the pair on a cluster: the first batch of a query, and those behind it."""
+    """Compared with the pair on a cluster: the first batch of a query, and later ones."""
     return (
         _times(
             f"cluster, {what}: first batch of a query", first, "cluster", lambda found: found[variant]["first"]["ratio"]
@@ -73,13 +73,13 @@ def _on_cluster(variant: str, what: str, *, first: float, warm: float) -> tuple[
     )
 
 
-def _beside_copy(part: str, what: str, least: float) -> Target:
+def _of_bare_copy(part: str, what: str, least: float) -> Target:
     of = "the throughput of a bare COPY"
     return _times(what, least, "cluster", lambda found: found["keyed"][part]["copy_ratio"], of)
 
 
 def _every_size(place: str) -> Target:
-    """The size of a batch at which the sink is the least ahead."""
+    """The batch size with the lowest ratio."""
 
     def lowest(found: Mapping[str, Any]) -> tuple[float, str]:
         return min((float(one["ratio"]["median"]), f"{int(rows):,}") for rows, one in found[place].items())
@@ -173,8 +173,8 @@ TARGETS = (
     *_on_cluster("wide", "wide rows (30 columns, 2 KB values)", first=1.6, warm=1.8),
     *_on_cluster("upsert", "upsert into a table that has all rows", first=1.5, warm=1.6),
     *map(_every_size, ("one process", "cluster")),
-    _beside_copy("first", "cluster, keyed, append, with Kafka: first batch of a query", 0.6),
-    _beside_copy("warm", "cluster, keyed, append, with Kafka: warm", 0.8),
+    _of_bare_copy("first", "cluster, keyed, append, with Kafka: first batch of a query", 0.6),
+    _of_bare_copy("warm", "cluster, keyed, append, with Kafka: warm", 0.8),
     _variant("keyed", "rows of 6 columns, keyed, append", 1.6),
     _variant("unkeyed", "the same, unkeyed", 2.0),
     _variant("wide", "wide rows (30 columns, 2 KB values)", 1.3),
@@ -203,7 +203,9 @@ TARGETS = (
         lambda found: f"{found['zstd_records_per_s']['median'] / 1e6:.2f} million records/s",
         lambda found: bool(found["zstd_records_per_s"]["median"] >= 4e6),
     ),
-    _at_most("encoding of 1 KB values, uncompressed, beside a copy", "encoding", {"large_times_copy": 2}, "x its time"),
+    _at_most(
+        "encoding of 1 KB values, uncompressed, compared with a copy", "encoding", {"large_times_copy": 2}, "x its time"
+    ),
     Target(
         "CPU seconds per million rows, all processes, warm (keyed append)",
         "<= 0.42 x the pair's",
@@ -257,8 +259,8 @@ TARGETS = (
     ),
     _curve("tasks", "tasks 1, 2, 4, 8"),
     _curve("partitions", "Kafka partitions 1 to 1 000"),
-    _curve("sinks", "sinks at work in one database, 1 to 40", "many_sinks"),
-    _curve("batches", "batches behind a sink, up to 100 000, beside a young sink", "many_batches"),
+    _curve("sinks", "1 to 40 active sinks in one database", "many_sinks"),
+    _curve("batches", "up to 100 000 batches, compared with a new sink", "many_batches"),
     _median_of(
         "start of a query to its first batch being visible, beyond one that counts",
         *(1.0, "s", "start", lambda found: found["new"]["beyond_s"]),
@@ -268,12 +270,12 @@ TARGETS = (
         *(1.5, "s", "start", lambda found: found["killed"]["beyond_s"]),
     ),
     _median_of(
-        "keyed append into a table with four indexes, beside a bare COPY by one client",
+        "keyed append into a table with four indexes, compared with a bare COPY by one client",
         *(0.95, "x its throughput", "database_bound", _of_bare_throughput),
         least=True,
     ),
     _median_of(
-        "upsert of all rows of a table, beside a bare INSERT … ON CONFLICT of staged rows",
+        "upsert of all rows of a table, compared with a bare INSERT … ON CONFLICT of staged rows",
         *(1.15, "x its time", "database_bound", lambda found: found["upsert"]["times_bare"]),
     ),
     *(_service(way) for way in ("before_return", "in_background")),

@@ -1,4 +1,4 @@
-"""Throughput and CPU time beside the pair that jobs use today: Spark's Kafka sink, then Spark's JDBC sink.
+"""Throughput and CPU time compared with the pair that jobs use today: Spark's Kafka sink, then Spark's JDBC sink.
 
 Both sides read the same parquet files as a stream, in batches of a million rows, and end with the same rows in a table
 with a primary key and the same records in a topic, which is checked. Queries of both sides take turns. Warm figures

@@ -1,9 +1,9 @@
-"""Bound of two database writers: an upsert by two backends beside one, without Spark and without Kafka.
+"""Bound of two database writers: an upsert by two backends compared with one, without Spark and without Kafka.
 
 A million rows are staged in one table, and replace a million rows. One backend runs INSERT … ON CONFLICT and COMMIT.
 Two run it for half of the keys each, then PREPARE TRANSACTION; the state row is updated and committed, which decides;
 then COMMIT PREPARED twice. That is the least that a sink with two writers would do. Both ways take turns, with the
-machine as it is, and beside a process that keeps one core busy, as Kafka and Spark's tasks do while a sink writes.
+machine as it is, and while a process keeps one core busy, as Kafka and Spark's tasks do while a sink writes.
 
 What a whole batch could gain follows from the share that the statement has of its time: see `tried.md`.
 """
@@ -51,7 +51,7 @@ _DECIDE: Final = "UPDATE state SET decision = decision + 1"
 
 
 def measure(scale: Scale) -> dict[str, Any]:
-    """Seconds of both ways, free and beside a busy core."""
+    """Seconds of both ways, with both cores free and with one busy."""
     rows = scale.batch_rows(ROWS)
     settings = {**POSTGRES_SETTINGS, "max_prepared_transactions": "8"}
     found: dict[str, Any] = {"rows": rows}

@@ -104,6 +104,13 @@ ReceiveEndTxn ==
                                                       ![m.by].epoch = IF answer = "look" THEN 0 ELSE @] ELSE driver
             /\ UNCHANGED <<log, row, table, spark, backup, left, ledger>>
 
+(* A person's InitProducerId(keepPreparedTxn) arrives late, in a transaction of which that person knew nothing.  Its epoch
+   is known to no driver, and the old one is still what the coordinator shows. *)
+LateKeep ==
+    /\ Keep = "bumps" /\ kafka.state = "Ongoing" /\ Fault
+    /\ kafka' = [kafka EXCEPT !.epoch = @ + 1, !.kept = TRUE]
+    /\ UNCHANGED <<log, row, table, spark, driver, net, backup, ledger>>
+
 ----------------------------------------------------------------------------
 (* A driver: from its start to a usable producer (recovery). *)
 
@@ -136,7 +143,8 @@ Claim(d) ==
 
 Look(d) ==
     /\ driver[d].at = "look"
-    /\ driver' = [driver EXCEPT ![d].seen = [state |-> kafka.state, epoch |-> kafka.epoch, txn |-> kafka.txn],
+    /\ driver' = [driver EXCEPT ![d].seen = [state |-> kafka.state, txn |-> kafka.txn,
+                                             epoch |-> IF kafka.state = "Ongoing" THEN kafka.txn ELSE kafka.epoch],
                                 ![d].at = IF Mutant = "look before the claim" /\ ~Mine(d) THEN "start" ELSE "resolve"]
     /\ UNCHANGED <<kafka, log, row, table, spark, net, backup, left, ledger>>
 
@@ -193,9 +201,31 @@ Resolve(d) ==
 (* EndTxn(abort) at the epoch that was shown.  InitProducerId would abort too, and not tell whether a commit came first. *)
 AbortOpen(d) ==
     /\ driver[d].at = "abort"
-    /\ IF kafka.state = "Ongoing" /\ kafka.epoch = driver[d].seen.epoch
-       THEN kafka' = Ending("PrepareAbort") /\ Go(d, Ready(d))
-       ELSE Go(d, "look") /\ UNCHANGED kafka
+    /\ LET open == kafka.state = "Ongoing" /\ kafka.txn = driver[d].seen.txn
+       IN  IF open /\ kafka.epoch = driver[d].seen.epoch
+           THEN kafka' = Ending("PrepareAbort") /\ Go(d, Ready(d))
+           ELSE UNCHANGED kafka /\ Go(d, IF open /\ Mine(d) /\ Keep # "no" /\ Mutant # "the shown epoch must end it"
+                                        THEN "take over" ELSE "look")            \* refused, and looked at again
+    /\ UNCHANGED <<log, row, table, spark, net, backup, left, ledger>>
+
+(* InitProducerId(keepPreparedTxn=true) for a transaction that refused the shown epoch.  Another may be open by now, or
+   none: then it is an InitProducerId like any other. *)
+TakeOver(d) ==
+    /\ driver[d].at = "take over"
+    /\ kafka.state \notin {"PrepareCommit", "PrepareAbort"}
+    /\ LET open  == kafka.state = "Ongoing"
+           epoch == IF open /\ Keep = "same" THEN kafka.epoch ELSE kafka.epoch + 1
+       IN  /\ kafka' = [kafka EXCEPT !.epoch = epoch, !.kept = open, !.state = IF open THEN "Ongoing" ELSE "Empty"]
+           /\ driver' = IF open /\ kafka.txn = driver[d].seen.txn
+                        THEN [driver EXCEPT ![d].at = "abort kept", ![d].epoch = epoch]
+                        ELSE [driver EXCEPT ![d].at = "look"]
+    /\ UNCHANGED <<log, row, table, spark, net, backup, left, ledger>>
+
+AbortKept(d) ==
+    /\ driver[d].at = "abort kept"
+    /\ LET fits == kafka.state = "Ongoing" /\ kafka.epoch = driver[d].epoch
+       IN  /\ kafka' = IF fits THEN Ending("PrepareAbort") ELSE kafka
+           /\ driver' = [driver EXCEPT ![d].at = IF fits THEN "init" ELSE "look", ![d].epoch = 0]
     /\ UNCHANGED <<log, row, table, spark, net, backup, left, ledger>>
 
 (* InitProducerId(keepPreparedTxn=true): the prepared transaction, and the epoch that may end it. *)
@@ -353,10 +383,11 @@ AcceptLoss ==
 
 ----------------------------------------------------------------------------
 
-Steps(d) == \/ Claim(d) \/ Look(d) \/ Resolve(d) \/ AbortOpen(d) \/ KeepPrepared(d) \/ NoteSettled(d) \/ InitProducerId(d)
+Steps(d) == \/ Claim(d) \/ Look(d) \/ Resolve(d) \/ AbortOpen(d) \/ TakeOver(d) \/ AbortKept(d)
+            \/ KeepPrepared(d) \/ NoteSettled(d) \/ InitProducerId(d)
             \/ Place(d) \/ Produce(d) \/ Decide(d) \/ SendEndTxn(d) \/ Note(d) \/ Report(d)
 
-Next == \/ WriteMarkers \/ TimeOut \/ ReceiveEndTxn
+Next == \/ WriteMarkers \/ TimeOut \/ ReceiveEndTxn \/ LateKeep
         \/ \E d \in Drivers : Start(d) \/ Crash(d) \/ GiveUp(d) \/ Steps(d)
         \/ TakeBackup \/ Restore \/ Drop \/ AcceptLoss
 

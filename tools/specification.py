@@ -78,6 +78,7 @@ MODELS: Final = (
     Model(name="KIP-939, keeps and bumps the epoch", two_phase=True, keep="bumps"),
     Model(name="KIP-939, keeps without an append", two_phase=True, keep="same"),
     Model(name="a backup is restored", faults=1, restores=1),
+    Model(name="a backup is restored, with KIP-939", faults=1, restores=1, two_phase=True, keep="bumps"),
     Model(name="liveness", faults=1, live=True),
     Model(name="liveness with KIP-939", faults=1, live=True, two_phase=True, keep="bumps"),
 )
@@ -96,6 +97,7 @@ MUTANTS: Final = (
     Model(name="the row names another transaction", breaks="WayOn"),
     Model(name="a kept transaction takes records", breaks="KeptTakesNoRecords", two_phase=True, keep="bumps"),
     Model(name="recovery never sends EndTxn", breaks="Settles", live=True, faults=1),
+    Model(name="the shown epoch must end it", breaks="Finishes", live=True, two_phase=True, keep="bumps"),
 )
 
 

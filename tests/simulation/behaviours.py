@@ -243,6 +243,7 @@ Again(d) == /\\ d \\in Running
             /\\ driver' = [driver EXCEPT ![d] = [Off EXCEPT !.at = "start"]]
             /\\ UNCHANGED <<kafka, log, row, table, spark, net, backup, left, ledger>>
 Anytime == UNCHANGED left
+Never == FALSE
 Claimed == \\E d \\in Drivers : driver[d].at \\in {{"start", "claim"}} /\\ driver'[d].at = "look"
 BehaviourInit == Init /\\ node = 1 /\\ claims = 0
 BehaviourNext == /\\ Next \\/ \\E d \\in Drivers : Again(d)
@@ -273,6 +274,7 @@ def config_of(name: str) -> str:
             f'Keep = "{PROFILES_CHECKED[name]}"',
             'Mutant = "none"',
             "Fault <- Anytime",
+            "LateKeep <- Never",
             "INVARIANT Reached",
             "CHECK_DEADLOCK FALSE",
             "SYMMETRY Interchangeable",

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,7 +34,7 @@ from tests.simulation.command import MUTANTS
 from tests.simulation.explore import Applied, quiet
 from tests.simulation.schedule import PROFILES, Choices, Profile, RandomChoices, Schedule, ScheduleError
 from tests.simulation.world import StuckError, World
-from tools.specification import DEADLINE_S, HOLDS, JAR, SPECIFICATION, verdict
+from tools.specification import HOLDS, SPECIFICATION, check, verdict
 
 #: The specification has no batch without records.
 BATCHES: Final = ((2, 1), (1, 1))
@@ -286,18 +285,10 @@ def steps_not_allowed(name: str, tree: Tree) -> list[tuple[Seen, Seen, str]]:
     """The steps of the tree that the specification does not allow, as `Tree.missing` gives them."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        (place / "Behaviours.tla").write_text(module_of(tree))
-        (place / "Behaviours.cfg").write_text(config_of(name))
+        (module := place / "Behaviours.tla").write_text(module_of(tree))
+        (config := place / "Behaviours.cfg").write_text(config_of(name))
         (place / SPECIFICATION.name).write_text(SPECIFICATION.read_text())
-        command = ["java", "-XX:+UseParallelGC", "-cp", str(JAR), "tlc2.TLC", "-workers", "1", "-metadir", folder]
-        said = subprocess.run(
-            [*command, "-config", "Behaviours.cfg", "Behaviours.tla"],
-            cwd=place,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        ).stdout
+        said = check(module, config).stdout
     assert verdict(said) == HOLDS, said[-3_000:]
     return tree.missing({int(number) - 1 for number in re.findall(r'<<"reached", (\d+)>>', said)})
 

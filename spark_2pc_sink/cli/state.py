@@ -11,7 +11,7 @@ from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.options import add_database, add_options, given_options
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.options.settings import STATE, options_of, setting_of
+from spark_2pc_sink.options.settings import Theme, options_of, setting_of
 
 _EXITS: Final = (
     "exit codes: 0 a driver of this version can start; 1 the database refused, or could not be reached; 2 wrong "
@@ -24,7 +24,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     within = state.add_subparsers(required=True, metavar="COMMAND")
 
     printing = within.add_parser("ddl", help="print the statements that create the tables; connects to nothing")
-    add_options(printing, *(item.name for item in options_of(RecoveryOptions) if setting_of(item).group == STATE))
+    add_options(printing, *(item.name for item in options_of(RecoveryOptions) if setting_of(item).group is Theme.STATE))
     printing.add_argument("--role", help="role that gets the privileges of a driver")
     printing.set_defaults(run=_ddl)
 

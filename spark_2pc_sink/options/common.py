@@ -19,11 +19,8 @@ from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, parse_identifier
 from spark_2pc_sink.options.settings import (
-    CONNECT,
-    CONTINUE,
     HIDDEN,
-    LIMITS,
-    STATE,
+    Theme,
     check_keywords,
     check_settings,
     milliseconds,
@@ -42,9 +39,9 @@ HISTORY_SUFFIX: Final = "_history"
 ACTIONS_SUFFIX: Final = "_actions"
 RECORDS_SUFFIX: Final = "_records"
 
-_connection: Final = partial(setting, group=CONNECT)
-_decision: Final = partial(setting, group=CONTINUE)
-_state: Final = partial(setting, group=STATE, store=True)
+_connection: Final = partial(setting, group=Theme.CONNECT)
+_decision: Final = partial(setting, group=Theme.CONTINUE)
+_state: Final = partial(setting, group=Theme.STATE, store=True)
 _limit: Final = partial(milliseconds, operational=True, store=True)
 
 
@@ -146,7 +143,7 @@ class CommonOptions:
     connect_timeout_s: int = setting(
         10,
         "time limit of one attempt to connect to the database; libpq's minimum is 2 s",
-        group=LIMITS,
+        group=Theme.LIMITS,
         unit="s",
         bounds=(2, 600),
         store=True,
@@ -273,7 +270,9 @@ class CommonOptions:
 READER_OPTIONS: Final = tuple(
     item.name
     for item in options_of(CommonOptions)
-    if setting_of(item).group in (CONNECT, STATE) and item.default is not MISSING and item.name != "accept_database"
+    if setting_of(item).group in (Theme.CONNECT, Theme.STATE)
+    and item.default is not MISSING
+    and item.name != "accept_database"
 )
 #: Those that can be flags of a command.
 READER_FLAGS: Final = tuple(name for name in READER_OPTIONS if name != "database_password")
@@ -386,7 +385,7 @@ class ServiceOptions(CommonOptions):
         "how long to wait for a transactional id that no other transaction is using. After that the transaction is "
         "rolled back, and nothing is written",
         at_least=0,
-        group="",
+        group=Theme.OWN,
     )
     kafka_commit: Literal["before_return", "in_background"] = setting(
         "before_return",

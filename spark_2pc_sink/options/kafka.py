@@ -23,6 +23,7 @@ from spark_2pc_sink.options.kafka_security import (
 from spark_2pc_sink.options.settings import (
     HIDDEN,
     INT32_MAX,
+    Theme,
     as_boolean,
     as_number,
     as_text,
@@ -38,13 +39,10 @@ from spark_2pc_sink.options.settings import (
     shown_name,
 )
 
-_CONNECT: Final = "Connect"
-_SIZES: Final = "Size and compress requests"
-_WAITS: Final = "Limit waiting and retries"
-_connect: Final = partial(setting, group=_CONNECT, dotted=True)
-_size: Final = partial(setting, group=_SIZES, unit="bytes", bounds=(1, INT32_MAX))
+_connect: Final = partial(setting, group=Theme.BROKERS, dotted=True)
+_size: Final = partial(setting, group=Theme.SIZES, unit="bytes", bounds=(1, INT32_MAX))
 #: A deadline longer than a day is in effect a hang.
-_up_to_a_day: Final = partial(milliseconds, group=_WAITS, at_most=86_400_000, dotted=True)
+_up_to_a_day: Final = partial(milliseconds, group=Theme.WAITS, at_most=86_400_000, dotted=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,21 +56,21 @@ class KafkaOptions(SecurityOptions):
     )
     client_id: str = _connect("spark-2pc-sink", "the client's name in the broker's logs and quotas")
     socket_connection_setup_timeout_ms: int = _up_to_a_day(
-        10_000, "time limit of connecting, after which it is retried; Java's default", group=_CONNECT
+        10_000, "time limit of connecting, after which it is retried; Java's default", group=Theme.BROKERS
     )
-    reconnect_backoff_ms: int = _up_to_a_day(50, "first pause before reconnecting; Java's default", group=_CONNECT)
+    reconnect_backoff_ms: int = _up_to_a_day(50, "first pause before reconnecting; Java's default", group=Theme.BROKERS)
     reconnect_backoff_max_ms: int = _up_to_a_day(
         1_000,
         "longest such pause; Java's default, so that a restarted broker is found well within max.block.ms",
-        group=_CONNECT,
+        group=Theme.BROKERS,
     )
     metadata_max_age_ms: int = _up_to_a_day(
-        300_000, "leaders are refreshed after this even without an error; Java's default", group=_CONNECT
+        300_000, "leaders are refreshed after this even without an error; Java's default", group=Theme.BROKERS
     )
     connections_max_idle_ms: int = _up_to_a_day(
         540_000,
         "idle connections are closed just before the broker would close them (10 minutes); Java's default",
-        group=_CONNECT,
+        group=Theme.BROKERS,
         at_least=1_000,
     )
     batch_bytes_max: int = _size(
@@ -102,7 +100,7 @@ class KafkaOptions(SecurityOptions):
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = setting(
         "zstd",
         "the best ratio of size to CPU time of the five",
-        group=_SIZES,
+        group=Theme.SIZES,
         properties=("compression.type", "compression.codec"),
     )
     zstd_level: int = _size(
@@ -139,7 +137,7 @@ class KafkaOptions(SecurityOptions):
     transaction_timeout_ms: int | None = milliseconds(
         None,
         "how long a transaction outlives a crash if the broker does not grant two-phase commit; None: its maximum",
-        group=_WAITS,
+        group=Theme.WAITS,
         at_least=1_000,
         dotted=True,
     )

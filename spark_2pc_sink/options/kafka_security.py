@@ -16,17 +16,15 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.settings import HIDDEN, as_text, refused, setting, setting_of, shown, shown_name
+from spark_2pc_sink.options.settings import HIDDEN, Theme, as_text, refused, setting, setting_of, shown, shown_name
 
 #: Other places to configure a Kerberos login.
 KERBEROS_TICKETS: Final = (
     "set KRB5_CLIENT_KTNAME (a keytab) or KRB5CCNAME (tickets that something renews) in the environment of driver and "
     "executors; see docs/logins.md"
 )
-_LOGIN: Final = "Log in"
-_ENCRYPT: Final = "Encrypt"
-_token: Final = partial(setting, None, group=_LOGIN)
-_file: Final = partial(setting, None, group=_ENCRYPT)
+_token: Final = partial(setting, None, group=Theme.LOG_IN, dotted=True)
+_file: Final = partial(setting, None, group=Theme.ENCRYPT, dotted=True)
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class SecurityOptions:
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT",
         "Kafka's own default; credentials with a protocol that would ignore them are refused",
-        group=_ENCRYPT,
+        group=Theme.ENCRYPT,
         dotted=True,
     )
     ssl_ca_location: str | None = _file(
@@ -66,14 +64,14 @@ class SecurityOptions:
         properties=("ssl.certificate.location", "ssl.keystore.location"),
     )
     ssl_key_location: str | None = _file(
-        "a PEM file with the client's private key; None if the certificate's file contains it", dotted=True
+        "a PEM file with the client's private key; None if the certificate's file contains it"
     )
-    ssl_key_password: str | None = _file("the password of an encrypted private key", secret=True, dotted=True)
-    ssl_crl_location: str | None = _file("a PEM file of revoked certificates", dotted=True)
+    ssl_key_password: str | None = _file("the password of an encrypted private key", secret=True)
+    ssl_crl_location: str | None = _file("a PEM file of revoked certificates")
     ssl_check_hostname: bool = setting(
         default=True,
         why="'https': the broker's name must match its certificate; 'none' or '': it is not compared",
-        group=_ENCRYPT,
+        group=Theme.ENCRYPT,
         properties=("ssl.endpoint.identification.algorithm",),
         given="Literal['https', 'none', '']",
     )
@@ -81,8 +79,8 @@ class SecurityOptions:
         "no default: Kafka's (GSSAPI) needs a Kerberos library, which the extra [gssapi] installs",
         properties=("sasl.mechanism", "sasl.mechanisms"),
     )
-    sasl_username: str | None = _token("the user, also read from sasl.jaas.config", dotted=True)
-    sasl_password: str | None = _token("the password, also read from sasl.jaas.config", secret=True, dotted=True)
+    sasl_username: str | None = _token("the user, also read from sasl.jaas.config")
+    sasl_password: str | None = _token("the password, also read from sasl.jaas.config", secret=True)
     kerberos_service_name: str | None = _token(
         "GSSAPI: the first part of the brokers' principals; None: 'kafka', as in librdkafka",
         properties=("sasl.kerberos.service.name",),
@@ -124,8 +122,7 @@ class SecurityOptions:
         properties=("sasl.oauthbearer.extensions",),
     )
     https_ca_location: str | None = _token(
-        "a PEM file of certificates trusted for the token endpoint; None: those of Python's certifi",
-        dotted=True,
+        "a PEM file of certificates trusted for the token endpoint; None: those of Python's certifi"
     )
 
     @property

@@ -19,10 +19,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import TableName, check_topic
 from spark_2pc_sink.options.settings import (
-    ENCODE,
-    KEYED,
-    TO_KAFKA,
-    TO_POSTGRESQL,
+    Theme,
     check_settings,
     checks_keywords,
     parsed,
@@ -75,9 +72,10 @@ def _newline_after_comment(expression: str, _: str) -> str:
 
 
 _expression: Final = partial(setting, None, parse=_newline_after_comment)
-_keyed: Final = partial(setting, group=KEYED)
-_encode: Final = partial(setting, group=ENCODE)
-_to_postgresql: Final = partial(setting, group=TO_POSTGRESQL)
+_to_kafka: Final = partial(_expression, group=Theme.TO_KAFKA)
+_keyed: Final = partial(setting, group=Theme.KEYED)
+_encode: Final = partial(setting, group=Theme.ENCODE)
+_to_postgresql: Final = partial(setting, group=Theme.TO_POSTGRESQL)
 
 
 # --- declarations --------------------------------------------------------------------------------------------------
@@ -88,16 +86,14 @@ class RecordShape:
     """The options of a topic that a comparison of both sides needs: `Records` has more, a layout has these."""
 
     topic: str | None = setting(
-        None, "where rows go; a column named topic overrides it row by row", group=TO_KAFKA, parse=check_topic
+        None, "where rows go; a column named topic overrides it row by row", group=Theme.TO_KAFKA, parse=check_topic
     )
     _: KW_ONLY
-    key: str | None = _expression("SQL expression; None: the column key if there is one, else null", group=TO_KAFKA)
-    value: str | None = _expression(
-        "SQL expression; None: the column value if there is one, else to_json(struct(*))", group=TO_KAFKA
-    )
-    headers: str | None = _expression("SQL expression; None: the column headers if there is one", group=TO_KAFKA)
-    partition: str | None = _expression(
-        "SQL expression; None: the column partition if there is one, else Java's default partitioner", group=TO_KAFKA
+    key: str | None = _to_kafka("SQL expression; None: the column key if there is one, else null")
+    value: str | None = _to_kafka("SQL expression; None: the column value if there is one, else to_json(struct(*))")
+    headers: str | None = _to_kafka("SQL expression; None: the column headers if there is one")
+    partition: str | None = _to_kafka(
+        "SQL expression; None: the column partition if there is one, else Java's default partitioner"
     )
     tombstone_when: str | None = _expression(
         "SQL condition; where it is true, the record has its key and no value, which removes the key from a compacted "
@@ -122,7 +118,7 @@ class RowShape:
 
     delete_when: str | None = _expression(
         "SQL condition; with mode='upsert': a row for which it is true deletes the row of its key. Null is false",
-        group=KEYED,
+        group=Theme.KEYED,
     )
     update_columns: Sequence[str] | None = _keyed(
         None,
@@ -250,7 +246,7 @@ class Rows(RowShape):
     order_by: str | None = _expression(
         "SQL expression; among the rows of one key in a batch the greatest is kept. None: a batch with a duplicate key "
         "is refused",
-        group=KEYED,
+        group=Theme.KEYED,
         sink="upsert_order_by",
     )
     late_rows: Literal["replace", "keep_newer"] = _keyed(
@@ -471,7 +467,7 @@ class Lane:
 
 
 def lanes_of(outputs: Sequence[Records | Rows]) -> tuple[Lane, ...]:
-    """Group outputs with the same rows: the first topic of a source with its first table, and so on."""
+    """Theme outputs with the same rows: the first topic of a source with its first table, and so on."""
     _refuse_doubles(outputs)
     sources: dict[RowSource, tuple[list[Records], list[Rows]]] = {}
     for output in outputs:

@@ -14,6 +14,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from enum import Enum
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import PurePath
@@ -29,24 +30,30 @@ INT32_MAX: Final = 2**31 - 1
 _KEY: Final = "spark_2pc_sink.setting"
 _HELP_WIDTH: Final = 100
 
-#: What a reader wants to do. Signatures, help and the page have the options in this order.
-CONNECT: Final = "Name the sink and connect it"
-TO_KAFKA: Final = "Choose what goes to Kafka"
-ENCODE: Final = "Encode with a schema registry"
-TO_POSTGRESQL: Final = "Choose what goes to PostgreSQL"
-KEYED: Final = "Update and delete rows"
-SEVERAL: Final = "Write several topics and tables"
-BAD_ROWS: Final = "Handle bad rows"
-OWN_CODE: Final = "Run your own code with a batch"
-TELL: Final = "Tell other tools"
-CONTINUE: Final = "Continue after a restart that needs a decision"
-STATE: Final = "Keep state and history"
-TUNE: Final = "Tune batches"
-LIMITS: Final = "Set time limits"
-GROUPS: Final = (
-    *(CONNECT, TO_KAFKA, ENCODE, TO_POSTGRESQL, KEYED, SEVERAL, BAD_ROWS, OWN_CODE, TELL, CONTINUE, STATE, TUNE),
-    *(LIMITS, "Connect", "Encrypt", "Log in", "Size and compress requests", "Limit waiting and retries"),
-)
+
+class Theme(Enum):
+    """What a reader wants to do. Signatures, help and the page have the options in this order."""
+
+    #: Of an option that only one command or class has.
+    OWN = ""
+    CONNECT = "Name the sink and connect it"
+    TO_KAFKA = "Choose what goes to Kafka"
+    ENCODE = "Encode with a schema registry"
+    TO_POSTGRESQL = "Choose what goes to PostgreSQL"
+    KEYED = "Update and delete rows"
+    SEVERAL = "Write several topics and tables"
+    BAD_ROWS = "Handle bad rows"
+    OWN_CODE = "Run your own code with a batch"
+    TELL = "Tell other tools"
+    CONTINUE = "Continue after a restart that needs a decision"
+    STATE = "Keep state and history"
+    TUNE = "Tune batches"
+    LIMITS = "Set time limits"
+    BROKERS = "Connect"
+    ENCRYPT = "Encrypt"
+    LOG_IN = "Log in"
+    SIZES = "Size and compress requests"
+    WAITS = "Limit waiting and retries"
 
 
 # --- declarations --------------------------------------------------------------------------------------------------
@@ -59,7 +66,6 @@ class Setting:
     Args:
         why: what it does and why the default is what it is, one or two sentences. ``{keys}`` is the user's name of the
             option ``keys``.
-        group: one of `GROUPS`; '' for an option that only one command or class has.
         unit: 'ms', 's', 'bytes', or '' for a count or a text.
         bounds: the smallest and the largest valid number.
         properties: for Kafka options, the names under which users know it, the preferred one first.
@@ -75,7 +81,7 @@ class Setting:
     """
 
     why: str
-    group: str = ""
+    group: Theme = Theme.OWN
     unit: str = ""
     bounds: tuple[int, int] | None = None
     properties: tuple[str, ...] = ()
@@ -95,11 +101,9 @@ def setting(default: Any = MISSING, why: str = "", **about: Any) -> Any:
     return field(default=default, repr=not described.secret, metadata={_KEY: described})
 
 
-def milliseconds(
-    default: int | None, why: str, *, at_most: int = INT32_MAX, at_least: int = 1, group: str = LIMITS, **about: Any
-) -> Any:
+def milliseconds(default: int | None, why: str, *, at_least: int = 1, at_most: int = INT32_MAX, **about: Any) -> Any:
     """A :func:`setting` that is a duration; PostgreSQL's and Kafka's own maximum is an int32 of milliseconds."""
-    return setting(default, why, unit="ms", bounds=(at_least, at_most), group=group, **about)
+    return setting(default, why, unit="ms", bounds=(at_least, at_most), **{"group": Theme.LIMITS, **about})
 
 
 def setting_of(item: Field[Any]) -> Setting:
@@ -126,12 +130,13 @@ def options_of(options: type[Any]) -> list[Field[Any]]:
     declared: Any = getattr(options, "declared", None)
     found = [item for item in (fields(options) if declared is None else declared()) if is_option(item)]
 
-    def place(item: Field[Any]) -> int:
-        group = setting_of(item).group
-        return -1 if item.default is MISSING else GROUPS.index(group) + 1 if group else 0
-
     # Sorting is stable: each group keeps the order of declaration.
-    return sorted(found, key=place)
+    return sorted(found, key=lambda item: -1 if item.default is MISSING else place_of(item))
+
+
+def place_of(item: Field[Any]) -> int:
+    """Where the group of an option is among all."""
+    return list(Theme).index(setting_of(item).group)
 
 
 def kind_of(item: Field[Any]) -> str:
@@ -142,9 +147,9 @@ def kind_of(item: Field[Any]) -> str:
 def shown_name(item: Field[Any]) -> str:
     """The user's name for this field; for an output's, that of a sink with one topic and one table."""
     about = setting_of(item)
-    if about.dotted:
-        return item.name.replace("_", ".")
-    return about.properties[0] if about.properties else about.sink or item.name
+    if about.properties:
+        return about.properties[0]
+    return item.name.replace("_", ".") if about.dotted else about.sink or item.name
 
 
 def parsed(options: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,13 +164,13 @@ def parsed(options: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 def options_text(options: Iterable[Field[Any]]) -> str:
     """The options by group, for a docstring."""
-    lines, group = [], ""
+    lines, group = [], Theme.OWN
     # Required ones come with those of their group.
-    for item in sorted(options, key=lambda item: GROUPS.index(setting_of(item).group)):
+    for item in sorted(options, key=place_of):
         about = setting_of(item)
-        if about.group != group:
+        if about.group is not group:
             group = about.group
-            lines.append(f"**{group}**")
+            lines.append(f"**{group.value}**")
         default = "required" if item.default is MISSING else f"default ``{item.default!r}``"
         text = f"- ``{item.name}``, {default}: {about.why}."
         lines.append(

@@ -16,14 +16,7 @@ from spark_2pc_sink.options.names import TableName, check_topic
 from spark_2pc_sink.options.outputs import Lane, Records, Rows, RowShape, lanes_of, with_names
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.settings import (
-    BAD_ROWS,
-    CONTINUE,
-    ENCODE,
-    KEYED,
-    OWN_CODE,
-    SEVERAL,
-    TELL,
-    TUNE,
+    Theme,
     is_option,
     milliseconds,
     options_of,
@@ -115,9 +108,9 @@ def _outputs(given: object, name: str) -> tuple[Records | Rows, ...]:
     raise refused(name, wrong[0], "it must be a list of Records(...) and Rows(...)", remedy)
 
 
-_code: Final = partial(setting, None, group=OWN_CODE)
-_tuning: Final = partial(setting, group=TUNE, operational=True)
-_bad_rows: Final = partial(setting, group=BAD_ROWS)
+_code: Final = partial(setting, None, group=Theme.OWN_CODE)
+_tuning: Final = partial(setting, group=Theme.TUNE, operational=True)
+_bad_rows: Final = partial(setting, group=Theme.BAD_ROWS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +125,7 @@ class SinkOptions(CommonOptions):
         None,
         "the registry of Avro and Protobuf schemas: properties of confluent-kafka's client and serializers, "
         "{'url': 'http://registry:8081', 'basic.auth.user.info': 'user:password'}",
-        group=ENCODE,
+        group=Theme.ENCODE,
         given="Mapping[str, str | int | bool] | None",
         secret=True,
         parse=lambda given, _: SchemaRegistryOptions.parse(given),
@@ -141,13 +134,13 @@ class SinkOptions(CommonOptions):
         default=False,
         why="the record of a row that deletes has its key and no value, which removes the key from a compacted topic. "
         "False: it has a value like any other",
-        group=KEYED,
+        group=Theme.KEYED,
     )
     writes: tuple[Records | Rows, ...] = setting(
         (),
         "several topics and tables, written in one decision; replaces topic, table and their options. Tables are "
         "written in this order",
-        group=SEVERAL,
+        group=Theme.SEVERAL,
         given="Sequence[Records | Rows]",
         parse=_outputs,
     )
@@ -188,14 +181,14 @@ class SinkOptions(CommonOptions):
         None,
         "the namespace of the job in OpenLineage: each run sends events with its topics, its tables and what it wrote. "
         "The extra openlineage installs the client, which has its own configuration. None: no events",
-        group=TELL,
+        group=Theme.TELL,
     )
     accept_replay: int | None = setting(
         None,
         "the id of a batch: continue although Spark replays it with different rows. If Kafka lacks the batch, it is "
         "sent as it is now; if both sides have it, it is skipped. The error that asks for this option names the batch. "
         "For one start only",
-        group=CONTINUE,
+        group=Theme.CONTINUE,
         bounds=(0, 2**63 - 1),
         operational=True,
     )
@@ -203,7 +196,7 @@ class SinkOptions(CommonOptions):
         None,
         "for a stream on Spark Connect, where a foreachBatch function does not know its query: a name that stays with "
         "the checkpoint and is unique to it. None: it is found, if the session has exactly one query",
-        group=CONTINUE,
+        group=Theme.CONTINUE,
     )
     batch_attempts_max: int = _tuning(3, "number of attempts of a batch before the query fails", bounds=(1, 100))
     driver_port: int = _tuning(

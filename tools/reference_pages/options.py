@@ -21,7 +21,7 @@ from spark_2pc_sink.options import (
 )
 from spark_2pc_sink.options.common import READER_OPTIONS
 from spark_2pc_sink.options.outputs import with_names
-from spark_2pc_sink.options.settings import CONTINUE, GROUPS, kind_of, options_of, setting_of, shown_name
+from spark_2pc_sink.options.settings import Theme, kind_of, options_of, setting_of, shown_name
 
 _PAGE: Final = """\
 # Options
@@ -88,7 +88,7 @@ class OptionRow:
         range: the smallest and the largest number with their unit, or ''.
         why: what it does, and the reason for the default.
         since: first version of the package that has it.
-        group: one of `GROUPS`, or ''.
+        group: the text of one of `Theme`.
     """
 
     names: tuple[str, ...]
@@ -121,7 +121,7 @@ def reference(options: type[Any]) -> tuple[OptionRow, ...]:
 
 def service_reference() -> tuple[OptionRow, ...]:
     """The options of `DualWrite`; decisions about one of its ids are options of ``spark-2pc recover``."""
-    return tuple(row for row in reference(ServiceOptions) if row.group != CONTINUE)
+    return tuple(row for row in reference(ServiceOptions) if row.group != Theme.CONTINUE.value)
 
 
 def _row(item: Field[Any]) -> OptionRow:
@@ -137,7 +137,7 @@ def _row(item: Field[Any]) -> OptionRow:
         range=bounds,
         why=with_names(about.why, long=False),
         since=about.since,
-        group=about.group,
+        group=about.group.value,
     )
 
 
@@ -175,8 +175,8 @@ def _beside(sink: tuple[OptionRow, ...], rows: tuple[OptionRow, ...]) -> tuple[s
 def _groups(rows: Iterable[OptionRow]) -> str:
     """A list of links by group, and then the entries."""
     listed = list(rows)
-    groups = {title: [row for row in listed if row.group == title] for title in GROUPS}
-    found = {title: options for title, options in groups.items() if options}
+    groups = {group.value: [row for row in listed if row.group == group.value] for group in Theme}
+    found = {title: options for title, options in groups.items() if title and options}
     index = "\n".join(f"- {title}: {', '.join(row.link for row in options)}" for title, options in found.items())
     sections = [
         f"### {title}\n\n" + "\n\n".join(row.entry("####") for row in options) for title, options in found.items()
@@ -210,7 +210,11 @@ def _read(*more: str) -> list[Field[Any]]:
 _CALLS: Final[Mapping[str, Sequence[tuple[str, str, Callable[[], list[Field[Any]]]]]]] = {
     "spark_2pc_sink/sink/sink.py": [("__init__", "*,", lambda: options_of(SinkOptions))],
     "spark_2pc_sink/service/service.py": [
-        ("__init__", "*,", lambda: [item for item in options_of(ServiceOptions) if setting_of(item).group != CONTINUE])
+        (
+            "__init__",
+            "*,",
+            lambda: [item for item in options_of(ServiceOptions) if setting_of(item).group is not Theme.CONTINUE],
+        )
     ],
     "spark_2pc_sink/recovery/api.py": [
         ("recover", "*,", lambda: options_of(RecoveryOptions)),

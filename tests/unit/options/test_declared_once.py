@@ -13,7 +13,7 @@ import pytest
 from spark_2pc_sink.cli.command_parser import CommandParser
 from spark_2pc_sink.cli.options import add_sink_options
 from spark_2pc_sink.options import CommonOptions, KafkaOptions, SinkOptions, checks_keywords, sources
-from spark_2pc_sink.options.settings import TUNE, options_of, options_text, setting, setting_of
+from spark_2pc_sink.options.settings import Theme, options_of, options_text, setting, setting_of
 from tools.reference_pages import options as pages
 
 
@@ -21,7 +21,7 @@ from tools.reference_pages import options as pages
 class WithMadeUp(SinkOptions):
     """A sink with one more option, by its declaration alone."""
 
-    rows_per_moon_max: int = setting(7, "as many as a moon carries", group=TUNE, bounds=(1, 9))
+    rows_per_moon_max: int = setting(7, "as many as a moon carries", group=Theme.TUNE, bounds=(1, 9))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_new_option_is_in_the_signature_the_help_and_the_page() -> None:
     assert "- ``rows_per_moon_max``, default ``7``: as many as a moon carries." in options_text(options_of(WithMadeUp))
     page = pages.options_page()
     assert "#### `rows_per_moon_max`\n\n`int` (1 to 9), default `7`. Since 1.0.0.\n\nAs many as a moon carries." in page
-    assert re.search(rf"- {TUNE}: .*\[`rows_per_moon_max`\]\(#rows_per_moon_max\)", page)
+    assert re.search(rf"- {Theme.TUNE.value}: .*\[`rows_per_moon_max`\]\(#rows_per_moon_max\)", page)
 
 
 @pytest.mark.usefixtures("made_up")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -85,7 +85,7 @@ def _run(given: argparse.Namespace) -> CommandResult:
     registry = file_of(given).options.get("schema_registry")
     form = {"record_columns": given.record_columns, "schema_registry": registry}
     sides = BothSides(connection, timeout_s=given.timeout_s, **form)
-    log = IncidentLog(who=Actor.of_this_process(PROGRAM), save=_saving(given.protocol))
+    log = IncidentLog(who=Actor.of_this_process(PROGRAM), save=partial(_save, given.protocol))
     log.save(log)
     conversation = Conversation(sides, Terminal(), log, told=given.cause, automatic=given.yes)
     ending = conversation.run(transactional_id)
@@ -95,19 +95,13 @@ def _run(given: argparse.Namespace) -> CommandResult:
     return CommandResult(exit_code=_EXITS[ending], fields=fields, error=error)
 
 
-def _saving(path: Path | None) -> Callable[[IncidentLog], None]:
-    """Return a function that writes a protocol to a file."""
-
-    def save(log: IncidentLog) -> None:
-        if path is None:
-            return
-        as_json = path.suffix == ".json"
-        try:
-            path.write_text(json.dumps(log.as_json(), indent=2) + "\n" if as_json else str(log))
-        except OSError as error:
-            raise refused("--protocol", str(path), str(error), "name a file that can be written") from error
-
-    return save
+def _save(path: Path | None, log: IncidentLog) -> None:
+    if path is None:
+        return
+    try:
+        path.write_text(json.dumps(log.as_json(), indent=2) + "\n" if path.suffix == ".json" else str(log))
+    except OSError as error:
+        raise refused("--protocol", str(path), str(error), "name a file that can be written") from error
 
 
 class Terminal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
@@ -40,26 +40,26 @@ _WELL: Final[frozenset[Condition]] = frozenset({"at_work", "fine", "elsewhere"})
 _SIDE: Final = {"database": "the database", "kafka": "Kafka"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    in_doubt: bool = False
-    everything: bool = False
-    details: bool = False
-
-
-def status_text(found: StatusReport, shown: Shown, *, one: bool = False) -> str:
+def status_text(
+    found: StatusReport,
+    *,
+    in_doubt: bool = False,
+    everything: bool = False,
+    details: bool = False,
+    one: bool = False,
+) -> str:
     """All of it, as lines. If ``one`` sink was requested, its verdict includes the details."""
-    listed = ordered(found.in_doubt if shown.in_doubt else found.sinks)
+    listed = ordered(found.in_doubt if in_doubt else found.sinks)
     rows = listed
-    if len(listed) > ROWS_MAX and not shown.everything:
+    if len(listed) > ROWS_MAX and not everything:
         rows = [report for report in listed if report.condition not in _WELL][:ROWS_MAX]
     omitted = [f"and {len(listed) - len(rows)} more (see --all)"] if len(listed) > len(rows) else []
-    details = rows if one or shown.details else [report for report in rows if report.condition in IN_DOUBT]
-    cut = len(details) - DETAILS_MAX if not (one or shown.details) else 0
+    described = rows if one or details else [report for report in rows if report.condition in IN_DOUBT]
+    cut = len(described) - DETAILS_MAX if not (one or details) else 0
     blocks = [
         [*([] if one and rows else [found.summary]), *_problems(found)],
         [] if one or not rows else [*(f"{each.transactional_id}: {each.headline}" for each in rows), *omitted],
-        *([str(report)] for report in (details[:-cut] if cut > 0 else details)),
+        *([str(report)] for report in (described[:-cut] if cut > 0 else described)),
         [f"{cut} more in doubt: --details or --transactional-id ID shows what to do"] if cut > 0 else [],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -157,13 +157,13 @@ def _status(given: argparse.Namespace) -> CommandResult:
         return status(kafka=kafka, match=given.match, timeout_s=given.timeout_s, **options)
 
     found = look() if given.wait_s is None else wait_until_settled(look, given.wait_s, _say, SystemClock())
-    shown = Shown(in_doubt=given.in_doubt, everything=given.all, details=given.details)
+    shown = {"in_doubt": given.in_doubt, "everything": given.all, "details": given.details}
     fields = replace(found, sinks=found.in_doubt) if given.in_doubt else found
     code = exit_code_of(found)
     return CommandResult(
         exit_code=code,
         fields={**fields.as_json(), "summary": found.summary},
-        text=status_text(found, shown, one=options.get("transactional_id") is not None),
+        text=status_text(found, **shown, one="transactional_id" in options),
         error=IncompleteStatusError(found) if code == EXIT_FAILED else None,
     )
 

@@ -37,7 +37,7 @@ from spark_2pc_sink.cli import transactions as transactions_command
 from spark_2pc_sink.cli import verify as verify_command
 from spark_2pc_sink.cli.options import ENVIRONMENT
 from spark_2pc_sink.cli.serving import host_and_port
-from spark_2pc_sink.cli.sinks import Shown, status_text
+from spark_2pc_sink.cli.sinks import status_text
 from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, HaltCause
 from spark_2pc_sink.ids import BatchRange, TopicPartition, check_transactional_id
 from spark_2pc_sink.logins.msk import msk_iam
@@ -236,7 +236,7 @@ def dashboard(**changes: Any) -> str:
 
 
 def status(found: StatusReport) -> str:
-    return status_text(found, Shown())
+    return status_text(found)
 
 
 def unreadable(kafka_problem: str) -> str:

@@ -14,7 +14,6 @@ from spark_2pc_sink.cli import sinks as command
 from spark_2pc_sink.cli.sinks import (
     DETAILS_MAX,
     ROWS_MAX,
-    Shown,
     exit_code_of,
     ordered,
     status_text,
@@ -164,12 +163,12 @@ def forty(in_doubt: int = 2) -> StatusReport:
 
 def test_where_many_are_in_doubt_only_some_have_details() -> None:
     """And not more rows than a screen has; what is left out is counted."""
-    text = status_text(forty(in_doubt=30), Shown())
+    text = status_text(forty(in_doubt=30))
     assert text.count("IN DOUBT") == ROWS_MAX + DETAILS_MAX
     assert "and 20 more (see --all)" in text
     assert text.count("  reason:   because") == DETAILS_MAX
     assert f"{ROWS_MAX - DETAILS_MAX} more in doubt: --details or --transactional-id ID shows what to do" in text
-    text = status_text(forty(in_doubt=3), Shown(details=True))
+    text = status_text(forty(in_doubt=3), details=True)
     assert text.count("  reason:   because") == 3
     assert "more in doubt" not in text
 

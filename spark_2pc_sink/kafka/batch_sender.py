@@ -357,7 +357,7 @@ class BatchSender:
                 if sent.exception is not None:
                     # It may have been appended or not, so it is sent again with the same sequence.
                     self._send_again(queue, batch, f"broker {node_id}: {sent.exception}")
-                    self._cluster.forget_leader(queue.partition)
+                    self._cluster.leaders.pop(queue.partition, None)
                 elif (answer := sent.value.get(queue.partition)) is not None:
                     self._handle_answer(queue, batch, answer)
                 else:
@@ -373,7 +373,7 @@ class BatchSender:
                 del self._active[queue.partition]
         elif code in PRODUCE_RETRIED or (code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.has_earlier(batch)):
             if code in LEADER_MOVED:
-                self._cluster.forget_leader(queue.partition)
+                self._cluster.leaders.pop(queue.partition, None)
             concurrent = code == Code.CONCURRENT_TRANSACTIONS
             self._send_again(queue, batch, f"Produce was answered {describe_error(code)}", concurrent=concurrent)
         else:
@@ -389,7 +389,7 @@ class BatchSender:
     def _postpone(self, queue: PartitionQueue, error: str) -> None:
         """Nothing was sent: look up the leader again after a pause."""
         queue.note_error(error, self._now_s())
-        self._cluster.forget_leader(queue.partition)
+        self._cluster.leaders.pop(queue.partition, None)
         self._back_off(queue)
 
     def _back_off(self, queue: PartitionQueue, *, concurrent: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, UnknownTopicError
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.broker_connections import AnswerLater, BrokerConnections, LastFailure, NodeId
 from spark_2pc_sink.kafka.connection import API_VERSIONS
@@ -58,6 +58,7 @@ class Cluster(BrokerConnections):
 
     Attributes:
         leaders: known leaders. For a partition that is not among them: `refresh` first, or it currently has none.
+        coordinators: known coordinators, by transactional id.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -68,7 +69,7 @@ class Cluster(BrokerConnections):
         self._may_have_moved = False
         self.leaders: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, str] = {}
-        self._coordinators: dict[str, int] = {}
+        self.coordinators: dict[str, int] = {}
         self._features: BrokerFeatures | None = None
         self._features_at_s = 0.0
         #: `prefetch_features`: the broker, what waits for its answer, and when it was asked.
@@ -205,9 +206,6 @@ class Cluster(BrokerConnections):
         """A topic's id in the newest answer about it; '' if the broker has none (KIP-516)."""
         return self._topic_ids.get(topic, "")
 
-    def forget_leader(self, partition: TopicPartition) -> None:
-        self.leaders.pop(partition, None)
-
     def refresh(self, topics: Iterable[str], deadline: Deadline) -> KafkaResponse:
         wanted = tuple(sorted(set(topics)))
         reasons = LastFailure(deadline)
@@ -229,21 +227,18 @@ class Cluster(BrokerConnections):
         )
 
     def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
-        """The coordinator of ``transactional_id``, cached until `forget_coordinator`.
+        """The coordinator of ``transactional_id``, requested from the brokers if unknown.
 
         Raises:
             NodeUnavailableError: the coordinator is currently unknown.
         """
-        known = self.known_coordinator(transactional_id)
+        known = self.coordinators.get(transactional_id)
         if known is not None:
             return known
         (found,) = self.find_coordinators([transactional_id], deadline).values()
         if isinstance(found, Exception):
             raise found
         return found
-
-    def known_coordinator(self, transactional_id: str) -> int | None:
-        return self._coordinators.get(transactional_id)
 
     def find_coordinators(
         self, transactional_ids: Sequence[str], deadline: Deadline
@@ -260,11 +255,8 @@ class Cluster(BrokerConnections):
         known = {name: answer for name, answer in found.items() if isinstance(answer, int)}
         if not {*known.values()} <= {*self.node_ids(deadline)}:
             self.refresh((), deadline)
-        self._coordinators |= known
+        self.coordinators |= known
         return found
-
-    def forget_coordinator(self, transactional_id: str) -> None:
-        self._coordinators.pop(transactional_id, None)
 
     # --- parts ---------------------------------------------------------------------------------------------------
 
@@ -339,11 +331,5 @@ def _connection_remedy(last_error: str) -> str:
     )
 
 
-def unknown_topic(topic: str, detail: str) -> UnknownTopicError:
-    code = describe_error(Code.UNKNOWN_TOPIC_OR_PARTITION)
-    return UnknownTopicError(
-        api="Metadata",
-        code=code.code,
-        name=code.name,
-        detail=f"topic {topic!r}: {detail}",
-    )
+def unknown_topic(topic: str, detail: str) -> KafkaError:
+    return kafka_error("Metadata", Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}: {detail}")

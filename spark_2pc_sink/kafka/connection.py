@@ -12,7 +12,6 @@ packets does not keep the others from being tried (KIP-302). Then it negotiates 
 from __future__ import annotations
 
 import errno
-import io
 import random
 import select
 import socket
@@ -47,7 +46,8 @@ API_VERSIONS_VERSION: Final = 3
 #: Bytes per read. Most answers are far smaller.
 _READ_BYTES: Final = 256 * 1024
 #: A message's length prefix.
-LENGTH: Final = struct.Struct(">i")
+_LENGTH: Final = struct.Struct(">i")
+_CORRELATION_BYTES: Final = 4
 #: The start of a TLS alert (RFC 8446, section 5.1), Kafka's answer to bytes that are not TLS. As the length of
 #: a Kafka answer it would be 352 MB.
 _TLS_ALERT: Final = b"\x15\x03"
@@ -83,28 +83,6 @@ class SentRequest:
     is_done: bool = False
     value: KafkaResponse = None
     exception: BaseException | None = None
-
-
-def framed(request: KafkaRequest, correlation_id: int, client_id: str) -> bytes:
-    request.with_header(correlation_id=correlation_id, client_id=client_id)
-    return request.encode(framed=True, header=True)
-
-
-def decoded(header: Any, correlation_id: int, frame: bytes) -> KafkaResponse:
-    """Decode the answer in a frame without its length.
-
-    Raises:
-        RemoteProtocolError: it belongs to another request, or cannot be decoded.
-    """
-    kind, answer = header.get_response_class(), io.BytesIO(frame)
-    try:
-        found, value = kind.parse_header(answer).correlation_id, kind.decode(answer)
-    except Exception as error:
-        detail = f"an answer of {len(frame)} bytes cannot be decoded: {error!r}"
-        raise RemoteProtocolError(peer="a broker", detail=detail) from error
-    if found != correlation_id:
-        raise RemoteProtocolError(peer="a broker", detail=f"it answered request {found} instead of {correlation_id}")
-    return value
 
 
 class Connection:
@@ -353,7 +331,8 @@ class Connection:
     def _send(self, request: KafkaRequest) -> SentRequest:
         now_s = monotonic()
         self._correlation_id = (self._correlation_id + 1) % 2**31
-        self._unsent.append(memoryview(framed(request, self._correlation_id, self._options.client_id)))
+        request.with_header(correlation_id=self._correlation_id, client_id=self._options.client_id)
+        self._unsent.append(memoryview(request.encode(framed=True, header=True)))
         due_s = now_s + self._options.request_timeout_ms / 1000
         sent = SentRequest(request.API_KEY, request.header, self._correlation_id, due_s)
         self._in_flight.append(sent)
@@ -405,11 +384,11 @@ class Connection:
 
     def _take_answers(self) -> None:
         position, received = 0, self._received
-        while len(received) - position >= LENGTH.size:
-            (size,) = LENGTH.unpack_from(received, position)
+        while len(received) - position >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(received, position)
             if not 0 <= size <= self._options.receive_bytes_max:
                 raise RemoteProtocolError(peer="a broker", detail=f"it sent an answer with the length {size}")
-            start = position + LENGTH.size
+            start = position + _LENGTH.size
             if len(received) - start < size:
                 break
             position = start + size
@@ -420,7 +399,15 @@ class Connection:
         if not self._in_flight:
             raise RemoteProtocolError(peer="a broker", detail="it answered a request that was not sent")
         sent = self._in_flight[0]
-        sent.value = decoded(sent.header, sent.correlation_id, frame)
+        found = int.from_bytes(frame[:_CORRELATION_BYTES], "big", signed=True)
+        if found != sent.correlation_id:
+            detail = f"it answered request {found} instead of {sent.correlation_id}"
+            raise RemoteProtocolError(peer="a broker", detail=detail)
+        try:
+            sent.value = sent.header.get_response_class().decode(frame, header=True)
+        except Exception as error:
+            detail = f"an answer of {len(frame)} bytes cannot be decoded: {error!r}"
+            raise RemoteProtocolError(peer="a broker", detail=detail) from error
         sent.is_done = True
         self._in_flight.popleft()
         self._used_s = monotonic()

@@ -26,6 +26,7 @@ from spark_2pc_sink.causes import causes
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, ConfigurationError, KafkaError
 from spark_2pc_sink.kafka.connection import Connection, LoginRefusedError, SentRequest
+from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.kafka.tls import TlsFailedError, protocol_refusal, tls_refusal
 from spark_2pc_sink.logins.tokens import BrokerTokens
 from spark_2pc_sink.options import KafkaOptions
@@ -105,14 +106,12 @@ class ConnectionFailures:
             return tls_refusal(found.tls_failed, where, options)
         if not found.mechanisms or options.security_protocol.startswith("SASL"):
             return None
-        return AuthorizationError(
-            api="SaslHandshake",
-            code=Code.SASL_AUTHENTICATION_FAILED,
-            name=Code.SASL_AUTHENTICATION_FAILED.name,
-            detail=f"the {where} requires a login by {' or '.join(found.mechanisms)}. Set security.protocol="
-            f"{'SASL_SSL' if options.security_protocol == 'SSL' else 'SASL_PLAINTEXT'}, sasl.mechanism and the options "
-            "of that mechanism",
+        protocol = "SASL_SSL" if options.security_protocol == "SSL" else "SASL_PLAINTEXT"
+        detail = (
+            f"requires a login by {' or '.join(found.mechanisms)}. Set security.protocol={protocol}, sasl.mechanism"
         )
+        detail = f"the {where} {detail} and the options of that mechanism"
+        return kafka_error("SaslHandshake", Code.SASL_AUTHENTICATION_FAILED, detail)
 
 
 def _login_error(error: LoginRefusedError, detail: str) -> AuthorizationError:

@@ -39,7 +39,7 @@ class CoordinatorCalls:
         self._transactional_id = transactional_id
 
     def forget(self) -> None:
-        self._cluster.forget_coordinator(self._transactional_id)
+        self._cluster.coordinators.pop(self._transactional_id, None)
 
     def at_coordinator(self, operation: str, ask: Callable[[int], _Reply], deadline: Deadline) -> _Reply:
         """Run ``ask`` with the coordinator's node id until it does not raise `NodeUnavailableError`."""
@@ -95,7 +95,7 @@ class CoordinatorCalls:
 
         None if another request or a new connection is needed first, or the request could not be sent.
         """
-        node_id = self._cluster.known_coordinator(self._transactional_id)
+        node_id = self._cluster.coordinators.get(self._transactional_id)
         if node_id is None or not self._cluster.knows_versions(node_id):
             return None
         try:

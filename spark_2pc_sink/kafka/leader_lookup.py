@@ -77,10 +77,10 @@ def ask_leader(cluster: Cluster, partition: TopicPartition, request: RequestTemp
         try:
             found = responses.by_partition(cluster.request(node_id, request, deadline))[partition]
         except NodeUnavailableError:
-            cluster.forget_leader(partition)
+            cluster.leaders.pop(partition, None)
             raise
         if found.error_code in _ASKED_AGAIN:
-            cluster.forget_leader(partition)
+            cluster.leaders.pop(partition, None)
             raise NodeUnavailableError(f"broker {node_id} answered {describe_error(found.error_code)}")
         if found.error_code != Code.NONE:
             raise kafka_error(api.title().replace("_", ""), found.error_code, f"partition {partition}")

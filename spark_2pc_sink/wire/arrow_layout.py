@@ -62,7 +62,9 @@ def as_binary(column: ArrowColumn, name: str) -> ArrowColumn:
         return column
     if pa.types.is_large_string(kind):
         return column.cast(pa.large_binary())
-    if pa.types.is_string(kind) or _has_no_offsets(kind):
+    # The view types are listed by name: pyarrow has them only from 16 on.
+    has_no_offsets = pa.types.is_null(kind) or pa.types.is_fixed_size_binary(kind) or str(kind).endswith("_view")
+    if pa.types.is_string(kind) or has_no_offsets:
         return column.cast(pa.binary())
     raise LocalProtocolError(
         operation=f"encode column {name!r} as bytes",
@@ -138,13 +140,6 @@ def data_of(column: ArrowColumn) -> ArrowBuffer:
     """The bytes of all rows in an unsliced binary column; unused bytes may follow."""
     data = column.buffers()[2]
     return pa.py_buffer(b"") if data is None else data
-
-
-def _has_no_offsets(kind: Any) -> bool:
-    # The view types are listed by name: pyarrow has them only from 16 on.
-    return bool(
-        pa.types.is_null(kind) or pa.types.is_fixed_size_binary(kind) or str(kind) in {"binary_view", "string_view"}
-    )
 
 
 #: Rows whose varints have the same sizes are written together; if sizes change more often, each number separately.

@@ -129,23 +129,14 @@ class FramedRequest:
     def get_response_class(self) -> FramedRequest:
         return self
 
-    def parse_header(self, answer: Any) -> _AnswerHeader:
-        """Read the response's correlation id from the beginning of a kafka-python buffer."""
-        return _AnswerHeader(answer.read(_CORRELATION_BYTES))
-
-    def decode(self, answer: Any) -> Any:
-        """Read the response body after `parse_header`; ValueError, as connections expect, if it is not valid."""
-        data: bytes = answer.read()
+    def decode(self, answer: bytes, *, header: bool) -> Any:
+        """Read a response with its header; ValueError, as connections expect, if it is not valid."""
+        del header
         try:
-            _, position = _read_tags(data, 0)
-            return self._read(data, position)
+            _, position = _read_tags(answer, _CORRELATION_BYTES)
+            return self._read(answer, position)
         except (IndexError, struct.error) as error:
-            raise ValueError(f"the answer to {self!r} is incomplete ({len(data)} bytes)") from error
-
-
-class _AnswerHeader:
-    def __init__(self, data: bytes) -> None:
-        self.correlation_id: int = int.from_bytes(data, "big", signed=True)
+            raise ValueError(f"the answer to {self!r} is incomplete ({len(answer)} bytes)") from error
 
 
 def produce_request(

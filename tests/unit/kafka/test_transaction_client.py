@@ -178,7 +178,7 @@ def test_nothing_is_sent_now_where_something_else_has_to_be_asked_before(
     service = service_on(cluster)
     client.refresh_features()
     assert client.begin_end(PAIR, commit=True) is None, "how old its features may be it was not told"
-    cluster.forget_coordinator("orders")
+    del cluster.coordinators["orders"]
     assert service.begin_end(PAIR, commit=True) is None
     service.describe()
     fake.script(Api.API_VERSIONS, keep_silent)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.frame import KafkaBytes
 from kafka.protocol.producer import EndTxnRequest, EndTxnResponse, ProduceRequest, ProduceResponse
 
 from spark_2pc_sink.errors import RemoteProtocolError
@@ -43,20 +42,10 @@ def as_broker_sees_it(kind: Any, request: Any) -> dict[str, Any]:
     return fields
 
 
-def buffer(data: bytes) -> KafkaBytes:
-    """What connections hand over."""
-    made = KafkaBytes(len(data))
-    made.write(data)
-    made.seek(0)
-    return made
-
-
 def answer_to(request: Any, response: Any) -> Any:
     """What is read of an answer that kafka-python has encoded."""
     response.with_header(correlation_id=7)
-    received = buffer(bytes(response.encode(header=True)))
-    assert request.get_response_class().parse_header(received).correlation_id == 7
-    return request.get_response_class().decode(received)
+    return request.header.get_response_class().decode(bytes(response.encode(header=True)), header=True)
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -154,25 +143,25 @@ def test_a_pair_that_no_coordinator_hands_out_is_refused() -> None:
 def test_unknown_tags_are_left_aside() -> None:
     """KIP-482: whoever does not know a tag passes it by. In the header, behind a partition, and behind a topic."""
     tags = b"\x02\x05\x03abc\x90\x01\x00"
-    answer = tags + b"\x02\x07orders\x02" + _ANSWERED + b"\x01\x00" + tags + tags + bytes(4) + tags
-    assert produce().decode(buffer(answer)) == {ORDERS_3: ProducedPartition(0, 40, -1)}
+    answer = bytes(4) + tags + b"\x02\x07orders\x02" + _ANSWERED + b"\x01\x00" + tags + tags + bytes(4) + tags
+    assert produce().decode(answer, header=True) == {ORDERS_3: ProducedPartition(0, 40, -1)}
 
 
-_WHOLE = b"\x00\x02\x07orders\x02" + _ANSWERED + b"\x01\x03no\x00\x00"
+_WHOLE = bytes(4) + b"\x00\x02\x07orders\x02" + _ANSWERED + b"\x01\x03no\x00\x00"
 
 
 @pytest.mark.parametrize("size", range(len(_WHOLE)))
 def test_an_answer_that_ends_in_the_middle_is_none(size: int) -> None:
     """A ValueError is what connections close themselves for."""
-    assert produce().decode(buffer(_WHOLE)) == {ORDERS_3: ProducedPartition(0, 40, -1, "no")}
+    assert produce().decode(_WHOLE, header=True) == {ORDERS_3: ProducedPartition(0, 40, -1, "no")}
     with pytest.raises(ValueError, match=rf"the answer to PRODUCE version 12 is incomplete \({size} bytes\)"):
-        produce().decode(buffer(_WHOLE[:size]))
+        produce().decode(_WHOLE[:size], header=True)
 
 
 @given(st.binary(max_size=200))
 def test_whatever_is_answered_is_read_or_refused(data: bytes) -> None:
     for request in (produce(), end(), end(4)):
         try:
-            request.decode(buffer(data))
+            request.decode(data, header=True)
         except ValueError:
             continue

@@ -320,10 +320,12 @@ class BatchSender:
     def _send(self, node_id: int, batches: _Batches) -> bool:
         timeout_ms = self._options.request_timeout_ms
         payloads = {queue.partition: batch.payload for queue, batch in batches}
-        request = produce_request(self._transactional_id, payloads, timeout_ms=timeout_ms)
+        request = produce_request(
+            self._transactional_id, payloads, timeout_ms=timeout_ms, version_max=self._version_max
+        )
         deadline = self._cluster.deadline(timeout_ms)
         try:
-            sent = self._cluster.send(node_id, request, deadline, version_max=self._version_max)
+            sent = self._cluster.send(node_id, request, deadline)
         except NodeUnavailableError as error:
             for queue, _ in batches:
                 self._postpone(queue, str(error))

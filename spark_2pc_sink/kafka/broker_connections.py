@@ -157,9 +157,7 @@ class BrokerConnections:
         """True if a request would be sent to this broker now; else it is busy, or a connection is being opened."""
         return self._connection(node_id).ready
 
-    def send(
-        self, node_id: NodeId, request: RequestTemplate, deadline: Deadline, *, version_max: int | None = None
-    ) -> SentRequest:
+    def send(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> SentRequest:
         """Send a request to a broker that is `ready`.
 
         The result has the answer, or the failure, after some `poll`; a failure never says whether the broker
@@ -168,16 +166,13 @@ class BrokerConnections:
 
         Args:
             deadline: for the versions that the broker offers, if they are not known.
-            version_max: a bound of the version, see `choose_version`.
         """
-        return self._send(node_id, self._built(node_id, request, deadline, version_max))
+        return self._send(node_id, self._built(node_id, request, deadline))
 
-    def _built(
-        self, node_id: NodeId, request: RequestTemplate, deadline: Deadline, version_max: int | None
-    ) -> KafkaRequest:
+    def _built(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> KafkaRequest:
         if request.api is Api.API_VERSIONS:
             return request.at(API_VERSIONS_VERSION)
-        return request.at(self.version(node_id, request.api, deadline, at_most=version_max))
+        return request.at(self.version(node_id, request.api, deadline, at_most=request.version_max))
 
     def _send(self, node_id: NodeId, request: KafkaRequest) -> SentRequest:
         connection = self._connection(node_id)
@@ -187,23 +182,19 @@ class BrokerConnections:
         self._note_state(node_id, connection)
         return sent
 
-    def request(
-        self, node_id: NodeId, request: RequestTemplate, deadline: Deadline, *, version_max: int | None = None
-    ) -> KafkaResponse:
+    def request(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> KafkaResponse:
         """Send one request to one broker and wait for the answer.
 
         Raises:
             NodeUnavailableError: no connection, or no answer; the broker may have acted on the request.
             KafkaError: the broker supports no version of the request.
         """
-        built = self._built(node_id, request, deadline, version_max)
+        built = self._built(node_id, request, deadline)
         self._silent.add(node_id)
         self._connect(node_id, deadline)
         return self._answer(node_id, self._send(node_id, built), deadline)
 
-    def begin(
-        self, node_id: NodeId, request: RequestTemplate, deadline: Deadline, *, version_max: int | None = None
-    ) -> AnswerLater | None:
+    def begin(self, node_id: NodeId, request: RequestTemplate, deadline: Deadline) -> AnswerLater | None:
         """Send a request at once; the answer is awaited later.
 
         Returns:
@@ -214,7 +205,7 @@ class BrokerConnections:
         """
         if node_id not in self._connections or not self.ready(node_id):
             return None
-        built = self._built(node_id, request, deadline, version_max)
+        built = self._built(node_id, request, deadline)
         self._silent.add(node_id)
         sent = self._send(node_id, built)
         return lambda: self._answer(node_id, sent, deadline)

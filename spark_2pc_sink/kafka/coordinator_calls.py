@@ -63,7 +63,6 @@ class CoordinatorCalls:
         *,
         read: Callable[[KafkaResponse], Any] = lambda response: response,
         code_of: Callable[[Any], int] = lambda found: found.error_code,
-        version_max: int | None = None,
     ) -> Any:
         """Send a request until the answer no longer asks for a retry.
 
@@ -72,7 +71,7 @@ class CoordinatorCalls:
         """
 
         def attempt(node_id: int) -> Any:
-            reply = read(self._cluster.request(node_id, request, deadline, version_max=version_max))
+            reply = read(self._cluster.request(node_id, request, deadline))
             code = code_of(reply)
             if code in COORDINATOR_MOVED:
                 raise NodeUnavailableError(f"{request.api.name} was answered {describe_error(code)}")
@@ -90,7 +89,7 @@ class CoordinatorCalls:
             read=lambda response: responses.described(response, self._transactional_id),
         )
 
-    def begin(self, request: RequestTemplate, deadline: Deadline, *, version_max: int) -> AnswerLater | None:
+    def begin(self, request: RequestTemplate, deadline: Deadline) -> AnswerLater | None:
         """Send a request at once; the answer is awaited later. See `Cluster.begin`.
 
         None if another request or a new connection is needed first, or the request could not be sent.
@@ -99,7 +98,7 @@ class CoordinatorCalls:
         if node_id is None or not self._cluster.knows_versions(node_id):
             return None
         try:
-            return self._cluster.begin(node_id, request, deadline, version_max=version_max)
+            return self._cluster.begin(node_id, request, deadline)
         except NodeUnavailableError as error:
             _log.info("%s: %s; retrying", request.api.name, error)
             return None

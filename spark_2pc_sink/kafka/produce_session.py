@@ -282,10 +282,10 @@ class BatchListSender:
         if leader is None or len(payloads) < len(batches) or not fits:
             return None
         timeout_ms = self._options.request_timeout_ms
-        request = produce_request(self._transactional_id, payloads, timeout_ms=timeout_ms)
+        request = produce_request(self._transactional_id, payloads, timeout_ms=timeout_ms, version_max=version_max)
         try:
             deadline = self._cluster.deadline(timeout_ms)
-            answer_later = self._cluster.begin(leader, request, deadline, version_max=version_max)
+            answer_later = self._cluster.begin(leader, request, deadline)
             if answer_later is None:
                 return None
             answers = answer_later()

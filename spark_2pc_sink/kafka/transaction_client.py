@@ -263,9 +263,8 @@ class TransactionClient(LogReader):
         deadline = self._deadline()
         kind = "commit" if commit else "abort"
         try:
-            bumps = self.ends_with_bump()
-            request = self._end_request(producer, commit=commit, bumps=bumps)
-            reply = self._calls.ask(request, deadline, version_max=_end_version_max(bumps=bumps))
+            request = self._end_request(producer, commit=commit, bumps=self.ends_with_bump())
+            reply = self._calls.ask(request, deadline)
         except KafkaTimeoutError as error:
             operation = f"EndTxn({kind}) of {producer} of {self.transactional_id!r}"
             raise OutcomeUnknownError.of(error, operation) from error
@@ -281,9 +280,8 @@ class TransactionClient(LogReader):
         features = self._cluster.fresh_features(self._features_age_ms_max)
         if features is None:
             return None
-        bumps = self._bumps(features)
-        request = self._end_request(producer, commit=commit, bumps=bumps)
-        asked = self._calls.begin(request, self._deadline(), version_max=_end_version_max(bumps=bumps))
+        request = self._end_request(producer, commit=commit, bumps=self._bumps(features))
+        asked = self._calls.begin(request, self._deadline())
         if asked is None:
             return None
 
@@ -317,7 +315,7 @@ class TransactionClient(LogReader):
                 raise kafka_error("EndTxn", Code.UNSUPPORTED_VERSION, "the coordinator cannot bump the epoch")
             return request.build(version)
 
-        return RequestTemplate(request.api, build)
+        return RequestTemplate(request.api, build, _BUMPING_END_VERSION if bumps else _BUMPING_END_VERSION - 1)
 
     def _bumps(self, features: BrokerFeatures) -> bool:
         return min(self.transaction_version, features.transaction_version) >= EPOCH_BUMP_VERSION
@@ -364,10 +362,6 @@ class TransactionClient(LogReader):
         found = self._calls.at_coordinator(Api.DESCRIBE_CONFIGS.name, ask, deadline)
         value = None if found is None else found.get(_MAX_TIMEOUT_CONFIG)
         return None if value is None else int(value)
-
-
-def _end_version_max(*, bumps: bool) -> int:
-    return _BUMPING_END_VERSION if bumps else _BUMPING_END_VERSION - 1
 
 
 def _answer_of(reply: EndTxnResponse) -> EndTxnAnswer:

@@ -253,11 +253,9 @@ class TransactionQueries:
 
     def init_producer_id(self, transactional_id: str, *, timeout_ms: int) -> KafkaResponse:
         """Plain InitProducerId: abort an open transaction, and take the next pair; retried during the abort."""
-        return CoordinatorCalls(self._cluster, transactional_id).ask(
-            messages.init_producer_id_request(transactional_id, timeout_ms=timeout_ms),
-            self._cluster.deadline(),
-            version_max=_PLAIN_INIT_VERSION,
-        )
+        request = messages.init_producer_id_request(transactional_id, timeout_ms=timeout_ms)
+        plain = request._replace(version_max=_PLAIN_INIT_VERSION)
+        return CoordinatorCalls(self._cluster, transactional_id).ask(plain, self._cluster.deadline())
 
     # --- partitions ----------------------------------------------------------------------------------------------
 

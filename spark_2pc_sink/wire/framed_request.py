@@ -79,10 +79,14 @@ class KafkaRequest(Protocol):
 
 
 class RequestTemplate(NamedTuple):
-    """A request before its version is chosen, which depends on the broker that it is sent to."""
+    """A request before its version is chosen, which depends on the broker that it is sent to.
+
+    ``version_max`` is the newest one that may be chosen; None for any.
+    """
 
     api: Api
     build: Callable[[int], KafkaRequest]
+    version_max: int | None = None
 
     def at(self, version: int) -> KafkaRequest:
         """The request at one of `VERSIONS`; each sending needs a new one."""
@@ -140,7 +144,11 @@ class FramedRequest:
 
 
 def produce_request(
-    transactional_id: str, batches: Mapping[TopicPartition, RecordBytes], *, timeout_ms: int
+    transactional_id: str,
+    batches: Mapping[TopicPartition, RecordBytes],
+    *,
+    timeout_ms: int,
+    version_max: int | None = None,
 ) -> RequestTemplate:
     """Append one record batch per partition, acknowledged by all in-sync replicas within ``timeout_ms``.
 
@@ -158,7 +166,9 @@ def produce_request(
             body += (_INDEX.pack(index), _length(records), records, _NO_TAGS)
         body.append(_NO_TAGS)
     body.append(_NO_TAGS)
-    return RequestTemplate(Api.PRODUCE, lambda version: FramedRequest(Api.PRODUCE, version, body, _read_produced))
+    return RequestTemplate(
+        Api.PRODUCE, lambda version: FramedRequest(Api.PRODUCE, version, body, _read_produced), version_max
+    )
 
 
 def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool) -> RequestTemplate:

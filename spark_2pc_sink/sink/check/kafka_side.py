@@ -75,11 +75,9 @@ def may_write(cluster: Cluster, transactional_id: str) -> bool:
     Raises:
         KafkaError: this client may not look up the coordinator.
     """
-    answer = CoordinatorCalls(cluster, transactional_id).ask(
-        end_txn_request(transactional_id, _UNUSED_PRODUCER, commit=False),
-        cluster.deadline(),
-        version_max=_END_VERSION_MAX,
-    )
+    request = end_txn_request(transactional_id, _UNUSED_PRODUCER, commit=False)
+    plain = request._replace(version_max=_END_VERSION_MAX)
+    answer = CoordinatorCalls(cluster, transactional_id).ask(plain, cluster.deadline())
     return bool(answer.error_code != Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 

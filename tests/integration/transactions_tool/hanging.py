@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import pyarrow as pa
 
@@ -39,12 +38,10 @@ def produce_raw(
     with Cluster(options_for(bootstrap)) as cluster:
         deadline = cluster.deadline()
         cluster.refresh([where.topic], deadline)
-        request = produce_request("raw", {where: batch}, timeout_ms=5_000)
-        leader = cluster.leaders[where]
-        send = partial(cluster.request, leader, request, deadline, version_max=_VERIFYING_PRODUCE)
+        request = produce_request("raw", {where: batch}, timeout_ms=5_000, version_max=_VERIFYING_PRODUCE)
         # The leader of a partition that was just made may not know yet that it is.
         wait_until(
-            lambda: send()[where].error_code == 0,
+            lambda: cluster.request(cluster.leaders[where], request, deadline)[where].error_code == 0,
             deadline_s=30,
             what=f"{where} to take a record",
         )

@@ -287,16 +287,15 @@ class BrokerConnections:
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def _note_versions(self, node_id: NodeId, response: KafkaResponse) -> ApiVersionsReply:
-        found = ApiVersionsReply.read(response)
-        if found.error_code != Code.NONE:
-            raise kafka_error("ApiVersions", found.error_code)
-        self._take_versions(node_id, found)
-        return found
+        if response.error_code != Code.NONE:
+            raise kafka_error("ApiVersions", response.error_code)
+        return self._take_versions(node_id, response)
 
-    def _take_versions(self, node_id: NodeId, found: ApiVersionsReply) -> None:
+    def _take_versions(self, node_id: NodeId, response: KafkaResponse) -> ApiVersionsReply:
         """Other versions than before, perhaps: the broker may be another release now."""
-        self._versions[node_id] = found
         self._chosen.clear()
+        found = self._versions[node_id] = ApiVersionsReply.read(response)
+        return found
 
     def _answer(self, node_id: NodeId, sent: SentRequest, deadline: Deadline) -> KafkaResponse:
         while not sent.is_done and not deadline.passed:
@@ -336,7 +335,7 @@ class BrokerConnections:
         """Note a connection's state: opened, answered, or closed."""
         opened_with = connection.take_versions()
         if opened_with is not None:
-            self._take_versions(node_id, ApiVersionsReply.read(opened_with))
+            self._take_versions(node_id, opened_with)
             self._failures.pop(node_id, None)
             self._silent.discard(node_id)
             _log.debug("connected to broker %s at %s:%d", node_id, *connection.address)

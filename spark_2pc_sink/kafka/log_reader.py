@@ -9,8 +9,9 @@ since a point. It reports partitions that it could not read within its bounds: t
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -234,25 +235,15 @@ class CommitQuery:
         return batch.producer_id in self.producer_ids
 
 
-@dataclass
-class _Account:
-    """One transaction's records in the partitions read so far."""
-
-    records: int = 0
-    offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-
-    def add(self, partition: TopicPartition, batches: list[DecodedBatch]) -> None:
-        self.records += sum(batch.record_count for batch in batches)
-        self.offsets[partition] = (batches[0].base_offset, batches[-1].last_offset)
-
-
 class CommitScan:
     def __init__(self, cluster: Cluster, query: CommitQuery, deadline: Deadline, *, bytes_max: int) -> None:
         self._cluster = cluster
         self._query = query
         self._deadline = deadline
         self._bytes_left = bytes_max
-        self._committed: dict[ProducerIdAndEpoch, _Account] = {}
+        #: Of each committed transaction, in the partitions read so far.
+        self._records: Counter[ProducerIdAndEpoch] = Counter()
+        self._offsets: defaultdict[ProducerIdAndEpoch, dict[TopicPartition, tuple[int, int]]] = defaultdict(dict)
         self._unread: list[str] = []
 
     def run(self, partitions: Iterable[TopicPartition]) -> FoundCommits:
@@ -268,15 +259,9 @@ class CommitScan:
         known = self._query.newer_than
         own = None if known is None else known.producer_id
         # The row's producer id is sorted first: a later one replaced it when its epochs were used up.
-        pairs = sorted(self._committed, key=lambda pair: (pair.producer_id != own, pair))
-        return FoundCommits(
-            tuple(
-                CommittedTransaction(pair, found.records, found.offsets)
-                for pair in pairs
-                for found in [self._committed[pair]]
-            ),
-            tuple(self._unread),
-        )
+        pairs = sorted(self._offsets, key=lambda pair: (pair.producer_id != own, pair))
+        found = (CommittedTransaction(pair, self._records[pair], self._offsets[pair]) for pair in pairs)
+        return FoundCommits(tuple(found), tuple(self._unread))
 
     def _read(self, partition: TopicPartition) -> None:
         end = end_offset(self._cluster, partition, OffsetSpec.LATEST, self._deadline)
@@ -320,4 +305,5 @@ class CommitScan:
         ended = open_.pop(batch.producer_id, [])
         if ended and marker.commit:
             pair = ProducerIdAndEpoch(batch.producer_id, ended[0].producer_epoch)
-            self._committed.setdefault(pair, _Account()).add(partition, ended)
+            self._records[pair] += sum(part.record_count for part in ended)
+            self._offsets[pair][partition] = (ended[0].base_offset, ended[-1].last_offset)

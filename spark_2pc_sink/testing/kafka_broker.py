@@ -79,7 +79,10 @@ class KafkaBroker(LocalBroker):
         jvm_options: Sequence[str] = QUICK_START_JVM,
     ) -> None:
         folder = find_libs(libs)
-        self._java = _java_command(folder, jvm_options)
+        java_home = find_java_home()
+        shared = archive_options(class_archive(folder, java_home))
+        classpath = ":".join(str(jar) for jar in sorted(folder.glob("*.jar")))
+        self._java = [str(java_home / "bin" / "java"), *jvm_options, *shared, "-cp", classpath]
         #: Kafka 3 has no such feature: its level is 0, and it rejects the feature's name.
         self._has_levels: bool = not any(folder.glob("kafka_2.13-3.*.jar"))
         if transaction_version and not self._has_levels:
@@ -179,10 +182,3 @@ def find_libs(libs: Path | None = None) -> Path:
 def class_archive(libs: Path, java_home: Path) -> Path:
     """Path of the class archive that halves a broker's start time, if it has been created."""
     return libs.parent / f"classes-java{java_version(java_home)}.jsa"
-
-
-def _java_command(libs: Path, jvm_options: Sequence[str]) -> list[str]:
-    java_home = find_java_home()
-    shared = archive_options(class_archive(libs, java_home))
-    classpath = ":".join(str(jar) for jar in sorted(libs.glob("*.jar")))
-    return [str(java_home / "bin" / "java"), *jvm_options, *shared, "-cp", classpath]

@@ -7,7 +7,7 @@ the partition to the transaction and v11 only verifies it, EndTxn v5 bumps the e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError
 
 #: The feature for the cluster's transaction protocol (KIP-890, KIP-1022); absent means 0.
-TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
+_TRANSACTION_VERSION: Final = "transaction.version"
 
 
 @dataclass(frozen=True)
@@ -28,29 +28,24 @@ class VersionRange:
 
 @dataclass(frozen=True)
 class ApiVersionsReply:
-    """A broker's offered APIs, and its cluster's finalized features.
+    """A broker's offered APIs, and its cluster's features.
 
-    ``error_code`` is 35 if the broker does not support the request's version. ``features_epoch`` grows with the levels:
-    the broker with the higher epoch is current; -1 if the broker does not know it (KIP-584).
+    ``transaction_version`` is the finalized level: 0 or 1 for the protocol of KIP-98, 2 for that of KIP-890.
+    ``features_epoch`` grows with the levels: the broker with the higher epoch is current; -1 if the broker does not
+    know it (KIP-584).
     """
 
-    error_code: int
     apis: Mapping[int, VersionRange]
-    finalized_features: Mapping[str, int] = field(default_factory=dict)
+    transaction_version: int = 0
     features_epoch: int = -1
-
-    @property
-    def transaction_version(self) -> int:
-        """The finalized transaction.version: 0 or 1 for the protocol of KIP-98, 2 for that of KIP-890."""
-        return self.finalized_features.get(TRANSACTION_VERSION_FEATURE, 0)
 
     @classmethod
     def read(cls, response: Any) -> ApiVersionsReply:
         """Read an ApiVersions response; indexed by API, as versions are looked up for every request."""
+        levels = {each.name: each.max_version_level for each in response.finalized_features or ()}
         return cls(
-            error_code=response.error_code,
             apis={api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys},
-            finalized_features={each.name: each.max_version_level for each in response.finalized_features or ()},
+            transaction_version=levels.get(_TRANSACTION_VERSION, 0),
             features_epoch=response.finalized_features_epoch,
         )
 

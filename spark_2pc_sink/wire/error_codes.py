@@ -36,7 +36,6 @@ _CORRECTIONS: Final = (
     ErrorCode(10, "MESSAGE_TOO_LARGE", retriable=False),
     ErrorCode(17, "INVALID_TOPIC_EXCEPTION", retriable=False),
     ErrorCode(39, "INVALID_REPLICA_ASSIGNMENT", retriable=False),
-    ErrorCode(75, "UNKNOWN_LEADER_EPOCH", retriable=True),
     ErrorCode(128, "INVALID_REGULAR_EXPRESSION", retriable=False),
     ErrorCode(129, "REBOOTSTRAP_REQUIRED", retriable=False),
     ErrorCode(130, "STREAMS_INVALID_TOPOLOGY", retriable=False),

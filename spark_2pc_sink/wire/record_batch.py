@@ -32,7 +32,6 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import reduce
 from itertools import pairwise, repeat
 from typing import Any, Final
 
@@ -200,7 +199,7 @@ def _sum(numbers: npt.NDArray[np.uint64]) -> int:
 
 def combine_digests(*digests: int) -> int:
     """The digest of the union of several sets of records; without arguments, `EMPTY_DIGEST`."""
-    return reduce(lambda left, right: (left + right) % DIGEST_MODULUS, digests, EMPTY_DIGEST)
+    return sum(digests) % DIGEST_MODULUS
 
 
 def format_digest(digest: int) -> str:

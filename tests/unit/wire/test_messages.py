@@ -191,7 +191,7 @@ def test_every_api_is_built_at_its_versions_and_no_other(api: Api) -> None:
 
 
 def offering(oldest: int, newest: int) -> ApiVersionsReply:
-    return ApiVersionsReply(0, {Api.END_TXN: VersionRange(oldest, newest)})
+    return ApiVersionsReply({Api.END_TXN: VersionRange(oldest, newest)})
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_read_api_versions(version: int) -> None:
     )
     read = ApiVersionsReply.read(answered(response))
     assert read.apis == {22: VersionRange(0, 6)}
-    assert (read.error_code, read.transaction_version) == (0, 2)
+    assert (read.features_epoch, read.transaction_version) == (3, 2)
 
 
 ID = uuid.UUID(int=7)

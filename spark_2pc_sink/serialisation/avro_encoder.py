@@ -35,6 +35,9 @@ from spark_2pc_sink.wire.row_bytes import (
     varint_rows,
 )
 
+_NULLS: Final = ("null", {"type": "null"})
+#: The varints of the branches of a union of two.
+_BRANCHES: Final = (encode_varint(0), encode_varint(1))
 #: Ends the blocks of an array or a map.
 _END = b"\0"
 #: Bytes of a decimal in Arrow.
@@ -53,7 +56,7 @@ class AvroEncoder:
 
 def null_branch(union: Sequence[Any]) -> int | None:
     """The index of null in a union; None without one."""
-    return next((place for place, branch in enumerate(union) if branch in ("null", {"type": "null"})), None)
+    return next((place for place, branch in enumerate(union) if branch in _NULLS), None)
 
 
 def _pieces(schema: Any, column: ArrowColumn, path: str) -> list[Piece]:
@@ -61,13 +64,12 @@ def _pieces(schema: Any, column: ArrowColumn, path: str) -> list[Piece]:
     if not isinstance(schema, list):
         check_full(column, path, "give it a value by coalesce(…), or make the field a union with null")
         return _values(schema, column, path)
-    place = null_branch(schema) or 0
-    null, value = encode_varint(place), encode_varint(1 - place)
+    null = null_branch(schema) or 0
     values, there = without_nulls(column)
-    written = _values(schema[1 - place], values, path)
+    written = _values(schema[1 - null], values, path)
     if there is None:
-        return [value, *written]
-    branches = fixed_rows(np.where(there, value[0], null[0]).astype(np.uint8))
+        return [_BRANCHES[1 - null], *written]
+    branches = fixed_rows(np.where(there, _BRANCHES[1 - null][0], _BRANCHES[null][0]).astype(np.uint8))
     return [branches, spread_rows(joined_rows(written, len(values)), there)]
 
 
@@ -80,11 +82,12 @@ def _values(schema: Any, column: ArrowColumn, path: str) -> list[Piece]:
 def _record(schema: Mapping[str, Any], column: ArrowColumn, path: str) -> list[Piece]:
     pieces: list[Piece] = []
     for field in schema["fields"]:
-        if column.type.get_field_index(field["name"]) < 0:
+        index = column.type.get_field_index(field["name"])
+        if index < 0:
             # Its schema is a union with null.
             pieces.append(encode_varint(null_branch(field["type"]) or 0))
         else:
-            pieces += _pieces(field["type"], column.field(field["name"]), joined_path(path, field["name"]))
+            pieces += _pieces(field["type"], column.field(index), joined_path(path, field["name"]))
     return pieces
 
 

@@ -120,6 +120,8 @@ def _check_scalar(kind: DataType, schema: Mapping[str, Any], path: str) -> None:
 
 def _check_record(kind: StructType, schema: Mapping[str, Any], path: str) -> None:
     columns = {field.name: field.dataType for field in kind.fields}
+    if len(columns) < len(kind.fields):
+        raise NoSchemaError(path, "two fields of the value have one name", "rename one of them")
     for field in schema["fields"]:
         name, inner, union = field["name"], joined_path(path, field["name"]), field["type"]
         if name in columns:

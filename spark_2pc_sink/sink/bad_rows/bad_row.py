@@ -154,13 +154,12 @@ class BadRows(dict[bytes, BadRow]):
 
     def described(self, looked_up: Iterable[LookedUpRow]) -> BadRows:
         """The same rows with details looked up in the batch."""
-        by_identity = {found.identity: found for found in looked_up}
-        return BadRows(
-            replace(row, equal_rows=found.equal_rows, row=found.row, fingerprint=found.fingerprint)
-            if (found := by_identity.get(row.identity))
-            else row
-            for row in self.values()
-        )
+        rows = dict(self)
+        for found in looked_up:
+            row = rows[found.identity]
+            row = replace(row, equal_rows=found.equal_rows, row=found.row, fingerprint=found.fingerprint)
+            rows[found.identity] = row
+        return BadRows(rows.values())
 
 
 _ROW_BYTES: Final = struct.Struct("!q")

@@ -122,8 +122,8 @@ class Unfit:
     name: str
     kind: str
     persistence: str
-    parent: str | None = None
-    unlogged: tuple[str, ...] = ()
+    parent: str | None
+    unlogged: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -165,11 +165,12 @@ def read_tree(cursor: psycopg2.extensions.cursor, table: SqlTableName, *, lock: 
         return TableTree()
     cursor.execute(sql.SQL(_TREE).format(table=name))
     [(partitioned, unfit, rule, delete_rule, *others)] = cursor.fetchall()
-    found = None if unfit is None else Unfit(*unfit)
-    if found is not None:
-        cursor.execute(sql.SQL(_AROUND).format(table=sql.Literal(found.name)))
+    found = None
+    if unfit is not None:
+        unfit_name, kind, persistence = unfit
+        cursor.execute(sql.SQL(_AROUND).format(table=sql.Literal(unfit_name)))
         [(parent, unlogged)] = cursor.fetchall()
-        found = replace(found, parent=parent, unlogged=tuple(unlogged))
+        found = Unfit(unfit_name, kind, persistence, parent, tuple(unlogged))
     return TableTree(partitioned, found, rule or "", delete_rule or "", *others)
 
 

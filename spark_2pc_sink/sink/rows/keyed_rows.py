@@ -24,13 +24,12 @@ from spark_2pc_sink.sink.rows.refused_rows import refused_rows
 from spark_2pc_sink.sink.rows.table_copy import TableRows, altered_error, count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from sqlalchemy import Connection
 
     from spark_2pc_sink.sink.rows.catalog import TableTree
     from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
-    from spark_2pc_sink.sink.rows.table_copy import CopyBytes
 
 
 #: Keys named in a message.
@@ -187,13 +186,10 @@ class KeyedRows(TableRows):
     """
 
     def __init__(self, connection: Connection, plan: ColumnPlan) -> None:
-        super().__init__(connection, plan)
+        super().__init__(connection, plan, collects=staging_table(plan))
         self._deleting = self._deleted = self._written = self._incomplete = 0
         with self._connection.cursor() as cursor, refused_rows(plan.table):
             cursor.execute(_staging_ddl(plan))
-
-    def copy(self, pieces: Iterable[CopyBytes]) -> int:
-        return self._copy(pieces, staging_table(self._plan))
 
     def delete(self) -> None:
         plan = self._plan
@@ -261,7 +257,7 @@ class KeyedRows(TableRows):
     def forget(self) -> None:
         super().forget()
         with self._connection.cursor() as cursor:
-            cursor.execute(sql.SQL("DROP TABLE {}").format(staging_table(self._plan).identifier))
+            cursor.execute(sql.SQL("DROP TABLE {}").format(self._into.identifier))
 
     def _sql(self, statement: str, **parts: sql.Composable) -> sql.Composable:
         plan = self._plan
@@ -270,7 +266,7 @@ class KeyedRows(TableRows):
             # If the target is partitioned, rows are in its partitions; tables that inherit from a plain one are others.
             only=sql.SQL("" if self._tree.partitioned else "ONLY "),
             target=plan.table.identifier,
-            staging=staging_table(plan).identifier,
+            staging=self._into.identifier,
             same=_same_key(plan),
             keys=identifiers(plan.upsert_keys),
             texts=keys,

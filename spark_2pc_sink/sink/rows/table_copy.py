@@ -111,16 +111,19 @@ def _slices(pieces: Iterable[CopyBytes]) -> Iterator[bytes]:
 class TableRows(ABC):
     """The rows of a batch to be written in the deciding transaction; creating it locks the target as COPY does.
 
+    They are copied into the target, or into a table that ``collects`` them.
+
     Raises:
         BatchRetryError: the table was altered since it was planned.
         ConfigurationError: it is no longer a table that may get rows, see `refuse_unfit`.
     """
 
-    def __init__(self, connection: Connection, plan: ColumnPlan) -> None:
+    def __init__(self, connection: Connection, plan: ColumnPlan, collects: SqlTableName | None = None) -> None:
         self._connection = driver_connection(connection)
         self._plan = plan
+        self._into = collects or plan.table
+        self._copy_statement = copy_statement(_texts(plan) if plan.casts else self._into, plan.copied_names)
         self._copied = 0
-        self._copy_statement: sql.Composable | None = None
         with self._connection.cursor() as cursor, refused_rows(plan.table):
             try:
                 self._tree = self._read_tree(cursor, lock=True)
@@ -135,13 +138,21 @@ class TableRows(ABC):
             if plan.casts:
                 cursor.execute(_texts_ddl(plan))
 
-    @abstractmethod
     def copy(self, pieces: Iterable[CopyBytes]) -> int:
         """Copy rows, and return their number; raises what ``pieces`` raises.
 
         Raises:
             ConstraintError: the table refused a row. Also in the other methods.
         """
+        plan = self._plan
+        with self._connection.cursor() as cursor, refused_rows(plan.table, casts=plan.casts):
+            copied = copy_rows(cursor, self._copy_statement, pieces)
+            if plan.casts:
+                cursor.execute(_cast_statement(plan, self._into))
+                copied = cursor.rowcount
+                cursor.execute(sql.SQL("TRUNCATE {}").format(_texts(plan).identifier))
+        self._copied += copied
+        return copied
 
     @abstractmethod
     def delete(self) -> None:
@@ -168,20 +179,6 @@ class TableRows(ABC):
         if self._plan.casts:
             with self._connection.cursor() as cursor:
                 cursor.execute(sql.SQL("DROP TABLE {}").format(_texts(self._plan).identifier))
-
-    def _copy(self, pieces: Iterable[CopyBytes], table: SqlTableName) -> int:
-        plan = self._plan
-        into = _texts(plan) if plan.casts else table
-        with self._connection.cursor() as cursor, refused_rows(plan.table, casts=plan.casts):
-            if self._copy_statement is None:
-                self._copy_statement = copy_statement(into, plan.copied_names)
-            copied = copy_rows(cursor, self._copy_statement, pieces)
-            if plan.casts:
-                cursor.execute(_cast_statement(plan, table))
-                copied = cursor.rowcount
-                cursor.execute(sql.SQL("TRUNCATE {}").format(into.identifier))
-        self._copied += copied
-        return copied
 
     def _read_tree(self, cursor: psycopg2.extensions.cursor, *, lock: bool) -> TableTree:
         tree = read_tree(cursor, self._plan.table, lock=lock)
@@ -210,9 +207,6 @@ class TableRows(ABC):
 
 class AppendedRows(TableRows):
     """Rows that are copied directly into the target."""
-
-    def copy(self, pieces: Iterable[CopyBytes]) -> int:
-        return self._copy(pieces, self._plan.table)
 
     def delete(self) -> None:
         """There are no keys."""

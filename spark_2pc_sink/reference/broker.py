@@ -21,7 +21,7 @@ from spark_2pc_sink.extras import extra
 from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.reference.config.listeners import address_text
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.groups.service import GroupService, OffsetService
+from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
 from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
@@ -134,7 +134,7 @@ class Broker:
             SaslHandlers(),
             TransactionHandlers(self._transactions, self._markers, catalog),
             GroupHandlers(self._groups),
-            GroupOffsetHandlers(OffsetService(self._groups, verification, now_ms=now_ms), catalog, now_ms=now_ms),
+            GroupOffsetHandlers(self._groups, verification, catalog, now_ms=now_ms),
         ]
         handlers = join(map(handlers_of, families), unstable_versions=properties.unstable_api_versions_enable)
         return Dispatcher({**handlers, **handlers_of(ApiVersionsHandlers(handlers, catalog))})

@@ -7,16 +7,13 @@ again when it fires.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final
 from uuid import uuid4
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.leader_answers import OFFSETS_ADD_VERSION
-from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups import machine
 from spark_2pc_sink.reference.groups.machine import GroupStep, Store
 from spark_2pc_sink.reference.groups.members import (
@@ -28,20 +25,13 @@ from spark_2pc_sink.reference.groups.members import (
     SyncAnswer,
     SyncRequest,
 )
-from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue
+from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue
 from spark_2pc_sink.reference.groups.store import GroupStore
-from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
-from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import VerificationGuard, Writer
 from spark_2pc_sink.reference.transactions.service import Background
 
 #: The shortest sleep: deadlines are whole milliseconds.
 _SLEEP_MS_MIN: Final = 1
 _MINUTE_MS: Final = 60_000
-# First versions of OffsetCommit (of KIP-848's protocol) and TxnOffsetCommit (KIP-1319) whose clients know that a group
-# may no longer exist, and are answered GROUP_ID_NOT_FOUND.
-_GROUP_GONE_VERSION: Final = 9
-_TRANSACTION_GROUP_GONE_VERSION: Final = 6
 #: Group records store text lengths as int16. A member id is an instance id and a suffix.
 TEXT_BYTES_MAX: Final = 32_767 - 64
 
@@ -250,123 +240,3 @@ def _answer(ticket: Any, answer: JoinAnswer | SyncAnswer) -> None:
     """Deliver an answer to its waiting request, unless the client has disconnected."""
     if ticket is not None and not ticket.done():
         ticket.set_result(answer)
-
-
-class OffsetVerification(Protocol):
-    """Asks the transaction coordinator; ``server.verification``."""
-
-    async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
-        """The code for a client that commits offsets in a transaction, 0 if they may be appended."""
-
-    def is_sealed(self, pair: Pair) -> bool: ...
-
-
-#: A committed offset, or none; UNSTABLE_OFFSET_COMMIT while a transaction may still change it (KIP-447).
-FetchedOffset: TypeAlias = tuple[OffsetValue | None, Code]
-
-
-class OffsetService:
-    """Offsets of groups; a ``request`` is an OffsetCommit, or a TxnOffsetCommit, of kafka-python."""
-
-    def __init__(self, groups: GroupService, verification: OffsetVerification, *, now_ms: Callable[[], int]) -> None:
-        self._groups = groups
-        self._store = groups.store
-        self._verification = verification
-        self._now_ms = now_ms
-
-    def metadata_fits(self, metadata: str | None) -> bool:
-        """False if the client's metadata is too long (OFFSET_METADATA_TOO_LARGE); counted in characters, as in Java."""
-        units = len((metadata or "").encode("utf-16-be", "surrogatepass")) // 2
-        return units <= self._groups.properties.offset_metadata_max_bytes
-
-    async def commit(self, request: Any, offsets: Mapping[OffsetKey, OffsetValue], *, version: int) -> Code:
-        code = self._check(request, knows_gone=version >= _GROUP_GONE_VERSION)
-        if code is not Code.NONE:
-            return code
-        self._groups.seen(request.group_id, request.member_id)
-        return await self._append(request.group_id, offsets)
-
-    def _check(self, request: Any, *, knows_gone: bool, transactional: bool = False) -> Code:
-        group = self._store.groups.get(request.group_id)
-        if group is not None:
-            return group.check_commit(request, transactional=transactional)
-        unknown = Code.GROUP_ID_NOT_FOUND if knows_gone else Code.ILLEGAL_GENERATION
-        return unknown if request.generation_id_or_member_epoch >= 0 else Code.NONE
-
-    async def _append(
-        self,
-        group_id: str,
-        offsets: Mapping[OffsetKey, OffsetValue],
-        writer: Writer | None = None,
-        guard: VerificationGuard | None = None,
-    ) -> Code:
-        if not offsets:
-            return Code.NONE
-        code = self._store.append(group_id, list(offsets.items()), writer=writer, guard=guard)
-        return await self._store.durable(group_id) if code is Code.NONE else code
-
-    async def commit_in_transaction(
-        self, request: Any, offsets: Mapping[OffsetKey, OffsetValue], *, version: int
-    ) -> Code:
-        """TxnOffsetCommit; the offsets are durable when it returns, and pending until the transaction ends."""
-        if not is_group_id(request.group_id):
-            return Code.INVALID_GROUP_ID
-        log = self._store.log(request.group_id)
-        if log is None:
-            return Code.COORDINATOR_NOT_AVAILABLE
-        writer = Writer(request.producer_id, request.producer_epoch)
-        code, guard = await self._admitted(log, writer, request, version)
-        if code:
-            return code
-        code = self._check(request, knows_gone=version >= _TRANSACTION_GROUP_GONE_VERSION, transactional=True)
-        return code or await self._append(request.group_id, offsets, writer, guard)
-
-    async def _admitted(
-        self, log: PartitionLog, writer: Writer, request: Any, version: int
-    ) -> tuple[Code, VerificationGuard | None]:
-        """Whether the transaction may write to the group's partition, and the guard for that permission."""
-        pair, bumps = Pair(request.producer_id, request.producer_epoch), version >= OFFSETS_ADD_VERSION
-        started = log.start_verification(writer, supports_epoch_bump=bumps, now_ms=self._now_ms())
-        code, guard = (Code.NONE, started) if isinstance(started, VerificationGuard) else (started, None)
-        if guard is not None:
-            partition = TopicPartition(GROUP_OFFSETS, self._store.partition_of(request.group_id))
-            code = Code(await self._verification.for_offsets(version, request.transactional_id, pair, partition))
-        if not code and self._verification.is_sealed(pair):
-            code = Code.INVALID_PRODUCER_EPOCH
-        return code, guard
-
-    async def fetch(
-        self, group_id: str, keys: Iterable[OffsetKey] | None, *, require_stable: bool
-    ) -> tuple[Code, dict[OffsetKey, FetchedOffset]]:
-        """OffsetFetch of one group; returned offsets are durable, so a crash cannot revert them.
-
-        With ``require_stable``, offsets that an open transaction may still change are refused.
-        """
-        table = self._store.offsets(group_id)
-        committed = table.of_group(group_id)
-        wanted = committed if keys is None else keys
-        found: dict[OffsetKey, FetchedOffset] = {}
-        for key in wanted:
-            unstable = require_stable and table.is_pending(key)
-            found[key] = (None, Code.UNSTABLE_OFFSET_COMMIT) if unstable else (committed.get(key), Code.NONE)
-        return await self._store.durable(group_id), found
-
-    def delete_refusal(self, group_id: str) -> Code:
-        if not is_group_id(group_id):
-            return Code.INVALID_GROUP_ID
-        group = self._store.groups.get(group_id)
-        if group is None:
-            return Code.GROUP_ID_NOT_FOUND
-        kept = group.state is not GroupState.EMPTY and not group.is_consumer_group
-        return Code.NON_EMPTY_GROUP if kept else Code.NONE
-
-    async def delete(self, group_id: str, keys: Iterable[OffsetKey]) -> dict[OffsetKey, Code]:
-        group = self._store.groups[group_id]
-        table = self._store.offsets(group_id)
-        subscribed = Code.GROUP_SUBSCRIBED_TO_TOPIC
-        codes = {key: subscribed if group.subscribes_to(key.topic) else Code.NONE for key in keys}
-        there = [key for key, code in codes.items() if code is Code.NONE and (table.get(key) or table.is_pending(key))]
-        failed = self._store.append_tombstones(group_id, there)
-        if failed is Code.NONE and there:
-            failed = await self._store.durable(group_id)
-        return {key: failed if key in there else code for key, code in codes.items()}

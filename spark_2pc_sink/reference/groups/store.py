@@ -124,8 +124,13 @@ class GroupStore:
     def offsets(self, group_id: str) -> OffsetTable:
         return self._tables[self.partition_of(group_id)]
 
-    def log(self, group_id: str) -> PartitionLog | None:
-        return self._logs.log(GROUP_OFFSETS, self.partition_of(group_id))
+    def log(self, group_id: str) -> PartitionLog:
+        return self._log(self.partition_of(group_id))
+
+    def _log(self, index: int) -> PartitionLog:
+        log = self._logs.log(GROUP_OFFSETS, index)
+        assert log is not None, "its topic cannot be deleted"
+        return log
 
     def append(
         self,
@@ -136,11 +141,8 @@ class GroupStore:
         guard: VerificationGuard | None = None,
     ) -> Code:
         """Append records of one group as one batch, and apply them; after another code than NONE nothing changed."""
-        log = self.log(group_id)
-        if log is None:
-            return Code.COORDINATOR_NOT_AVAILABLE
         pairs = [(key.encode(), None if value is None else value.encode()) for key, value in records]
-        appended = log.append_records(pairs, now_ms=self._now_ms(), producer=writer, guard=guard)
+        appended = self.log(group_id).append_records(pairs, now_ms=self._now_ms(), producer=writer, guard=guard)
         if appended.code is not Code.NONE:
             return Code(append_error(appended.code))
         producer_id = NO_PRODUCER_ID if writer is None else writer.producer_id
@@ -162,10 +164,7 @@ class GroupStore:
 
     async def durable(self, group_id: str) -> Code:
         """Wait until everything appended for the group is durable: NONE, or the clients' error code."""
-        log = self.log(group_id)
-        if log is None:
-            return Code.COORDINATOR_NOT_AVAILABLE
-        failed = await log.flush()
+        failed = await self.log(group_id).flush()
         return Code.NONE if failed is None else Code(append_error(Code.KAFKA_STORAGE_ERROR))
 
     def on_marker(self, partition: int, producer_id: int, commit: bool) -> None:  # noqa: FBT001 -- GroupMarker
@@ -181,12 +180,11 @@ class GroupStore:
     def load(self, properties: BrokerProperties, now: Now) -> None:
         values: dict[str, GroupValue] = {}
         for index in range(len(self._tables)):
-            log = self._logs.log(GROUP_OFFSETS, index)
-            for record in () if log is None else log.records():
+            log = self._log(index)
+            for record in log.records():
                 try:
                     self._load_record(index, record, values)
                 except RemoteProtocolError as error:
-                    assert log is not None
                     raise log.unreadable(record.offset, error.detail) from error
         for group_id, value in values.items():
             self.groups[group_id] = machine.loaded(group_id, value, properties, now).group

@@ -10,14 +10,20 @@ from uuid import UUID
 from kafka.protocol.consumer import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
-from spark_2pc_sink.reference.coordinator.leader_answers import offsets_code
+from spark_2pc_sink.reference.coordinator.leader_answers import OFFSETS_ADD_VERSION, offsets_code
+from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.groups.members import GroupState
 from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetValue
-from spark_2pc_sink.reference.groups.service import FetchedOffset, OffsetService
+from spark_2pc_sink.reference.groups.service import GroupService, is_group_id
 from spark_2pc_sink.reference.handlers.groups import may_read
 from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, find_topic
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.log.producer_state import VerificationGuard, Writer
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.protocol.codec import TxnOffsetCommitResponse
+from spark_2pc_sink.reference.transactions.service import Verification
 from spark_2pc_sink.wire.api_versions import Api
 
 _CommitTopic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
@@ -37,7 +43,11 @@ _TOPIC_ID_VERSION: Final = 10  # OffsetCommit and OffsetFetch identify topics by
 _TXN_TOPIC_ID_VERSION: Final = 6  # TxnOffsetCommit does (KIP-1319)
 _GROUPS_VERSION: Final = 8  # OffsetFetch has several groups
 _FETCH_CODE_VERSION: Final = 2  # OffsetFetch has a code for the whole request
+_GROUP_GONE_VERSION: Final = 9  # OffsetCommit's client, of KIP-848, knows GROUP_ID_NOT_FOUND
+_TXN_GROUP_GONE_VERSION: Final = 6  # TxnOffsetCommit's does (KIP-1319)
 _NO_OFFSET: Final = -1
+#: A committed offset, or none; UNSTABLE_OFFSET_COMMIT while a transaction may still change it (KIP-447).
+_Fetched: TypeAlias = tuple[OffsetValue | None, Code]
 #: Name and id of a topic, its code, and the partitions to fetch.
 _FetchTarget: TypeAlias = tuple[str, UUID | None, Code, list[int]]
 
@@ -56,8 +66,12 @@ class _Asked:
 
 
 class GroupOffsetHandlers:
-    def __init__(self, service: OffsetService, cluster: ClusterCatalog, *, now_ms: Callable[[], int]) -> None:
-        self._service = service
+    def __init__(
+        self, groups: GroupService, verification: Verification, cluster: ClusterCatalog, *, now_ms: Callable[[], int]
+    ) -> None:
+        self._groups = groups
+        self._store = groups.store
+        self._verification = verification
         self._cluster = cluster
         self._now_ms = now_ms
 
@@ -69,7 +83,11 @@ class GroupOffsetHandlers:
         if any(topic.accepted() for topic in asked):
             retention_ms = request.retention_time_ms if request.retention_time_ms is not None else UNKNOWN
             offsets = self._offsets(request.group_id, asked, retention_ms)
-            self._settle(asked, await self._service.commit(request, offsets, version=context.version))
+            code = self._check(request, knows_gone=context.version >= _GROUP_GONE_VERSION)
+            if not code:
+                self._groups.seen(request.group_id, request.member_id)
+                code = await self._append(request.group_id, offsets)
+            self._settle(asked, code)
         return OffsetCommitResponse(topics=[topic.answer for topic in asked])
 
     @serves(Api.TXN_OFFSET_COMMIT, 0, 6)
@@ -78,9 +96,54 @@ class GroupOffsetHandlers:
         asked = self._asked(context, request.topics, refusal, _TxnTopic, _TxnPartition, by_id=by_id)
         if any(topic.accepted() for topic in asked):
             offsets = self._offsets(request.group_id, asked, UNKNOWN)
-            code = await self._service.commit_in_transaction(request, offsets, version=context.version)
+            code = await self._commit_in_transaction(request, offsets, context.version)
             self._settle(asked, Code(offsets_code(context.version, code)))
         return TxnOffsetCommitResponse(topics=[topic.answer for topic in asked])
+
+    async def _commit_in_transaction(
+        self, request: Any, offsets: Mapping[OffsetKey, OffsetValue], version: int
+    ) -> Code:
+        """The offsets are durable when it returns, and pending until the transaction ends."""
+        if not is_group_id(request.group_id):
+            return Code.INVALID_GROUP_ID
+        writer = Writer(request.producer_id, request.producer_epoch)
+        code, guard = await self._admitted(writer, request, version)
+        if code:
+            return code
+        code = self._check(request, knows_gone=version >= _TXN_GROUP_GONE_VERSION, transactional=True)
+        return code or await self._append(request.group_id, offsets, writer, guard)
+
+    async def _admitted(self, writer: Writer, request: Any, version: int) -> tuple[Code, VerificationGuard | None]:
+        """Whether the transaction may write to the group's partition, and the guard for that permission."""
+        pair, bumps = Pair(request.producer_id, request.producer_epoch), version >= OFFSETS_ADD_VERSION
+        log = self._store.log(request.group_id)
+        started = log.start_verification(writer, supports_epoch_bump=bumps, now_ms=self._now_ms())
+        code, guard = (Code.NONE, started) if isinstance(started, VerificationGuard) else (started, None)
+        if guard is not None:
+            partition = TopicPartition(GROUP_OFFSETS, self._store.partition_of(request.group_id))
+            code = Code(await self._verification.for_offsets(version, request.transactional_id, pair, partition))
+        if not code and self._verification.is_sealed(pair):
+            code = Code.INVALID_PRODUCER_EPOCH
+        return code, guard
+
+    def _check(self, request: Any, *, knows_gone: bool, transactional: bool = False) -> Code:
+        group = self._store.groups.get(request.group_id)
+        if group is not None:
+            return group.check_commit(request, transactional=transactional)
+        unknown = Code.GROUP_ID_NOT_FOUND if knows_gone else Code.ILLEGAL_GENERATION
+        return unknown if request.generation_id_or_member_epoch >= 0 else Code.NONE
+
+    async def _append(
+        self,
+        group_id: str,
+        offsets: Mapping[OffsetKey, OffsetValue],
+        writer: Writer | None = None,
+        guard: VerificationGuard | None = None,
+    ) -> Code:
+        if not offsets:
+            return Code.NONE
+        code = self._store.append(group_id, list(offsets.items()), writer=writer, guard=guard)
+        return code or await self._store.durable(group_id)
 
     def _asked(
         self,
@@ -131,14 +194,19 @@ class GroupOffsetHandlers:
             )
             for topic in asked
             for each, _ in topic.accepted()
-            if self._service.metadata_fits(each.committed_metadata)
+            if self._fits(each.committed_metadata)
         }
 
     def _settle(self, asked: Iterable[_Asked], code: Code) -> None:
         """Set the commit's outcome for every partition not refused earlier."""
         for each, row in (pair for topic in asked for pair in topic.accepted()):
-            fits = self._service.metadata_fits(each.committed_metadata)
+            fits = self._fits(each.committed_metadata)
             row.error_code = code or (Code.NONE if fits else Code.OFFSET_METADATA_TOO_LARGE)
+
+    def _fits(self, metadata: str | None) -> bool:
+        """False if the client's metadata is too long; counted in characters, as in Java."""
+        units = len((metadata or "").encode("utf-16-be", "surrogatepass")) // 2
+        return units <= self._groups.properties.offset_metadata_max_bytes
 
     @serves(Api.OFFSET_FETCH, 1, 10)
     async def fetch(self, context: RequestContext, request: Any) -> Any:
@@ -169,13 +237,20 @@ class GroupOffsetHandlers:
                 (*self._find(context, describe, each, by_id=by_id), list(each.partition_indexes)) for each in topics
             ]
             keys = [OffsetKey(group_id, name, at) for name, _, code, indexes in asked if not code for at in indexes]
-        code, found = await self._service.fetch(group_id, keys, require_stable=require_stable)
+        table = self._store.offsets(group_id)
+        committed = table.of_group(group_id)
+        found: dict[OffsetKey, _Fetched] = {}
+        for key in committed if keys is None else keys:
+            unstable = require_stable and table.is_pending(key)
+            found[key] = (None, Code.UNSTABLE_OFFSET_COMMIT) if unstable else (committed.get(key), Code.NONE)
+        # A crash must not revert offsets that were shown.
+        code = await self._store.durable(group_id)
         if code is not Code.NONE:
             return code, []
         wanted = self._all_topics(context, found) if asked is None else asked
         return Code.NONE, [_fetched(group_id, topic, found, context.version) for topic in wanted]
 
-    def _all_topics(self, context: RequestContext, found: Mapping[OffsetKey, FetchedOffset]) -> list[_FetchTarget]:
+    def _all_topics(self, context: RequestContext, found: Iterable[OffsetKey]) -> list[_FetchTarget]:
         """Every topic with offsets of the group that the principal may see; by id only those that exist."""
         partitions: dict[str, list[int]] = {}
         for key in found:
@@ -191,20 +266,33 @@ class GroupOffsetHandlers:
     @serves(Api.OFFSET_DELETE, 0, 0)
     async def delete(self, context: RequestContext, request: Any) -> Any:
         """KIP-496."""
-        refusal = Code.GROUP_AUTHORIZATION_FAILED
-        if context.access.allows(AclOperation.DELETE, Resource.GROUP, request.group_id):
-            refusal = self._service.delete_refusal(request.group_id)
-        if refusal is not Code.NONE:
-            return OffsetDeleteResponse(error_code=refusal)
+        group = self._store.groups.get(request.group_id)
+        if not context.access.allows(AclOperation.DELETE, Resource.GROUP, request.group_id):
+            return OffsetDeleteResponse(error_code=Code.GROUP_AUTHORIZATION_FAILED)
+        if not is_group_id(request.group_id):
+            return OffsetDeleteResponse(error_code=Code.INVALID_GROUP_ID)
+        if group is None:
+            return OffsetDeleteResponse(error_code=Code.GROUP_ID_NOT_FOUND)
+        if group.state is not GroupState.EMPTY and not group.is_consumer_group:
+            return OffsetDeleteResponse(error_code=Code.NON_EMPTY_GROUP)
         asked = self._asked(context, request.topics, Code.NONE, _DeleteTopic, _DeletePartition)
         rows = [
             (OffsetKey(request.group_id, topic.name, each.partition_index), row)
             for topic in asked
             for each, row in topic.accepted()
         ]
-        codes = await self._service.delete(request.group_id, [key for key, _ in rows])
+        table = self._store.offsets(request.group_id)
+        removed = []
         for key, row in rows:
-            row.error_code = codes[key]
+            if group.subscribes_to(key.topic):
+                row.error_code = Code.GROUP_SUBSCRIBED_TO_TOPIC
+            elif table.get(key) or table.is_pending(key):
+                removed.append((key, row))
+        code = self._store.append_tombstones(request.group_id, [key for key, _ in removed])
+        if removed:
+            code = code or await self._store.durable(request.group_id)
+        for _, row in removed:
+            row.error_code = code
         return OffsetDeleteResponse(topics=[topic.answer for topic in asked])
 
 
@@ -214,7 +302,7 @@ def _transaction_refusal(context: RequestContext, request: Any) -> Code:
     return Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
 
 
-def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, FetchedOffset], version: int) -> Any:
+def _fetched(group_id: str, topic: _FetchTarget, found: Mapping[OffsetKey, _Fetched], version: int) -> Any:
     name, topic_id, code, indexes = topic
     kind = _GroupPartition if version >= _GROUPS_VERSION else _FetchPartition
     partitions = []

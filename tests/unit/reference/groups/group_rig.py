@@ -16,7 +16,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.groups.service import GroupService, OffsetService
+from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.handlers.groups import GroupHandlers
 from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
@@ -101,11 +101,11 @@ class GroupRig:
             steady_ms=lambda: self.now_ms,
             new_member_id=lambda prefix: f"{prefix}-{next(self._ids)}",
         )
-        self.offsets = OffsetService(self.service, self.verification, now_ms=self._day_ms)
+        verification: Any = self.verification
         self.service.load()
         self._handlers = {
             **handlers_of(GroupHandlers(self.service)),
-            **handlers_of(GroupOffsetHandlers(self.offsets, self.cluster, now_ms=self._day_ms)),
+            **handlers_of(GroupOffsetHandlers(self.service, verification, self.cluster, now_ms=self._day_ms)),
         }
 
     def _day_ms(self) -> int:

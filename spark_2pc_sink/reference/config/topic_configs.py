@@ -110,11 +110,10 @@ def _shown(value: object) -> str | None:
 
 
 class Use(Enum):
-    HONOURED = auto()
+    #: Accepted with any valid value: honoured, or without an effect on one node that flushes before it answers.
+    FREE = auto()
     #: Controls removal of records: accepted with any valid value; nothing is removed.
     KEPT = auto()
-    #: Has no effect on one node that flushes before it answers: accepted with any valid value.
-    INDIFFERENT = auto()
     #: Accepted with the default only.
     FIXED = auto()
 
@@ -137,9 +136,8 @@ class TopicConfig:
     use: Use = Use.FIXED
 
 
-_honoured: Final = partial(TopicConfig, use=Use.HONOURED)
+_free: Final = partial(TopicConfig, use=Use.FREE)
 _kept: Final = partial(TopicConfig, use=Use.KEPT)
-_indifferent: Final = partial(TopicConfig, use=Use.INDIFFERENT)
 _fixed: Final = TopicConfig
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = Kind.BOOLEAN, Kind.STRING, Kind.INT, Kind.LONG, Kind.LIST
@@ -169,19 +167,19 @@ _ROWS: Final = (
     _kept("delete.retention.ms", _LONG, _DAY, _NO_COMPACTION, "log.cleaner.delete.retention.ms", 0),
     _fixed("errors.deadletterqueue.group.enable", _BOOLEAN, "false", "there are no share groups"),
     _fixed("file.delete.delay.ms", _LONG, "60000", "files go with their topic", "log.segment.delete.delay.ms"),
-    _indifferent("flush.messages", _LONG, _MAX, _FLUSHED, "log.flush.interval.messages", 1),
-    _indifferent("flush.ms", _LONG, _MAX, _FLUSHED, at_least=0),
+    _free("flush.messages", _LONG, _MAX, _FLUSHED, "log.flush.interval.messages", 1),
+    _free("flush.ms", _LONG, _MAX, _FLUSHED, at_least=0),
     _fixed("follower.replication.throttled.replicas", _LIST, "", _NO_THROTTLE),
-    _indifferent("index.interval.bytes", _INT, "4096", "kept and shown only", "log.index.interval.bytes", 0),
+    _free("index.interval.bytes", _INT, "4096", "kept and shown only", "log.index.interval.bytes", 0),
     _fixed("leader.replication.throttled.replicas", _LIST, "", _NO_THROTTLE),
     _fixed("local.retention.bytes", _LONG, "-2", _NO_TIERS, "log.local.retention.bytes"),
     _fixed("local.retention.ms", _LONG, "-2", _NO_TIERS, "log.local.retention.ms"),
     _kept("max.compaction.lag.ms", _LONG, _MAX, _NO_COMPACTION, "log.cleaner.max.compaction.lag.ms", 1),
     _fixed("max.decompressed.message.bytes", _INT, "2147483639", _DECOMPRESSED, "max.decompressed.message.bytes"),
-    _honoured("max.message.bytes", _INT, "1048588", "the largest record batch accepted", "message.max.bytes", 0),
-    _honoured("message.timestamp.after.max.ms", _LONG, "3600000", _AHEAD, "log.message.timestamp.after.max.ms", 0),
+    _free("max.message.bytes", _INT, "1048588", "the largest record batch accepted", "message.max.bytes", 0),
+    _free("message.timestamp.after.max.ms", _LONG, "3600000", _AHEAD, "log.message.timestamp.after.max.ms", 0),
     _fixed("message.timestamp.before.max.ms", _LONG, _MAX, _ANY_AGE, "log.message.timestamp.before.max.ms", 0),
-    _honoured("message.timestamp.type", _STRING, "CreateTime", _KEEPS, "log.message.timestamp.type", choices=_TIMES),
+    _free("message.timestamp.type", _STRING, "CreateTime", _KEEPS, "log.message.timestamp.type", choices=_TIMES),
     _kept("min.cleanable.dirty.ratio", Kind.DOUBLE, "0.5", _NO_COMPACTION, "log.cleaner.min.cleanable.ratio", 0, 1),
     _kept("min.compaction.lag.ms", _LONG, "0", _NO_COMPACTION, "log.cleaner.min.compaction.lag.ms", 0),
     _fixed("min.insync.replicas", _INT, "1", _ONE_REPLICA, "min.insync.replicas", 1),
@@ -193,11 +191,11 @@ _ROWS: Final = (
     _fixed("remote.storage.enable", _BOOLEAN, "false", _NO_TIERS),
     _kept("retention.bytes", _LONG, "-1", _NOTHING_GOES, "log.retention.bytes"),
     _kept("retention.ms", _LONG, "-1", _NOTHING_GOES, at_least=-1),
-    _honoured("segment.bytes", _INT, "1073741824", "size of a segment file", "log.segment.bytes", 1_048_576),
+    _free("segment.bytes", _INT, "1073741824", "size of a segment file", "log.segment.bytes", 1_048_576),
     _fixed("segment.index.bytes", _INT, "10485760", "indexes grow as they are written", "log.index.size.max.bytes"),
     _kept("segment.jitter.ms", _LONG, "0", _BY_SIZE, at_least=0),
     _kept("segment.ms", _LONG, "604800000", _BY_SIZE, at_least=1),
-    _indifferent("unclean.leader.election.enable", _BOOLEAN, "false", _ONE_REPLICA, "unclean.leader.election.enable"),
+    _free("unclean.leader.election.enable", _BOOLEAN, "false", _ONE_REPLICA, "unclean.leader.election.enable"),
 )
 
 #: Every topic config by name, sorted by name.

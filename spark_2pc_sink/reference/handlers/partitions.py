@@ -260,7 +260,8 @@ def _read_all(reads: Iterable[_Read], isolation: Isolation, bytes_max: int) -> i
 
 def _read(read: _Read, log: PartitionLog, isolation: Isolation, *, max_bytes: int, min_one: bool) -> None:
     try:
-        data = log.read(read.wanted.fetch_offset, max_bytes=max_bytes, isolation=isolation, min_one=min_one)
+        wanted = read.wanted.fetch_offset
+        data, found = log.read(wanted, max_bytes=max_bytes, isolation=isolation, min_one=min_one)
     except OffsetOutOfRangeError:
         read.refuse(Code.OFFSET_OUT_OF_RANGE)
         return
@@ -268,16 +269,16 @@ def _read(read: _Read, log: PartitionLog, isolation: Isolation, *, max_bytes: in
         read.refuse(Code.KAFKA_STORAGE_ERROR)
         return
     aborted = None
-    if data.aborted is not None:
+    if found is not None:
         kind = _PartitionData.AbortedTransaction
-        aborted = [kind(producer_id=producer_id, first_offset=first) for producer_id, first in data.aborted]
+        aborted = [kind(producer_id=producer_id, first_offset=first) for producer_id, first in found]
     read.answer = _PartitionData(
         partition_index=read.wanted.partition,
-        high_watermark=data.high_watermark,
-        last_stable_offset=data.last_stable_offset,
-        log_start_offset=data.log_start_offset,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
         aborted_transactions=aborted,
-        records=data.records,
+        records=data,
     )
 
 

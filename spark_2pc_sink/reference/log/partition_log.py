@@ -99,21 +99,6 @@ class Appended:
 
 
 @dataclass(frozen=True)
-class FetchedData:
-    """What a fetch of one partition found: whole batches, of which the first may begin before the requested offset.
-
-    ``aborted`` has (producer id, first offset) in the order of the markers, also beyond ``records`` (as Kafka does);
-    None for read_uncommitted.
-    """
-
-    records: bytes
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    aborted: tuple[tuple[int, int], ...] | None
-
-
-@dataclass(frozen=True)
 class FoundOffset:
     offset: int
     timestamp_ms: int
@@ -430,8 +415,13 @@ class PartitionLog:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, *, max_bytes: int, isolation: Isolation, min_one: bool) -> FetchedData:
+    def read(
+        self, offset: int, *, max_bytes: int, isolation: Isolation, min_one: bool
+    ) -> tuple[bytes, tuple[tuple[int, int], ...] | None]:
         """Whole batches from the one with ``offset``, as far as ``isolation`` allows, from one segment.
+
+        The second value has (producer id, first offset) of aborted transactions in the order of their markers, also
+        beyond the batches (as Kafka does); None for read_uncommitted.
 
         With ``min_one`` the first batch is returned whatever its size, so that a reader always makes progress. Raises
         OffsetOutOfRangeError outside of the log, and OSError if the disk failed.
@@ -440,12 +430,10 @@ class PartitionLog:
             raise OffsetOutOfRangeError(offset)
         limit = self.limit(isolation)
         committed = isolation is Isolation.READ_COMMITTED
-        data = b""
-        aborted: tuple[tuple[int, int], ...] | None = () if committed else None
-        if offset < limit:
-            data, upper_offset = self._log.read(offset, max_bytes=max_bytes, min_one=min_one, limit_offset=limit)
-            aborted = self._state.aborted.between(offset, upper_offset) if committed else None
-        return FetchedData(data, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
+        if offset >= limit:
+            return b"", () if committed else None
+        data, upper_offset = self._log.read(offset, max_bytes=max_bytes, min_one=min_one, limit_offset=limit)
+        return data, self._state.aborted.between(offset, upper_offset) if committed else None
 
     def limit(self, isolation: Isolation) -> int:
         return self.last_stable_offset if isolation is Isolation.READ_COMMITTED else self.high_watermark

@@ -23,13 +23,7 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import Access
 from spark_2pc_sink.reference.network.sasl import Expect, Login, LoginStep
 from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Handler, Handlers, RequestContext
-from spark_2pc_sink.reference.protocol.codec import (
-    REQUESTS,
-    ApiRequest,
-    read_head,
-    read_request,
-    write_response,
-)
+from spark_2pc_sink.reference.protocol.codec import REQUESTS, ApiRequest, read_head, read_request, write_response
 from spark_2pc_sink.wire.api_versions import Api
 
 #: The bytes of a reply: length and header, then the body.

@@ -34,7 +34,7 @@ def end(pid: int, epoch: int, *, commit: bool = True, coordinator: int = 0, vers
 
 
 def values(log: PartitionLog, offset: int = 0, isolation: Isolation = UNCOMMITTED) -> list[bytes | None]:
-    data = log.read(offset, max_bytes=ENOUGH_BYTES, isolation=isolation, min_one=True).records
+    data, _ = log.read(offset, max_bytes=ENOUGH_BYTES, isolation=isolation, min_one=True)
     return [record.value for record in seen(data)]
 
 

@@ -102,11 +102,11 @@ def consume(log: PartitionLog, start: int, max_bytes: int) -> list[tuple[int, by
     found: list[tuple[int, bytes]] = []
     offset = start
     while offset < log.last_stable_offset:
-        fetched = log.read(offset, max_bytes=max_bytes, isolation=Isolation.READ_COMMITTED, min_one=True)
-        assert fetched.aborted is not None
-        waiting = sorted(fetched.aborted, key=lambda each: each[1])
+        records, aborted = log.read(offset, max_bytes=max_bytes, isolation=Isolation.READ_COMMITTED, min_one=True)
+        assert aborted is not None
+        waiting = sorted(aborted, key=lambda each: each[1])
         active: set[int] = set()
-        batches = read_back(fetched.records)
+        batches = read_back(records)
         assert batches
         for batch in batches:
             last_offset = batch.base_offset + batch.last_offset_delta

@@ -41,7 +41,6 @@ _REMEDY: Final = (
 )
 #: Databases for which this process has logged a warning.
 _told: set[str] = set()
-_warned_lock = threading.Lock()
 
 
 def readable_by(connection: Any) -> str | None:
@@ -70,10 +69,8 @@ def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
         connection.close()
         rule = f"connections must use TLS, and the one to {label} at {host} does not; nothing was written"
         raise ConfigurationError(option="require_tls", value=True, rule=rule, remedy=_REMEDY)
-    with _warned_lock:
-        told = label in _told
+    if label not in _told:
         _told.add(label)
-    if not told:
         _log.warning(
             "the connection to %s at %s has no TLS, so rows and statements can be read in transit: %s. "
             "require_tls=True refuses such connections",

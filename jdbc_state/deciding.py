@@ -95,12 +95,10 @@ class SqlDecidingTransaction(OneDecision):
             raise claim_lost_error(self._transactional_id, self._generation, self._read())
 
     def decide(self, decision: Decision) -> None:
-        """Write the state row under the claim's generation: lock, check and write in one statement.
+        """Write the state row and its history line under the claim's generation, in one statement.
 
-        The same statement writes the history line, from the row that was written: if the check fails there is no line.
-
-        The check includes that the row still names the decision after which the batch was placed: after a failover that
-        lost commits the claim may still be valid while that decision is gone.
+        It checks that the row still names the decision after which the batch was placed: after a failover that lost
+        commits the claim may still be valid while that decision is gone.
         """
         with self._deciding():
             move = decision.move(self._transactional_id, self._generation)

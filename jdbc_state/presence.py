@@ -1,8 +1,7 @@
 """Presence session: an idle database session, named after a claim, which shows that a driver is alive.
 
-A driver is in a database transaction for only part of its time. While its tasks run, or it waits for its next batch,
-this session shows that it is alive: it is opened after the claim, reopened if it breaks, and ends with the process. It
-costs one connection.
+A driver is in a database transaction for only part of its time. Otherwise this session shows that it is alive: it is
+opened after the claim, reopened if it breaks, and ends with the process. It costs one connection.
 """
 
 from __future__ import annotations

@@ -34,8 +34,7 @@ class StoreSettings:
         claim_lock_timeout_ms: how long a claim waits for a row lock before it checks who holds it.
         claim_deadline_ms: when a claim gives up.
         lock_timeout_ms: longest wait for a lock in the deciding transaction.
-        statement_timeout_ms: longest statement there.
-        idle_in_transaction_timeout_ms: longest pause between two statements there.
+        statement_timeout_ms, idle_in_transaction_timeout_ms: longest statement there, and pause between two.
         commit_timeout_ms: longest wait for the answer to a COMMIT, or to any other single request of the store.
         password: called for the password of each new connection, if passwords change; None: use the URL's, or libpq's
             own sources (PGPASSWORD, ~/.pgpass, a service file).

@@ -21,14 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NamedConnection:
-    """Both sides as words of a command.
+    """Both sides as words of a command."""
 
-    Args:
-        words: the flags, for a shell; '' if the environment has all values.
-        database: whether they, or the environment, name a database.
-    """
-
+    #: The flags, for a shell; '' if the environment has all values.
     words: str
+    #: Whether they, or the environment, name a database.
     database: bool
 
 

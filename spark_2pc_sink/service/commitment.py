@@ -61,10 +61,9 @@ class Commitment:
         writer.decided(sent)
 
     def commit_failed(self) -> bool:
-        """Find out whether a COMMIT that raised was carried out, and complete it in Kafka. Blocks.
+        """Whether a COMMIT that raised was carried out; it is then completed in Kafka. Blocks.
 
-        Returns False if it was not: nothing is on either side. Raises InDoubtError if that is still unknown after the
-        time limit.
+        Raises InDoubtError if that is still unknown after the time limit.
         """
         writer, sent = self._parts()
         return writer.settle(sent.producer)

@@ -144,10 +144,7 @@ class IdWriter:
         self.unsettled = False
 
     def settle(self, prepared: ProducerIdAndEpoch) -> bool:
-        """Find out whether the database has decided a transaction, and complete it in Kafka.
-
-        Returns False if the database has not decided it: neither side has any of it.
-        """
+        """Whether the database has decided a transaction, which is then completed in Kafka; else neither has it."""
         error: DualWriteError | None = None
         before = self._claimed()
         deadline = Deadline(self._clock, self._owned.settle_deadline_ms)
@@ -247,10 +244,7 @@ class IdWriter:
         return True
 
     def end_completion(self) -> None:
-        """Read the answer to the commit sent by `begin_completion`; does nothing if none was sent.
-
-        The writer is unsettled if the answer is anything but success.
-        """
+        """Read the answer to `begin_completion`, if there was one: the writer is unsettled by all but success."""
         if self._ending is None:
             return
         (producer, ending), self._ending = self._ending, None

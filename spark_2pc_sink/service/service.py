@@ -6,7 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spark_2pc_sink.clock import Clock
-
-_log = sink_log(__name__)
 
 #: Distinguishes actions of a service from those of a person with a command.
 _PROGRAM: Final = "service"
@@ -216,16 +214,7 @@ class ServiceBase:
         if commitment.begin_completion():
             return
         try:
-            done = self._threads.submit(commitment.complete_in_background)
+            self._threads.submit(commitment.complete_in_background)
         except RuntimeError:
             # The main thread has ended while this one still runs: Python starts no more threads for it.
             commitment.complete_in_background()
-            return
-        done.add_done_callback(_log_failure)
-
-
-def _log_failure(done: Future[None]) -> None:
-    """Log an error that was neither awaited nor explained: the keeper of the ids settles the transaction."""
-    error = done.exception()
-    if error is not None:
-        _log.error("could not complete a decided transaction in Kafka yet: %r", error, exc_info=error)

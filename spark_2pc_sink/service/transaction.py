@@ -75,17 +75,13 @@ class ServiceTransaction:
 
 
 class OpenBlocks:
-    """The open blocks by runner: at most one each.
-
-    A block that was interrupted before it could leave is not open: only its own frame refers to it.
-    """
+    """The open blocks by runner: at most one each, until `leave`, or until only an interrupted frame refers to it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: WeakValueDictionary[Runner, ServiceTransaction] = WeakValueDictionary()
 
     def enter(self) -> ServiceTransaction:
-        """Open a block, until `leave` or until the transaction is no longer referenced."""
         transaction = ServiceTransaction()
         with self._lock:
             if transaction.runner in self._open:

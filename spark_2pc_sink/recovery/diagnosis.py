@@ -263,16 +263,20 @@ class Diagnosis:
             row=row,
             kafka=kafka,
             actions=lost,
-            prepared_s=_prepared_s(row, kafka),
+            # For how long Kafka has had an open transaction that the row does not name.
+            prepared_s=None if row and kafka.producer == view_of(row).prepared.producer else open_s(kafka),
             elsewhere=row is not None and row.cluster_id not in (None, kafka.cluster_id),
             reason=resolution.reason,
         )
         if passed is not None:
             return replace(report, actions=(Action("accept_loss", f"would continue without batches {passed}"),))
         if isinstance(resolution, Halt):
-            if row is None:
-                report = replace(report, reason=_unknown_id_reason(kafka, resolution))
             report = replace(report, cause=resolution.cause, facts=resolution.facts)
+            if row is None:
+                since = open_s(kafka)
+                shown_side = f"{kafka}" if since is None else f"{kafka}, open for {duration(since)}"
+                unknown = f"the state table and its history have nothing for this id; Kafka has {shown_side}"
+                report = replace(report, reason=f"{unknown}: {resolution.reason}")
             return replace(report, remedies=remedies(resolution.cause, report.incident, sink_flags(self.options)))
         planned = _PLANNED.get(resolution.verdict)
         if planned is not None:
@@ -293,22 +297,10 @@ def _planned_text(verdict: Verdict, row: StateRow | None, kafka: KafkaView) -> s
     return f"recovery will {verdict.value}"
 
 
-def _unknown_id_reason(kafka: KafkaView, halt: Halt) -> str:
-    since = open_s(kafka)
-    opened = "" if since is None else f", open for {duration(since)}"
-    return f"the state table and its history have nothing for this id; Kafka has {kafka}{opened}: {halt.reason}"
-
-
 def with_choices(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
     if report.condition not in {"in_doubt", "owed"} or report.cause is not None:
         return report
     return report.with_remedies(sink_flags(options))
-
-
-def _prepared_s(row: StateRow | None, kafka: KafkaView) -> float | None:
-    """For how long Kafka has had an open transaction that the row does not name."""
-    decided = None if row is None else view_of(row).prepared.producer
-    return None if kafka.producer == decided else open_s(kafka)
 
 
 def open_s(kafka: KafkaView) -> float | None:

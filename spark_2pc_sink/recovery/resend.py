@@ -14,7 +14,7 @@ from jdbc_state import DONE, OWED, Decision
 from spark_2pc_sink.choices import Facts, HaltCause, HaltError
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
-from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState
 from spark_2pc_sink.kafka.produce_session import PlacedBatch, SendBatches, split_batches
 from spark_2pc_sink.recovery.report import Action, shown
 
@@ -68,12 +68,9 @@ def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send:
     answer = kafka.end(producer, commit=True)
     if answer.code != Code.NONE:
         raise BatchRetryError(reason=f"EndTxn(commit) of the resent transaction {producer} answered {answer}")
-    done = store.mark_done(row.transactional_id, row.generation, str(answer.producer or producer))
-    return _resent(recovered, done, answer.producer, kafka)
-
-
-def _resent(recovered: Recovered, row: StateRow, following: ProducerIdAndEpoch | None, kafka: KafkaSide) -> Recovered:
+    row = store.mark_done(row.transactional_id, row.generation, str(answer.producer or producer))
     # Below transaction.version 2 EndTxn returns no new epoch: the next transaction begins with InitProducerId.
+    following = answer.producer
     initialized = kafka.usable_producer() if following is None else replace(recovered.initialized, producer=following)
     did = Action("resend", f"resent {row.record_count} records of batch {row.batch_id} from the kept copy")
     report = replace(

@@ -78,8 +78,6 @@ _SERVICES: Final = (
 
 @dataclass(frozen=True)
 class DatabaseKind:
-    """A kind of database."""
-
     name: str
     version: str
     lacks: str = ""
@@ -91,7 +89,6 @@ PLAIN: Final = DatabaseKind("PostgreSQL", "")
 
 
 def find_kind(driver: Any) -> DatabaseKind:
-    """Find out the kind of a database."""
     autocommit = driver.autocommit
     # Without a BEGIN, which another database may refuse with its isolation level.
     driver.autocommit = True

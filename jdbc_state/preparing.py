@@ -77,13 +77,18 @@ def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> F
             if table is not tables.state:
                 _grant_as_state(connection, tables, table)
         if found is not None and table is tables.state and found.version == 1 and found.owned:
-            _add_columns(connection, tables)
+            # The defaults are constants, so the table is not rewritten (PostgreSQL 11).
+            _run(
+                connection,
+                f"ALTER TABLE {found.name} ADD COLUMN IF NOT EXISTS topic_ids jsonb NOT NULL DEFAULT '{{}}', "
+                "ADD COLUMN IF NOT EXISTS decision bigint NOT NULL DEFAULT 0; " + sql_of(SetTableComment(table)),
+            )
         elif found is not None and (refused := refusal(found, tables, settings, where=where)) is not None:
             raise refused
         elif found is not None and found.later and found.owned:
             # This does not rewrite the table either.
             column = f"{FIGURES} jsonb NOT NULL DEFAULT '{{}}'"
-            _run(connection, f"ALTER TABLE {quoted(tables.history)} ADD COLUMN IF NOT EXISTS {column}")
+            _run(connection, f"ALTER TABLE {found.name} ADD COLUMN IF NOT EXISTS {column}")
     return find_table(connection, tables, tables.history)
 
 
@@ -160,16 +165,6 @@ def check(connection: Connection, settings: StoreSettings, *, role: str | None, 
 def _run(connection: Connection, statement: str) -> None:
     """Send SQL unchanged: a % in a name does not begin a parameter."""
     connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
-
-
-def _add_columns(connection: Connection, tables: StateTables) -> None:
-    """From version 1 to 2. The defaults are constants, so the table is not rewritten (PostgreSQL 11)."""
-    state = quoted(tables.state)
-    _run(
-        connection,
-        f"ALTER TABLE {state} ADD COLUMN IF NOT EXISTS topic_ids jsonb NOT NULL DEFAULT '{{}}', "
-        "ADD COLUMN IF NOT EXISTS decision bigint NOT NULL DEFAULT 0; " + sql_of(SetTableComment(tables.state)),
-    )
 
 
 def _grant_as_state(connection: Connection, tables: StateTables, table: Table) -> list[str]:

@@ -131,9 +131,7 @@ def status(
     the other side knows.
 
     Args:
-        kafka: Kafka client properties.
-        database: SQLAlchemy URL.
-        database_password, password_command, require_tls: as for the sink.
+        kafka, database and those of the database: as for the sink.
         transactional_id: one sink; None for all.
 
     Raises:

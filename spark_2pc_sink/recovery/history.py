@@ -108,8 +108,7 @@ def history(
     """The batches of one sink, or of all, and who did what to it, when and why; nothing is claimed or changed.
 
     Args:
-        database: SQLAlchemy URL.
-        database_password, password_command, require_tls: as for the sink.
+        database and those of the database: as for the sink.
         transactional_id: one sink; None for all.
         last: maximum number of entries, the newest; None: 50, or with ``since`` all.
         since: none older than this; needs a time zone.

@@ -1,8 +1,7 @@
 """Survey of one or many sinks on both sides within one time-out, even if one side does not answer.
 
 Each side is read in its own thread. A thread that hangs (an unresolved host name, a port that accepts and does not
-answer) is abandoned at the time-out, and the other side's answer is still shown. It ends when its system call does, and
-blocks neither the caller nor the exit of the process.
+answer) is abandoned at the time-out, and the other side's answer is still shown.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`AsyncDualWrite`: `DualWrite` for an AsyncSession, on an event loop.
 
-The session's statements run on the event loop, through SQLAlchemy, so that any of its asynchronous PostgreSQL drivers
-can be used. Waiting for Kafka is done in threads, one for each transactional id: the client's sockets are driven by the
-waiting thread, and a second client for event loops would be a second implementation of the recipe. The state store,
-which is used when ids are taken and recovered, uses psycopg2 in these threads.
+The session's statements run on the event loop, through any of SQLAlchemy's asynchronous PostgreSQL drivers. Waiting for
+Kafka and the state store is done in threads, one for each transactional id: a second client for event loops would be a
+second implementation of the recipe.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The database transaction that a block has joined: only the dual write may end it.
 
 A COMMIT inside the block would make rows durable without a state row, and a ROLLBACK would leave the records without
-their rows. So both are intercepted at the connection, for any caller: the session, its connection, or a
-``with session.begin()`` inside the block. The listeners are added to the engine once: adding and removing them for each
-transaction would take as long as its COMMIT.
+their rows. So both are intercepted at the connection, for any caller. The listeners are added to the engine once:
+adding and removing them for each transaction would take as long as its COMMIT.
 """
 
 from __future__ import annotations
@@ -72,7 +71,6 @@ class Enlisted:
         self._ours = True
 
     def release(self) -> None:
-        """The block has ended; the connection may be used freely."""
         _joined.pop(id(self.connection), None)
         self._unmark()
 

@@ -1,8 +1,8 @@
 """Transactional ids of one process: which it holds, which are free, and which must be settled.
 
 ``name-0`` to ``name-(ids_max - 1)`` are shared by all processes of a service. A process takes an id by the claim of its
-state row, only if no live process has it, and only if the row is unchanged since that was checked. If two processes
-want the same id, one gets it. If a claim is lost nevertheless, the next decision is refused, and the id is dropped.
+state row, only if no live process has it, and only if the row is unchanged since that was checked. If the claim is lost
+nevertheless, the next decision is refused, and the id is dropped.
 
 Ids left by a dead process are settled by another one, at its start and every `SURVEY_INTERVAL_S`. The id that was free
 for longest is used next, so that the coordinator has written its end markers.

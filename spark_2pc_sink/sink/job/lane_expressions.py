@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.options import Lane, Rows, SinkOptions
     from spark_2pc_sink.options.outputs import Format
-    from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
     from spark_2pc_sink.serialisation.binding import Registry
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
     from spark_2pc_sink.sink.job.table_loader import TableLoader
@@ -130,47 +129,6 @@ def _refused(rows: Rows, rule: str) -> ConfigurationError:
     return refused("upsert_superseded", "leave_out", rule, f"{remedy}upsert_superseded='send_first'")
 
 
-class RecordSchemas:
-    """Binds the expressions of a run to schemas. Tasks never query the registry, so it may be down between batches."""
-
-    def __init__(self, options: SchemaRegistryOptions | None) -> None:
-        self._options = options
-        self._registries: dict[Format, Registry] = {}
-
-    def bound(self, expressions: RecordExpressions, rows: DataFrame, lane: Lane) -> RecordExpressions:
-        records = lane.records
-        if records is None or not expressions.formats:
-            return expressions
-        # Only jobs with formats need it.
-        from spark_2pc_sink.serialisation.binding import SchemaRequest, bind  # noqa: PLC0415
-
-        serialisers = {}
-        for column, part in PARTS.items():
-            of_value = part == "value"
-            sql = expressions.value if of_value else expressions.key
-            if sql is None or part not in expressions.formats:
-                continue
-            request = SchemaRequest(
-                part=part,
-                format=expressions.formats[part],
-                topic=records.topic if expressions.topic is None else None,
-                strategy=records.value_subject_name_strategy if of_value else "topic",
-                expression=sql,
-                schema=records.value_schema if of_value else None,
-                name=records.value_schema_name if of_value else None,
-            )
-            serialisers[column] = bind(request, type_of(rows, part, sql), self._registry(request.format))
-        return replace(expressions, serialisers=serialisers)
-
-    def _registry(self, schema_format: Format) -> Registry:
-        from spark_2pc_sink.serialisation.binding import Registry  # noqa: PLC0415 - as above
-
-        assert self._options is not None, "checked with the options"
-        if schema_format not in self._registries:
-            self._registries[schema_format] = Registry(self._options, schema_format)
-        return self._registries[schema_format]
-
-
 class LaneExpressions:
     """The lanes of a sink over the batches of one run; analyzed again only if schema or settings have changed."""
 
@@ -179,7 +137,7 @@ class LaneExpressions:
         self._facts = facts
         self._loaders = loaders
         self._settings = JsonSettings(options.transactional_id, facts)
-        self._schemas = RecordSchemas(options.schema_registry)
+        self._registries: dict[Format, Registry] = {}
         self._analyzed: tuple[StructType, Mapping[str, str], tuple[LaneWork, ...]] | None = None
 
     def of(self, batch: DataFrame) -> tuple[LaneWork, ...]:
@@ -199,6 +157,36 @@ class LaneExpressions:
             analyzed = analyze(rows, choose_expressions(lane, rows.schema), lane.order_by)
             check_places(rows, analyzed, lane, self._options.transactional_id)
             self._facts.check_repeatable(expressions_frame(rows, analyzed, lane.order_by), "an expression of the sink")
-            bound = self._schemas.bound(analyzed, rows, lane)
+            bound = self._bound(analyzed, rows, lane)
             in_tasks = with_json(bound, rows.schema, settings)
             return with_guards(with_key_column(in_tasks, rows), rows)
+
+    def _bound(self, expressions: RecordExpressions, rows: DataFrame, lane: Lane) -> RecordExpressions:
+        """Bind parts to schemas. Tasks never query the registry, so it may be down between batches."""
+        records = lane.records
+        if records is None or not expressions.formats:
+            return expressions
+        # Only jobs with formats need it.
+        from spark_2pc_sink.serialisation.binding import Registry, SchemaRequest, bind  # noqa: PLC0415
+
+        assert self._options.schema_registry is not None, "checked with the options"
+        serialisers = {}
+        for column, part in PARTS.items():
+            of_value = part == "value"
+            sql = expressions.value if of_value else expressions.key
+            if sql is None or part not in expressions.formats:
+                continue
+            schema_format = expressions.formats[part]
+            if schema_format not in self._registries:
+                self._registries[schema_format] = Registry(self._options.schema_registry, schema_format)
+            request = SchemaRequest(
+                part=part,
+                format=schema_format,
+                topic=records.topic if expressions.topic is None else None,
+                strategy=records.value_subject_name_strategy if of_value else "topic",
+                expression=sql,
+                schema=records.value_schema if of_value else None,
+                name=records.value_schema_name if of_value else None,
+            )
+            serialisers[column] = bind(request, type_of(rows, part, sql), self._registries[schema_format])
+        return replace(expressions, serialisers=serialisers)

@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.choices import Facts, HaltCause, HaltError
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.settings import options_of, setting_of
+from spark_2pc_sink.options.settings import options_of, refused, setting_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -149,14 +149,12 @@ def _another(transactional_id: str, known: Mapping[str, object], written: Mappin
     differ = [
         f"{name}={known[name]!r} there, {written[name]!r} here" for name in written if known[name] != written[name]
     ]
-    return ConfigurationError(
-        option="transactional_id",
-        value=transactional_id,
-        rule=f"this run of the query has called a different sink with this id, with {'; '.join(differ)}; if two sinks "
-        "share an id, the second finds every batch done by the first and writes nothing",
-        remedy="give each sink a transactional_id of its own; to change what one sink writes, stop the query and start "
-        "it with the change",
+    rule = (
+        f"this run of the query has called a different sink with this id, with {'; '.join(differ)}; if two sinks "
+        "share an id, the second finds every batch done by the first and writes nothing"
     )
+    remedy = "give each sink a transactional_id of its own; to change what one sink writes, stop the query and start "
+    return refused("transactional_id", transactional_id, rule, f"{remedy}it with the change")
 
 
 #: The record of this driver process.

@@ -10,7 +10,7 @@ import psycopg2
 from sqlalchemy import text
 
 from jdbc_state.sqlstate import describe
-from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, LocalProtocolError
+from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
@@ -93,23 +93,19 @@ def check_condition(connection: Connection, plan: ColumnPlan) -> None:
     where = plan.conflict.where
     if where is None:
         return
-    if len(bare_statements(where)) > 1:
-        raise _refused_condition(plan, "must be a single condition, without ';'")
-    with driver_connection(connection).cursor() as cursor:
-        try:
-            cursor.execute(explain_statement(plan))
-        except (psycopg2.ProgrammingError, psycopg2.DataError, psycopg2.NotSupportedError) as error:
-            rule = f"PostgreSQL rejects it as a condition of ON CONFLICT: {describe(error)}"
-            raise _refused_condition(plan, rule) from error
-
-
-def _refused_condition(plan: ColumnPlan, rule: str) -> ConfigurationError:
     name = quote_identifier(target_alias(plan))
     remedy = (
         f"write it over EXCLUDED (the row of the batch) and {name} (the row in the table), as in "
         f"{name}.version < EXCLUDED.version"
     )
-    return refused("upsert_where", plan.conflict.where, rule, remedy)
+    if len(bare_statements(where)) > 1:
+        raise refused("upsert_where", where, "must be a single condition, without ';'", remedy)
+    with driver_connection(connection).cursor() as cursor:
+        try:
+            cursor.execute(explain_statement(plan))
+        except (psycopg2.ProgrammingError, psycopg2.DataError, psycopg2.NotSupportedError) as error:
+            rule = f"PostgreSQL rejects it as a condition of ON CONFLICT: {describe(error)}"
+            raise refused("upsert_where", where, rule, remedy) from error
 
 
 class TableLoader:

@@ -195,7 +195,7 @@ def receipt_of(
     try:
         return run(batches, plan, identity)
     except DualWriteError as error:
-        return TaskReceipt(identity.task, identity.task_attempt, error=error)
+        return TaskReceipt(*identity, error=error)
 
 
 def task_function(
@@ -316,8 +316,7 @@ def encode(
         each.finish()
     output.finish()
     return TaskReceipt(
-        task=identity.task,
-        task_attempt=identity.task_attempt,
+        *identity,
         rows=rows,
         lane_rows={each.plan.index: each.row_count for each in lanes},
         left_out={each.plan.index: each.left_out for each in lanes if each.left_out},

@@ -73,8 +73,7 @@ class _SearchTask:
                 break
         self._stream.finish()
         return TaskReceipt(
-            task=self._identity.task,
-            task_attempt=self._identity.task_attempt,
+            *self._identity,
             rows=self._rows,
             refused=tuple(self._refused),
             sent=self._stream.totals,

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 #: A connection that waits for rows sends a query to the server after this fraction (1/n) of its idle timeout.
 _IDLE_SHARE: Final = 3
-#: The driver, where it encodes a batch itself.
-_HERE: Final = TaskIdentity(task=0, task_attempt=0)
 
 
 class TaskJobs:
@@ -242,7 +240,7 @@ class SparkBatch:
         forwarder = self._records.forwarder(source, ticket, topics)
         with attempt_threads(source, forwarder.task):
             batches = table.combine_chunks().to_batches()
-            results = add_up([encode(batches, plan, _HERE, LocalStream(source, _HERE.task, _HERE.task_attempt))])
+            results = add_up([encode(batches, plan, TaskIdentity(0, 0), LocalStream(source))])
             forwarded = _forwarded(results, source, forwarder)
         self._jobs.arrow.forget()
         self._jobs.small_batches.note(results, self._clock.now_s() - begun_s, collected=True)

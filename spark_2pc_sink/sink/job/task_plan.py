@@ -9,7 +9,7 @@ import pickle
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.stream.task_stream import LaneTotals, StreamAddress
 
 
-@dataclass(frozen=True)
-class TaskIdentity:
+class TaskIdentity(NamedTuple):
     task: int
     task_attempt: int
 
@@ -83,7 +82,7 @@ class TaskPlan:
     def open_stream(self, identity: TaskIdentity) -> TaskStream:
         if self.stream is None:
             raise LocalProtocolError(operation="send", state="no stream", rule="a task needs a stream for its output")
-        return TaskStream(self.stream, identity.task, identity.task_attempt)
+        return TaskStream(self.stream, *identity)
 
 
 #: A task yields one row.

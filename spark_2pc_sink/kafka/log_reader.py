@@ -241,7 +241,7 @@ class CommitScan:
         self._query = query
         self._deadline = deadline
         self._bytes_left = bytes_max
-        #: Of each committed transaction, in the partitions read so far.
+        #: Records of each committed transaction, in the partitions read so far.
         self._records: Counter[ProducerIdAndEpoch] = Counter()
         self._offsets: defaultdict[ProducerIdAndEpoch, dict[TopicPartition, tuple[int, int]]] = defaultdict(dict)
         self._unread: list[str] = []

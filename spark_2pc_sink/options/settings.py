@@ -34,7 +34,7 @@ _HELP_WIDTH: Final = 100
 class Theme(Enum):
     """What a reader wants to do. Signatures, help and the page have the options in this order."""
 
-    #: Of an option that only one command or class has.
+    #: For an option that only one command or class has.
     OWN = ""
     CONNECT = "Name the sink and connect it"
     TO_KAFKA = "Choose what goes to Kafka"

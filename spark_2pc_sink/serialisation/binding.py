@@ -260,7 +260,7 @@ def _derived(request: SchemaRequest, kind: DataType) -> str:
 
 
 def _described(request: SchemaRequest, kind: DataType, text: str) -> tuple[str | None, Any, tuple[int, ...] | None]:
-    """Of a schema: the name of its record or message, if any, its encoder, and Protobuf's message indexes."""
+    """The name of a schema's record or message, if any, its encoder, and Protobuf's message indexes."""
     if request.format == "avro":
         schema = parsed_schema(text)
         return record_name(schema), avro_encoder(kind, schema), None

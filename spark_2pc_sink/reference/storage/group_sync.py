@@ -28,7 +28,7 @@ Synced: TypeAlias = "asyncio.Future[LogFailedError | None]"
 #: Limits for syncing on the event loop: bytes to sync, and duration of the last fdatasync.
 INLINE_BYTES_MAX: Final = 64 * 1024
 INLINE_SECONDS_MAX: Final = 0.001
-#: Of all logs; each has at most one fdatasync in progress.
+#: Shared by all logs; each has at most one fdatasync in progress.
 _THREADS: Final = 8
 _syncers: Final = ThreadPoolExecutor(_THREADS, thread_name_prefix="sync")
 

@@ -58,7 +58,7 @@ def check_dead_letters(evidence: Evidence, differences: Differences) -> tuple[De
         if evidence.noted and not claim.unknown and index not in evidence.hidden:
             layout = evidence.noted[layout_at(evidence.noted, claim.decided_at)].layout
             topic, table = layout.dead_letter_topic, layout.dead_letter_table
-            if topic is not None and table is not None and index not in evidence.gone.get(topic, ()):
+            if topic is not None and table is not None and topic not in claim.gone:
                 places[topic, table].append(index)
     results = []
     for (topic, table), indexes in places.items():
@@ -79,7 +79,7 @@ def _compare(evidence: Evidence, differences: Differences, place: tuple[str, str
     topic, table = place
     claims, newest = evidence.claims.claims, len(evidence.claims.claims) - 1
     bounds = {at: each for at, each in evidence.bounds_of(indexes, evidence.ends).items() if at.topic == topic}
-    cut, in_topic = Tally(claims, evidence.gone), []
+    cut, in_topic = Tally(claims), []
     for at, offset, letter in _in_topic(evidence, bounds):
         index = cut.of(at).claim_at(offset)
         if index not in indexes:

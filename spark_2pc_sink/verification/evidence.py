@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -107,7 +107,6 @@ class Evidence:
         chosen: indexes of the claims in the scope.
         ends: end of the compared records, by partition.
         hidden: indexes of claims that read_committed consumers do not see, and why.
-        gone: indexes of claims on an earlier topic of the same name, by topic.
         is_open: there is one claim, the open transaction.
     """
 
@@ -120,7 +119,6 @@ class Evidence:
     logs: TopicLogs
     ends: Mapping[TopicPartition, int]
     hidden: Mapping[int, str]
-    gone: Mapping[str, frozenset[int]] = field(default_factory=dict)
     noted: Sequence[NotedLayout] = ()
     others: Mapping[str, SinkLayout] = field(default_factory=dict)
     is_open: bool = False
@@ -155,8 +153,8 @@ class Evidence:
         """First offset and end of some claims' records in each partition, within the logs."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for index in claims:
-            for at, (first, last) in self.claims.claims[index].ranges.items():
-                if at in self.logs.starts and at in ends and index not in self.gone.get(at.topic, ()):
+            for at, (first, last) in self.claims.claims[index].present.items():
+                if at in self.logs.starts and at in ends:
                     low, high = found.get(at, (first, last))
                     found[at] = (min(low, first), max(high, last))
         return {at: (max(low, self.logs.starts[at]), min(high + 1, ends[at])) for at, (low, high) in found.items()}
@@ -187,8 +185,8 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
             while any(_held(claim, logs) for claim in claims.claims[-1:]) and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
                 logs = reader.describe(topics)
-            gone = claims.gone_from(logs)
-            hidden = dict(_hidden(reader, claims, logs, gone, snapshot.row))
+            claims = claims.seen_in(logs)
+            hidden = dict(_hidden(reader, claims, logs, snapshot.row))
             chosen = frozenset(
                 index
                 for index, claim in enumerate(claims.claims)
@@ -196,8 +194,8 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
             )
             ends = {at: min(before.ends.get(at, 0), end) for at, end in logs.ends.items()}
             for index, claim in enumerate(claims.claims):
-                for at, (_, last) in claim.ranges.items() if index not in hidden else ():
-                    if at in ends and last != OPEN_END and index not in gone.get(at.topic, ()):
+                for at, (_, last) in claim.present.items() if index not in hidden else ():
+                    if at in ends and last != OPEN_END:
                         ends[at] = min(max(ends[at], last + 1), logs.ends[at])
             yield Evidence(
                 request=request,
@@ -209,7 +207,6 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
                 logs=logs,
                 ends=ends,
                 hidden=hidden,
-                gone=gone,
                 noted=noted,
                 others=others,
             )
@@ -228,12 +225,10 @@ def _held(claim: HistoryBatch, logs: TopicLogs) -> list[TopicPartition]:
     return [at for at, (_, last) in ranges if logs.ends.get(at, 0) <= last < logs.written.get(at, 0)]
 
 
-def _hidden(
-    reader: TopicReader, claims: Claims, logs: TopicLogs, gone: Mapping[str, Collection[int]], row: StateRow | None
-) -> Iterator[tuple[int, str]]:
+def _hidden(reader: TopicReader, claims: Claims, logs: TopicLogs, row: StateRow | None) -> Iterator[tuple[int, str]]:
     """The claims that read_committed consumers do not see, and why."""
     for index, claim in enumerate(claims.claims):
-        if claim.unknown or any(index in gone.get(topic, ()) for topic in claim.topics):
+        if claim.unknown or claim.gone:
             continue
         held = _held(claim, logs)
         if claim.in_doubt and row is not None and row.status == OWED:

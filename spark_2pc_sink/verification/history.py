@@ -107,6 +107,7 @@ class HistoryBatch:
         decision: number of its history line.
         digest: '' if an operator has accepted any.
         ranges: the first and the last offset in each partition.
+        gone: its topics that do not exist any more, or were created again.
         decided_at: by the database's clock; None if unknown.
         rows: number of rows it wrote to all tables.
         outputs: number of rows or records of each output, by its text; empty if the history lacks them.
@@ -120,6 +121,7 @@ class HistoryBatch:
     digest: str = ""
     ranges: Ranges = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
     decided_at: datetime | None = None
     rows: int = 0
     outputs: Mapping[str, int] = field(default_factory=dict)
@@ -129,6 +131,11 @@ class HistoryBatch:
     @property
     def topics(self) -> frozenset[str]:
         return frozenset(partition.topic for partition in self.ranges)
+
+    @property
+    def present(self) -> Ranges:
+        """The ranges in the topics that are still there."""
+        return {at: bounds for at, bounds in self.ranges.items() if at.topic not in self.gone}
 
 
 @dataclass(frozen=True)
@@ -148,13 +155,13 @@ class TopicLogs:
     written: Mapping[TopicPartition, int] = field(default_factory=dict)
     compacted: frozenset[str] = frozenset()
 
-    def replaced(self, claim: HistoryBatch) -> list[str]:
+    def replaced(self, claim: HistoryBatch) -> frozenset[str]:
         """The claim's topics that no longer exist, or were created again; only ids tell them apart."""
-        return [
+        return frozenset(
             topic
-            for topic in sorted(claim.topics)
+            for topic in claim.topics
             if (now := self.topic_ids.get(topic)) is None or (now and claim.topic_ids.get(topic, now) not in ("", now))
-        ]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,12 +188,9 @@ class Claims:
         """Batches of the query that owns the state row."""
         return [claim.batch for claim in self.claims[self.newest_query :] if claim.batch is not None]
 
-    def gone_from(self, logs: TopicLogs) -> dict[str, frozenset[int]]:
-        """By topic, the indexes of claims on an earlier topic of its name."""
-        gone: dict[str, frozenset[int]] = {}
-        for index, claim in enumerate(self.claims):
-            gone |= {topic: gone.get(topic, frozenset()) | {index} for topic in logs.replaced(claim)}
-        return gone
+    def seen_in(self, logs: TopicLogs) -> Claims:
+        """The same, each with its topics that are gone."""
+        return replace(self, claims=tuple(replace(claim, gone=logs.replaced(claim)) for claim in self.claims))
 
 
 def claims_of(row: StateRow | None, lines: Sequence[HistoryLine], *, cluster_id: str) -> Claims:
@@ -320,12 +324,9 @@ class PartitionClaims:
 
 
 class Tally:
-    """Counts records inside and outside of claims; records that are read again are not counted again.
+    """Counts records inside and outside of claims; records that are read again are not counted again."""
 
-    Claims that are ``gone`` refer to an earlier topic of the same name, see `Claims.gone_from`.
-    """
-
-    def __init__(self, claims: Sequence[HistoryBatch], gone: Mapping[str, frozenset[int]]) -> None:
+    def __init__(self, claims: Sequence[HistoryBatch]) -> None:
         #: By partition, the offset up to which records were counted (exclusive).
         self.reached: dict[TopicPartition, int] = {}
         self.found: list[Found] = [Found() for _ in claims]
@@ -333,9 +334,8 @@ class Tally:
         self.records: int = 0
         ranges: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         for index, claim in enumerate(claims):
-            for partition, (first, last) in claim.ranges.items():
-                if index not in gone.get(partition.topic, ()):
-                    ranges.setdefault(partition, []).append((first, last, index))
+            for partition, (first, last) in claim.present.items():
+                ranges.setdefault(partition, []).append((first, last, index))
         self._partitions = {partition: PartitionClaims(found) for partition, found in ranges.items()}
         self._nothing = PartitionClaims([])
 

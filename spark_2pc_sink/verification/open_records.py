@@ -83,7 +83,6 @@ def _compare(evidence: Evidence, differences: Differences, ranges: Ranges) -> Op
         claims=Claims(claims=(HistoryBatch(batch=None, decision=0, ranges=rows),)),
         chosen=frozenset({0}),
         hidden={0: "it is open"},
-        gone={},
         ends={},
         logs=logs,
         noted=evidence.noted[-1:],
@@ -92,7 +91,7 @@ def _compare(evidence: Evidence, differences: Differences, ranges: Ranges) -> Op
     tables: list[OpenTable] = []
     if rows or evidence.has_several:
         with translated(evidence.database.named("verify")):
-            for _, found in compare_tables(only, differences, Tally(only.claims.claims, {})):
+            for _, found in compare_tables(only, differences, Tally(only.claims.claims)):
                 name, topics = found.result.table, () if found.in_table is None else found.result.topics
                 tables.append(OpenTable(table=name, topics=topics, records=found.records, in_table=found.in_table))
         others = only.claims.topics.difference(*(table.topics for table in tables))

@@ -154,7 +154,10 @@ class TableComparison:
                 "compare more batches, or name the topic that has its records: --topic TOPIC",
             )
         self.read = value_reader(self.pair.layout, self.request.registry)
-        facts, whole = self._sample(), self._is_whole()
+        facts, whole = self._sample(), self.request.scope.is_all
+        for why in self._why_partial() if whole else ():
+            self.differences.skip("rows without a record", why)
+            whole = False
         partitions = sorted(at for at in {*self.evidence.ends, *self._hidden} if at.topic in self.topics)
         while True:
             sql = planned(self._target, shape, facts, partitions, whole=whole)
@@ -199,16 +202,8 @@ class TableComparison:
                     facts.note(self.read(at.topic, value) for value in values if value is not None or not self._keyed)
         return facts
 
-    def _is_whole(self) -> bool:
-        """Whether every row must have a record; if not, report why."""
-        if not self.request.scope.is_all:
-            return False
-        reasons = list(self._why_partial())
-        for why in reasons:
-            self.differences.skip("rows without a record", why)
-        return not reasons
-
     def _why_partial(self) -> Iterator[str]:
+        """Why rows may have no record, though all batches are compared."""
         evidence, pair = self.evidence, self.pair
         claims = evidence.claims.claims
         lacking = [claim.batch for claim, topics in zip(claims, pair.topics, strict=True) if topics is None]

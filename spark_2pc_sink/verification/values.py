@@ -61,7 +61,9 @@ def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | No
             return value
         _, schema_id = _HEADER.unpack_from(value)
         decoded = (avro if found == "avro" else protobuf)(schema_id, value[_HEADER.size :])
-        return value if decoded is None else _json(decoded)
+        if decoded is None:
+            return value
+        return _MARKED.sub(rb"\1", json.dumps(_spelled(decoded), ensure_ascii=False).encode())
 
     return read
 
@@ -190,12 +192,8 @@ def _plain(value: Any) -> Any:
     return _fields(value)
 
 
-def _json(decoded: Any) -> bytes:
-    """Like Spark's to_json, but keeps nulls and finer parts of seconds."""
-    return _MARKED.sub(rb"\1", json.dumps(_spelled(decoded), ensure_ascii=False).encode())
-
-
 def _spelled(value: Any) -> Any:  # noqa: PLR0911 - one line for each kind
+    """As Spark's to_json writes it, but with nulls and finer parts of seconds."""
     if isinstance(value, dict):
         return {name: _spelled(part) for name, part in value.items()}
     if isinstance(value, list):

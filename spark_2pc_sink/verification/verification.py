@@ -69,7 +69,7 @@ class _Verification:
 
     def run(self) -> VerifyReport:
         evidence, request, differences = self.evidence, self.evidence.request, self.differences
-        tally = Tally(evidence.claims.claims, evidence.gone)
+        tally = Tally(evidence.claims.claims)
         try:
             with translated(evidence.database.named("verify")):
                 for pair, found in compare_tables(evidence, differences, tally):
@@ -196,8 +196,7 @@ class HistoryCheck:
 
     def _lost(self, claim: HistoryBatch) -> Iterator[Difference]:
         """The records of the batch that are gone with its topic or log."""
-        replaced = self.evidence.logs.replaced(claim)
-        for topic in replaced:
+        for topic in sorted(claim.gone):
             was, now = claim.topic_ids.get(topic, "") or "unknown", self.evidence.logs.topic_ids.get(topic)
             place = asdict(min(at for at in claim.ranges if at.topic == topic))
             if now is None:
@@ -208,7 +207,7 @@ class HistoryCheck:
                 yield Difference(kind="topic_remade", text=text, **place)
         for partition, (first, last) in sorted(claim.ranges.items()):
             start, end = self.evidence.logs.starts.get(partition), self.evidence.logs.written.get(partition)
-            if partition.topic in replaced:
+            if partition.topic in claim.gone:
                 continue
             if start is None or end is None:
                 text = f"partition {partition} does not exist any more"

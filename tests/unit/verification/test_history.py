@@ -163,7 +163,7 @@ CONTENTS = [content_of(None, b"%d" % number, None) for number in range(6)]
 
 
 def test_records_are_counted_for_their_batch_whatever_the_portions_they_come_in() -> None:
-    tally = Tally([ranged(0, 0, 2), ranged(1, 4, 6)], {})
+    tally = Tally([ranged(0, 0, 2), ranged(1, 4, 6)])
     tally.take(PLACE, [0, 1], CONTENTS[:2])
     tally.take(PLACE, [2, 4, 6], CONTENTS[2:5])
     assert [(found.records, found.seen) for found in tally.found] == [(3, {PLACE: (0, 2)}), (2, {PLACE: (4, 6)})]
@@ -173,13 +173,13 @@ def test_records_are_counted_for_their_batch_whatever_the_portions_they_come_in(
 
 
 def test_records_of_no_batch_are_noted_in_one_piece_between_two_batches() -> None:
-    tally = Tally([ranged(0, 0, 0), ranged(1, 10, 10)], {})
+    tally = Tally([ranged(0, 0, 0), ranged(1, 10, 10)])
     tally.take(PLACE, [0, 2, 3], [b""] * 3)
     tally.take(PLACE, [5, 10, 12], [b""] * 3)
     found = [(left.first, left.last, left.records, left.after) for left in tally.unclaimed]
     assert found == [(2, 5, 3, 0), (12, 12, 1, 1)]
     # Claims on a topic that is gone claim nothing.
-    tally = Tally([ranged(0, 0, 5)], {TOPIC: frozenset({0})})
+    tally = Tally([replace(ranged(0, 0, 5), gone=frozenset({TOPIC}))])
     tally.take(PLACE, [0, 1], [b"", b""])
     assert tally.found[0].records == 0
     assert [(left.records, left.after) for left in tally.unclaimed] == [(2, -1)]
@@ -187,7 +187,7 @@ def test_records_of_no_batch_are_noted_in_one_piece_between_two_batches() -> Non
 
 def test_what_is_read_again_is_not_counted_again() -> None:
     """By a second table that the same topic tells, or when the first reading was given up."""
-    tally = Tally([ranged(0, 0, 4)], {})
+    tally = Tally([ranged(0, 0, 4)])
     for offsets in ([0, 1, 2], [0, 1], [2, 3, 4], [0, 1, 2, 3, 4]):
         tally.take(PLACE, offsets, [CONTENTS[offset] for offset in offsets])
     assert (tally.records, tally.found[0].records, tally.found[0].digest) == (5, 5, digest_of(TOPIC, CONTENTS[:5]))
@@ -248,8 +248,8 @@ def check(
     skipped: tuple[tuple[int, int], ...] = (),
     digests: bool = True,
 ) -> tuple[BatchResult, Differences]:
-    claims = Claims(claims=(claim,), skipped=skipped)
-    tally = Tally(claims.claims, claims.gone_from(logs))
+    claims = Claims(claims=(claim,), skipped=skipped).seen_in(logs)
+    tally = Tally(claims.claims)
     if offsets:
         tally.take(PLACE, offsets, contents[: len(offsets)])
     sides: dict[str, Any] = dict.fromkeys(("request", "snapshot", "database"))

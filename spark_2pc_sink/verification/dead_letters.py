@@ -53,9 +53,8 @@ class DeadLetter:
 def check_dead_letters(evidence: Evidence, differences: Differences) -> tuple[DeadLetterResult, ...]:
     """Compare the dead letters of the batches of a scope; one result for each comparable topic and table."""
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for index in sorted(evidence.chosen):
-        claim = evidence.claims.claims[index]
-        if evidence.noted and not claim.unknown and index not in evidence.hidden:
+    for index, claim in enumerate(evidence.claims.claims):
+        if evidence.noted and claim.in_scope and not claim.unknown and not claim.hidden:
             layout = evidence.noted[layout_at(evidence.noted, claim.decided_at)].layout
             topic, table = layout.dead_letter_topic, layout.dead_letter_table
             if topic is not None and table is not None and topic not in claim.gone:
@@ -78,7 +77,8 @@ def _compare(evidence: Evidence, differences: Differences, place: tuple[str, str
     """Compare the dead letters of some claims, and report the differences; the number in the topic."""
     topic, table = place
     claims, newest = evidence.claims.claims, len(evidence.claims.claims) - 1
-    bounds = {at: each for at, each in evidence.bounds_of(indexes, evidence.ends).items() if at.topic == topic}
+    bounds = evidence.bounds_of((claims[index] for index in indexes), evidence.ends)
+    bounds = {at: each for at, each in bounds.items() if at.topic == topic}
     cut, in_topic = Tally(claims), []
     for at, offset, letter in _in_topic(evidence, bounds):
         index = cut.of(at).claim_at(offset)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from sqlalchemy import Connection, select, text
@@ -104,9 +104,7 @@ class Evidence:
     Attributes:
         noted: the layouts of all its claims that are still known, the oldest first.
         others: layouts of other sinks in the same state table, by transactional id.
-        chosen: indexes of the claims in the scope.
         ends: end of the compared records, by partition.
-        hidden: indexes of claims that read_committed consumers do not see, and why.
         is_open: there is one claim, the open transaction.
     """
 
@@ -115,10 +113,8 @@ class Evidence:
     database: Database
     reader: TopicReader
     claims: Claims
-    chosen: frozenset[int]
     logs: TopicLogs
     ends: Mapping[TopicPartition, int]
-    hidden: Mapping[int, str]
     noted: Sequence[NotedLayout] = ()
     others: Mapping[str, SinkLayout] = field(default_factory=dict)
     is_open: bool = False
@@ -139,21 +135,21 @@ class Evidence:
 
     @property
     def up_to(self) -> int | None:
-        seen = (self.claims.claims[index] for index in sorted(self.chosen, reverse=True) if index not in self.hidden)
-        return next((claim.batch for claim in seen if not claim.unknown), None)
+        compared = (each for each in self.claims.claims[::-1] if each.in_scope and not each.hidden and not each.unknown)
+        return next((claim.batch for claim in compared), None)
 
     def bounds(self, *, to_the_end: bool = False) -> Ranges:
         """First offset and end of the committed records of the scope; perhaps up to the newest batch."""
         if self.request.scope.is_all:
             return {at: (self.logs.starts[at], end) for at, end in self.ends.items()}
-        found = self.bounds_of(self.chosen, self.ends)
+        found = self.bounds_of((claim for claim in self.claims.claims if claim.in_scope), self.ends)
         return {at: (first, self.ends[at] if to_the_end else end) for at, (first, end) in found.items()}
 
-    def bounds_of(self, claims: Iterable[int], ends: Mapping[TopicPartition, int]) -> Ranges:
+    def bounds_of(self, claims: Iterable[HistoryBatch], ends: Mapping[TopicPartition, int]) -> Ranges:
         """First offset and end of some claims' records in each partition, within the logs."""
         found: dict[TopicPartition, tuple[int, int]] = {}
-        for index in claims:
-            for at, (first, last) in self.claims.claims[index].present.items():
+        for claim in claims:
+            for at, (first, last) in claim.present.items():
                 if at in self.logs.starts and at in ends:
                     low, high = found.get(at, (first, last))
                     found[at] = (min(low, first), max(high, last))
@@ -185,16 +181,13 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
             while any(_held(claim, logs) for claim in claims.claims[-1:]) and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
                 logs = reader.describe(topics)
-            claims = claims.seen_in(logs)
-            hidden = dict(_hidden(reader, claims, logs, snapshot.row))
-            chosen = frozenset(
-                index
-                for index, claim in enumerate(claims.claims)
-                if request.scope.is_all or (index >= claims.newest_query and claim.batch in wanted)
-            )
             ends = {at: min(before.ends.get(at, 0), end) for at, end in logs.ends.items()}
-            for index, claim in enumerate(claims.claims):
-                for at, (_, last) in claim.present.items() if index not in hidden else ():
+            seen = []
+            for index, each in enumerate(claims.claims):
+                in_scope = request.scope.is_all or (index >= claims.newest_query and each.batch in wanted)
+                claim = replace(each, in_scope=in_scope, gone=logs.replaced(each))
+                seen.append(replace(claim, hidden=_why_hidden(claim, reader, logs, snapshot.row)))
+                for at, (_, last) in claim.present.items() if not seen[-1].hidden else ():
                     if at in ends and last != OPEN_END:
                         ends[at] = min(max(ends[at], last + 1), logs.ends[at])
             yield Evidence(
@@ -202,11 +195,9 @@ def gathered(request: VerifyRequest) -> Iterator[Evidence]:
                 snapshot=snapshot,
                 database=store.database,
                 reader=reader,
-                claims=claims,
-                chosen=chosen,
+                claims=replace(claims, claims=tuple(seen)),
                 logs=logs,
                 ends=ends,
-                hidden=hidden,
                 noted=noted,
                 others=others,
             )
@@ -225,23 +216,22 @@ def _held(claim: HistoryBatch, logs: TopicLogs) -> list[TopicPartition]:
     return [at for at, (_, last) in ranges if logs.ends.get(at, 0) <= last < logs.written.get(at, 0)]
 
 
-def _hidden(reader: TopicReader, claims: Claims, logs: TopicLogs, row: StateRow | None) -> Iterator[tuple[int, str]]:
-    """The claims that read_committed consumers do not see, and why."""
-    for index, claim in enumerate(claims.claims):
-        if claim.unknown or claim.gone:
-            continue
-        held = _held(claim, logs)
-        if claim.in_doubt and row is not None and row.status == OWED:
-            yield index, "Kafka lacks it, and the job will send it again: see spark-2pc status"
-        elif claim.in_doubt:
-            left = [
-                (at, offset)
-                for at, (first, last) in sorted(claim.ranges.items())
-                if at in logs.starts and (offset := max(first, logs.starts[at])) <= last
-            ]
-            # Perhaps Kafka has completed it, and only the row does not say so yet. If its logs have lost all of it,
-            # that is a difference in any case.
-            if held or (left and next(reader.pick(left[:1], committed=True), None) is None):
-                yield index, "the database has decided it, but consumers do not see it yet: see spark-2pc status"
-        elif held:
-            yield index, f"an open transaction blocks consumers of {held[0]} at offset {logs.ends[held[0]]}"
+def _why_hidden(claim: HistoryBatch, reader: TopicReader, logs: TopicLogs, row: StateRow | None) -> str:
+    """Why read_committed consumers do not see a batch; '' if they do, or that is not known."""
+    held = _held(claim, logs)
+    if claim.unknown or claim.gone:
+        return ""
+    if claim.in_doubt and row is not None and row.status == OWED:
+        return "Kafka lacks it, and the job will send it again: see spark-2pc status"
+    if claim.in_doubt:
+        left = [
+            (at, offset)
+            for at, (first, last) in sorted(claim.ranges.items())
+            if at in logs.starts and (offset := max(first, logs.starts[at])) <= last
+        ]
+        # Perhaps Kafka has completed it, and only the row does not say so yet. If its logs have lost all of it, that is
+        # a difference in any case.
+        if held or (left and next(reader.pick(left[:1], committed=True), None) is None):
+            return "the database has decided it, but consumers do not see it yet: see spark-2pc status"
+        return ""
+    return f"an open transaction blocks consumers of {held[0]} at offset {logs.ends[held[0]]}" if held else ""

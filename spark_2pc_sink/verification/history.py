@@ -101,7 +101,7 @@ def _seed(topic: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryBatch:
-    """One batch of the history.
+    """One batch of the history, and what the topics' logs say of it.
 
     Attributes:
         decision: number of its history line.
@@ -113,6 +113,8 @@ class HistoryBatch:
         outputs: number of rows or records of each output, by its text; empty if the history lacks them.
         in_doubt: the database has decided it, and according to the state row, Kafka lacks it.
         unknown: why it cannot be compared; '' if it can. Its ranges still explain records.
+        hidden: why read_committed consumers do not see it; '' if they do.
+        in_scope: it is to be compared.
     """
 
     batch: int | None
@@ -127,6 +129,8 @@ class HistoryBatch:
     outputs: Mapping[str, int] = field(default_factory=dict)
     in_doubt: bool = False
     unknown: str = ""
+    hidden: str = ""
+    in_scope: bool = True
 
     @property
     def topics(self) -> frozenset[str]:
@@ -187,10 +191,6 @@ class Claims:
     def batch_ids(self) -> list[int]:
         """Batches of the query that owns the state row."""
         return [claim.batch for claim in self.claims[self.newest_query :] if claim.batch is not None]
-
-    def seen_in(self, logs: TopicLogs) -> Claims:
-        """The same, each with its topics that are gone."""
-        return replace(self, claims=tuple(replace(claim, gone=logs.replaced(claim)) for claim in self.claims))
 
 
 def claims_of(row: StateRow | None, lines: Sequence[HistoryLine], *, cluster_id: str) -> Claims:

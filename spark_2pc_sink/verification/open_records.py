@@ -80,9 +80,7 @@ def _compare(evidence: Evidence, differences: Differences, ranges: Ranges) -> Op
     only = replace(
         evidence,
         request=replace(evidence.request, scope=Scope(last=1), write_missing=None),
-        claims=Claims(claims=(HistoryBatch(batch=None, decision=0, ranges=rows),)),
-        chosen=frozenset({0}),
-        hidden={0: "it is open"},
+        claims=Claims(claims=(HistoryBatch(batch=None, decision=0, ranges=rows, hidden="it is open"),)),
         ends={},
         logs=logs,
         noted=evidence.noted[-1:],

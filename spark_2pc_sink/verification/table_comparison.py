@@ -124,11 +124,13 @@ class TableComparison:
         self._target: Target = request.target.completed(pair.layout, unordered=pair.unordered)
         self._keyed = self._target.mode != "append"
         #: With upserts and one batch, its index: records of later batches are staged too.
-        self._only = min(evidence.chosen) if self._keyed and request.scope.batch is not None else None
+        self._only: int | None = None
+        if self._keyed and request.scope.batch is not None:
+            self._only = next(index for index, claim in enumerate(evidence.claims.claims) if claim.in_scope)
         self.topics: frozenset[str] = pair.all_topics
         bounds = evidence.bounds(to_the_end=self._only is not None)
         self._bounds: Ranges = {at: bound for at, bound in bounds.items() if at.topic in self.topics}
-        hidden = evidence.bounds_of(evidence.hidden, evidence.logs.written)
+        hidden = evidence.bounds_of((each for each in evidence.claims.claims if each.hidden), evidence.logs.written)
         self._hidden: Ranges = {at: bound for at, bound in hidden.items() if at.topic in self.topics}
         self._result = TableResult(table=self._target.table or "", topics=tuple(sorted(self.topics)))
 
@@ -253,12 +255,13 @@ class TableComparison:
 
     def _is_staged(self, at: TopicPartition, part: Stretch, *, seen: bool) -> bool:
         """Whether records are compared with the table: those visible to read_committed consumers, or hidden ones."""
-        hidden = part.claim in self.evidence.hidden
+        claim = None if part.claim < 0 else self.evidence.claims.claims[part.claim]
+        hidden = claim is not None and bool(claim.hidden)
         if hidden is seen or not self.pair.describes(part.order, at.topic):
             return False
         if hidden or self.request.scope.is_all:
             return True
-        return part.claim in self.evidence.chosen if self._only is None else part.claim >= self._only
+        return claim is not None and claim.in_scope if self._only is None else part.claim >= self._only
 
     def _compare(self, staging: Staging, table: Fingerprints | None, shape: TableShape, tally: Tally) -> ComparedTable:
         """Compare the staged records with the table: all rows if there are fingerprints, else those of the records."""

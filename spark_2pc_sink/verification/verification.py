@@ -151,15 +151,14 @@ class HistoryCheck:
 
     def judge(self, tally: Tally) -> tuple[BatchResult, ...]:
         """Compare every batch of the scope with the records read, and report the differences."""
-        evidence, known = self.evidence, self.evidence.claims
+        known = self.evidence.claims
         for before, after in known.skipped:
             text = f"the history skips from batch {before} to batch {after}"
             self.differences.add(Difference(kind="gap", text=text, batch=before + 1))
         if not self._digests:
             self.differences.skip("digests of batches", "they also cover rows that go to a table and to no topic")
         results = tuple(
-            self._result(known.claims[index], evidence.hidden.get(index, ""), tally.found[index])
-            for index in sorted(evidence.chosen)
+            self._result(claim, found) for claim, found in zip(known.claims, tally.found, strict=True) if claim.in_scope
         )
         for left in tally.unclaimed:
             records = counted(left.records, "record")
@@ -173,9 +172,9 @@ class HistoryCheck:
             self.differences.add(Difference(kind="gap", text=text, **place))
         return results
 
-    def _result(self, claim: HistoryBatch, hidden: str, found: Found) -> BatchResult:
+    def _result(self, claim: HistoryBatch, found: Found) -> BatchResult:
         result = BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, found=found.records)
-        if why := claim.unknown or hidden:
+        if why := claim.unknown or claim.hidden:
             self.differences.skip(f"batch {claim.batch} against the history", why)
             return replace(result, found=None, checked=False)
         differs, digest_same = self._report(claim, self._lost(claim)), None
@@ -248,7 +247,7 @@ class HistoryCheck:
 
     def _locate(self, claim: HistoryBatch, wanted: int) -> tuple[TopicPartition, int] | None:
         """The record in a batch's ranges that has a hash."""
-        bounds = self.evidence.bounds_of([self.evidence.claims.claims.index(claim)], self.evidence.logs.ends)
+        bounds = self.evidence.bounds_of([claim], self.evidence.logs.ends)
         for at, messages in self.evidence.reader.read(bounds):
             for message in messages:
                 content = content_of(message.key(), message.value(), headers_of(message))

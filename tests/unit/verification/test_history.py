@@ -248,7 +248,7 @@ def check(
     skipped: tuple[tuple[int, int], ...] = (),
     digests: bool = True,
 ) -> tuple[BatchResult, Differences]:
-    claims = Claims(claims=(claim,), skipped=skipped).seen_in(logs)
+    claims = Claims(claims=(replace(claim, gone=logs.replaced(claim), hidden=hidden),), skipped=skipped)
     tally = Tally(claims.claims)
     if offsets:
         tally.take(PLACE, offsets, contents[: len(offsets)])
@@ -257,10 +257,8 @@ def check(
         **sides,
         reader=cast("TopicReader", Reader(offsets)),
         claims=claims,
-        chosen=frozenset({0}),
         logs=logs,
         ends=logs.ends,
-        hidden={0: hidden} if hidden else {},
         noted=[NotedLayout(AT, SinkLayout(table="t", records=digests))],
     )
     differences = Differences(10)

@@ -31,7 +31,7 @@ exclude_patterns = [".*", "build"]
 myst_heading_anchors = 4  # links to headings, as GitHub makes them
 # A block without a language is what a terminal shows.
 highlight_language = "none"
-# Python with "…" in it; whether a block is Python is a test (tests/unit/docs/test_python_blocks.py).
+# Python with "…" in it; whether a block is Python is a test (tests/unit/docs/test_blocks.py).
 suppress_warnings = ["misc.highlighting_failure"]
 # Docstrings have names of the code in single backticks.
 default_role = "code"

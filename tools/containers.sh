@@ -19,7 +19,7 @@ selection=(
     tests/integration/containers
     tests/integration/writer/test_transactions.py
     tests/integration/postgres/test_catalog.py::test_a_key_compares_text_as_its_column_does
-    tests/integration/verification/engine/test_tables.py::test_texts_that_a_collation_takes_for_equal
+    tests/integration/verification/test_one_table.py::test_texts_that_a_collation_takes_for_equal
     -k "not tv0 and not tv1"
 )
 

@@ -12,9 +12,13 @@ T = TypeVar("T")
 
 #: Short compared to any wait, long compared to the cost of checking.
 POLL_INTERVAL_S = 0.02
+#: Long enough for what takes moments, also on a busy machine.
+DEADLINE_S = 60.0
 
 
-def wait_until(condition: Callable[[], T], *, deadline_s: float, what: str, interval_s: float = POLL_INTERVAL_S) -> T:
+def wait_until(
+    condition: Callable[[], T], *, deadline_s: float = DEADLINE_S, what: str, interval_s: float = POLL_INTERVAL_S
+) -> T:
     """Call ``condition`` until it returns a true value, and return that.
 
     The condition is called at least once, and once more after the deadline, so that a machine that was under load for

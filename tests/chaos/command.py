@@ -100,7 +100,6 @@ def _run(world: World, kinds: dict[str, Kind], tally: Tally, part: _Part) -> Non
 
 
 def _jobs(text: str) -> tuple[str, ...]:
-    """The names of jobs that the command line has."""
     jobs = tuple(text.split(","))
     _check_known("job", jobs, JOBS)
     if {OrdersJob.name, OutputsJob.name} <= set(jobs):

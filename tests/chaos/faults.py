@@ -22,7 +22,7 @@ import psycopg2
 from spark_2pc_sink.testing import PostgresServer, TcpProxy, kafka_request, postgres_query, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from spark_2pc_sink.testing.tcp_proxy import RequestPredicate
-from tests.chaos.jobs import GONE_DEADLINE_S, BrokenError, ChaosJob, MissedError, OrdersJob, RowsJob, kill, send
+from tests.chaos.jobs import BrokenError, ChaosJob, MissedError, OrdersJob, RowsJob, kill, send
 from tests.chaos.outputs_job import OutputsJob
 from tests.chaos.plan import Planned, Share
 from tests.chaos.world import World
@@ -106,7 +106,7 @@ def python_driver_kill(world: World, planned: Planned) -> int:
     driver = job.stop_at(planned.place, planned)
     job.strike(driver)
     os.kill(driver.pid, signal.SIGKILL)
-    wait_until(lambda: not driver.running, deadline_s=GONE_DEADLINE_S, what="the exit of the killed Python driver")
+    wait_until(lambda: not driver.running, what="the exit of the killed Python driver")
     return 1
 
 
@@ -176,7 +176,6 @@ def _pause(process: psutil.Process, planned: Planned) -> int:
 
 #: Long enough to be seen inside COPY, short enough for the other requests that wait as well.
 _COPY_DELAY_S = 0.3
-_FOUND_DEADLINE_S = 60.0
 #: The application_name of deciding transactions begins like this (jdbc_state.sessions).
 _ANY_SINK = "2pc:"
 
@@ -249,20 +248,12 @@ def _no_standby(world: World) -> Iterator[None]:
     world.postgres.execute("SELECT pg_reload_conf()")
     # It is the checkpointer that tells COMMIT to wait, and it reads its settings before it serves a checkpoint.
     asked = "SHOW synchronous_standby_names"
-    wait_until(
-        lambda: world.postgres.query(asked) == [("nobody",)],
-        deadline_s=_FOUND_DEADLINE_S,
-        what="synchronous_standby_names to take effect",
-    )
+    wait_until(lambda: world.postgres.query(asked) == [("nobody",)], what="synchronous_standby_names to take effect")
     world.postgres.execute("CHECKPOINT")
     try:
         yield
     finally:
-        wait_until(
-            lambda: _serves(world),
-            deadline_s=_FOUND_DEADLINE_S,
-            what="PostgreSQL to answer after the end of its backend",
-        )
+        wait_until(lambda: _serves(world), what="PostgreSQL to answer after the end of its backend")
         world.postgres.execute("ALTER SYSTEM RESET synchronous_standby_names")
         world.postgres.execute("SELECT pg_reload_conf()")
 
@@ -279,7 +270,7 @@ def _find(world: World, wanted: Callable[[Backend], bool], *, prefix: str = _ANY
         )
         return [backend for row in found if wanted(backend := Backend(*row))]
 
-    return wait_until(look, deadline_s=_FOUND_DEADLINE_S, what="a deciding transaction in the wanted state")[0]
+    return wait_until(look, what="a deciding transaction in the wanted state")[0]
 
 
 def terminate_backend(world: World, backend: Backend) -> int:

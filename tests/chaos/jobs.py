@@ -31,8 +31,6 @@ from tests.harness.driver_config import END, DriverConfig
 from tests.harness.driver_job import Job, make_rows
 from tests.harness.driver_process import DriverProcess, Nursery
 
-GONE_DEADLINE_S = 30.0
-
 
 class MissedError(Exception):
     """A fault hit nothing: what it was to hit was not there, or had ended by itself."""
@@ -57,7 +55,7 @@ def _is(process: psutil.Process, command: str, parent: str) -> bool:
 
 def kill(process: psutil.Process) -> None:
     send(process, signal.SIGKILL)
-    wait_until(lambda: _ended(process), deadline_s=GONE_DEADLINE_S, what=f"the exit of the killed process {process}")
+    wait_until(lambda: _ended(process), what=f"the exit of the killed process {process}")
 
 
 def send(process: psutil.Process, number: signal.Signals) -> None:
@@ -99,11 +97,7 @@ class Sides:
 
 
 class ChaosJob(ABC):
-    """A job whose drivers are started one after the other.
-
-    Args:
-        seed: of its input.
-    """
+    """A job whose drivers are started one after the other. ``seed``: of its input."""
 
     name: ClassVar[str]
     #: With the number of partitions of each; all names begin with the job's own.
@@ -142,11 +136,7 @@ class ChaosJob(ABC):
 
     @abstractmethod
     def compare(self) -> dict[str, MultisetDifference]:
-        """Read both sides to their end, by clients that know nothing of the sink, and compare with the input.
-
-        Returns:
-            how each output differs from what it must hold, by its name.
-        """
+        """How each output differs from what it must hold, by its name; both sides are read to their end by others."""
 
     def verify(self, **more: Any) -> VerifyReport:
         """Compare both sides with each other and with the history, as an operator does, by no more than the sink's id.
@@ -167,11 +157,7 @@ class ChaosJob(ABC):
         return not self.driver.running and end is not None and end.event == "finished"
 
     def start(self, *, stop_at: str | None = None) -> DriverProcess:
-        """Start a driver, whatever the one before does.
-
-        Args:
-            stop_at: a place at which it stops itself.
-        """
+        """Start a driver, whatever the one before does. ``stop_at``: a place at which it stops itself."""
         folder = self.folder / f"driver-{len(self.drivers)}"
         folder.mkdir()
         if stop_at is not None:
@@ -206,9 +192,7 @@ class ChaosJob(ABC):
     def kill(self, driver: DriverProcess) -> None:
         self.strike(driver)
         os.killpg(driver.pid, signal.SIGKILL)
-        wait_until(
-            lambda: not driver.running, deadline_s=GONE_DEADLINE_S, what=f"the exit of the killed driver of {self.name}"
-        )
+        wait_until(lambda: not driver.running, what=f"the exit of the killed driver of {self.name}")
 
     def strike(self, driver: DriverProcess) -> None:
         """Note that a driver cannot do anything from now on."""

@@ -63,11 +63,7 @@ def make_events(draw: random.Random, first: int, count: int, *, bad: bool) -> li
 
 
 def expected(events: Iterable[Event]) -> dict[str, list[tuple[Any, ...]]]:
-    """What each output must hold, by its name in `tests.chaos.outputs_job`.
-
-    Args:
-        events: all of the input, in its order.
-    """
+    """What each output must hold, by its name in `tests.chaos.outputs_job`, of all of the input in its order."""
     given = list(events)
     good = [event for event in given if not event.bad]
     last = {event.item: event for event in good}

@@ -1,4 +1,4 @@
-"""A server with users and rights, for the rows of `cases_access`."""
+"""A server with users and rights, for the rows of `test_access_rows`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conformance.answers import Names, brief
 from tests.conformance.cases import Case
 from tests.conformance.operations import ask
 from tests.conformance.raw_client import RawClient
-from tests.conformance.servers import KAFKA_PROPERTIES, READY_DEADLINE_S, find_coordinators, make_topics
+from tests.conformance.servers import KAFKA_PROPERTIES, find_coordinators, make_topics
 from tests.conformance.subjects import check
 from tests.unit.reference.batches import message
 
@@ -60,12 +60,7 @@ def secured(kind: str, users: int) -> Iterator[tuple[str, str]]:
 
 
 class AccessSubject:
-    """A server whose users have the rights of their cases.
-
-    Args:
-        administrators: address where everything is allowed.
-        users: address of the listener for users.
-    """
+    """A server whose users have the rights of their cases."""
 
     def __init__(self, administrators: str, users: str, cases: Sequence[Case]) -> None:
         self._users = users
@@ -76,7 +71,6 @@ class AccessSubject:
         self._grant(cases)
 
     def run(self, case: Case) -> None:
-        """Carry out the steps of a case."""
         index = self._cases[case.name]
         names = _names(index)
         with RawClient(self._users, user=(user_of(index), PASSWORD)) as client:
@@ -86,7 +80,6 @@ class AccessSubject:
                 check(step, case, number, answer)
 
     def close(self) -> None:
-        """Hang up."""
         self._administrator.close()
 
     def _grant(self, cases: Sequence[Case]) -> None:
@@ -108,9 +101,7 @@ class AccessSubject:
                 rights.append(made)
         answered = self._administrator.call(message(CreateAclsRequest, creations=rights), _CREATE_VERSION)
         assert {each.error_code for each in answered.results} == {0}, answered
-        wait_until(
-            lambda: self._count_rights() == len(rights), deadline_s=READY_DEADLINE_S, what="the rights to be known"
-        )
+        wait_until(lambda: self._count_rights() == len(rights), what="the rights to be known")
 
     def _count_rights(self) -> int:
         everything = DescribeAclsRequest(

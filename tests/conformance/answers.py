@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from spark_2pc_sink.wire.error_codes import describe_error
+from tests.conformance import operations as ops
 from tests.conformance.cases import NEW_NAMES, TIMEOUT_MS, Name
 from tests.conformance.leader_operations import (
     DeleteRecords,
@@ -20,22 +21,8 @@ from tests.conformance.leader_operations import (
     Markers,
     Produce,
     Producers,
+    StateRecords,
 )
-from tests.conformance.operations import (
-    Add,
-    AddOffsets,
-    CommitOffsets,
-    CoordinatorEpoch,
-    Describe,
-    End,
-    Init,
-    ListTransactions,
-    Operation,
-    Partition,
-    ProducerId,
-    UpdateFeatures,
-)
-from tests.conformance.state_records import StateRecords
 
 T = TypeVar("T")
 
@@ -72,22 +59,20 @@ class Names:
     """
 
     mark: str
-    topics: Mapping[str, Partition]
+    topics: Mapping[str, ops.Partition]
     producer_ids: dict[str, int]
     now_ms: int = 0
     coordinator_epoch: int = 0
     _new: list[str] = field(default_factory=lambda: list(NEW_NAMES))
 
-    def fill(self, operation: Operation) -> Any:
-        """The operation with everything that it names filled in."""
+    def fill(self, operation: ops.Operation) -> Any:
         filled = walk(operation, self._fill)
         late = getattr(filled, "now_ms", None)
         # A negative time is an age.
         return filled if late is None else dataclasses.replace(filled, now_ms=self.now_ms + late)
 
-    def partition(self, partition: Partition) -> Partition:
-        """A partition of a case on the server."""
-        filled: Partition = walk(partition, self._fill)
+    def partition(self, partition: ops.Partition) -> ops.Partition:
+        filled: ops.Partition = walk(partition, self._fill)
         return filled
 
     def name(self, result: T) -> T:
@@ -106,9 +91,9 @@ class Names:
         return None
 
     def _name(self, value: Any) -> Any:
-        if isinstance(value, ProducerId):
+        if isinstance(value, ops.ProducerId):
             return self._producer(int(value)) if value >= 0 else int(value)
-        if isinstance(value, CoordinatorEpoch):
+        if isinstance(value, ops.CoordinatorEpoch):
             return "OWN" if value == self.coordinator_epoch else int(value)
         if _is_partition(value):
             for sign, (topic, first) in self.topics.items():
@@ -133,7 +118,7 @@ def _is_partition(value: Any) -> bool:
 # --- few words -------------------------------------------------------------------------------------------------------
 
 
-def brief(operation: Operation, result: Any) -> str:
+def brief(operation: ops.Operation, result: Any) -> str:
     """The answer as cases write it; producer ids and places are named already.
 
     - the name of one code, where it is all there is, or where it is the same for everything that was asked for;
@@ -257,20 +242,20 @@ def _state_record(
 
 
 _BRIEF: Final[Mapping[type, Callable[[Any], str]]] = {
-    Init: _pair,
-    End: _pair,
-    Add: _by_place(_code),
-    AddOffsets: _code,
-    CommitOffsets: _by_place(_code),
+    ops.Init: _pair,
+    ops.End: _pair,
+    ops.Add: _by_place(_code),
+    ops.AddOffsets: _code,
+    ops.CommitOffsets: _by_place(_code),
     FetchOffsets: _by_place(_at),
     Markers: _by_place(_code),
     Produce: _by_place(_written),
-    Describe: _described,
-    ListTransactions: _listed,
+    ops.Describe: _described,
+    ops.ListTransactions: _listed,
     Producers: _producers,
     StateRecords: _state_records,
     Fetch: _fetched,
     ListOffsets: _at,
     DeleteRecords: _at,
-    UpdateFeatures: _updated,
+    ops.UpdateFeatures: _updated,
 }

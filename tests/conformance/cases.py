@@ -34,6 +34,7 @@ from functools import partial
 from inspect import cleandoc
 from typing import Any, Final, TypeAlias
 
+from tests.conformance import operations as ops
 from tests.conformance.leader_operations import (
     DeleteRecords,
     Fetch,
@@ -43,30 +44,16 @@ from tests.conformance.leader_operations import (
     Markers,
     Produce,
     Producers,
+    StateRecords,
     Write,
 )
-from tests.conformance.operations import (
-    NO_PAIR,
-    Add,
-    AddOffsets,
-    CommitOffsets,
-    Describe,
-    End,
-    Init,
-    ListTransactions,
-    Operation,
-    Pair,
-    Partition,
-    UpdateFeatures,
-)
-from tests.conformance.state_records import StateRecords
 
 BROKEN_EPOCH: Final = 32767
 #: Of transactions that are given: no test waits so long, and brokers allow it.
 TIMEOUT_MS: Final = 600_000
 ALL_LEVELS: Final = (0, 1, 2)
 
-Places: TypeAlias = tuple[Partition, ...]
+Places: TypeAlias = tuple[ops.Partition, ...]
 #: The transactional id of a case, and its group; a subject puts something of its own in place of the sign.
 TID, GROUP = "@T", "@G"
 #: Topics that a subject puts in place of these. The partition of "@stuck" refuses the end marker of `Given.stuck`.
@@ -122,7 +109,7 @@ class Given:
     epoch: int = 7
     previous: Name = NAMES["CURRENT"]
     timeout_ms: int = TIMEOUT_MS
-    partitions: tuple[Partition, ...] = (SHARED,)
+    partitions: tuple[ops.Partition, ...] = (SHARED,)
     start_age_ms: int = 0
     update_age_ms: int = 0
     following: Name | None = None
@@ -138,7 +125,7 @@ class Step:
         admin: an administrator asks, in place of the user whose rights the case names.
     """
 
-    operation: Operation
+    operation: ops.Operation
     expected: str
     until: bool = False
     admin: bool = False
@@ -146,12 +133,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One row.
-
-    Args:
-        levels: of transaction.version where the answers are these.
-        rights: of the user who asks.
-    """
+    """One row. ``levels``: of transaction.version where the answers are these. ``rights``: of the user who asks."""
 
     name: str
     steps: tuple[Step, ...]
@@ -167,11 +149,7 @@ _ALTERNATIVES: Final = re.compile(r"<([^<>]*\|[^<>]*)>")
 
 
 def table(text: str, **words: str) -> list[Case]:
-    """The cases of a text.
-
-    Args:
-        words: what stands for a word in angle brackets.
-    """
+    """The cases of a text. ``words``: what stands for a word in angle brackets."""
     text = cleandoc(text)
     for word, stands_for in words.items():
         text = text.replace(f"<{word}>", stands_for)
@@ -239,7 +217,7 @@ def _steps(text: str) -> Iterator[Step]:
         yield Step(operation=_operation(others if how else request), expected=expected, **how)
 
 
-def _operation(request: str) -> Operation:
+def _operation(request: str) -> ops.Operation:
     first, *also = (part.split() for part in request.split(" + "))
     pair, places, fields = _read(first[1:])
     if also:
@@ -248,7 +226,7 @@ def _operation(request: str) -> Operation:
 
 
 #: Pair, places, fields.
-Read: TypeAlias = tuple[Pair, Places, dict[str, Any]]
+Read: TypeAlias = tuple[ops.Pair, Places, dict[str, Any]]
 _PAIR: Final = re.compile(rf"(NO_ID|{'|'.join(NAMES)})\.(-?\d+)")
 _PLACE: Final = re.compile(r"([\w?-]+?)(\d+)")
 #: What is written in front of a number in place of the field's name.
@@ -256,11 +234,11 @@ _SIGNS: Final = {"v": "version", "#": "sequence", "x": "count"}
 
 
 def _read(words: Iterable[str]) -> Read:
-    pair, places, fields = NO_PAIR, [], {}
+    pair, places, fields = ops.NO_PAIR, [], {}
     for word in words:
         name, given, value = word.partition("=")
         if found := _PAIR.fullmatch(word):
-            pair = NAMES.get(found[1], NO_PAIR[0]), int(found[2])
+            pair = NAMES.get(found[1], ops.NO_PAIR[0]), int(found[2])
         elif given:
             fields[name] = value if name == "tv" else _value(value)
         elif word[0] in _SIGNS and word[1:].isdecimal():
@@ -281,40 +259,42 @@ def _value(text: str) -> str | int | None:
 # --- requests, with the usual values ---------------------------------------------------------------------------------
 
 
-def _init(pair: Pair, _: Places, **fields: Any) -> Init:
-    return Init(**{"tid": TID, "timeout_ms": TIMEOUT_MS, **fields}, held=pair)
+def _init(pair: ops.Pair, _: Places, **fields: Any) -> ops.Init:
+    return ops.Init(**{"tid": TID, "timeout_ms": TIMEOUT_MS, **fields}, held=pair)
 
 
-def _add(pair: Pair, places: Places, *, nothing: bool = False, **fields: Any) -> Add:
+def _add(pair: ops.Pair, places: Places, *, nothing: bool = False, **fields: Any) -> ops.Add:
     """Of a client, of one shared partition unless others are given."""
-    return Add(**{"tid": TID, **fields}, pair=pair, partitions=() if nothing else places or (SHARED,))
+    return ops.Add(**{"tid": TID, **fields}, pair=pair, partitions=() if nothing else places or (SHARED,))
 
 
-def _verify(pair: Pair, places: Places, **fields: Any) -> Add:
+def _verify(pair: ops.Pair, places: Places, **fields: Any) -> ops.Add:
     """Of a leader that only asks."""
     return _add(pair, places, **{"version": 5, **fields}, verify=True)
 
 
-def _add_offsets(pair: Pair, _: Places, **fields: Any) -> AddOffsets:
-    return AddOffsets(**{"tid": TID, "group": GROUP, **fields}, pair=pair)
+def _add_offsets(pair: ops.Pair, _: Places, **fields: Any) -> ops.AddOffsets:
+    return ops.AddOffsets(**{"tid": TID, "group": GROUP, **fields}, pair=pair)
 
 
-def _end(pair: Pair, _: Places, **fields: Any) -> End:
-    return End(**{"tid": TID, **fields}, pair=pair)
+def _end(pair: ops.Pair, _: Places, **fields: Any) -> ops.End:
+    return ops.End(**{"tid": TID, **fields}, pair=pair)
 
 
-def _describe(_: Pair, __: Places, *, tid: str = TID) -> Describe:
-    return Describe(tid=tid)
+def _describe(_: ops.Pair, __: Places, *, tid: str = TID) -> ops.Describe:
+    return ops.Describe(tid=tid)
 
 
-def _listed(_: Pair, __: Places, *, states: str = "", producer_ids: str = "", **fields: Any) -> ListTransactions:
+def _listed(
+    _: ops.Pair, __: Places, *, states: str = "", producer_ids: str = "", **fields: Any
+) -> ops.ListTransactions:
     """Of the ids of this case."""
     names = tuple(NAMES[each] for each in producer_ids.split(",") if each)
-    return ListTransactions(prefix="@", states=tuple(filter(None, states.split(","))), producer_ids=names, **fields)
+    return ops.ListTransactions(prefix="@", states=tuple(filter(None, states.split(","))), producer_ids=names, **fields)
 
 
 def _produce(
-    pair: Pair,
+    pair: ops.Pair,
     places: Places,
     *,
     also: Sequence[Read] = (),
@@ -332,7 +312,7 @@ def _produce(
 
 
 def _marker(
-    pair: Pair, places: Places, *, also: Sequence[Read] = (), version: int = 2, nothing: bool = False, **fields: Any
+    pair: ops.Pair, places: Places, *, also: Sequence[Read] = (), version: int = 2, nothing: bool = False, **fields: Any
 ) -> Markers:
     """Of what a coordinator of epoch 0 has decided at transaction.version 0, unless others are given."""
     parts = () if nothing else ((pair, places, fields), *also)
@@ -349,35 +329,35 @@ def _marker(
     return Markers(markers=tuple(markers), version=version)
 
 
-def _producers(_: Pair, places: Places) -> Producers:
+def _producers(_: ops.Pair, places: Places) -> Producers:
     return Producers(partition=places[0] if places else HERE)
 
 
-def _read_log(_: Pair, __: Places, *, offset: int = 0, committed: bool = False, uncommitted: bool = False) -> Fetch:
+def _read_log(_: ops.Pair, __: Places, *, offset: int = 0, committed: bool = False, uncommitted: bool = False) -> Fetch:
     assert committed is not uncommitted
     return Fetch(partition=HERE, offset=offset, committed=committed)
 
 
 def _latest(
-    _: Pair, places: Places, *, timestamp_ms: int = -1, committed: bool = False, uncommitted: bool = False
+    _: ops.Pair, places: Places, *, timestamp_ms: int = -1, committed: bool = False, uncommitted: bool = False
 ) -> ListOffsets:
     assert committed is not uncommitted
     return ListOffsets(partition=places[0] if places else HERE, committed=committed, timestamp_ms=timestamp_ms)
 
 
-def _commit_offset(pair: Pair, places: Places, *, offset: int = 5, **fields: Any) -> CommitOffsets:
+def _commit_offset(pair: ops.Pair, places: Places, *, offset: int = 5, **fields: Any) -> ops.CommitOffsets:
     offsets = tuple((each, offset) for each in places or (SHARED,))
-    return CommitOffsets(**{"tid": TID, "group": GROUP, **fields}, pair=pair, offsets=offsets)
+    return ops.CommitOffsets(**{"tid": TID, "group": GROUP, **fields}, pair=pair, offsets=offsets)
 
 
 def _update(
-    _: Pair, __: Places, *, feature: str = "", level: int = 0, kind: int = 0, version: int = 2
-) -> UpdateFeatures:
+    _: ops.Pair, __: Places, *, feature: str = "", level: int = 0, kind: int = 0, version: int = 2
+) -> ops.UpdateFeatures:
     """Only a check."""
-    return UpdateFeatures(updates=((feature, level, kind),) if feature else (), version=version)
+    return ops.UpdateFeatures(updates=((feature, level, kind),) if feature else (), version=version)
 
 
-VERBS: Final[Mapping[str, Callable[..., Operation]]] = {
+VERBS: Final[Mapping[str, Callable[..., ops.Operation]]] = {
     "init": _init,
     "add": _add,
     "verify": _verify,

@@ -24,7 +24,6 @@ class SubjectPool:
         self._subjects: dict[tuple[str, Any], Subject | Exception] = {}
 
     def get(self, kind: str, level: Any) -> Subject:
-        """The subject, started unless it runs."""
         if (kind, level) not in self._subjects:
             try:
                 start = getattr(self._request.module, "start_subject", self._start)
@@ -39,7 +38,6 @@ class SubjectPool:
         return found
 
     def close(self) -> None:
-        """End all of them."""
         for each in self._subjects.values():
             if not isinstance(each, Exception):
                 each.close()
@@ -65,7 +63,6 @@ class SubjectPool:
 
 @pytest.fixture(scope="module")
 def subjects(request: pytest.FixtureRequest, provider: Provider) -> Iterator[SubjectPool]:
-    """The subjects of the module."""
     pool = SubjectPool(request, provider)
     yield pool
     pool.close()

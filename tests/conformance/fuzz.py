@@ -15,10 +15,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from tests.conformance.lockstep import TOPIC, TOPIC_PARTITIONS, Difference, Lockstep, Side
+from tests.conformance.lockstep import (
+    PARTITIONS,
+    STEPS,
+    TOPIC,
+    TOPIC_PARTITIONS,
+    Difference,
+    Lockstep,
+    Side,
+    Step,
+    draw,
+)
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import coordinator_epoch, find_coordinators, make_topics
-from tests.conformance.steps import PARTITIONS, STEPS, Step, draw
 
 #: Sequences that run at the same time, on partitions of their own: while one waits, another is asked.
 WORKERS: Final = 4
@@ -66,13 +75,7 @@ class Outcome:
 
 
 class Fuzzer:
-    """Two servers with a topic for the sequences.
-
-    Args:
-        left: ``host:port``.
-        right: the same of the other one.
-        level: their transaction.version.
-    """
+    """Two servers with a topic for the sequences."""
 
     def __init__(self, left: str, right: str, *, level: int = 2) -> None:
         self._level = level

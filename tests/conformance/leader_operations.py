@@ -1,4 +1,4 @@
-"""The requests that partition leaders and group coordinators answer; see `operations` for those of transactions."""
+"""What partition leaders and group coordinators are asked, and what a transaction coordinator keeps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from kafka.protocol.admin import DeleteRecordsRequest, DescribeProducersRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
 from kafka.protocol.producer import ProduceRequest, WriteTxnMarkersRequest
 
+from spark_2pc_sink.ids import NO_PRODUCER_ID
+from spark_2pc_sink.reference.coordinator.states import StateId
+from spark_2pc_sink.reference.internal_topics import TransactionLogValue, decode_value
 from tests.conformance.operations import NO_PAIR, CoordinatorEpoch, Offset, Pair, Partition, ProducerId, by_topic
-from tests.unit.reference.batches import client_batch, message, read_back
+from tests.unit.reference.batches import client_batch, message, read_back, seen
 
 _FETCH_VERSION: Final = 12
 _FETCH_WAIT_MS: Final = 0
@@ -24,8 +27,6 @@ _TIMES: Final = re.compile(r"-?\d{10,}")
 
 @dataclass(frozen=True, kw_only=True)
 class Write:
-    """What a Produce request has for one partition."""
-
     partition: Partition
     pair: Pair = NO_PAIR
     sequence: int = -1
@@ -41,7 +42,6 @@ class Write:
     records: bytes | None = None
 
     def batch(self, now_ms: int) -> bytes:
-        """The bytes to send."""
         if self.records is not None:
             return self.records
         made = client_batch(
@@ -123,8 +123,6 @@ class FetchOffsets:
 
 @dataclass(frozen=True, kw_only=True)
 class Marker:
-    """What WriteTxnMarkers has for one transaction."""
-
     pair: Pair
     commit: bool
     partitions: tuple[Partition, ...]
@@ -164,8 +162,6 @@ class Markers:
 
 @dataclass(frozen=True, kw_only=True)
 class Producers:
-    """DescribeProducers of one partition."""
-
     partition: Partition
     #: Leave out every other producer: those of tests that used the partition before.
     only: tuple[int, ...] | None = None
@@ -299,3 +295,53 @@ class DeleteRecords:
     def result(self, response: Any) -> Any:
         found = response.topics[0].partitions[0]
         return found.error_code, Offset(found.low_watermark, self.partition)
+
+
+TRANSACTION_LOG: Final[Partition] = ("__transaction_state", 0)
+_BYTES_MAX: Final = 50_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateRecords:
+    """The records of one transactional id, oldest first; times are told only as whether there is one.
+
+    Each is: version of the value, state, producer id, epoch, timeout, whether there is a start, partitions (None where
+    the field is null), tagged fields. None is a tombstone.
+    """
+
+    tid: str
+    version: int = 12
+
+    def request(self) -> Any:
+        return Fetch(partition=TRANSACTION_LOG, offset=0, bytes_max=_BYTES_MAX).request()
+
+    def result(self, response: Any) -> Any:
+        found = response.responses[0].partitions[0]
+        if found.error_code:
+            return found.error_code
+        key = struct.pack(">hh", 0, len(self.tid)) + self.tid.encode()
+        return [_decoded(each.value) for each in seen(bytes(found.records or b"")) if each.key == key]
+
+
+def _decoded(data: bytes | None) -> Any:
+    if data is None:
+        return None
+    value = decode_value(TransactionLogValue, data, peer="the server")
+    topics = value.transaction_partitions
+    partitions = topics and sorted((each.topic, index) for each in topics for index in each.partition_ids)
+    tags: dict[str, Any] = {}
+    for name, number in (("previous", value.previous_producer_id), ("next", value.next_producer_id)):
+        if number != NO_PRODUCER_ID:
+            tags[name] = ProducerId(number)
+    if value.client_transaction_version:
+        tags["client"] = value.client_transaction_version
+    return (
+        int.from_bytes(data[:2], "big"),
+        StateId(value.transaction_status).label,
+        ProducerId(value.producer_id),
+        value.producer_epoch,
+        value.transaction_timeout_ms,
+        value.transaction_start_timestamp_ms >= 0,
+        partitions,
+        tags,
+    )

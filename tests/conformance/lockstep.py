@@ -1,12 +1,18 @@
-"""Two servers that are asked the same, step by step."""
+"""Two servers that are asked the same, step by step, and random sequences of such requests.
+
+A step says which producer acts by position ("the newest pair of the second id, one epoch older"), never by number, so
+that it still means something when steps before it are left out.
+"""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
+from tests.conformance import operations as ops
 from tests.conformance.answers import UNKNOWN_PRODUCER_ID, walk
 from tests.conformance.leader_operations import (
     Fetch,
@@ -18,24 +24,114 @@ from tests.conformance.leader_operations import (
     Producers,
     Write,
 )
-from tests.conformance.operations import (
-    NO_PAIR,
-    Add,
-    AddOffsets,
-    CommitOffsets,
-    CoordinatorEpoch,
-    Describe,
-    End,
-    Init,
-    ListTransactions,
-    Offset,
-    Operation,
-    Partition,
-    ProducerId,
-    ask,
-)
 from tests.conformance.raw_client import HungUpError, RawClient
-from tests.conformance.steps import IDS, PARTITIONS, Step
+
+IDS: Final = 3
+PARTITIONS: Final = 2
+STEPS: Final = 30
+
+
+@dataclass(frozen=True)
+class Step:
+    """One request.
+
+    Args:
+        kind: which; see `KINDS`.
+        tid: index of the transactional id.
+        back: how many pairs ago the producer got its pair; 0 has the newest.
+        shift: added to the epoch of that pair.
+        partitions: indexes.
+        sequence: difference to the sequence that the leader waits for, as far as the fuzzer can know.
+        count: of records.
+        version: of the request.
+        flag: commit, or read committed, or another: what it means depends on the kind.
+        repeat: send the request that was sent so many requests ago once more, byte by byte; 0 for a new one.
+    """
+
+    kind: str
+    tid: int = 0
+    back: int = 0
+    shift: int = 0
+    partitions: tuple[int, ...] = (0,)
+    sequence: int = 0
+    count: int = 1
+    version: int = 0
+    flag: bool = False
+    repeat: int = 0
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+#: Kind of request: how often, and the versions to choose from.
+KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "init": (10, (3, 4, 5, 6)),
+    "init with a pair": (7, (3, 4, 5, 6)),
+    "init two-phase": (2, (6,)),
+    "init keep": (1, (6,)),
+    "init plain": (2, (1, 5)),
+    "add": (9, (1, 3)),
+    "add by a leader": (2, (4, 5)),
+    "verify": (3, (4, 5)),
+    "add offsets": (3, (1, 3, 4)),
+    "commit offsets": (4, (3, 4, 5)),
+    "fetch offsets": (3, (8,)),
+    "produce": (26, (9, 11, 12, 12)),
+    "produce plain": (5, (9, 12)),
+    "produce broken": (1, (9, 11, 12)),
+    "end": (18, (1, 3, 4, 5, 5, 5)),
+    "marker": (3, (1, 2)),
+    "fetch": (9, (12,)),
+    "list offsets": (4, (7,)),
+    "describe": (4, (0,)),
+    "list": (3, (0, 1, 2)),
+    "producers": (5, (0,)),
+}
+#: What only clients of transaction.version 2 send cannot be kept in a log of level 0; Kafka then fails, and with it
+#: whatever its leader asked for at the same time.
+_WITHOUT_TAGS: Final = {
+    "produce": (9, 11),
+    "produce broken": (9, 11),
+    "end": (1, 3, 4),
+    "commit offsets": (3, 4),
+    "add by a leader": (3,),
+}
+_SEQUENCES: Final = (0, 0, 0, 0, 0, 0, 0, 1, -1, 3, -2)
+_SHIFTS: Final = (0, 0, 0, 0, 0, 0, 0, 0, 0, 1, -1, 5)
+#: Which producer acts: mostly the newest, sometimes one that was fenced.
+_BACK: Final = (0, 0, 0, 0, 0, 0, 0, 1, 1, 2)
+_REPEATED: Final = 0.08
+
+
+def draw(seed: int, length: int = STEPS, *, level: int = 2) -> list[Step]:
+    """The sequence of a seed, for servers at this transaction.version."""
+    chance = random.Random(seed)
+    names = list(KINDS)
+    weights = [KINDS[name][0] for name in names]
+    # Every sequence begins with producers, or most of it would be about ids that nobody knows.
+    steps = [Step("init", tid=index, version=5) for index in range(chance.choice((1, 2, IDS)))]
+    while len(steps) < length:
+        if chance.random() < _REPEATED:
+            steps.append(Step("repeat", repeat=chance.choice((1, 1, 2, 3, 5))))
+            continue
+        kind = chance.choices(names, weights)[0]
+        versions = KINDS[kind][1] if level else _WITHOUT_TAGS.get(kind, KINDS[kind][1])
+        places = tuple(range(PARTITIONS)) if chance.random() < 0.2 else (chance.randrange(PARTITIONS),)
+        steps.append(
+            Step(
+                kind,
+                tid=min(chance.randrange(IDS), chance.randrange(IDS)),
+                back=chance.choice(_BACK),
+                shift=chance.choice(_SHIFTS),
+                partitions=places,
+                sequence=chance.choice(_SEQUENCES),
+                count=chance.choice((1, 1, 2, 3)),
+                version=chance.choice(versions),
+                flag=chance.random() < 0.5,
+            )
+        )
+    return steps
+
 
 TOPIC: Final = "fuzz"
 #: Sequences take turns on so many partitions.
@@ -78,17 +174,17 @@ class Side:
 
     client: RawClient
     coordinator_epoch: int = 0
-    partitions: tuple[Partition, ...] = ()
-    bases: dict[Partition, int] = field(default_factory=dict)
+    partitions: tuple[ops.Partition, ...] = ()
+    bases: dict[ops.Partition, int] = field(default_factory=dict)
     producer_ids: list[int] = field(default_factory=list)
 
-    def begin(self, partitions: tuple[Partition, ...]) -> None:
+    def begin(self, partitions: tuple[ops.Partition, ...]) -> None:
         """Start a sequence on these partitions."""
         self.partitions = partitions
         self.producer_ids = []
-        self.bases = {each: ask(self.client, ListOffsets(partition=each))[1] for each in partitions}
+        self.bases = {each: ops.ask(self.client, ListOffsets(partition=each))[1] for each in partitions}
 
-    def fill(self, operation: Operation) -> Any:
+    def fill(self, operation: ops.Operation) -> Any:
         """The operation with this server's numbers."""
         filled = walk(operation, self._fill)
         return replace(filled, only=tuple(self.producer_ids)) if isinstance(filled, Producers) else filled
@@ -97,11 +193,11 @@ class Side:
         """A result in terms that both servers share."""
         return walk(result, self._name)
 
-    def send(self, operation: Operation) -> None:
+    def send(self, operation: ops.Operation) -> None:
         """Ask, and leave the answer for `receive`."""
         self.client.send(operation.request(), operation.version)
 
-    def receive(self, operation: Operation) -> Any:
+    def receive(self, operation: ops.Operation) -> Any:
         """The answer, named."""
         try:
             return self.name(operation.result(self.client.receive()))
@@ -112,16 +208,16 @@ class Side:
     def _fill(self, value: Any) -> Any:
         if isinstance(value, Ordinal):
             return self.producer_ids[value] if value < len(self.producer_ids) else UNKNOWN_PRODUCER_ID
-        if isinstance(value, Offset):
+        if isinstance(value, ops.Offset):
             return self.bases[value.partition] + value
-        return self.coordinator_epoch if isinstance(value, CoordinatorEpoch) else None
+        return self.coordinator_epoch if isinstance(value, ops.CoordinatorEpoch) else None
 
     def _name(self, value: Any) -> Any:
-        if isinstance(value, ProducerId):
+        if isinstance(value, ops.ProducerId):
             return self._ordinal(int(value)) if value >= 0 else int(value)
-        if isinstance(value, Offset):
+        if isinstance(value, ops.Offset):
             return int(value) - self.bases.get(value.partition, 0) if value >= 0 else int(value)
-        if isinstance(value, CoordinatorEpoch):
+        if isinstance(value, ops.CoordinatorEpoch):
             return "current" if value == self.coordinator_epoch else int(value)
         return None
 
@@ -189,7 +285,7 @@ class Lockstep:
             return Difference(index, *parted.seen)
         return None
 
-    def ask(self, operation: Operation) -> Any:
+    def ask(self, operation: ops.Operation) -> Any:
         """What both sides answer.
 
         Raises:
@@ -210,7 +306,7 @@ class Lockstep:
 
     def settle(self, tid: str) -> bool:
         """Wait until the end markers are written; False where they never are, on neither side."""
-        question = Describe(tid=tid)
+        question = ops.Describe(tid=tid)
         start, waiting = time.monotonic(), [True, True]
         while time.monotonic() < start + _SETTLED_DEADLINE_S:
             waiting = [_is_decided(each) for each in self._exchange([question, question])]
@@ -221,12 +317,12 @@ class Lockstep:
             time.sleep(_PAUSE_S)
         raise _PartedError(question, *waiting)
 
-    def open_transactions(self, partition: Partition) -> list[tuple[Held, int]]:
+    def open_transactions(self, partition: ops.Partition) -> list[tuple[Held, int]]:
         """Those that still hold readers back: the pair, and where."""
         entries = self.ask(Producers(partition=partition))
         return [((_number(each[0]), each[1]), each[4]) for each in entries if each[4] >= 0]
 
-    def _exchange(self, operations: Sequence[Operation]) -> list[Any]:
+    def _exchange(self, operations: Sequence[ops.Operation]) -> list[Any]:
         self.requests += 1
         for side, operation in zip(self._sides, operations, strict=True):
             side.send(operation)
@@ -236,15 +332,15 @@ class Lockstep:
 class _Sequence:
     """One sequence while it runs: what its producers hold, and what leaders wait for."""
 
-    def __init__(self, servers: Lockstep, mark: str, partitions: tuple[Partition, ...]) -> None:
+    def __init__(self, servers: Lockstep, mark: str, partitions: tuple[ops.Partition, ...]) -> None:
         self._servers = servers
         self._mark = mark
         self._partitions = partitions
         self._now_ms = time.time_ns() // 1_000_000
         self._pairs: list[list[Held]] = [[] for _ in range(IDS + 1)]
-        self._next: dict[tuple[Held, Partition], int] = {}
+        self._next: dict[tuple[Held, ops.Partition], int] = {}
         #: Step, request, and the pair that produced.
-        self._made: list[tuple[Step, Operation, Held]] = []
+        self._made: list[tuple[Step, ops.Operation, Held]] = []
         self._stuck: set[str] = set()
 
     def step(self, step: Step) -> None:
@@ -267,12 +363,12 @@ class _Sequence:
             for held, _ in self._servers.open_transactions(partition):
                 self._end(held, partition)
             for committed in (False, True):
-                self._servers.ask(Fetch(partition=partition, offset=Offset(0, partition), committed=committed))
+                self._servers.ask(Fetch(partition=partition, offset=ops.Offset(0, partition), committed=committed))
                 self._servers.ask(ListOffsets(partition=partition, committed=committed))
         self._servers.ask(FetchOffsets(group=self._mark, partitions=self._partitions, stable=True))
 
-    def _end(self, held: Held, partition: Partition) -> None:
-        marker = Marker(pair=held, commit=False, partitions=(partition,), coordinator_epoch=CoordinatorEpoch(0))
+    def _end(self, held: Held, partition: ops.Partition) -> None:
+        marker = Marker(pair=held, commit=False, partitions=(partition,), coordinator_epoch=ops.CoordinatorEpoch(0))
         self._servers.ask(Markers(markers=(marker,)))
 
     def _tid(self, step: Step) -> str:
@@ -306,10 +402,10 @@ class _Sequence:
         plain = step.kind == "produce plain" and not step.flag
         return self._held(step, _PLAIN if plain else step.tid)
 
-    def _sequence(self, step: Step, held: Held, partition: Partition) -> int:
+    def _sequence(self, step: Step, held: Held, partition: ops.Partition) -> int:
         return max(0, self._next.get((held, partition), 0) + step.sequence)
 
-    def _make(self, step: Step) -> Operation:
+    def _make(self, step: Step) -> ops.Operation:
         """The request of a step: everything is decided here, but for what each server chose itself."""
         if step.kind.startswith("init"):
             return self._make_init(step)
@@ -325,26 +421,26 @@ class _Sequence:
             "producer_ids": (held[0],) if step.shift else (),
         }
         usual: dict[str, Any] = {"tid": self._tid(step), "pair": held, "version": step.version}
-        made: dict[str, Operation] = {
-            "add": Add(**usual, partitions=places),
-            "add by a leader": Add(**usual, partitions=places),
-            "verify": Add(**usual, partitions=places, verify=True),
-            "add offsets": AddOffsets(**usual, group=group),
-            "commit offsets": CommitOffsets(**usual, group=group, offsets=offsets),
-            "end": End(**usual, commit=flag),
+        made: dict[str, ops.Operation] = {
+            "add": ops.Add(**usual, partitions=places),
+            "add by a leader": ops.Add(**usual, partitions=places),
+            "verify": ops.Add(**usual, partitions=places, verify=True),
+            "add offsets": ops.AddOffsets(**usual, group=group),
+            "commit offsets": ops.CommitOffsets(**usual, group=group, offsets=offsets),
+            "end": ops.End(**usual, commit=flag),
             "producers": Producers(partition=place),
-            "fetch": Fetch(partition=place, offset=Offset(step.count if step.back else 0, place), committed=flag),
+            "fetch": Fetch(partition=place, offset=ops.Offset(step.count if step.back else 0, place), committed=flag),
             "list offsets": ListOffsets(partition=place, committed=flag),
             "fetch offsets": FetchOffsets(group=group, partitions=self._partitions, stable=flag),
-            "describe": Describe(tid=self._tid(step)),
-            "list": ListTransactions(prefix=self._mark, version=step.version, **listed),
+            "describe": ops.Describe(tid=self._tid(step)),
+            "list": ops.ListTransactions(prefix=self._mark, version=step.version, **listed),
         }
         return made[step.kind]
 
-    def _make_init(self, step: Step) -> Init:
-        return Init(
+    def _make_init(self, step: Step) -> ops.Init:
+        return ops.Init(
             tid=None if step.kind == "init plain" else self._tid(step),
-            held=self._held(step) if step.kind == "init with a pair" else NO_PAIR,
+            held=self._held(step) if step.kind == "init with a pair" else ops.NO_PAIR,
             version=step.version,
             two_phase=step.kind == "init two-phase",
             keep=step.kind == "init keep",
@@ -373,7 +469,7 @@ class _Sequence:
             pair=self._held(step, _PLAIN if step.shift > 0 else None),
             commit=step.flag,
             partitions=tuple(self._partitions[index] for index in step.partitions),
-            coordinator_epoch=CoordinatorEpoch(0) if step.sequence >= 0 else -1,
+            coordinator_epoch=ops.CoordinatorEpoch(0) if step.sequence >= 0 else -1,
             transaction_version=step.count - 1 if step.version >= 2 else 0,
         )
         return Markers(markers=(marker,), version=step.version)

@@ -26,21 +26,9 @@ from spark_2pc_sink.reference.coordinator.plans import (
 from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
 from spark_2pc_sink.reference.metadata.acls import Acl, access_by_acls
+from tests.conformance import operations as ops
 from tests.conformance.answers import Names, brief
 from tests.conformance.cases import TOPICS, Case
-from tests.conformance.operations import (
-    BATCHED_ADD_VERSION,
-    BUMPING_END_VERSION,
-    NO_PAIR,
-    Add,
-    AddOffsets,
-    Describe,
-    End,
-    Init,
-    ListTransactions,
-    Operation,
-    ProducerId,
-)
 from tests.conformance.subjects import check, given_ids, metadata_of
 from tests.unit.reference.coordinator.driver import START_MS, Driver, end, who
 
@@ -63,7 +51,6 @@ class MachineSubject:
         self._settings = Settings(transaction_version=level, **given)
 
     def run(self, case: Case) -> None:
-        """Carry out the steps of a case."""
         self._run(case, FULL_ACCESS)
 
     def run_as_user(self, case: Case) -> None:
@@ -109,9 +96,9 @@ def _pass_time(driver: Driver) -> None:
         driver.run(due)
 
 
-def _answer(driver: Driver, operation: Operation, names: Names, access: Access) -> str:
+def _answer(driver: Driver, operation: ops.Operation, names: Names, access: Access) -> str:
     filled = names.fill(operation)
-    if isinstance(filled, Add) and filled.version >= BATCHED_ADD_VERSION and (code := batch_allowed(access)):
+    if isinstance(filled, ops.Add) and filled.version >= ops.BATCHED_ADD_VERSION and (code := batch_allowed(access)):
         return brief(operation, code)
     reply = driver.run(replace(EVENTS[type(filled)](filled), access=access))  # type: ignore[arg-type]
     assert reply is not None
@@ -126,7 +113,7 @@ def _loaded(driver: Driver, known: TransactionMetadata) -> Driver:
     return driver.crashed()
 
 
-def _init(request: Init) -> events.Event:
+def _init(request: ops.Init) -> events.Event:
     return events.InitProducerId(
         transactional_id=request.tid,
         timeout_ms=request.timeout_ms,
@@ -138,7 +125,7 @@ def _init(request: Init) -> events.Event:
     )
 
 
-def _add(request: Add) -> events.Event:
+def _add(request: ops.Add) -> events.Event:
     places = tuple(TopicPartition(*each) for each in request.partitions)
     return events.AddPartitionsToTxn(
         **who(request.pair, request.tid),
@@ -149,11 +136,11 @@ def _add(request: Add) -> events.Event:
     )
 
 
-def _add_offsets(request: AddOffsets) -> events.Event:
+def _add_offsets(request: ops.AddOffsets) -> events.Event:
     return events.AddOffsetsToTxn(**who(request.pair, request.tid), group_id=request.group, version=request.version)
 
 
-def _list(request: ListTransactions) -> events.Event:
+def _list(request: ops.ListTransactions) -> events.Event:
     return events.ListTransactions(
         state_filters=request.states,
         producer_id_filters=request.producer_ids,
@@ -164,30 +151,30 @@ def _list(request: ListTransactions) -> events.Event:
 
 #: The requests that the pure coordinator knows.
 EVENTS: Final[Mapping[type, Callable[[Any], events.Event]]] = {
-    Init: _init,
-    Add: _add,
-    AddOffsets: _add_offsets,
-    End: lambda request: end(request.pair, tid=request.tid, commit=request.commit, version=request.version),
-    ListTransactions: _list,
-    Describe: lambda request: events.DescribeTransactions(transactional_ids=(request.tid,)),
+    ops.Init: _init,
+    ops.Add: _add,
+    ops.AddOffsets: _add_offsets,
+    ops.End: lambda request: end(request.pair, tid=request.tid, commit=request.commit, version=request.version),
+    ops.ListTransactions: _list,
+    ops.Describe: lambda request: events.DescribeTransactions(transactional_ids=(request.tid,)),
 }
 
 
-def _result(operation: Operation, reply: Reply) -> Any:
+def _result(operation: ops.Operation, reply: Reply) -> Any:
     """The reply as `Operation.result` gives it."""
-    if isinstance(reply, InitProducerIdReply) and reply.ongoing != NO_PAIR:
-        kept = ProducerId(reply.ongoing.producer_id), reply.ongoing.epoch
-        return reply.code, ProducerId(reply.pair.producer_id), reply.pair.epoch, kept
+    if isinstance(reply, InitProducerIdReply) and reply.ongoing != ops.NO_PAIR:
+        kept = ops.ProducerId(reply.ongoing.producer_id), reply.ongoing.epoch
+        return reply.code, ops.ProducerId(reply.pair.producer_id), reply.pair.epoch, kept
     if isinstance(reply, InitProducerIdReply | EndTxnReply):
-        old = isinstance(operation, End) and operation.version < BUMPING_END_VERSION
-        return reply.code if old else (reply.code, ProducerId(reply.pair.producer_id), reply.pair.epoch)
+        old = isinstance(operation, ops.End) and operation.version < ops.BUMPING_END_VERSION
+        return reply.code if old else (reply.code, ops.ProducerId(reply.pair.producer_id), reply.pair.epoch)
     if isinstance(reply, AddPartitionsReply):
         return {(place.topic, place.partition): code for place, code in reply.results}
     if isinstance(reply, AddOffsetsReply):
         return reply.code
     if isinstance(reply, ListTransactionsReply):
         found = reply.transactions
-        rows = sorted((each.transactional_id, ProducerId(each.producer_id), each.state.label) for each in found)
+        rows = sorted((each.transactional_id, ops.ProducerId(each.producer_id), each.state.label) for each in found)
         return reply.code, sorted(reply.unknown_state_filters), rows
     assert isinstance(reply, DescribeTransactionsReply)
     return _described(reply.transactions[0])
@@ -197,5 +184,5 @@ def _described(found: DescribedTransaction) -> Any:
     if found.code:
         return found.code
     places = sorted((each.topic, each.partition) for each in found.partitions)
-    pair = ProducerId(found.pair.producer_id), found.pair.epoch
+    pair = ops.ProducerId(found.pair.producer_id), found.pair.epoch
     return (found.state, *pair, found.timeout_ms, found.start_ms >= 0, places)

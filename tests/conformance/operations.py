@@ -56,8 +56,6 @@ class Offset(int):
 
 
 class Operation(Protocol):
-    """One request."""
-
     @property
     def version(self) -> int:
         """Of the request."""
@@ -70,7 +68,6 @@ class Operation(Protocol):
 
 
 def ask(client: RawClient, operation: Operation) -> Any:
-    """Send one operation and wait for its result."""
     return operation.result(client.call(operation.request(), operation.version))
 
 
@@ -154,8 +151,6 @@ class Add:
 
 @dataclass(frozen=True, kw_only=True)
 class AddOffsets:
-    """AddOffsetsToTxn."""
-
     tid: str
     pair: Pair
     group: str
@@ -172,8 +167,6 @@ class AddOffsets:
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """EndTxn."""
-
     tid: str
     pair: Pair
     commit: bool

@@ -53,11 +53,7 @@ class RawClient:
             self._log_in(*user)
 
     def call(self, request: Any, version: int) -> Any:
-        """Send one request and wait for its answer.
-
-        Raises:
-            HungUpError: the server closed the connection.
-        """
+        """Send one request and wait for its answer. Raises HungUpError: the server closed the connection."""
         self.send(request, version)
         return self.receive()
 
@@ -74,22 +70,14 @@ class RawClient:
             raise HungUpError(str(error)) from error
 
     def receive(self) -> Any:
-        """The answer to the oldest request that has none yet.
-
-        Raises:
-            HungUpError: the server closed the connection.
-        """
+        """The answer to the oldest request that has none yet. Raises HungUpError: the server closed the connection."""
         correlation, response, version = self._waiting[0]
         answer = response.decode(self.receive_bytes(), version=version, header=True)
         assert answer.header.correlation_id == correlation
         return answer
 
     def receive_bytes(self) -> bytes:
-        """The same as it came, from the header on.
-
-        Raises:
-            HungUpError: the server closed the connection.
-        """
+        """The same as it came, from the header on. Raises HungUpError: the server closed the connection."""
         self._waiting.pop(0)
         try:
             size = self._buffer.read(_SIZE.size)
@@ -106,7 +94,6 @@ class RawClient:
         return RawClient(self.bootstrap, client_id=self._client_id)
 
     def close(self) -> None:
-        """Hang up."""
         self._buffer.close()
         self._socket.close()
 

@@ -34,17 +34,16 @@ def make_topics(client: RawClient, topics: Mapping[str, int], *, configs: Mappin
     request = message(CreateTopicsRequest, topics=wanted, timeout_ms=deadline_ms, validate_only=False)
     answered = client.call(request, _CREATE_VERSION)
     assert {each.error_code for each in answered.topics} == {0}, answered
-    wait_until(lambda: _have_leaders(client, topics), deadline_s=READY_DEADLINE_S, what=f"leaders of {sorted(topics)}")
+    wait_until(lambda: _have_leaders(client, topics), what=f"leaders of {sorted(topics)}")
 
 
 def find_coordinators(client: RawClient) -> None:
     """Have the internal topics made, and wait until their leader has loaded them and has producer ids."""
     for kind in (_COORDINATOR_OF_GROUP, _COORDINATOR_OF_TRANSACTION):
-        wait_until(lambda kind=kind: _is_found(client, kind), deadline_s=READY_DEADLINE_S, what="a coordinator")  # type: ignore[misc]
+        wait_until(lambda kind=kind: _is_found(client, kind), what="a coordinator")  # type: ignore[misc]
     for ready in (Init(tid=f"ready-{time.time_ns()}"), Init(tid=None)):
         wait_until(
             lambda ready=ready: ask(client, ready)[0] not in _NOT_READY,  # type: ignore[misc]
-            deadline_s=READY_DEADLINE_S,
             what="the transaction coordinator",
         )
 
@@ -57,7 +56,7 @@ def coordinator_epoch(client: RawClient, partition: Partition) -> int:
     assert set(ask(client, Add(tid=tid, pair=(producer, epoch), partitions=(partition,))).values()) == {0}
     assert ask(client, End(tid=tid, pair=(producer, epoch), commit=False, version=3)) == 0
     only = Producers(partition=partition, only=(producer,))
-    (entry,) = wait_until(lambda: ask(client, only), deadline_s=READY_DEADLINE_S, what="an end marker")
+    (entry,) = wait_until(lambda: ask(client, only), what="an end marker")
     return int(entry[3])
 
 

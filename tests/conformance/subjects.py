@@ -33,7 +33,6 @@ PRIVILEGED: Final = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users"
 #: Producer ids of given transactions: far from those that a fresh server hands out.
 _FIRST_GIVEN_ID: Final = 5_000_000
 _SHARED_PARTITIONS: Final = 3
-_DEADLINE_S: Final = 20.0
 _TRANSACTION_LOG: Final[Partition] = ("__transaction_state", 0)
 #: Kafka lets whoever has this client id write to its internal topics.
 _ADMIN_CLIENT: Final = "__admin_client"
@@ -64,12 +63,10 @@ class Subject(Protocol):
 
 
 def check(step: Step, case: Case, index: int, answer: str) -> None:
-    """Compare one answer."""
     assert answer == step.expected, f"{case.name}, step {index + 1}: {step.operation}"
 
 
 def given_ids(index: int) -> dict[str, int]:
-    """The producer ids of the transaction that a case is given."""
     return {"CURRENT": _FIRST_GIVEN_ID + 10 * index, "PREVIOUS": _FIRST_GIVEN_ID + 10 * index + 1}
 
 
@@ -86,7 +83,6 @@ def places_of(case: Case) -> int:
 
 
 def metadata_of(given: Given, tid: str, names: Names, *, level: int, now_ms: int) -> TransactionMetadata:
-    """The transaction as it stands in the log."""
     state = StateId[given.state]
     running = state in {StateId.ONGOING, StateId.PREPARE_COMMIT, StateId.PREPARE_ABORT}
     wanted = (STUCK,) if given.stuck else given.partitions
@@ -108,17 +104,12 @@ def metadata_of(given: Given, tid: str, names: Names, *, level: int, now_ms: int
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A case with its place on the server.
-
-    Args:
-        here: index of the first partition of its own.
-    """
+    """A case with its place on the server. ``here``: index of the first partition of its own."""
 
     index: int
     here: int
 
     def names(self, coordinator_epoch: int = 0) -> Names:
-        """What the case's names stand for."""
         topics = {
             "@here": ("here", self.here),
             "@shared": ("shared", 0),
@@ -159,7 +150,6 @@ class WireSubject:
         self._coordinator_epoch = coordinator_epoch(self._client, ("shared", 0))
 
     def run(self, case: Case) -> None:
-        """Carry out the steps of a case."""
         prepared = self._prepared[case.name]
         names = prepared.names(self._coordinator_epoch)
         for index, step in enumerate(case.steps):
@@ -169,14 +159,12 @@ class WireSubject:
             if step.until and answer != step.expected:
                 wait_until(
                     lambda step=step: self._ask(step.operation, names) == step.expected,  # type: ignore[misc]
-                    deadline_s=_DEADLINE_S,
                     what=f"{case.name}, step {index + 1}: the answer {step.expected}, not {answer}",
                 )
                 continue
             check(step, case, index, answer)
 
     def close(self) -> None:
-        """Hang up, and end the server."""
         self._client.close()
         self._broker.close()
 
@@ -188,11 +176,7 @@ class WireSubject:
         tid = getattr(operation, "tid", None)
         if not tid:
             return
-        wait_until(
-            lambda: not _is_decided(ask(self._client, Describe(tid=tid))),
-            deadline_s=_DEADLINE_S,
-            what=f"{tid} has all its end markers",
-        )
+        wait_until(lambda: not _is_decided(ask(self._client, Describe(tid=tid))), what=f"{tid} has all its end markers")
 
     def _give(self, client: RawClient, cases: Sequence[Case]) -> None:
         """Write what the cases are given to the transaction log."""

@@ -8,8 +8,8 @@ import pytest
 
 from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.conformance.fuzz import Fuzzer
+from tests.conformance.lockstep import KINDS, STEPS, draw
 from tests.conformance.servers import KAFKA_PROPERTIES
-from tests.conformance.steps import KINDS, STEPS, draw
 from tests.conftest import StartKafka
 
 #: By transaction.version; most clients are at 2.

@@ -106,7 +106,7 @@ TOO_LOW: Final = table(
     """,
     **WORDS,
 )
-#: KAFKA-20785: EndTxn v5 in CompleteAbort; every other answer is that of `cases_end`.
+#: KAFKA-20785: EndTxn v5 in CompleteAbort; every other answer is that of `test_coordinator_rows`.
 LATE_COMMITS: Final = table("""
     commit-after-a-timeout ONGOING timeout_ms=1:
         until describe -> CompleteAbort CURRENT 8 timeout=1 []

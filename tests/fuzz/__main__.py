@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.fuzz.checked_in import CORPUS, NAMES
+from tests.fuzz.targets import CORPUS, NAMES
 from tests.harness import ROOT
 
 #: Longer inputs find no more in these targets, and fewer of them are tried.

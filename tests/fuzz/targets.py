@@ -1,4 +1,4 @@
-"""The targets: each reads any bytes, and fails on any error but the one that its reader promises.
+"""The targets: each reads any bytes, and fails on any error but the one that its reader promises; and their inputs.
 
 Random bytes rarely have the right checksum. So where a reader checks one, the target can put it right first.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import google_crc32c
@@ -273,3 +274,12 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
         stream_frames,
     )
 }
+
+
+CORPUS: Final = Path(__file__).parent / "corpus"
+#: The targets; each has a folder.
+NAMES: Final = tuple(sorted(folder.name for folder in CORPUS.iterdir()))
+
+
+def inputs() -> list[tuple[str, Path]]:
+    return [(name, path) for name in NAMES for path in sorted((CORPUS / name).iterdir())]

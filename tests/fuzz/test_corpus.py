@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.checked_in import CORPUS, NAMES, inputs
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import CORPUS, NAMES, TARGETS, inputs
 
 CHANGES = 20
 #: Of all inputs together: the corpus is small enough to be run with every commit.

@@ -49,11 +49,7 @@ _CUT_RECORDS: Final = 20_000
 
 
 def bomb(name: str, *, control: bool = False) -> bytes:
-    """A batch that brokers take by their default ``message.max.bytes``.
-
-    Args:
-        control: it says that it is an end marker.
-    """
+    """A batch, or by its header an end marker, that brokers take by their default ``message.max.bytes``."""
     codec, records, make = _SECTIONS[name]
     attributes = codec.value | (CONTROL_BIT if control else 0)
     return build_batch(make(), record_count=records, timestamp_ms=_TIMESTAMP_MS, attributes=attributes)

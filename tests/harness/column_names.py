@@ -33,11 +33,7 @@ def column_kinds(kind_of_j: str) -> dict[str, str]:
 
 
 def row_of(kinds: Mapping[str, str], number: int, *, value: int | None = None) -> dict[str, Any]:
-    """A row with a key, and a value in each column.
-
-    Args:
-        value: the number that the values tell; by default the key.
-    """
+    """A row with a key, and a value in each column. ``value``: the number that the values tell; by default the key."""
     told = number if value is None else value
     return {"id": number, **{name: KINDS[kind](told) for name, kind in kinds.items()}}
 

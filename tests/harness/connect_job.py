@@ -14,7 +14,7 @@ from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing.processes import signal_all
 from tests.harness import ROOT
-from tests.harness.fatal_step import act_at
+from tests.harness.acts import act_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

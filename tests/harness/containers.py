@@ -175,7 +175,6 @@ class ContainerServer(Lifetime):
         return self._network._unwrap_network
 
     def _on_network(self) -> list[str]:
-        """Its address, if it is on its network."""
         self._wrapped.reload()
         networks = self._wrapped.attrs["NetworkSettings"]["Networks"]
         return [networks[name]["IPAddress"] for name in networks if name == self._docker_network.name]
@@ -323,7 +322,6 @@ class ContainerCluster(GivenBroker):
     def create_topic(
         self, name: str, *, partitions: int = 1, replication: int = 3, config: Mapping[str, str] | None = None
     ) -> str:
-        """Create a topic on all nodes, wait until its partitions have leaders, and return its name."""
         return super().create_topic(name, partitions=partitions, replication=replication, config=config)
 
     def leader(self, topic: str, partition: int) -> ContainerBroker:
@@ -336,11 +334,9 @@ class ContainerCluster(GivenBroker):
         return self.leader(_TRANSACTION_LOG, 0)
 
     def in_sync(self, topic: str, partition: int) -> set[int]:
-        """The nodes whose copy of a partition is complete."""
         return set(self._partition(topic, partition).isrs)
 
     def wait_until_whole(self) -> None:
-        """Wait until every node has a complete copy of every partition."""
         wait_until(self._whole, deadline_s=START_DEADLINE_S, what="all copies to be complete", interval_s=0.1)
 
     def _partition(self, topic: str, partition: int) -> Any:
@@ -416,11 +412,7 @@ _SETTINGS = {"fsync": "off", "jit": "off", "max_connections": "200"}
 
 
 class ContainerPostgres(ContainerServer, DatabasesByUrl):
-    """One PostgreSQL server.
-
-    Args:
-        settings: more of ``postgresql.conf``, or other values of those set here.
-    """
+    """One PostgreSQL server. ``settings``: more of ``postgresql.conf``, or other values of those set here."""
 
     def __init__(self, *, settings: Mapping[str, str] | None = None) -> None:
         self.port = free_port()

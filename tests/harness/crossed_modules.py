@@ -51,7 +51,6 @@ class _Table:
     statement = copy_statement(SqlTableName("t"), ["id"])
 
     def copy_expert(self, _statement: object, source: Any, size: int) -> None:
-        """As psycopg2's: read all."""
         while source.read(size):
             pass
 

@@ -37,15 +37,10 @@ def delete_topic(job: Job) -> None:
     admin = AdminClient({"bootstrap.servers": job.broker.bootstrap})
     for future in admin.delete_topics([job.topic]).values():
         future.result(DEADLINE_S)
-    wait_until(
-        lambda: job.topic not in admin.list_topics(timeout=10).topics,
-        deadline_s=DEADLINE_S,
-        what="the topic to be gone",
-    )
+    wait_until(lambda: job.topic not in admin.list_topics(timeout=10).topics, what="the topic to be gone")
 
 
 def remake_topic(job: Job) -> None:
-    """Delete the job's topic and make one of the same name."""
     delete_topic(job)
     job.broker.create_topic(job.topic, partitions=3)
 
@@ -147,7 +142,6 @@ def back_up(pair: WrittenPair) -> None:
 
 
 def restore(pair: WrittenPair, *tables: str) -> None:
-    """Put tables back to what `back_up` kept."""
     for table in tables:
         pair.sql(f"DELETE FROM {table}")
         pair.sql(f"INSERT INTO {table} SELECT * FROM backup_{table}")

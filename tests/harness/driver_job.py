@@ -33,8 +33,6 @@ LARGE_INPUT = (10, 4_000, 10)
 _PAYLOAD_CHARACTERS = 200
 #: What nothing should ever wait for.
 LONG_MS = 60_000
-#: For readers of committed data to see what is committed.
-READ_DEADLINE_S = 30
 #: Short is only the time after which a claim that finds the row locked ends the older driver's session.
 SINK_OPTIONS: dict[str, Any] = {
     "claim_lock_timeout_ms": 200,
@@ -135,14 +133,12 @@ class Job:
         unfinished.rename(path)
 
     def add_batch(self) -> None:
-        """One more batch at the end of the input."""
         self.write_batch(self.batches, make_rows(self.batches, 20))
         self.batches += 1
 
     # --- drivers -------------------------------------------------------------------------------------------------
 
     def sink(self, *, kafka: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
-        """Keyword arguments of the sink, with changes."""
         return {
             "transactional_id": self.transactional_id,
             "kafka": {"bootstrap.servers": self.broker.bootstrap, **KAFKA_OPTIONS, **(kafka or {})},
@@ -157,11 +153,7 @@ class Job:
     def start(
         self, *faults: Fault, query_id: str | None = None, folder: Path | None = None, **sink: Any
     ) -> DriverProcess:
-        """Start a driver on what the checkpoint lacks.
-
-        Args:
-            folder: for its files; one is made by default.
-        """
+        """Start a driver on what the checkpoint lacks. ``folder``: for its files; one is made by default."""
         if folder is None:
             folder = self.folder / f"driver-{len(self.drivers)}"
             folder.mkdir()
@@ -257,9 +249,7 @@ class Job:
         assert_same_multiset(stored, rows if table is None else table, what="rows in the table")
         # A broker that comes back coordinates, as it was before it went, until it has heard of its successor.
         wait_until(
-            lambda: self.describe().state != "Ongoing",
-            deadline_s=READ_DEADLINE_S,
-            what="the transaction to be over, by what its coordinator says",
+            lambda: self.describe().state != "Ongoing", what="the transaction to be over, by what its coordinator says"
         )
 
     def _committed(self, count: int) -> list[Row]:
@@ -276,7 +266,7 @@ class Job:
             return len(found) >= count
 
         with suppress(DeadlineError):  # what is missing then is told by the comparison
-            wait_until(complete, deadline_s=READ_DEADLINE_S, what=f"{count} committed records")
+            wait_until(complete, what=f"{count} committed records")
         return found
 
     def input(self) -> dict[int, list[Row]]:
@@ -315,13 +305,12 @@ class Job:
             yield TransactionClient(cluster, self.transactional_id, options)
 
     def describe(self) -> TransactionDescription:
-        """What the coordinator says of the sink's transactional id."""
         with self.coordinator() as client:
             return client.describe()
 
     def wait_for_state(self, state: str) -> None:
         """Wait until the coordinator shows the sink's transactional id in this state, by itself."""
-        wait_until(lambda: self.describe().state == state, deadline_s=60, what=f"state {state}", interval_s=0.2)
+        wait_until(lambda: self.describe().state == state, what=f"state {state}", interval_s=0.2)
 
     @contextmanager
     def unchanged(self, columns: str = "*") -> Iterator[None]:

@@ -122,11 +122,7 @@ def _batches(config: DriverConfig, first: int) -> Iterator[int]:
 def open_driver(
     options: SinkOptions, query_id: str, times: StepTimes | None = None
 ) -> Iterator[tuple[BatchDriver, Database]]:
-    """The same parts that `DualWriteSink` puts together for a run, with connections of their own; and the database.
-
-    Args:
-        times: told when a batch begins.
-    """
+    """The parts that `DualWriteSink` puts together for a run, with connections of their own; and the database."""
     clock = SystemClock()
     actor = Actor.of_this_process("job", options.reason)
     settings = StoreSettings(**options.store_settings())

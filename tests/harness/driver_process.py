@@ -56,11 +56,7 @@ class Outcome:
 
 
 class DriverProcess:
-    """One driver that was started.
-
-    Args:
-        pid: its process, which leads a session and a process group of its own.
-    """
+    """One driver that was started. ``pid``: its process, which leads a session and a process group of its own."""
 
     def __init__(self, pid: int, config: DriverConfig, log: Path) -> None:
         self.pid = pid
@@ -170,7 +166,6 @@ class DriverProcess:
         return self._log.read_bytes()[:upto].decode(errors="replace") if self._log.exists() else ""
 
     def wait_for_log(self, text: str) -> None:
-        """Wait until it has logged this."""
         wait_until(lambda: text in self.log(), deadline_s=DRIVER_DEADLINE_S, what=f"{text!r} in its log")
 
     def account(self) -> str:
@@ -190,7 +185,7 @@ class DriverProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if own:
-            wait_until(lambda: not self.running, deadline_s=_GONE_DEADLINE_S, what="the killed driver to be gone")
+            wait_until(lambda: not self.running, what="the killed driver to be gone")
 
     def end(self) -> Outcome | None:
         ends = [event for event in self.events() if event["event"] in ("finished", "error", "crash")]

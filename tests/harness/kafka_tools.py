@@ -31,11 +31,7 @@ def find_tools() -> Path:
 
 
 def find_jars(variable: str, default: str, *, jar: str, target: str) -> Path:
-    """A folder of jars that the Makefile fetches.
-
-    Args:
-        jar: what the name of the jar begins with that must be there.
-    """
+    """A folder of jars that the Makefile fetches. ``jar``: what the name of the jar begins with that must be there."""
     folder = Path(os.environ.get(variable, default)).absolute()
     if not any(folder.glob(f"{jar}*.jar")):
         raise CapabilityError(f"no {jar}*.jar in {folder}: run `make {target}`, or set {variable}")
@@ -66,7 +62,7 @@ def set_transaction_version(bootstrap: str, level: int) -> None:
         answer = admin.update_features({FEATURE: (kind, level)})
         if answer != {FEATURE: "OK"}:
             raise ServerError(f"{FEATURE} was not set to {level}: {answer}")
-        wait_until(lambda: _level(admin) == level, deadline_s=DEADLINE_S, what=f"the broker to take level {level} over")
+        wait_until(lambda: _level(admin) == level, what=f"the broker to take level {level} over")
     finally:
         admin.close()
 

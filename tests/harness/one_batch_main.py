@@ -33,7 +33,7 @@ from spark_2pc_sink.sink.stream import attempt_input
 from spark_2pc_sink.sink.stream.listener import StreamListener
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness import ROOT
-from tests.harness.fatal_step import act_at
+from tests.harness.acts import act_at
 from tests.harness.streams import write_one_batch
 
 if TYPE_CHECKING:

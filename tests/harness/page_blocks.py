@@ -30,11 +30,7 @@ _BLOCK: Final = re.compile(r"^ *```([^\n]*)\n(.*?)^ *```$", re.DOTALL | re.MULTI
 
 @dataclass(frozen=True)
 class Block:
-    """One block.
-
-    Attributes:
-        language: the first word of its info string; '' for none.
-    """
+    """One block. ``language``: the first word of its info string; '' for none."""
 
     page: str
     line: int
@@ -66,7 +62,6 @@ def blocks(*languages: str) -> Iterator[Block]:
 
 
 def blocks_of(page: str, language: str = "python") -> list[Block]:
-    """Those of a page in a language, in their order."""
     return [each for each in blocks(language) if each.page == page]
 
 

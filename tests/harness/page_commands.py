@@ -104,21 +104,21 @@ PROGRAMS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
 }
 
 
-_PAGES: Final = "tests/integration/docs/test_python_pages.py"
+_PAGES: Final = "tests/integration/docs/test_run_blocks.py"
 _READING: Final = "tests/integration/docs/test_reading_page.py"
 _SCHEDULING: Final = "tests/integration/docs/test_scheduling_page.py"
 _RUN: Final = "tests/integration/docs/test_run_blocks.py"
-_LOGINS: Final = "tests/unit/docs/test_logins_page.py"
+_LOGINS: Final = "tests/unit/docs/test_pages_that_are_run.py"
 _COMMANDS: Final = "tests/integration/docs/test_page_commands.py"
-_INCIDENTS: Final = "tests/integration/incidents/test_operators_night.py"
+_INCIDENTS: Final = "tests/integration/incidents/test_choices.py"
 _TUTORIAL: Final = "tests/integration/docs/test_tutorial.py::test_the_tutorial_does_what_it_says"
 #: It runs the programs that `make demo` does.
 _DEMO: Final = (
     "tests/integration/examples/test_own_servers.py::test_the_demo_kills_the_job_and_both_sides_are_equal_in_the_end"
 )
-#: With the file that tests/unit/docs/test_page_texts.py compares with the page.
+#: With the file that tests/unit/docs/test_pages.py compares with the page.
 _TESTING_PROJECT: Final = (
-    "tests/integration/testing/test_testing_project.py::test_the_project_and_the_plugin_work_from_the_wheel"
+    "tests/integration/testing/test_servers.py::test_the_project_and_the_plugin_work_from_the_wheel"
 )
 _PERMISSIONS: Final = "tests/integration/sink/test_check.py"
 _CI: Final = ".ci/run"

@@ -192,11 +192,9 @@ class DatabasesByUrl:
         return self.database_url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, whoever is connected to it."""
         run_sql(self.url, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def database_url(self, name: str, *, port: int | None = None) -> str:
-        """The URL of a database, through another port if one is given."""
         url = make_url(self.url).set(database=name)
         return (url if port is None else url.set(port=port)).render_as_string(hide_password=False)
 

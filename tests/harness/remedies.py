@@ -17,7 +17,6 @@ _COLUMNS: Final = re.compile(r"""columns=\{((?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)
 
 
 def sql_in(message: object) -> list[str]:
-    """The statements of a message, in its order."""
     return [found.group().strip() for found in _SQL.finditer(str(message))]
 
 

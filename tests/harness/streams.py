@@ -51,11 +51,7 @@ def arrow_schema(spark: SparkSession, schema: StructType) -> pa.Schema:
 
 @dataclass
 class FileStream:
-    """A directory whose files are read as a stream, one per batch, and the checkpoint of the query that does.
-
-    Args:
-        directory: an empty directory of the test's own.
-    """
+    """A directory whose files are read as a stream, one per batch, and the checkpoint of the query that does."""
 
     spark: SparkSession
     directory: Path

@@ -26,7 +26,6 @@ from tests.harness.sql import run_sql
 
 TABLE = "target"
 PARTITIONS = 3
-DEADLINE_S = 60
 #: Text that JSON, COPY and SQL have to escape, or must not change.
 _PAYLOADS = ("plain", "quote \" ' and comma,", "äö€ 漢字 🚲", "brace {} [] $1 %s", " blanks ")
 

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from greenlet import getcurrent, greenlet
 
-from spark_2pc_sink.errors import (
-    BatchRetryError,
-    ClaimRefusedError,
-    ConstraintError,
-    DataError,
-    DualWriteError,
-    HaltError,
-    SupersededError,
-)
+from spark_2pc_sink import errors
 from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
@@ -221,7 +213,7 @@ class SimWork:
     def run_task_again(
         self, _ticket: TransactionTicket, _partition: TopicPartition, _records: tuple[Record, ...]
     ) -> int:
-        raise BatchRetryError(reason="a task ran again")
+        raise errors.BatchRetryError(reason="a task ran again")
 
     def copy_into(self, connection: Connection) -> WrittenRows:
         """The COPY of what `produce` has left."""
@@ -237,11 +229,15 @@ class SimWork:
         connection.execute(statement, records)  # type: ignore[arg-type]
         self._written += records
         if any(record.place in self._world.profile.bad for record in records):
-            raise ConstraintError(table="target", constraint="c", column="", sqlstate="23514", detail="it is bad")
+            raise errors.ConstraintError(
+                table="target", constraint="c", column="", sqlstate="23514", detail="it is bad"
+            )
 
-    def search(self, _ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+    def search(
+        self, _ticket: TransactionTicket, error: errors.DataError, open_decision: Callable[[], Connection]
+    ) -> bool:
         """The rows that the table refuses, found in one statement."""
-        assert isinstance(error, ConstraintError)
+        assert isinstance(error, errors.ConstraintError)
         statement: Any = "search"
         open_decision().execute(statement)
         found = tuple(record for record in self._evaluate() if record.place in self._world.profile.bad)
@@ -348,14 +344,14 @@ class JobDriver:
             self.outcome = "finished"
         except DriverCrashedError:
             self.outcome = "crashed"
-        except SupersededError as error:
+        except errors.SupersededError as error:
             self.outcome = "superseded"
             self.world.trace(f"{self}: {error}")
-        except HaltError as error:
+        except errors.HaltError as error:
             self.outcome = "halted"
             self.world.trace(f"{self}: {error}")
             self.world.note_halt(error, self._batch_id)
-        except DualWriteError as error:
+        except errors.DualWriteError as error:
             if isinstance(error.__cause__, MISFITS):
                 raise  # the driver takes it for a failed attempt, and a mutant that does not fit would look caught
             self.outcome = f"failed: {type(error).__name__}"
@@ -384,7 +380,7 @@ class Intruder(JobDriver):
     def run(self) -> None:
         try:
             self.recovery().run(query_id="another", run_id="another")
-        except ClaimRefusedError:
+        except errors.ClaimRefusedError:
             return
         message = "the claim of another query was granted"
         raise AssertionError(message)
@@ -399,7 +395,6 @@ class Operator(JobDriver):
         return f"operator {self.number}"
 
     def run(self) -> None:
-        """One recovery from the command line."""
         self.recovery().run(query_id=None, run_id=None)
 
 

@@ -195,22 +195,14 @@ def calling(function: Callable[..., Any]) -> Replacement:
 
 
 class Mutants(list[Mutant]):
-    """Mutants, each declared where its code is.
-
-    Args:
-        profiles: in which they are hunted unless they say other ones.
-    """
+    """Mutants, each declared where its code is. ``profiles``: in which they are hunted unless they say other ones."""
 
     def __init__(self, *profiles: str) -> None:
         super().__init__()
         self._profiles = profiles
 
     def add(self, name: str, *changes: Change, **more: Any) -> None:
-        """Declare a mutant by its changes.
-
-        Args:
-            more: the other fields of `Mutant`.
-        """
+        """Declare a mutant by its changes. ``more``: the other fields of `Mutant`."""
         self.append(Mutant(name, changes, **{"profiles": self._profiles, **more}))
 
     def of(self, name: str, *places: tuple[Any, str], also: tuple[Change, ...] = (), **more: Any) -> Callable[[_F], _F]:

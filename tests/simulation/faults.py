@@ -91,9 +91,5 @@ CONDITIONAL: Final = (
 
 @cache
 def offered(kind: str, possible: tuple[bool, ...]) -> tuple[str, ...]:
-    """The options where a request of this kind is about to be sent.
-
-    Args:
-        possible: of each of `CONDITIONAL`, whether it is.
-    """
+    """The options where a request of this kind is about to be sent, and these of `CONDITIONAL` are possible."""
     return (CRASH, *_OF_REQUEST[kind], BROKER_CRASH, FORCE_TERMINATE, *compress(CONDITIONAL, possible))

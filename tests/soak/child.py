@@ -28,11 +28,7 @@ _LOG_TAIL_CHARACTERS: Final = 4_000
 
 
 class Child(AbstractContextManager["Child"]):
-    """A load that was started, of which nothing is left running.
-
-    Args:
-        folder: for its files, also the temporary ones.
-    """
+    """A load that was started, of which nothing is left running. ``folder``: for its files, also the temporary ones."""
 
     def __init__(self, module: str, config: Mapping[str, Any], folder: Path) -> None:
         self.folder = folder

@@ -227,12 +227,7 @@ def _compare(broker: KafkaBroker, database: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Observer:
-    """Takes samples of both loads and both servers.
-
-    Args:
-        broker: the one that both loads write to.
-        database: SQLAlchemy URL of the one that both loads write to.
-    """
+    """Takes samples of both loads and both servers."""
 
     broker: KafkaBroker
     database: str

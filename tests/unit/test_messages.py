@@ -75,9 +75,8 @@ from spark_2pc_sink.transactions import (
     TransactionDetails,
     TransactionListing,
 )
-from tests.unit.cli.test_cli_transactions import FakeTool
-from tests.unit.cli.test_cli_verify import DIFFERENT
-from tests.unit.cli.test_cli_verify import SIDES as VERIFIED
+from tests.unit.cli.test_cli_transactions import DIFFERENT, FakeTool
+from tests.unit.cli.test_cli_transactions import SIDES as VERIFIED
 from tests.unit.cli.test_status import forty
 from tests.unit.monitoring.samples import halted, in_doubt, owed, row
 from tests.unit.monitoring.samples import sink as a_sink
@@ -85,14 +84,13 @@ from tests.unit.options.test_sink_options import REQUIRED, sink
 from tests.unit.recovery.test_report import DECIDED, FINE
 from tests.unit.serialisation.test_binding import KEY as OF_KEY
 from tests.unit.serialisation.test_binding import VALUE as OF_VALUE
-from tests.unit.serialisation.test_binding import registry
-from tests.unit.serialisation.test_schemas import given_order, record, struct
-from tests.unit.serialisation.types import column as arrow_column
+from tests.unit.serialisation.test_binding import given_order, record, registry, struct
+from tests.unit.serialisation.test_encoders import column as arrow_column
 from tests.unit.sink.check.test_check_rules import DATABASE, KAFKA, TOPIC, of_database, of_kafka, options
 from tests.unit.sink.job.test_executors import answer, faults
 from tests.unit.sink.job.test_queries import execution
 from tests.unit.sink.job.test_receipts import partitions_of
-from tests.unit.sink.records.test_record_expressions import chosen, table_of
+from tests.unit.sink.records.test_record_json import chosen, table_of
 from tests.unit.sink.rows.test_column_plan import KEYED, column, numeric, planned, table
 from tests.unit.sink.rows.test_copy_encoder import batch_of, plan_for
 

@@ -10,26 +10,23 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pytest
 
 from spark_2pc_sink.testing import assert_same_multiset, read_topic, wait_until
 from spark_2pc_sink.testing.errors import CapabilityError
+from tests.conftest import MakeTopic
 from tests.harness import ROOT, run_program
-from tests.harness.changing_role import ChangingRole, changing_role
 from tests.harness.connect_server import ConnectServer
 from tests.harness.other_pythons import CLIENT, other_python, packages_beside_spark
 from tests.harness.page_blocks import block_of, without_dots
+from tests.harness.providers import Broker
 from tests.harness.secrets_main import SITE
+from tests.harness.sql import ChangingRole, changing_role
 from tests.integration.postgres.database_tables import rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.conftest import MakeTopic
-    from tests.harness.providers import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -56,7 +53,6 @@ class Orders:
         (directory / "events").mkdir()
 
     def add(self, count: int) -> None:
-        """Add a file of events."""
         first = len(self.expected)
         events = [{"order_id": f"order-{n}", "sequence": n, "status": "paid"} for n in range(first, first + count)]
         path = self.directory / "events" / f"{first:08}.json"
@@ -65,7 +61,6 @@ class Orders:
 
     @property
     def arguments(self) -> list[str]:
-        """Of the client."""
         return [
             *("--remote", self.remote, "--events", str(self.directory / "events")),
             *("--checkpoint", str(self.directory / "checkpoint"), "--kafka", self.kafka.bootstrap),

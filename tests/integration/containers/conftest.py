@@ -38,7 +38,6 @@ def kafka_apart(own_kafka: ContainerBroker) -> ContainerBroker:
 
 @pytest.fixture(scope="module")
 def own_postgres(containers: ContainersProvider) -> Iterator[ContainerPostgres]:
-    """A PostgreSQL server for the module."""
     from tests.harness.containers import ContainerPostgres  # noqa: PLC0415 - as above
 
     with ContainerPostgres() as server:
@@ -62,7 +61,6 @@ def database_apart(postgres_apart: ContainerPostgres) -> str:
 
 @pytest.fixture(scope="module")
 def three_brokers(containers: ContainersProvider) -> Iterator[ContainerCluster]:
-    """Three brokers that the tests of a module share."""
     from tests.harness.containers import container_cluster  # noqa: PLC0415 - as above
 
     with container_cluster() as cluster:

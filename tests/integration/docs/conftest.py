@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_2pc_sink.testing import ReferenceCoordinator, TopicRecord, read_topic
 from tests.harness.sql import run_sql
 from tests.harness.streams import FileStream
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NOON = datetime(2026, 11, 24, 12, 0, 0, 123456, tzinfo=timezone.utc)
 #: The orders of most pages; a later row of an id has a later time.
@@ -46,7 +44,6 @@ class Reader:
     folder: Path
 
     def names(self, **more: Any) -> dict[str, Any]:
-        """The reader's variables."""
         orders = self.stream.frame()
         return {"spark": self.stream.spark, "orders": orders, "path": str(self.folder / "checkpoint"), **more}
 
@@ -57,18 +54,15 @@ class Reader:
         return {"transactional_id": "orders", **places, **more}
 
     def file(self) -> str:
-        """The file of the sink."""
         path = self.folder / "orders.toml"
         lines = [f"{name} = {json.dumps(value)}\n" for name, value in self.options().items() if name != "kafka"]
         path.write_text("".join(lines) + f'[kafka]\nbootstrap.servers = "{self.broker.bootstrap}"\n')
         return str(path)
 
     def records(self, topic: str = "orders") -> list[TopicRecord]:
-        """What readers of committed records see."""
         return read_topic(self.broker.bootstrap, topic)
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """What the table has."""
         return run_sql(self.database, "SELECT order_id, name, event_time, total FROM orders ORDER BY order_id")
 
 

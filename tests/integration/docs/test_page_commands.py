@@ -167,9 +167,7 @@ def served(command: list[str], folder: Path) -> Iterator[None]:
     try:
         yield
         wait_until(
-            lambda: b"listening on" in out.read_bytes() or process.poll() is not None,
-            deadline_s=DEADLINE_S,
-            what=f"{command} to listen",
+            lambda: b"listening on" in out.read_bytes() or process.poll() is not None, what=f"{command} to listen"
         )
     finally:
         process.send_signal(signal.SIGTERM)

@@ -8,28 +8,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kafka import KafkaConsumer
+from pyspark.sql import DataFrame, SparkSession
 
 from jdbc_state import SqlStateStore
 from spark_2pc_sink.testing import PostgresServer, assert_same_multiset, read_topic, wait_until
-from tests.conftest import or_skip
+from tests.conftest import MakeTopic, or_skip
 from tests.harness.page_blocks import ROOT, block_of, run_block
 from tests.harness.postgres_standby import PostgresStandby
+from tests.harness.providers import Broker
 from tests.harness.sql import run_sql
 from tests.harness.streams import FileStream, start_query
 from tests.integration.reference.clients.copying_apps import find_streams
 from tests.integration.reference.clients.java_client import JavaClients, JavaProcess
 from tests.integration.sink.targets import SCHEMA, Target, rows_of
 from tests.integration.writer.writers import table_of, writer_on
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from tests.conftest import MakeTopic
-    from tests.harness.providers import Broker
 
 PAGE = "docs/reading.md"
 ADDRESS = "broker:9092"
@@ -60,7 +56,7 @@ def written(kafka: Broker, topic: MakeTopic, transactional_id: str) -> str:
             writer.append(table_of(5, prefix=prefix))
             writer.flush()
             writer.abort_transaction() if prefix == "aborted" else writer.commit_transaction()
-    wait_until(lambda: len(read_topic(kafka.bootstrap, name)) == 10, deadline_s=DEADLINE_S, what="the markers")
+    wait_until(lambda: len(read_topic(kafka.bootstrap, name)) == 10, what="the markers")
     return name
 
 
@@ -72,7 +68,7 @@ def taken(poll: Callable[[], list[str]], count: int) -> list[str]:
         found.extend(poll())
         return len(found) >= count
 
-    wait_until(enough, deadline_s=DEADLINE_S, what=f"{count} records")
+    wait_until(enough, what=f"{count} records")
     return sorted(found)
 
 
@@ -159,7 +155,7 @@ def test_kafka_streams(pytestconfig: pytest.Config, kafka: Broker, written: str,
         def copied() -> list[str]:
             return [(each.value or b"").decode() for each in read_topic(kafka.bootstrap, out)]
 
-        wait_until(lambda: len(copied()) >= len(seen), deadline_s=DEADLINE_S, what="the copy", interval_s=0.5)
+        wait_until(lambda: len(copied()) >= len(seen), what="the copy", interval_s=0.5)
         assert sorted(copied()) == sorted(seen)
 
 
@@ -190,7 +186,7 @@ def test_both_sides_under_a_running_job(
     with closing(target.sink(key="id", table="orders")) as sink:
         query = start_query(stream.frame(), sink, stream.checkpoint)
         table = "SELECT to_regclass('orders') IS NOT NULL"
-        wait_until(lambda: run_sql(database, table) == [(True,)], deadline_s=DEADLINE_S, what="the first batch")
+        wait_until(lambda: run_sql(database, table) == [(True,)], what="the first batch")
         while query.isActive or not asked or asked[-1] < 7:
             number, rows, records = read_both(database, kafka.bootstrap, transactional_id)
             expected = [row for batch in range(number + 1) for row in rows_of(batch, 50)]
@@ -230,7 +226,7 @@ def test_a_standby(
             sink.write(frames[0], batch_id=0)
             standby.make_synchronous(and_another=True)
             second = job.submit(sink.write, frames[1], batch_id=1)
-            wait_until(lambda: run_sql(copy, COUNTS) == [(1, 100)], deadline_s=DEADLINE_S, what="batch 1")
+            wait_until(lambda: run_sql(copy, COUNTS) == [(1, 100)], what="batch 1")
             assert run_sql(copy, "SELECT n FROM other") == []
             run_sql(database, "SET synchronous_commit = local; INSERT INTO other VALUES (1)")
             assert run_sql(database, "SELECT n FROM other") == [(1,)]
@@ -259,7 +255,7 @@ def test_logical_replication(
         assert shown in subscribe
         run_sql(subscriber.url, subscribe.replace(shown, publisher.connection_string("postgres")))
         ready = "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel"
-        wait_until(lambda: run_sql(subscriber.url, ready) == [(True,)], deadline_s=DEADLINE_S, what="the first copy")
+        wait_until(lambda: run_sql(subscriber.url, ready) == [(True,)], what="the first copy")
         target = Target(kafka, publisher.url, transactional_id, topic())
         seen: list[tuple[Any, ...]] = []
 
@@ -274,7 +270,7 @@ def test_logical_replication(
                 seen.extend(run_sql(subscriber.url, COUNTS))
                 return seen[-1] == (4, 250)
 
-            wait_until(replicated, deadline_s=DEADLINE_S, what="five batches")
+            wait_until(replicated, what="five batches")
             running.result(DEADLINE_S)
         assert set(seen) <= {(None, 0), *((batch, 50 * batch + 50) for batch in range(5))}
         assert len(set(seen)) > 2

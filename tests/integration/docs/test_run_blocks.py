@@ -1,21 +1,31 @@
-"""Python of the manual that needs servers, and no Spark: the programs of a service, and the servers for tests."""
+"""Python of the manual that needs servers: a service's programs, servers for tests, and blocks on Spark.
+
+On Spark a page's blocks run one below the other. `tests/harness/page_commands.py` has who runs which block.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
+from datetime import date
 from typing import Any
 
+import prometheus_client
 import pytest
+from pyspark.sql.streaming import StreamingQuery
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from spark_2pc_sink import BatchReport, DualWriteSink
 from spark_2pc_sink.testing import ReferenceCoordinator, read_topic
 from tests.harness import ROOT
-from tests.harness.page_blocks import block_of, in_sentences, run_block
+from tests.harness.page_blocks import block_of, blocks_of, in_sentences, run_block
+from tests.harness.sql import run_sql
+from tests.integration.docs.conftest import NOON, ROWS, Reader
 from tests.integration.postgres.database_tables import rows, run
 
 
@@ -154,3 +164,132 @@ def test_each_module_of_a_walk_is_there(name: str) -> None:
 
 def test_there_are_four() -> None:
     assert WALKS.keys() == {"micro-batch", "recovery", "status", "produce"}
+
+
+#: How the pages name the reader's brokers.
+ADDRESS = "broker:9092"
+
+
+def finish(query: StreamingQuery, sink: DualWriteSink | None = None) -> None:
+    """A query of a page runs until somebody stops it: here when it has taken what is there."""
+    with closing(sink) if sink else nullcontext():
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+
+def test_a_job_of_ones_own(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/using.md: the job, its value, a backfill; docs/check.md, docs/history.md and docs/verify.md look at it."""
+    job, value, backfill = blocks_of("docs/using.md")
+    names = reader.names(url=reader.database, kafka=reader.broker)
+    run_block(job, names, {ADDRESS: reader.broker.bootstrap, "postgresql+psycopg2://job@db/shop": reader.database})
+    finish(names["query"], names["sink"])
+    assert reader.rows() == ROWS
+    look_at_it(reader, names)
+    printed = capsys.readouterr().out
+    assert "ok           brokers" in printed
+    assert f"{names['entry'].at} 0\n" in printed
+    names["sink"].close()
+
+    run_block(value, names)
+    batch = reader.stream.spark.read.parquet(str(reader.folder / "input"))
+    texts = [json.loads(row.value) for row in batch.selectExpr(f"{names['value']} AS value").collect()]
+    assert {"order_id": 2, "name": None, "event_time": "2026-11-24T12:00:00.123456Z", "total": 4.5} in texts
+
+    names["days"] = [date(2026, 11, 24), date(2026, 11, 25)]
+    for number, day in enumerate(names["days"]):
+        batch.selectExpr(f"order_id + {10 * (number + 1)} AS order_id", "name", "event_time", "total").write.parquet(
+            str(reader.folder / f"{day:%Y-%m-%d}")
+        )
+    names["sink"] = DualWriteSink(**reader.options(transactional_id="backfill"))
+    run_block(backfill, names, {"/archive": str(reader.folder)})
+    assert [row[0] for row in reader.rows()] == [1, 2, 3, 11, 12, 13, 21, 22, 23]
+    assert len(reader.records()) == 9
+
+
+def look_at_it(reader: Reader, names: dict[str, Any]) -> None:
+    """The pages that look at a sink, on one that has written a batch."""
+    operator = "postgresql://ops@db/shop"
+    places = {
+        "docs/check.md": [{"orders.toml": reader.file()}],
+        "docs/history.md": [{operator: reader.database}],
+        "docs/verify.md": [{ADDRESS: reader.broker.bootstrap, operator: reader.database}, {}],
+    }
+    for page, of_blocks in places.items():
+        for block, here in zip(blocks_of(page), of_blocks, strict=True):
+            run_block(block, names, here)
+    assert (names["entry"].batch_id, names["report"].verdict) == (0, "same")
+
+
+def test_the_options_of_a_file(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/configuration.md."""
+    names = reader.names()
+    run_block(block_of("docs/configuration.md"), names, {"orders.toml": reader.file()})
+    with closing(names["sink"]) as sink:
+        reader.stream.run(sink)
+    assert reader.rows() == ROWS
+    assert "orders: batch 0, run: 3 rows, 3 records" in capsys.readouterr().out
+
+
+def test_before_and_after(reader: Reader) -> None:
+    """docs/from-spark-sinks.md: Spark's Kafka sink, ours in its place, and the function with both of Spark's sinks."""
+    kafka_alone, ours, both = blocks_of("docs/from-spark-sinks.md")
+    url = make_url(reader.database)
+    # With the class of the driver, as its jar came with the session.
+    login = {"user": url.username, "password": url.password, "driver": "org.postgresql.Driver"}
+    names = reader.names(properties=login)
+    broker = {ADDRESS: reader.broker.bootstrap}
+    jdbc = {"jdbc:postgresql://db/shop": f"jdbc:postgresql://{url.host}:{url.port}/{url.database}"}
+    for number, (block, places) in enumerate(
+        [(kafka_alone, broker), (ours, broker | {"postgresql://job@db/shop": reader.database}), (both, broker | jdbc)]
+    ):
+        run_sql(reader.database, "TRUNCATE orders")
+        names |= {"path": str(reader.folder / f"checkpoint-{number}"), "sink": None}
+        run_block(block, names, places)
+        finish(names["query"], names["sink"])
+        assert len(reader.records()) == len(ROWS) * (number + 1)
+        assert reader.rows() == (ROWS if number else [])
+
+
+def test_counted_batches(reader: Reader) -> None:
+    """docs/metrics.md."""
+    names = reader.names(_given=reader.options())
+    run_block(block_of("docs/metrics.md"), names)
+    try:
+        with closing(names["sink"]) as sink:
+            reader.stream.run(sink)
+        sample = prometheus_client.REGISTRY.get_sample_value("sink_rows_total", {"sink": "orders"})
+        assert sample == len(ROWS)
+    finally:
+        prometheus_client.REGISTRY.unregister(names["rows"])
+
+
+def test_bad_rows(reader: Reader) -> None:
+    """docs/bad-rows.md: its options, its question to the table, and the form of a letter in the topic."""
+    reader.broker.create_topic("bad-orders", partitions=1)
+    reports: list[BatchReport] = []
+    names = reader.names(DualWriteSink=DualWriteSink, _given=reader.options(on_batch=reports.append))
+    names["messages"] = names["orders"].selectExpr("'no JSON' AS value")
+    for number, block in enumerate(blocks_of("docs/bad-rows.md")):
+        reader.stream.add([(4711 + number // 2, "minus", NOON, -1.0)])
+        with closing(run_block(block, names)) as sink:
+            reader.stream.run(sink, names["orders"])
+        names["orders"] = reader.stream.frame()
+    assert [report.bad_rows for report in reports] == [0, 1, 1, 1]
+    assert reader.rows() == ROWS
+    found = run_sql(reader.database, blocks_of("docs/bad-rows.md", "sql")[0].text)
+    assert [(batch_id, output, order_id) for batch_id, output, _, _, order_id in found] == [
+        (3, "table orders", "4712"),
+        (2, "table orders", None),
+        (1, "table orders", "4711"),
+    ]
+    [(row,)] = run_sql(reader.database, 'SELECT "row" FROM kafka_transaction_state_dead_letters WHERE batch_id = 2')
+    assert row == {"raw": "no JSON", "order_id": None, "total": None}
+    assert all("raw" not in json.loads(record.value or b"") for record in reader.records())
+    [letter] = [json.loads(record.value or b"") for record in reader.records("bad-orders")]
+    shown = json.loads(blocks_of("docs/bad-rows.md", "json")[0].text)
+    assert letter.keys() == shown.keys()
+    assert letter["sqlstate"] == shown["sqlstate"]
+    assert letter["row"]["order_id"] == 4712
+    assert all(part in letter["reason"] for part in shown["reason"].split("…"))

@@ -14,20 +14,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from spark_2pc_sink.testing import run_job
 from spark_2pc_sink.testing.errors import JobError
 from spark_2pc_sink.testing.spark import spark_environment
+from tests.conftest import MakeTopic
 from tests.harness import ROOT, run_program
 from tests.harness.page_blocks import blocks_of, run_block
+from tests.harness.providers import Broker
 from tests.harness.sql import run_sql
-
-if TYPE_CHECKING:
-    from tests.conftest import MakeTopic
-    from tests.harness.providers import Broker
 
 JOB, AIRFLOW = blocks_of("docs/scheduling.md")
 

@@ -72,9 +72,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             stderr=subprocess.STDOUT,
         )
     wait_until(
-        lambda: b"Both servers run" in (tmp_path / "servers.out").read_bytes(),
-        deadline_s=START_DEADLINE_S,
-        what="the servers of the tutorial",
+        lambda: b"Both servers run" in (tmp_path / "servers.out").read_bytes(), what="the servers of the tutorial"
     )
     yield tmp_path
     servers.communicate(b"\n", timeout=START_DEADLINE_S)

@@ -12,22 +12,19 @@ from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from change_events import COLUMNS, parse, read_changes, start_query
 from spark_2pc_sink import verify
 from spark_2pc_sink.testing import read_topic, wait_until
+from tests.conftest import MakeTopic
+from tests.harness.providers import Broker
 from tests.harness.sql import run_sql
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from tests.conftest import MakeTopic
-    from tests.harness.providers import Broker
 
 Row = tuple[int, str | None, Decimal | None, str | None, date | None, datetime | None]
 UNAVAILABLE = "__debezium_unavailable_value"
@@ -190,7 +187,7 @@ def test_changes_become_a_table_and_a_compacted_topic(
     shutil.rmtree(tmp_path / "checkpoint" / "commits")
     job.run()
     assert run_sql(database, "SELECT * FROM products ORDER BY id") == [CHEAPER, C, DEAREST]
-    wait_until(lambda: len(read_topic(kafka.bootstrap, target)) == 9, deadline_s=30, what="nine records")
+    wait_until(lambda: len(read_topic(kafka.bootstrap, target)) == 9, what="nine records")
     last = {record.key: record.value for record in read_topic(kafka.bootstrap, target)}
     values = [json.loads(value, parse_float=str) for _, value in sorted(last.items()) if value is not None]
     assert last[b"2"] is None

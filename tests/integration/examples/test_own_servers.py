@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from backfill import write_days
 from many_tables import EVENTS, TABLES, make_sink, start_query
@@ -24,16 +24,11 @@ from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.kafka_broker import find_libs
 from spark_2pc_sink.testing.postgres import find_binaries
-from tests.conftest import or_skip
+from tests.conftest import MakeTopic, or_skip
 from tests.harness import ROOT, run_program
+from tests.harness.providers import Broker
 from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import Target
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from tests.conftest import MakeTopic
-    from tests.harness.providers import Broker
 
 #: In one batch: the line of such an order has nothing to refer to.
 CREATED_AND_DELETED = """

@@ -20,7 +20,6 @@ MakeJob = Callable[..., Job]
 
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Starts drivers in milliseconds."""
     with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
         yield nursery
 

@@ -28,8 +28,7 @@ from spark_2pc_sink.testing.postgres import run_as
 from tests.conftest import or_skip
 from tests.harness.driver_job import Job
 from tests.harness.driver_process import DriverProcess
-from tests.harness.memory_group import SmallDisk
-from tests.harness.moved_clock import FailingSync
+from tests.harness.machines import FailingSync, SmallDisk
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
 
@@ -41,7 +40,6 @@ MIB = 1 << 20
 SIZES = (10, 16_000, 10)
 ENOUGH_BYTES = 512 * MIB
 BROKER_ROOM_BYTES, TABLE_DISK_BYTES, WAL_ROOM_BYTES = MIB, 2 * MIB, 2 * MIB
-DEADLINE_S = 60.0
 UNCOMPRESSED: dict[str, Any] = {"compression.type": "none"}
 BROKERS: dict[str, Callable[..., LocalBroker]] = {
     "kafka": partial(KafkaBroker, properties={"log.flush.interval.messages": "1"}),
@@ -92,20 +90,18 @@ def move_data(broker: LocalBroker, place: Path) -> None:
 
 
 def until_logged(server: LocalBroker | PostgresServer, text: str, driver: DriverProcess) -> None:
-    """Wait until the server's log has said so."""
-
     def logged() -> bool:
         return text in (server._directory / "server.log").read_text(errors="replace")
 
     try:
-        wait_until(logged, deadline_s=DEADLINE_S, what=f"the server to say {text!r}")
+        wait_until(logged, what=f"the server to say {text!r}")
     except DeadlineError:
         pytest.fail(f"{server.log_tail()}\n{driver.log_tail()}")
 
 
 def until_ended(server: PostgresServer, text: str, driver: DriverProcess) -> None:
     """Wait until PostgreSQL has ended by itself, and has said why."""
-    wait_until(lambda: not server.running, deadline_s=DEADLINE_S, what=f"PostgreSQL to end: {server.log_tail()}")
+    wait_until(lambda: not server.running, what=f"PostgreSQL to end: {server.log_tail()}")
     until_logged(server, text, driver)
 
 

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
-from spark_2pc_sink.testing import read_topic, wait_until
-from tests.harness.driver_job import Job
-from tests.harness.driver_spark import start_query
-from tests.harness.providers import Broker
-from tests.integration.faults.conftest import MakeJob
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
-
-import time
-
 from spark_2pc_sink.sink.job_end import EXIT_DONE, EXIT_STOPPED
+from spark_2pc_sink.testing import read_topic, wait_until
 from tests.harness.driver_config import HOLD, TERMINATE, Fault
+from tests.harness.driver_job import Job
 from tests.harness.driver_process import SPARK_DEADLINE_S, DriverProcess, Outcome
-from tests.harness.driver_spark import GRACE_S
+from tests.harness.driver_spark import GRACE_S, start_query
+from tests.harness.providers import Broker
 from tests.harness.sql import sql_session
+from tests.integration.faults.conftest import MakeJob
 
 #: For what takes seconds on an idle machine.
 QUERY_S = 250
@@ -51,7 +45,6 @@ def query_of(spark: SparkSession, job: Job, *, slash: str = "") -> Iterator[Stre
 
 
 def run_query(spark: SparkSession, job: Job, *, slash: str = "") -> None:
-    """Run the query to the end of its input."""
     with query_of(spark, job, slash=slash) as query:
         assert query.awaitTermination(QUERY_S)
 

@@ -26,7 +26,6 @@ from tests.integration.faults.conftest import MakeJob
 pytestmark = pytest.mark.postgres
 
 BATCH = 1
-DEADLINE_S = 60.0
 _NAME = "job"
 
 
@@ -50,7 +49,7 @@ class Pair:
         return int(count)
 
     def wait_for_hanging_commit(self) -> None:
-        wait_until(lambda: self.waiting_for_the_standby() > 0, deadline_s=DEADLINE_S, what="COMMIT to hang")
+        wait_until(lambda: self.waiting_for_the_standby() > 0, what="COMMIT to hang")
 
     def fail_over(self) -> None:
         """The primary dies by SIGKILL, and the standby takes writes."""
@@ -117,7 +116,6 @@ def test_the_driver_dies_while_commit_hangs(kafka_without_2pc: Broker, make_job:
     wait_until(
         # The decision shows when the session is ended that waited with it, the claim only when it has been answered.
         lambda: job.state("status", "generation") == ("decided", 1) and pair.waiting_for_the_standby() == 1,
-        deadline_s=DEADLINE_S,
         what="the claim to wait for the standby",
     )
     assert job.describe().state == "Ongoing"
@@ -167,7 +165,7 @@ def test_the_primary_dies_while_commit_hangs(
 def stopped_behind_the_standby(job: Job, pair: Pair, fault: Fault) -> DriverProcess:
     """A driver that comes to ``fault`` with the standby stopped since the batch was prepared."""
     driver = job.start(Fault(at="step:PREPARE", batch=BATCH, do=STOP), fault, database=pair.url)
-    wait_until(lambda: driver.stopped, deadline_s=DEADLINE_S, what="the driver to prepare")
+    wait_until(lambda: driver.stopped, what="the driver to prepare")
     pair.standby.wait_until_caught_up()
     pair.standby.stop()
     driver.go_on()
@@ -175,7 +173,6 @@ def stopped_behind_the_standby(job: Job, pair: Pair, fault: Fault) -> DriverProc
 
 
 def decided(driver: DriverProcess) -> bool:
-    """Whether the batch's decision was committed."""
     return ("DECIDE", BATCH) in [(event["step"], event["batch"]) for event in driver.events("step")]
 
 
@@ -208,7 +205,7 @@ def test_a_commit_is_lost_that_kafka_is_about_to_follow(
     """C5: the driver lives on, and commits in Kafka what the failover has taken out of the database."""
     job = make(make_job, kafka_without_2pc, pair)
     driver = stopped_behind_the_standby(job, pair, Fault(at="step:DECIDE", batch=BATCH, do=STOP))
-    wait_until(lambda: decided(driver) and driver.stopped, deadline_s=DEADLINE_S, what="the driver to decide")
+    wait_until(lambda: decided(driver) and driver.stopped, what="the driver to decide")
     pair.fail_over()
     driver.go_on()
     outcome = driver.outcome()
@@ -223,7 +220,7 @@ def test_a_commit_is_lost_that_kafka_has_not_followed(kafka_without_2pc: Broker,
     """C5: the driver died between the two commits, and the failover takes the first back: the batch runs again."""
     job = make(make_job, kafka_without_2pc, pair)
     driver = stopped_behind_the_standby(job, pair, Fault(at="step:DECIDE", batch=BATCH, do=KILL))
-    wait_until(lambda: not driver.running, deadline_s=DEADLINE_S, what="the driver to decide and die")
+    wait_until(lambda: not driver.running, what="the driver to decide and die")
     pair.fail_over()
     assert "aborted the open transaction" in promoted(job, pair).ends_well().actions
 
@@ -235,11 +232,11 @@ def test_a_failover_to_a_decision_that_kafka_has_gone_beyond(
     job = make(make_job, kafka_without_2pc, pair)
     faults = (Fault(at="step:DECIDE", batch=0, do=STOP), Fault(at="step:NOTE", batch=BATCH, do=KILL))
     driver = job.start(*faults, database=pair.url)
-    wait_until(lambda: driver.stopped, deadline_s=DEADLINE_S, what="the driver to decide")
+    wait_until(lambda: driver.stopped, what="the driver to decide")
     pair.standby.wait_until_caught_up()
     pair.standby.stop()
     driver.go_on()
-    wait_until(lambda: not driver.running, deadline_s=DEADLINE_S, what="the driver to finish the next batch and die")
+    wait_until(lambda: not driver.running, what="the driver to finish the next batch and die")
     pair.fail_over()
     new = promoted(job, pair)
     new.refused(HaltCause.DATABASE_BEHIND, "batch 1: 20 records of")

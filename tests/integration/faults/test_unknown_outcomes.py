@@ -1,7 +1,8 @@
-"""Answers that never come, and servers that die: what was carried out is found out, never guessed.
+"""Answers that never come, servers that die, prepared transactions that are kept: found out, never guessed.
 
-The driver lives on in all of these. COMMIT's outcome is settled by claiming again on a new connection, EndTxn's by
-sending the same request again or, when that fails too, by looking at both sides.
+The driver lives on in most of these. COMMIT's outcome is settled by claiming again on a new connection, EndTxn's by
+sending the same request again or, when that fails too, by looking at both sides. No released Kafka keeps prepared
+transactions (KIP-939, keepPreparedTxn): the reference coordinator does.
 """
 
 from __future__ import annotations
@@ -12,8 +13,14 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import make_url
 
-from spark_2pc_sink.testing import TcpProxy, kafka_request, postgres_query, wait_until
+from spark_2pc_sink import PreparedTxnState
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.recovery.report import Action
+from spark_2pc_sink.testing import ReferenceCoordinator, TcpProxy, kafka_request, postgres_query, wait_until
 from tests.conftest import StartKafka
+from tests.harness.damage import lose_row
 from tests.harness.driver_job import LARGE_INPUT, SMALL_INPUT, Job
 from tests.harness.driver_process import DriverProcess
 from tests.harness.providers import Broker, Database
@@ -96,7 +103,7 @@ def test_postgresql_is_killed_after_it_has_committed(
         driver = job.stop_at("commit", batch=BATCH, database=url)
         proxy.hold_answers()
         driver.go_on()
-        wait_until(lambda: job.state("status") == ("decided",), deadline_s=30, what="COMMIT to be carried out")
+        wait_until(lambda: job.state("status") == ("decided",), what="COMMIT to be carried out")
         server.kill()
         # In this order: what is held must be lost with its connection, and not be delivered first.
         proxy.reset_connections()
@@ -159,3 +166,75 @@ def test_the_broker_is_killed_between_decision_and_end(start_kafka: StartKafka, 
     broker.start()
     job.ends_well(driver)
     assert driver.attempts(BATCH) == 1
+
+
+@pytest.fixture(scope="module")
+def reference(request: pytest.FixtureRequest) -> Iterator[ReferenceCoordinator]:
+    """One that keeps a prepared transaction as apache/kafka#21735 does, unless a test asks for #22704's form."""
+    with ReferenceCoordinator(properties=getattr(request, "param", {})) as running:
+        yield running
+
+
+@pytest.fixture
+def decided(reference: ReferenceCoordinator, make_job: MakeJob) -> Job:
+    """A job whose driver died right after the database commit of its second batch."""
+    job = make_job(reference)
+    job.kill_at("step:DECIDE", batch=1)
+    assert job.state("status", "batch_id") == ("decided", 1)
+    return job
+
+
+def prepared_pair(job: Job) -> ProducerIdAndEpoch:
+    """The pair of the transaction that the database has decided."""
+    producer = PreparedTxnState(job.state("prepared_transaction_state")[0]).producer
+    assert producer is not None
+    return producer
+
+
+def settle(job: Job) -> tuple[Action, ...]:
+    report = job.recover()
+    assert report.settled
+    return report.actions
+
+
+@pytest.mark.parametrize(
+    ("reference", "bumps"),
+    [({}, 2), ({"transaction.keep.prepared.form": "unchanged"}, 1)],
+    indirect=["reference"],
+    ids=["bump", "unchanged"],
+)
+def test_a_decided_transaction_is_taken_over_and_committed(decided: Job, bumps: int) -> None:
+    """KIP-939: the pair that ends a kept transaction is a later one, and so is the pair that EndTxn answers.
+
+    With apache/kafka#22704 it is the transaction's own, as without keepPreparedTxn.
+    """
+    pair = prepared_pair(decided)
+    (action,) = settle(decided)
+    assert action.kind == "commit"
+    assert decided.state("status", "settled") == ("done", f"{pair.producer_id}:{pair.epoch + bumps}")
+    decided.ends_well()
+
+
+def test_each_recovery_that_dies_half_way_fences_the_one_before(decided: Job) -> None:
+    """B11, B12, KIP-939: "the epoch is bumped", so that of several recoverers only the last can end the transaction."""
+    pair = prepared_pair(decided)
+    with decided.coordinator() as client:
+        kept = [client.init_producer_id(keep_prepared=True) for _ in range(3)]
+        assert [each.ongoing for each in kept] == [PreparedTxnState.of(pair)] * 3
+        assert [each.producer.epoch for each in kept] == [pair.epoch + 1, pair.epoch + 2, pair.epoch + 3]
+        # Neither the dead driver's pair nor that of an earlier recovery ends anything any more.
+        for stale in (pair, kept[0].producer, kept[1].producer):
+            assert client.end(stale, commit=False).code == Code.PRODUCER_FENCED
+        assert client.describe().producer == pair
+    settle(decided)
+    decided.ends_well()
+
+
+def test_row_and_history_are_lost_where_prepared_transactions_are_kept(decided: Job) -> None:
+    """C14: no InitProducerId, which would take the transaction over, comes before the person's word."""
+    pair = prepared_pair(decided)
+    lose_row(decided, history=True)
+    decided.refused(HaltCause.OPEN_TRANSACTION, times=2, adopt=True)
+    assert (decided.describe().state, decided.describe().producer) == ("Ongoing", pair)
+    assert decided.recover(adopt=True, open_transaction="commit", batch=1).settled
+    assert decided.ends_well().placements[0] == (1, "SKIP")

@@ -24,13 +24,7 @@ __all__ = ["make_job", "nursery"]
 
 @dataclass(frozen=True)
 class Said:
-    """What a command has said.
-
-    Attributes:
-        code: its exit code.
-        out: its standard output.
-        err: its standard error.
-    """
+    """What a command has said."""
 
     code: int
     out: str
@@ -78,7 +72,6 @@ def place_of(job: Job) -> str:
 
 
 def database_of(job: Job) -> list[str]:
-    """The words that name the database."""
     url = make_url(job.database)
     return ["--database", f"postgresql://{url.username}@{url.host}:{url.port}/{url.database}"]
 

@@ -34,9 +34,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         words = [sys.executable, "-m", "spark_2pc_sink.cli", command, *sides, "--listen", "127.0.0.1:0", *options]
         with out.open("wb") as file:
             running.append(subprocess.Popen(words, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT))
-        wait_until(
-            lambda: b"listening on" in out.read_bytes(), deadline_s=START_DEADLINE_S, what=f"{command} to listen"
-        )
+        wait_until(lambda: b"listening on" in out.read_bytes(), what=f"{command} to listen")
         (line,) = [line for line in out.read_text().splitlines() if line.startswith("listening on ")]
         return line.removeprefix("listening on ").removeprefix("http://")
 

@@ -48,7 +48,6 @@ def run_alone(url: str, statement: str) -> None:
 
 
 def rows(url: str, query: str) -> list[tuple[Any, ...]]:
-    """The answer of a query."""
     with transaction(url) as connection:
         return [tuple(row) for row in connection.exec_driver_sql(query)]
 
@@ -85,7 +84,6 @@ def put(
 
 
 def table(url: str) -> list[tuple[Any, ...]]:
-    """What the table `orders` has."""
     return rows(url, "SELECT * FROM orders ORDER BY id")
 
 

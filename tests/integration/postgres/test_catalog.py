@@ -19,25 +19,16 @@ from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
 from spark_2pc_sink.sink.rows.value_checks import DecimalRange, TextLength, WholeMultiple
 from tests.harness.providers import Database
-from tests.integration.postgres.database_tables import (
-    ORDERS,
-    create,
-    plan_of,
-    put,
-    rows,
-    run,
-    table,
-    transaction,
-)
+from tests.integration.postgres import database_tables as tables
 
 
 def target_of(url: str, name: str = "orders") -> TargetTable:
-    with transaction(url) as connection:
+    with tables.transaction(url) as connection:
         return read_target(connection, name)
 
 
 def test_domains_are_what_is_below_them(database: str) -> None:
-    run(
+    tables.run(
         database,
         "CREATE DOMAIN money_2 AS numeric(10,2) DEFAULT 0",
         "CREATE DOMAIN price AS money_2 NOT NULL CHECK (VALUE > 0)",
@@ -52,7 +43,7 @@ def test_domains_are_what_is_below_them(database: str) -> None:
 
 
 def test_unique_keys_that_on_conflict_can_use(database: str) -> None:
-    run(
+    tables.run(
         database,
         "CREATE TABLE orders (a int, b int, c int, d int, PRIMARY KEY (c, a))",
         "CREATE UNIQUE INDEX one ON orders (b) INCLUDE (d)",
@@ -85,7 +76,7 @@ def test_table_made_from_a_schema_takes_a_batch_of_it(database: str) -> None:
     types += [t.ArrayType(scalar) for scalar in types[:15]]
     fields = {f'column "{number}"': spark_type for number, spark_type in enumerate(types)}
     ddl = create_table_ddl([t.StructField(*field) for field in fields.items()], "orders", upsert_keys=['column "3"'])
-    run(database, ddl, ddl)
+    tables.run(database, ddl, ddl)
     target = target_of(database)
     plan = plan_columns(list(fields.items()), target, upsert_keys=['column "3"'])
     assert plan.names == tuple(fields)
@@ -108,16 +99,16 @@ def latin1_database(postgres: Database) -> Iterator[str]:
 def test_connection_in_another_encoding_is_refused(latin1_database: str) -> None:
     """psycopg2 adopts the server's encoding: the two bytes of 'ü' would be stored as two letters, without an error."""
     converting = f"{latin1_database}?client_encoding=utf8"
-    create(converting, ORDERS)
+    tables.create(converting, tables.ORDERS)
     with pytest.raises(ConfigurationError, match="client_encoding=utf8") as caught:
         target_of(latin1_database)
     assert "this one uses LATIN1" in str(caught.value)
 
-    plan = plan_of(converting)
-    put(converting, plan, (1, "ü"))
-    assert rows(converting, "SELECT item, octet_length(item) FROM orders") == [("ü", 1)]
+    plan = tables.plan_of(converting)
+    tables.put(converting, plan, (1, "ü"))
+    assert tables.rows(converting, "SELECT item, octet_length(item) FROM orders") == [("ü", 1)]
     with pytest.raises(ConstraintError, match="no equivalent in encoding"):
-        put(converting, plan, (2, "€"))
+        tables.put(converting, plan, (2, "€"))
 
 
 #: A collation that ignores case.
@@ -129,7 +120,7 @@ LOOSE = "CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', det
 @pytest.mark.parametrize(("of_column", "of_index"), [("loose", '"C"'), ('"C"', '"POSIX"')])
 def test_a_key_compares_text_as_its_column_does(database: str, of_column: str, of_index: str) -> None:
     """Else two keys of a batch would be one for the index, or one key two."""
-    run(
+    tables.run(
         database,
         LOOSE,
         f"CREATE TABLE orders (id bigint, item text COLLATE {of_column})",
@@ -137,9 +128,9 @@ def test_a_key_compares_text_as_its_column_does(database: str, of_column: str, o
     )
     if "loose" in (of_column, of_index) and of_column != of_index:
         with pytest.raises(ConfigurationError, match="nor do those with another collation than the column"):
-            plan_of(database, keys=["item"])
+            tables.plan_of(database, keys=["item"])
     else:
-        assert plan_of(database, keys=["item"]).upsert_keys == ("item",)
+        assert tables.plan_of(database, keys=["item"]).upsert_keys == ("item",)
 
 
 # --- what the role may do ------------------------------------------------------------------------------------------
@@ -150,9 +141,11 @@ def role(database: str) -> Iterator[str]:
     """A role without any right in a database that gives none to everybody; its name, which is its password, too."""
     name = f"role_{secrets.token_hex(4)}"
     named = sa.make_url(database).database
-    run(database, f"CREATE ROLE {name} LOGIN PASSWORD '{name}'", f'REVOKE TEMPORARY ON DATABASE "{named}" FROM PUBLIC')
+    tables.run(
+        database, f"CREATE ROLE {name} LOGIN PASSWORD '{name}'", f'REVOKE TEMPORARY ON DATABASE "{named}" FROM PUBLIC'
+    )
     yield name
-    run(database, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+    tables.run(database, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
 
 
 def url_of(role: str, database: str) -> str:
@@ -160,7 +153,7 @@ def url_of(role: str, database: str) -> str:
 
 
 def refused_rights(role: str, database: str, plan: ColumnPlan) -> ConfigurationError | None:
-    with transaction(url_of(role, database)) as connection:
+    with tables.transaction(url_of(role, database)) as connection:
         try:
             check_privileges(connection, plan)
         except ConfigurationError as error:
@@ -181,34 +174,34 @@ def test_a_role_without_rights_is_told_what_to_grant_it(
     database: str, role: str, keys: list[str], kind: str, missing: str
 ) -> None:
     """The GRANTs of the message are all that a batch needs."""
-    run(database, f"CREATE TABLE orders (id bigint PRIMARY KEY, item {kind})")
-    plan = plan_of(database, keys=keys, deletes=bool(keys))
+    tables.run(database, f"CREATE TABLE orders (id bigint PRIMARY KEY, item {kind})")
+    plan = tables.plan_of(database, keys=keys, deletes=bool(keys))
     error = refused_rights(role, database, plan)
     assert error is not None
     assert f"role '{role}' lacks {missing}" in error.rule
-    run(database, *error.remedy.removeprefix("have the owner run: ").split("; "))
+    tables.run(database, *error.remedy.removeprefix("have the owner run: ").split("; "))
     assert refused_rights(role, database, plan) is None
-    put(url_of(role, database), plan, (1, "1 day", *[False] * bool(keys)))
-    assert rows(database, "SELECT id, item::text FROM orders") == [(1, "1 day")]
+    tables.put(url_of(role, database), plan, (1, "1 day", *[False] * bool(keys)))
+    assert tables.rows(database, "SELECT id, item::text FROM orders") == [(1, "1 day")]
 
 
 def test_a_role_under_row_level_security_is_refused_where_copy_would_be(database: str, role: str) -> None:
     """Either remedy helps: rows of an upsert are inserted, which the policies allow; or none applies to the role."""
-    create(database, ORDERS, keys=["id"])
+    tables.create(database, tables.ORDERS, keys=["id"])
     named = sa.make_url(database).database
-    run(
+    tables.run(
         database,
         "ALTER TABLE orders ENABLE ROW LEVEL SECURITY",
         "CREATE POLICY all_rows ON orders USING (true) WITH CHECK (true)",
         f"GRANT ALL ON orders TO {role}",
         f'GRANT TEMPORARY ON DATABASE "{named}" TO {role}',
     )
-    appending, upserting = plan_of(database), plan_of(database, keys=["id"])
+    appending, upserting = tables.plan_of(database), tables.plan_of(database, keys=["id"])
     error = refused_rights(role, database, appending)
     assert error is not None
     assert f"row-level security applies to role '{role}'" in error.rule
     assert refused_rights(role, database, upserting) is None
-    run(database, error.remedy.removeprefix("have an administrator run: ").partition(";")[0])
+    tables.run(database, error.remedy.removeprefix("have an administrator run: ").partition(";")[0])
     assert refused_rights(role, database, appending) is None
 
 
@@ -239,16 +232,16 @@ def test_two_sinks_may_add_them_at_one_time(database: str) -> None:
 
     Nullable, as earlier rows lack them; and none that differs by nothing but case.
     """
-    create(database, ORDERS, keys=["id"])
-    run(database, "INSERT INTO orders VALUES (1, 'a')")
+    tables.create(database, tables.ORDERS, keys=["id"])
+    tables.run(database, "INSERT INTO orders VALUES (1, 'a')")
     looked = threading.Barrier(2, timeout=20)
 
     def add() -> None:
-        with transaction(database) as connection:
+        with tables.transaction(database) as connection:
             target = read_target(connection, "orders")
             missing = missing_columns(MORE, target)
         looked.wait()
-        with transaction(database) as connection:
+        with tables.transaction(database) as connection:
             add_columns(connection, missing, target)
 
     with ThreadPoolExecutor(2) as threads:
@@ -256,4 +249,4 @@ def test_two_sinks_may_add_them_at_one_time(database: str) -> None:
             done.result(30)
     columns = target_of(database).columns[2:]
     assert [(each.name, each.type_name, each.nullable) for each in columns] == ADDED
-    assert table(database) == [(1, "a", None, None, None, None)]
+    assert tables.table(database) == [(1, "a", None, None, None, None)]

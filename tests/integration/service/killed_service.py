@@ -15,7 +15,7 @@ from spark_2pc_sink import DualWrite
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_writer import IdWriter
-from tests.integration.service.services import Order, engine_for
+from tests.integration.service.conftest import Order, engine_for
 
 #: The steps after which a process may die, in their order, and whether the transaction is decided then.
 STEPS: Final = {"sent": False, "decide": False, "commit": True, "complete": True}

@@ -17,8 +17,8 @@ from spark_2pc_sink import recover, status
 from spark_2pc_sink.testing import ReferenceCoordinator, read_topic, wait_until
 from tests.harness import ROOT
 from tests.harness.providers import Broker
+from tests.integration.service.conftest import records_of, rows_of, statuses_of
 from tests.integration.service.killed_service import STEPS, ServiceRun, run_to_its_end
-from tests.integration.service.services import records_of, rows_of, statuses_of
 
 #: Orders after which the example is killed.
 ENOUGH = 20
@@ -68,7 +68,7 @@ def test_what_kafka_has_aborted_after_the_decision_is_sent_again(
 
     for name in ("settled by a command", "settled by the next start"):
         run_to_its_end(ServiceRun(options, database, orders, (name,), dies_after="commit"))
-        wait_until(aborted, deadline_s=30, what="Kafka has aborted the decided transaction")
+        wait_until(aborted, what="Kafka has aborted the decided transaction")
         if name == "settled by a command":
             report = recover(**sides)
             assert [action.kind for action in report.actions] == ["note_owed", "resend"]
@@ -94,7 +94,7 @@ def test_the_example_has_the_same_orders_in_table_and_topic(
 
     killed = subprocess.Popen([*command, "--orders", "1000000"], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: rows().total() > ENOUGH, deadline_s=60, what="the service takes orders")
+        wait_until(lambda: rows().total() > ENOUGH, what="the service takes orders")
     finally:
         killed.kill()
         killed.wait()

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
+from tests.conftest import MakeTopic
+from tests.harness.providers import Broker
 from tests.harness.streams import FileStream
 from tests.integration.sink.targets import SCHEMA, Target
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from tests.conftest import MakeTopic
-    from tests.harness.providers import Broker
 
 
 @pytest.fixture

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from spark_2pc_sink import BatchReport, DualWriteSink, VerifyReport, verify
@@ -14,14 +16,9 @@ from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
 from tests.harness.driver_job import terminate
+from tests.harness.providers import Broker
 from tests.harness.streams import sink_options
 from tests.integration.postgres import database_tables
-
-if TYPE_CHECKING:
-    import pytest
-    from pyspark.sql import DataFrame
-
-    from tests.harness.providers import Broker
 
 SCHEMA = StructType(
     [StructField("id", LongType()), StructField("name", StringType()), StructField("amount", IntegerType())]
@@ -63,7 +60,6 @@ class Target:
         return sink_options(**{**sides, **changes})
 
     def sink(self, **changes: Any) -> DualWriteSink:
-        """The test's sink, with changes of its options."""
         return DualWriteSink(**self.options(**changes))
 
     def write(self, batch: DataFrame, batch_id: int = 0, **options: Any) -> BatchReport:
@@ -72,11 +68,9 @@ class Target:
             return sink.write(batch, batch_id=batch_id)
 
     def verify(self, **options: Any) -> VerifyReport:
-        """What verify says of both sides."""
         return verify(**self.sides, **options)
 
     def assert_same(self) -> VerifyReport:
-        """Both sides are the same to verify; all that it says."""
         report = self.verify()
         assert report.verdict == "same", str(report)
         return report
@@ -94,7 +88,6 @@ class Target:
         return steps
 
     def records(self) -> list[TopicRecord]:
-        """What a reader of committed records sees."""
         return read_topic(self.broker.bootstrap, self.topic)
 
     def values(self) -> list[Any]:
@@ -106,11 +99,9 @@ class Target:
         database_tables.run(self.database, *statements)
 
     def rows(self, columns: str = "id, name, amount", table: str = "target") -> list[tuple[Any, ...]]:
-        """What the table, or another, holds."""
         return database_tables.rows(self.database, f"SELECT {columns} FROM {table}")
 
     def state(self, columns: str) -> list[tuple[Any, ...]]:
-        """Columns of the state row."""
         return self.rows(columns, "kafka_transaction_state")
 
     def letters(self, columns: str) -> list[tuple[Any, ...]]:
@@ -118,6 +109,5 @@ class Target:
         return self.rows(columns, "kafka_transaction_state_dead_letters ORDER BY 1")
 
     def check(self, rows: list[Row]) -> None:
-        """Compare both sides with what went in."""
         assert_same_multiset(record_rows(self.records()), rows, what=f"records in {self.topic}")
         assert_same_multiset(self.rows(), rows, what="rows in the table")

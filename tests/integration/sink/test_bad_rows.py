@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -24,18 +26,12 @@ from spark_2pc_sink.sink.bad_rows.row_sql import fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.job.filtered_batch import FilteredBatch
 from spark_2pc_sink.sink.records.record_json import TIME_PARSER
 from spark_2pc_sink.sink.records.record_side import canonical_json
+from tests.conftest import MakeTopic
 from tests.harness.sql import run_sql
 from tests.harness.streams import FileStream, session_settings
 from tests.integration.sink import targets
 from tests.integration.sink.targets import Target
 from tests.integration.writer.writers import HOUR_NS, shift_clock
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from tests.conftest import MakeTopic
 
 SCHEMA = StructType([*targets.SCHEMA.fields, StructField("parent", LongType())])
 #: Each constraint of which a row can be a victim; the last is checked at the end of a transaction.

@@ -8,7 +8,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyspark
 import pytest
@@ -17,14 +17,12 @@ from spark_2pc_sink.testing import assert_same_multiset, read_topic, wait_until
 from spark_2pc_sink.testing.errors import CapabilityError
 from spark_2pc_sink.testing.processes import ServerProcess
 from spark_2pc_sink.testing.spark_cluster import SparkCluster
+from tests.conftest import MakeTopic
 from tests.harness import ROOT, late_executor_main, one_batch_main, run_program
 from tests.harness.other_pythons import EXECUTOR, other_python
+from tests.harness.providers import Broker
 from tests.harness.streams import sink_options
 from tests.integration.postgres.database_tables import rows
-
-if TYPE_CHECKING:
-    from tests.conftest import MakeTopic
-    from tests.harness.providers import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 

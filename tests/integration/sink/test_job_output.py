@@ -23,9 +23,9 @@ from sqlalchemy import make_url
 from spark_2pc_sink.testing.spark import spark_environment
 from tests.conftest import or_skip
 from tests.harness import ROOT, run_program
-from tests.harness.changing_role import ChangingRole, changing_role
 from tests.harness.secrets_main import SITE
 from tests.harness.secure_kafka import PLAIN_PASSWORD, SecureKafka, plain_login
+from tests.harness.sql import ChangingRole, changing_role
 from tests.harness.token_issuer import SECRET_PART, TokenBroker
 from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import Target

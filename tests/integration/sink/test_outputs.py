@@ -6,9 +6,10 @@ import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
@@ -16,15 +17,11 @@ from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import assert_same_multiset
-from tests.harness.fatal_step import stopped_at
+from tests.conftest import MakeTopic
+from tests.harness.acts import stopped_at
 from tests.harness.halts import halts
 from tests.harness.streams import FileStream
 from tests.integration.sink.targets import Target
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from tests.conftest import MakeTopic
 
 PAGE = (Path(__file__).parents[3] / "docs" / "outputs.md").read_text()
 SCHEMA = "id bigint, name string, paid boolean, lines array<struct<sku:string,n:int>>"
@@ -72,7 +69,6 @@ class Shop:
         return self.target.sink(writes=self.writes() if writes is None else writes, **options)
 
     def values(self, topic: int) -> list[Any]:
-        """What an independent reader of committed records finds."""
         return [record.value for record in replace(self.target, topic=self.topics[topic]).records()]
 
     def check(self, orders: list[Order]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import re
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -14,41 +15,27 @@ from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message_factory import GetMessageClass
-from pyspark.sql.types import (
-    ArrayType,
-    DateType,
-    DecimalType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import SparkSession
+from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError, SchemaRegistryError, UnstorableValueError
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
 from spark_2pc_sink.testing import assert_same_multiset
+from tests.harness.helper_servers import SchemaRegistryServer
 from tests.harness.remedies import option_in
 from tests.harness.streams import FileStream
 from tests.integration.sink.targets import Target
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from tests.harness.helper_servers import SchemaRegistryServer
-
 SCHEMA = (
-    StructType()
-    .add("id", LongType())
-    .add("name", StringType())
-    .add("price", DecimalType(12, 2))
-    .add("at", TimestampType())
-    .add("day", DateType())
-    .add("tags", ArrayType(StringType(), containsNull=False))
-    .add("stock", MapType(StringType(), LongType(), valueContainsNull=False))
-    .add("place", StructType().add("street", StringType()).add("number", LongType()))
+    t.StructType()
+    .add("id", t.LongType())
+    .add("name", t.StringType())
+    .add("price", t.DecimalType(12, 2))
+    .add("at", t.TimestampType())
+    .add("day", t.DateType())
+    .add("tags", t.ArrayType(t.StringType(), containsNull=False))
+    .add("stock", t.MapType(t.StringType(), t.LongType(), valueContainsNull=False))
+    .add("place", t.StructType().add("street", t.StringType()).add("number", t.LongType()))
 )
 NOON = dt.datetime(2026, 11, 24, 12, 0, 0, 123_456, tzinfo=dt.timezone.utc)
 DAY = dt.date(2026, 11, 24)

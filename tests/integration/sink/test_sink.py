@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_2pc_sink import recover
@@ -15,18 +17,13 @@ from spark_2pc_sink.errors import ConfigurationError, UnstorableValueError
 from spark_2pc_sink.sink.job import batch_size, spark_batch
 from spark_2pc_sink.sink.job.batch_size import FIRST_ROWS_MAX, SMALL_ROWS_MAX
 from spark_2pc_sink.sink.job.encode_task import encode
+from spark_2pc_sink.sink.job.task_plan import TaskReceipt
 from spark_2pc_sink.testing import ReferenceCoordinator, assert_same_multiset, read_topic, wait_until
+from tests.conftest import MakeTopic
 from tests.harness.kafka_tools import set_transaction_version
+from tests.harness.providers import Broker
 from tests.harness.streams import FileStream
 from tests.integration.sink.targets import SCHEMA, Row, Target, record_rows, rows_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_2pc_sink.sink.job.task_plan import TaskReceipt
-    from tests.conftest import MakeTopic
-    from tests.harness.providers import Broker
 
 
 def test_append_on_each_transaction_version(stream: FileStream, target_of_each_version: Target) -> None:
@@ -301,7 +298,7 @@ def test_a_query_is_seen_while_it_runs(stream: FileStream, target: Target) -> No
         driver = recover(dry_run=True, **sides).driver
         return driver is not None and driver.alive is False
 
-    wait_until(gone, deadline_s=30, what="the driver to be gone")
+    wait_until(gone, what="the driver to be gone")
     assert recover(**sides).settled
     assert target.rows("generation", "kafka_transaction_state") == [(2,)]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 from sqlalchemy import make_url
@@ -16,14 +17,10 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import assert_same_multiset
-from tests.harness.fatal_step import stopped_at
+from tests.harness.acts import stopped_at
+from tests.harness.streams import FileStream
 from tests.integration.postgres.database_tables import run
 from tests.integration.sink.targets import SCHEMA, Row, Target, record_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from tests.harness.streams import FileStream
 
 BATCHES: tuple[list[Row], ...] = (
     [(1, "a", 5), (2, "b", 5)],

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_2pc_sink import BatchReport, Records, Rows
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, wait_until
+from tests.harness.streams import FileStream
 from tests.integration.sink.targets import SCHEMA, Row, Target, record_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from tests.harness.streams import FileStream
 
 KEYS = 200
 #: Files of a batch: as many as tasks read at a time.
@@ -40,7 +37,7 @@ def versions_of(batch: int, *, keys: int = KEYS, versions: int = 5) -> list[Row]
 
 def committed(target: Target, count: int) -> list[TopicRecord]:
     """The committed records, in the order of each partition: the broker writes the last markers a moment later."""
-    wait_until(lambda: len(target.records()) >= count, deadline_s=30, what=f"{count} records")
+    wait_until(lambda: len(target.records()) >= count, what=f"{count} records")
     return target.records()
 
 

@@ -9,7 +9,7 @@ import time
 from collections import Counter, defaultdict
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore
@@ -27,14 +28,10 @@ from spark_2pc_sink.monitoring.exporter import SinkCounts
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import wait_until
+from tests.conftest import MakeTopic
+from tests.harness.providers import Broker
 from tests.harness.streams import FileStream, start_query
 from tests.integration.sink.targets import Target, rows_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from tests.conftest import MakeTopic
-    from tests.harness.providers import Broker
 
 STEPS = [step.name.lower() for step in Step if step is not Step.RECOVER]
 
@@ -106,7 +103,6 @@ def test_an_error_of_the_listener_ends_the_query_and_loses_nothing(stream: FileS
 
 
 PREFIX = "spark_2pc_sink"
-DEADLINE_S = 60.0
 
 
 @pytest.fixture
@@ -191,7 +187,7 @@ def test_lineage_into_a_file(
         stream.add(rows_of(batch))
     with closing(target.sink(key="id", openlineage_namespace="shop")) as sink:
         stream.run(sink)
-    wait_until(lambda: '"COMPLETE"' in file.read_text(), deadline_s=DEADLINE_S, what="the last event")
+    wait_until(lambda: '"COMPLETE"' in file.read_text(), what="the last event")
     events = [json.loads(line) for line in file.read_text().splitlines()]
     states = [event["eventType"] for event in events]
     assert (states[0], states[-1]) == ("START", "COMPLETE")

@@ -61,7 +61,6 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 
 def settings(**changes: Any) -> StoreSettings:
-    """SETTINGS with some of them changed."""
     return replace(SETTINGS, **changes)
 
 
@@ -127,7 +126,6 @@ def reach(store: StateStore, status: str, transactional_id: str = ID) -> StateRo
 
 
 def row_of(store: StateStore, transactional_id: str = ID) -> StateRow:
-    """The row of a sink that has one."""
     row = store.read(transactional_id)
     assert row is not None
     return row

@@ -16,10 +16,10 @@ from jdbc_state import SqlStateStore, StoreSettings, connections
 from jdbc_state.connections import Database, driver_connection, readable_by
 from jdbc_state.errors import ConfigurationError, DatabaseRefusedError, DatabaseUnreachableError
 from tests.conftest import or_skip
-from tests.harness.changing_role import ChangingRole, changing_role
+from tests.harness.acts import later
 from tests.harness.helper_servers import far_postgres, own_address
-from tests.harness.later import later
 from tests.harness.remedies import sql_in
+from tests.harness.sql import ChangingRole, changing_role
 from tests.integration.postgres import database_tables
 from tests.integration.postgres.database_tables import run, run_alone
 from tests.integration.state.state_stores import CLUSTER, ID, QUERY, RUN, settings, sql_store
@@ -38,7 +38,6 @@ def connect(url: URL) -> None:
 
 @pytest.fixture
 def role(database: str) -> Iterator[URL]:
-    """The URL of a role that may log in."""
     run(database, f"CREATE ROLE \"{ROLE}\" LOGIN PASSWORD 'right'")
     yield make_url(database).set(username=ROLE, password="right")
     run(database, f'DROP OWNED BY "{ROLE}"', f'DROP ROLE "{ROLE}"')

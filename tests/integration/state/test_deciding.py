@@ -1,4 +1,4 @@
-"""The deciding transaction against real faults of PostgreSQL: what COMMIT leaves unknown, and what it does not."""
+"""The deciding transaction against real faults and limits of PostgreSQL: what COMMIT leaves unknown, and what not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
@@ -17,14 +17,9 @@ from sqlalchemy import Connection, event, make_url, text
 from jdbc_state import DecidingTransaction, SqlStateStore, connections
 from jdbc_state.connections import Database, driver_connection
 from jdbc_state.deciding import SqlDecidingTransaction
-from spark_2pc_sink.errors import (
-    CommitUnknownError,
-    DatabaseUnreachableError,
-    StateStoreError,
-    SupersededError,
-)
+from spark_2pc_sink import errors
 from spark_2pc_sink.testing import wait_until
-from tests.harness.later import later
+from tests.harness.acts import later
 from tests.harness.providers import Database as Server
 from tests.harness.sql import end_sessions, sessions
 from tests.integration.state.state_stores import (
@@ -120,7 +115,7 @@ def test_a_commit_that_is_never_answered_is_unknown_in_bounded_time(
     with postgres.proxy() as proxy:
         far = SqlStateStore(postgres.database_url(name, port=proxy.port), settings(commit_timeout_ms=500))
         begun = time.monotonic()
-        with pytest.raises(CommitUnknownError):
+        with pytest.raises(errors.CommitUnknownError):
             attempt(far, row, decide_first, lambda _: proxy.hold_answers())
         assert 0.4 < time.monotonic() - begun < 5
     assert claim(store).status == "decided"
@@ -135,7 +130,7 @@ def test_whatever_commit_raises_is_unknown(store: SqlStateStore, error: Exceptio
         raise error
 
     event.listen(store.database._engine, "commit", failing)
-    with pytest.raises(CommitUnknownError) as raised:
+    with pytest.raises(errors.CommitUnknownError) as raised:
         decide(store, row)
     assert raised.value.__cause__ is error
     assert not raised.value.retriable
@@ -152,16 +147,16 @@ def test_an_interrupted_commit_closes_its_session(store: SqlStateStore, database
     with pytest.raises(KeyboardInterrupt):
         decide(store, row)
     deciding = "application_name LIKE '2pc:%'"
-    wait_until(lambda: sessions(database, deciding) == [], deadline_s=5, what="its session to be gone")
+    wait_until(lambda: sessions(database, deciding) == [], what="its session to be gone")
     assert claim(store).status == "none"
 
 
 def test_a_deferred_constraint_fails_before_commit(store: SqlStateStore, database: str) -> None:
     """C12: inside COMMIT the same violation would look like an unknown outcome, on every attempt again."""
     row = claim(store)
-    with pytest.raises(StateStoreError, match=r"duplicate key.*23505") as raised:
+    with pytest.raises(errors.StateStoreError, match=r"duplicate key.*23505") as raised:
         attempt(store, row, lambda transaction: write(transaction, "(1, 7), (2, 7)"), decide_first)
-    assert not isinstance(raised.value, CommitUnknownError)
+    assert not isinstance(raised.value, errors.CommitUnknownError)
     assert (raised.value.sqlstate, raised.value.retriable) == ("23505", False)
     assert execute(database, "SELECT * FROM target") == []
 
@@ -178,7 +173,7 @@ def test_a_failed_transaction_is_not_taken_for_a_committed_one(store: SqlStateSt
             with pytest.raises(psycopg2.Error):
                 cursor.execute("SELECT 1/0")
 
-    with pytest.raises(StateStoreError, match="failed after the decision"):
+    with pytest.raises(errors.StateStoreError, match="failed after the decision"):
         swallowed()
     assert row_of(store).status == "none"
     assert execute(database, "SELECT * FROM target") == []
@@ -191,7 +186,7 @@ def test_an_overtaken_decision_writes_nothing(store: SqlStateStore, database: st
     """C2, D1: also where the newer claim did not end the session: the generation in the UPDATE is what decides."""
     row = claim(store)
     newer = "UPDATE kafka_transaction_state SET generation = 2"
-    with pytest.raises(SupersededError, match="generation 2"):
+    with pytest.raises(errors.SupersededError, match="generation 2"):
         attempt(store, row, write, lambda _: execute(database, newer), decide_first)
     assert execute(database, "SELECT * FROM target") == []
 
@@ -217,7 +212,7 @@ def test_a_deadlock_may_be_run_again(store: SqlStateStore, database: str) -> Non
                 transaction.connection.rollback()
                 thread.join(10)
 
-    with pytest.raises(StateStoreError, match="deadlock detected") as raised:
+    with pytest.raises(errors.StateStoreError, match="deadlock detected") as raised:
         crossed()
     other.close()
     assert (raised.value.sqlstate, raised.value.retriable) == ("40P01", True)
@@ -233,10 +228,10 @@ def test_a_driver_that_pauses_too_long_loses_its_transaction(store: SqlStateStor
             sql_store(database, idle_in_transaction_timeout_ms=100) as hasty,
             hasty.deciding(ID, row.generation) as transaction,
         ):
-            wait_until(lambda: sessions(database, deciding) == [], deadline_s=10, what="the server to end it")
+            wait_until(lambda: sessions(database, deciding) == [], what="the server to end it")
             write(transaction)
 
-    with pytest.raises(StateStoreError) as raised:
+    with pytest.raises(errors.StateStoreError) as raised:
         pausing()
     assert raised.value.sqlstate in {"25P03", "08006"}
     assert raised.value.retriable
@@ -255,7 +250,7 @@ def test_a_database_that_was_there_is_waited_for(
         row = claim(store)
         assert hasty.read(ID) == row
         server.kill()
-        with pytest.raises(DatabaseUnreachableError) as raised:
+        with pytest.raises(errors.DatabaseUnreachableError) as raised:
             hasty.read(ID)
         assert raised.value.retriable
         with later(0.5, server.start):
@@ -278,7 +273,7 @@ def test_a_server_that_falls_silent_when_it_is_reached_is_not_waited_for_without
 
         monkeypatch.setattr(psycopg2, "connect", silenced)
         url = postgres.database_url(database.rpartition("/")[2], port=proxy.port)
-        with pytest.raises(DatabaseUnreachableError, match="read: connecting to"):
+        with pytest.raises(errors.DatabaseUnreachableError, match="read: connecting to"):
             SqlStateStore(url, settings(connect_timeout_s=2)).read(ID)
 
 
@@ -306,7 +301,7 @@ def test_a_stopped_server_is_not_waited_for_without_end(
                 cursor.copy_expert("COPY target FROM STDIN", io.StringIO("1\n"))
 
         for stopped in (in_a_request, in_copy):
-            with pytest.raises(StateStoreError) as raised:
+            with pytest.raises(errors.StateStoreError) as raised:
                 stopped()
             server.resume()
             assert (raised.value.sqlstate, raised.value.retriable) == ("08006", True)
@@ -325,9 +320,9 @@ def test_a_transaction_that_cannot_be_watched_is_ended(
     deciding.enter_context(store.deciding(ID, row.generation)).decide(FIRST)
     with monkeypatch.context() as patch:
         patch.setattr("jdbc_state.watchdog.os.dup", no_descriptor)
-        with pytest.raises(StateStoreError, match="cannot be watched") as raised:
+        with pytest.raises(errors.StateStoreError, match="cannot be watched") as raised:
             deciding.close()
-    assert (raised.value.retriable, isinstance(raised.value, CommitUnknownError)) == (True, False)
+    assert (raised.value.retriable, isinstance(raised.value, errors.CommitUnknownError)) == (True, False)
     assert execute(database, "SELECT status FROM kafka_transaction_state FOR UPDATE NOWAIT") == [("none",)]
 
 
@@ -355,7 +350,7 @@ def test_a_kept_connection_that_is_gone_is_replaced(
 @pytest.mark.parametrize(
     ("break_it", "ends"),
     [
-        (lambda connection: connection.execute(text("SELECT 1 / 0")), pytest.raises(StateStoreError)),
+        (lambda connection: connection.execute(text("SELECT 1 / 0")), pytest.raises(errors.StateStoreError)),
         (lambda connection: driver_connection(connection).close(), nullcontext()),
     ],
     ids=["failed", "closed without an error"],
@@ -368,5 +363,47 @@ def test_a_connection_that_is_broken_is_not_kept(
     before = set(sessions(database, KEPT))
     with ends, store.deciding(ID, row.generation) as transaction:
         break_it(transaction.connection)
-    wait_until(lambda: not before & set(sessions(database, KEPT)), deadline_s=10, what="the session to be closed")
+    wait_until(lambda: not before & set(sessions(database, KEPT)), what="the session to be closed")
     assert store.check_generation(ID, row.generation).generation == row.generation
+
+
+#: Of the database; and what takes longer.
+TIMEOUT = "300ms"
+LONGER = "SELECT pg_sleep(0.6)"
+
+
+@pytest.fixture
+def impatient(database: str) -> str:
+    """A database that ends long transactions, where the server can. On an older one the tests show that none fails."""
+    name = make_url(database).database
+    if int(execute(database, "SHOW server_version_num")[0][0]) >= 170_000:
+        execute(database, f"ALTER DATABASE \"{name}\" SET transaction_timeout = '{TIMEOUT}'")
+    return database
+
+
+@pytest.fixture
+def impatient_store(impatient: str) -> Iterator[SqlStateStore]:
+    with sql_store(impatient) as impatient_store:
+        yield impatient_store
+
+
+def test_a_deciding_transaction_may_take_longer(impatient_store: SqlStateStore, impatient: str) -> None:
+    """C12: it waits for tasks; its statements have bounds of their own. The setting is the session's again after it."""
+    row = claim(impatient_store)
+    with impatient_store.deciding(ID, row.generation) as transaction:
+        connection = transaction.connection
+        connection.execute(text(LONGER))
+        transaction.decide(FIRST)
+        connection_after = driver_connection(connection)
+    shown = impatient_store.read(ID)
+    assert shown is not None
+    assert shown.status == "decided"
+    with connection_after.cursor() as cursor:
+        cursor.execute("SELECT current_setting('transaction_timeout', true)")
+        assert cursor.fetchall() in ([(TIMEOUT,)], [(None,)])
+
+
+def test_a_short_request_may_wait_longer(impatient: str) -> None:
+    """C12: for a lock, for instance, or for a standby that a COMMIT waits for."""
+    with Database(impatient, SETTINGS).requests("test", lock_timeout_ms=10_000) as connection:
+        connection.execute(text(LONGER))

@@ -33,10 +33,6 @@ from tests.integration.state.state_stores import (
     sql_store,
 )
 
-#: For a session to be there, or to be gone.
-SOON_S = 30
-
-
 #: The sessions by which drivers are seen.
 NAMED = "application_name LIKE '2pc@%'"
 
@@ -54,7 +50,7 @@ def seen(operator: SqlStateStore) -> Liveness:
 
 def wait_to_be_seen(operator: SqlStateStore, alive: bool) -> None:
     """Wait until the driver is seen to live, or to be gone."""
-    wait_until(lambda: seen(operator).alive is alive, deadline_s=SOON_S, what=f"a driver that is alive: {alive}")
+    wait_until(lambda: seen(operator).alive is alive, what=f"a driver that is alive: {alive}")
 
 
 def generations(url: str) -> list[str]:
@@ -129,7 +125,7 @@ def test_a_session_outlives_the_idle_timeout_of_its_role(operator: SqlStateStore
     with sql_store(database) as driver:
         claim(driver)
         first = sessions(database, NAMED)
-        wait_until(lambda: sessions(database, longer) == first, deadline_s=SOON_S, what="a session that was idle")
+        wait_until(lambda: sessions(database, longer) == first, what="a session that was idle")
 
 
 def test_a_driver_whose_query_has_ended_is_not_seen(operator: SqlStateStore, database: str) -> None:

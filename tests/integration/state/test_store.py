@@ -1,8 +1,9 @@
-"""The contract of a state store, held against the store on PostgreSQL and the one in memory alike."""
+"""The contract of a state store, on PostgreSQL and in memory alike; and the survey of all sinks."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
@@ -14,13 +15,8 @@ from sqlalchemy import insert, text
 from jdbc_state import TRANSITIONS, SqlStateStore, StateRow, StateStore
 from jdbc_state.errors import CommitsLostError
 from jdbc_state.model import STATUSES, claim_refusal, legal_before, status_after
-from spark_2pc_sink.errors import (
-    ClaimRefusedError,
-    CommitUnknownError,
-    LocalProtocolError,
-    StateStoreError,
-    SupersededError,
-)
+from jdbc_state.survey import UnreadableRow
+from spark_2pc_sink import errors
 from tests.integration.state.conftest import Make
 from tests.integration.state.state_stores import (
     ARGUMENTS,
@@ -35,8 +31,11 @@ from tests.integration.state.state_stores import (
     claim,
     decide,
     decide_first,
+    execute,
     reach,
     row_of,
+    settings,
+    sql_store,
 )
 from tests.unit.fakes.memory_store import MemoryStateStore
 
@@ -45,7 +44,6 @@ OPERATIONS = ["decide", *ARGUMENTS]
 
 @pytest.fixture
 def store(make: Make) -> StateStore:
-    """An empty store whose tables exist."""
     return make()
 
 
@@ -57,7 +55,7 @@ def test_reading_needs_no_table(unprepared: Make) -> None:
     store = unprepared()
     assert store.read(ID) is None
     assert store.read_all() == []
-    with pytest.raises(StateStoreError) as raised:
+    with pytest.raises(errors.StateStoreError) as raised:
         claim(store)
     assert (raised.value.sqlstate, raised.value.retriable) == ("42P01", False)
 
@@ -124,7 +122,7 @@ def test_adopted_from_another_cluster_a_row_forgets_its_transactions(
 def test_a_batch_in_doubt_in_another_cluster_is_not_adopted(store: StateStore) -> None:
     """D6: which side has the batch can only be settled with the cluster that it was sent to."""
     row = reach(store, "decided")
-    with pytest.raises(ClaimRefusedError, match="where a decided batch is not settled"):
+    with pytest.raises(errors.ClaimRefusedError, match="where a decided batch is not settled"):
         claim(store, cluster_id="cluster-b", adopt=True)
     assert row_of(store) == row
 
@@ -135,12 +133,12 @@ def test_a_claim_can_depend_on_the_claim_before(store: StateStore) -> None:
     mine = claim(store, expected_generation=row.generation)
     assert mine.generation == 2
     other = claim(store, run_id="run-2", expected_generation=mine.generation)
-    with pytest.raises(SupersededError, match="generation 3 of run run-2"):
+    with pytest.raises(errors.SupersededError, match="generation 3 of run run-2"):
         claim(store, expected_generation=mine.generation)
-    with pytest.raises(SupersededError, match=r"holds generation 2 .* generation 3"):
+    with pytest.raises(errors.SupersededError, match=r"holds generation 2 .* generation 3"):
         store.check_generation(ID, mine.generation)
     # C5: a row that is gone, for instance with a restored backup: that driver is not the one to begin anew.
-    with pytest.raises(SupersededError, match="is gone from the state table"):
+    with pytest.raises(errors.SupersededError, match="is gone from the state table"):
         claim(store, "gone", expected_generation=1)
     assert row_of(store) == other
 
@@ -167,9 +165,9 @@ def test_a_claim_whose_answer_was_lost_is_repeated(store: StateStore) -> None:
     claim(store, expected_generation=known.generation)
     assert claim(store, expected_generation=known.generation).generation == 3
     claim(store, query_id=None, run_id=None)
-    with pytest.raises(SupersededError):
+    with pytest.raises(errors.SupersededError):
         claim(store, expected_generation=known.generation)
-    with pytest.raises(SupersededError):
+    with pytest.raises(errors.SupersededError):
         claim(store, query_id=None, run_id=None, expected_generation=known.generation)
 
 
@@ -190,7 +188,7 @@ def test_a_row_moves_by_the_table_and_no_other_way(store: StateStore, operation:
         assert call(store, operation, ID, row.generation) == row  # a repeat, see below
         assert row_of(store) == row
     else:
-        with pytest.raises(LocalProtocolError, match=f"{operation} in state {status}"):
+        with pytest.raises(errors.LocalProtocolError, match=f"{operation} in state {status}"):
             call(store, operation, ID, row.generation)
         assert row_of(store) == row
 
@@ -200,9 +198,9 @@ def test_an_overtaken_driver_moves_nothing(store: StateStore, operation: str, st
     """D1: a zombie's note, however late, does not reach the row."""
     old = reach(store, status)
     new = claim(store)
-    with pytest.raises(SupersededError):
+    with pytest.raises(errors.SupersededError):
         call(store, operation, ID, old.generation)
-    with pytest.raises(SupersededError):
+    with pytest.raises(errors.SupersededError):
         call(store, operation, "unknown", 1)
     assert row_of(store) == new
 
@@ -286,11 +284,11 @@ def test_the_decision_is_the_last_statement_and_the_only_one(store: StateStore) 
     row = claim(store)
     with store.deciding(ID, row.generation) as transaction:
         transaction.decide(FIRST)
-        with pytest.raises(LocalProtocolError, match="use of the connection in state decided"):
+        with pytest.raises(errors.LocalProtocolError, match="use of the connection in state decided"):
             _ = transaction.connection
-        with pytest.raises(LocalProtocolError, match="decide in state decided"):
+        with pytest.raises(errors.LocalProtocolError, match="decide in state decided"):
             transaction.decide(FIRST)
-    with pytest.raises(LocalProtocolError, match="decide in state ended"):
+    with pytest.raises(errors.LocalProtocolError, match="decide in state ended"):
         transaction.decide(FIRST)
     assert row_of(store).status == "decided"
 
@@ -299,7 +297,7 @@ def test_a_claim_ends_what_an_older_driver_has_open(store: StateStore) -> None:
     """C2: the zombie's next statement fails, and its batch may be run again by whoever owns the row then."""
     row = claim(store)
     use = statement(store)
-    with pytest.raises(StateStoreError) as raised:
+    with pytest.raises(errors.StateStoreError) as raised:
         attempt(store, row, lambda _: claim(store), lambda transaction: transaction.connection.execute(use))
     assert (raised.value.sqlstate[:2] in {"57", "08"}, raised.value.retriable) == (True, True)
     assert row_of(store).status == "none"
@@ -308,7 +306,7 @@ def test_a_claim_ends_what_an_older_driver_has_open(store: StateStore) -> None:
 def test_a_claim_defeats_a_commit_that_has_not_begun(store: StateStore) -> None:
     """C1, C2: the claim waits for the row, ends its holder, and that driver's COMMIT says: unknown."""
     row = claim(store)
-    with pytest.raises(CommitUnknownError):
+    with pytest.raises(errors.CommitUnknownError):
         attempt(store, row, decide_first, lambda _: claim(store))
     assert (row_of(store).generation, row_of(store).status) == (2, "none")
 
@@ -354,7 +352,99 @@ def claimed_or_refused(store: StateStore, transactional_id: str, **claimant: Any
     """The row without its times, or the refusal's text."""
     try:
         row = claim(store, transactional_id, **claimant)
-    except ClaimRefusedError as error:
+    except errors.ClaimRefusedError as error:
         return str(error)
     epoch = datetime.fromtimestamp(0, timezone.utc)
     return replace(row, claimed_at=epoch, decided_at=None, settled_at=None)
+
+
+def test_every_sink_is_read_over_one_connection(database: str) -> None:
+    """Rows, rows that are lost, and who lives."""
+    with sql_store(database) as store, sql_store(database) as looking:
+        reach(store, "done", "first")
+        reach(store, "done", "fourth")
+        reach(store, "decided", "lost")
+        claim(store, "second")
+        claim(store, "third", query_id=None, run_id=None)
+        execute(database, "DELETE FROM kafka_transaction_state WHERE transactional_id = 'lost'")
+        found = looking.survey()
+        assert found.table_exists
+        assert [row.transactional_id for row in found.rows] == ["first", "fourth", "second", "third"]
+        assert [(line.transactional_id, line.status) for line in found.lost] == [("lost", "decided")]
+        # A store shows the newest of its claims that has a driver.
+        assert {name: driver.alive for name, driver in found.drivers.items()} == {
+            "first": False,
+            "fourth": False,
+            "second": True,
+            "third": False,
+        }
+        assert found.rows[0] == store.read("first")
+        assert found.drivers["second"] == looking.liveness(found.rows[2])
+        one = looking.survey("lost")
+        assert (one.rows, [line.transactional_id for line in one.lost]) == ((), ["lost"])
+        assert looking.survey("nobody").rows == ()
+
+
+#: What a column has, and what is said of it.
+UNREADABLE: tuple[tuple[str, object, str], ...] = (
+    ("kafka_offsets", [1, 2], 'kafka_offsets [1, 2] must be an object of "topic-partition": [first, last]'),
+    ("kafka_offsets", {"t" * 100: 7}, f"kafka_offsets {{'{'t' * 78}… must be"),
+    ("topic_ids", {"t": 1}, "topic_ids {'t': 1} must be an object of"),
+)
+
+
+def test_a_row_that_cannot_be_understood_hides_no_other(database: str) -> None:
+    """Made by hand, or by a later version."""
+    with sql_store(database) as store:
+        reach(store, "done", "good")
+        for number, (column, value, _) in enumerate(UNREADABLE):
+            reach(store, "done", f"bad {number}")
+            change = f"{column} = CAST(:value AS jsonb) WHERE transactional_id = 'bad {number}'"
+            execute(database, f"UPDATE kafka_transaction_state SET {change}", value=json.dumps(value))
+        found = store.survey()
+    assert [row.transactional_id for row in found.rows] == ["good"]
+    assert len(found.unreadable) == len(UNREADABLE)
+    for number, (bad, (_, _, problem)) in enumerate(zip(found.unreadable, UNREADABLE, strict=True)):
+        assert isinstance(bad, UnreadableRow)
+        assert (bad.transactional_id, problem in bad.problem) == (f"bad {number}", True)
+
+
+def test_where_the_tables_are_not(database: str) -> None:
+    """Nothing has run; or the state table is gone, and its history is not; or no history is kept."""
+    looking = SqlStateStore(database, settings())
+    nothing = looking.survey()
+    assert (nothing.table_exists, nothing.rows, nothing.lost) == (False, (), ())
+    with sql_store(database) as store:
+        reach(store, "decided", "first")
+        reach(store, "done", "second")
+        execute(database, "DROP TABLE kafka_transaction_state")
+        lost = looking.survey()
+        assert not lost.table_exists
+        told = [(line.transactional_id, line.status) for line in lost.lost]
+        assert told == [("first", "decided"), ("second", "done")]
+    with sql_store(database, state_table="other", history_batches=0) as store:
+        reach(store, "done", "third")
+        assert [row.transactional_id for row in store.survey().rows] == ["third"]
+    looking.close()
+
+
+def test_who_keeps_the_table_locked_is_named(database: str) -> None:
+    """Within the time that a lock may take."""
+    with sql_store(database) as store, admin(database) as engine, engine.connect() as connection:
+        connection.execute(text("SET application_name = 'vacuum of somebody'"))
+        connection.execute(text("BEGIN"))
+        connection.execute(text("LOCK TABLE kafka_transaction_state IN ACCESS EXCLUSIVE MODE"))
+        with pytest.raises(
+            errors.StateStoreError, match=r"status of every sink .* stayed locked for 200 ms.*vacuum of some"
+        ):
+            store.survey()
+        with pytest.raises(errors.StateStoreError, match="status of 'orders'"):
+            store.survey("orders")
+        connection.execute(text("ROLLBACK"))
+
+
+def test_another_refusal_goes_on_as_it_is(database: str, sql: SqlStateStore) -> None:
+    """A table of somebody else's, for instance."""
+    execute(database, "ALTER TABLE kafka_transaction_state DROP COLUMN settled")
+    with pytest.raises(errors.StateStoreError, match="settled"):
+        sql.survey()

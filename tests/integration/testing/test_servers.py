@@ -1,9 +1,10 @@
-"""The servers under test: what they have, how they break, and what is read back from them."""
+"""Servers under test: what they have, how they break; given ones; and examples/testing_project of docs/testing.md."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import (
     CapabilityError,
     DeadlineError,
@@ -32,8 +34,9 @@ from spark_2pc_sink.testing import (
 from spark_2pc_sink.testing.postgres import BINARIES_VARIABLE, find_binaries
 from spark_2pc_sink.testing.stack import DualWriteStack
 from tests.conftest import MakeTopic, StartKafka
+from tests.harness import ROOT, run_program
 from tests.harness.damage import produce
-from tests.harness.providers import Broker, Database
+from tests.harness.providers import Broker, BrokerRequest, Database, GivenBroker, GivenDatabase, GivenProvider
 
 PRODUCE_API = 0
 
@@ -249,3 +252,72 @@ def test_a_stack_is_the_test_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for each in stacks:
             each.close()
         assert postgres.query("SELECT count(*) FROM pg_database WHERE datname LIKE 'test-%'") == [(0,)]
+
+
+PROJECT = ROOT / "examples" / "testing_project"
+
+
+#: A test of somebody who has the wheel; it also sees that nothing of this repository is imported.
+FIRST_TEST = """
+from pathlib import Path
+
+import spark_2pc_sink
+
+
+def test_the_server_takes_a_topic(dual_write_kafka):
+    assert Path(spark_2pc_sink.__file__).is_relative_to({wheel!r})
+    assert dual_write_kafka.create_topic("orders") == "orders"
+"""
+
+
+def install(folder: Path, target: Path) -> None:
+    """Install the wheel of a copy of the sources, into which a build writes; pip sees no other source."""
+    folder.mkdir()
+    for name in ("LICENSE", "README.md", "pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("jdbc_state", "spark_2pc_sink"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--no-compile", "--target", str(target))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "install", *options, str(folder))
+    run_program(*command, cwd="/", env=environment)
+
+
+@pytest.mark.kafka
+@pytest.mark.postgres
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_project_and_the_plugin_work_from_the_wheel(tmp_path: Path) -> None:
+    """Pytest finds it by its entry point, and the servers have all of their files. Killed at one step of all."""
+    wheel = tmp_path / "wheel"
+    install(tmp_path / "source", wheel)
+    project = Path(shutil.copytree(PROJECT, tmp_path / "project"))
+    (project / "test_first.py").write_text(FIRST_TEST.format(wheel=str(wheel)))
+    said = run_program(
+        *(sys.executable, "-m", "pytest", "-W", "error", "-q", "-p", "no:cacheprovider", "-p", "spark-2pc-sink"),
+        *("-k", f"test_first or [{Step.DECIDE.name}]"),
+        cwd=project,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(wheel)},
+    )
+    assert "2 passed" in said.stdout
+
+
+def test_a_given_broker_serves_requests_that_it_fulfils(kafka: Broker) -> None:
+    given = GivenBroker(bootstrap=kafka.bootstrap, transaction_version=2, two_phase_commit=True)
+    provider = GivenProvider(broker=given, database=None)
+    assert provider.start_broker(BrokerRequest(two_phase_commit=True)).create_topic("given_topic") == "given_topic"
+    with pytest.raises(CapabilityError, match="the test asks for"):
+        provider.start_broker(BrokerRequest(transaction_version=0))
+    with pytest.raises(CapabilityError, match="given by address"):
+        given.kill()
+    given.close()
+
+
+def test_a_given_database_makes_databases(postgres: Database) -> None:
+    given = GivenDatabase(url=postgres.url)
+    provider = GivenProvider(broker=None, database=given)
+    assert provider.start_postgres({}).create_database("given_database").endswith("/given_database")
+    assert given.database_url("a", port=1).endswith(":1/a")
+    given.drop_database("given_database")
+    with pytest.raises(CapabilityError, match="fsync"):
+        provider.start_postgres({"fsync": "on"})

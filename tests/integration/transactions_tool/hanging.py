@@ -42,7 +42,6 @@ def produce_raw(
         # The leader of a partition that was just made may not know yet that it is.
         wait_until(
             lambda: cluster.request(cluster.leaders[where], request, deadline)[where].error_code == 0,
-            deadline_s=30,
             what=f"{where} to take a record",
         )
 
@@ -51,7 +50,6 @@ def produce_raw(
 def writer_on(
     broker: Broker, transactional_id: str, topic: str, *, two_phase_commit: bool = True
 ) -> Iterator[TransactionalWriter]:
-    """A producer that is ready."""
     kafka = kafka_for(broker.bootstrap)
     with TransactionalWriter(
         transactional_id=transactional_id, kafka=kafka, topic=topic, two_phase_commit=two_phase_commit
@@ -61,7 +59,6 @@ def writer_on(
 
 
 def open_rows(writer: TransactionalWriter, *values: str, partition: int = 0) -> None:
-    """Leave a transaction open."""
     writer.begin_transaction()
     writer.append(pa.table({"value": list(values), "partition": [partition] * len(values)}))
     writer.flush()

@@ -1,4 +1,4 @@
-"""Pairs of a topic and a table for the tests of `verify`."""
+"""Both sides for the tests of `verify`, written by the batch driver or, to the record, by the test."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import MakeTopic
 from tests.harness.providers import Broker
 from tests.harness.written_pair import PARTITIONS, WrittenPair, rows_of
+from tests.integration.verification.written_sides import Sides
 
 #: The tests below know these batches. The third and the fourth change rows of the first: only an upsert finds them.
 BATCHES = (rows_of(0), rows_of(1), [*rows_of(2), *rows_of(0, 5, note="changed")], rows_of(3))
@@ -40,3 +41,11 @@ def appended(make_pair: MakePair) -> WrittenPair:
     pair = make_pair(upsert=False)
     pair.write(*BATCHES)
     return pair
+
+
+@pytest.fixture
+def sides(kafka: Broker, database: str, topic: Callable[..., str], transactional_id: str) -> Sides:
+    """A sink with a topic of two partitions and an empty table of three columns."""
+    made = Sides(kafka, database, topic(partitions=2), transactional_id)
+    made.sql("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount numeric(12, 2))")
+    return made

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_2pc_sink import VerifyReport, verify
 from tests.conftest import MakeTopic
+from tests.harness.providers import Broker
 from tests.harness.streams import FileStream, make_sink, session_settings
 from tests.integration.postgres.database_tables import run
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from tests.harness.providers import Broker
 
 TABLE = """
 CREATE TABLE target (

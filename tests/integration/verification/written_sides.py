@@ -207,11 +207,9 @@ class WrittenOutputs:
         self.sides.batch(sent, made, row_count=sum(outputs.values()), outputs=outputs, end=end)  # type: ignore[arg-type]
 
     def verify(self, **options: Any) -> VerifyReport:
-        """What verify says of all that the sink has noted."""
         return self.sides.verify(**{"table": None, **options})
 
 
 def rows(first: int, count: int) -> list[dict[str, Any]]:
-    """Rows with the keys from ``first`` on."""
     numbers = range(first, first + count)
     return [{"id": number, "name": f'n{number} äö€ \\ "q"', "amount": number / 4} for number in numbers]

@@ -28,7 +28,6 @@ from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from tests.conftest import MakeTopic
 from tests.harness.providers import Broker
 from tests.integration.writer.writers import (
-    DEADLINE_S,
     commit_rows,
     committed,
     options_for,
@@ -276,6 +275,6 @@ def test_the_log_remembers_how_a_transaction_ended(
             look = partial(marker_of, writer._client, TopicPartition(name, 0), last_offset + 1, writer.producer)
             assert look() is Marker.OPEN
             writer.commit_transaction() if outcome else writer.abort_transaction()
-            wait_until(partial(is_settled, look), deadline_s=DEADLINE_S, what="the end marker")
+            wait_until(partial(is_settled, look), what="the end marker")
             assert look() is (Marker.COMMIT if outcome else Marker.ABORT)
         assert marker_of(writer._client, TopicPartition(name, 0), 10_000, writer.producer) is Marker.MISSING

@@ -21,8 +21,6 @@ from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import TopicRecord, read_topic, wait_until
 
 HOUR_NS = 3_600 * 10**9
-#: Longer than anything here takes on a busy machine.
-DEADLINE_S = 60
 
 
 def kafka_for(bootstrap: str, **properties: str | int) -> dict[str, str | int]:
@@ -83,7 +81,6 @@ def logged_in(properties: Any, transactional_id: str) -> Iterator[TransactionalW
 
 
 def commit_rows(writer: TransactionalWriter, rows: Any) -> None:
-    """One transaction."""
     writer.begin_transaction()
     writer.append(rows)
     writer.commit_transaction()
@@ -99,9 +96,7 @@ def committed(bootstrap: str, topic: str, writer_or_id: TransactionalWriter | st
     transactional_id = writer_or_id if isinstance(writer_or_id, str) else writer_or_id._client.transactional_id
     with Cluster(options_for(bootstrap)) as cluster:
         client = TransactionClient(cluster, transactional_id, cluster.options)
-        wait_until(
-            lambda: not client.describe().state.startswith("Prepare"), deadline_s=DEADLINE_S, what="the end markers"
-        )
+        wait_until(lambda: not client.describe().state.startswith("Prepare"), what="the end markers")
     return read_topic(bootstrap, topic)
 
 

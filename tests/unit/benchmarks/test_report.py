@@ -36,7 +36,6 @@ def result(name: str, **changed: Any) -> Result:
 
 
 def targets_with(verdict: str) -> list[str]:
-    """The targets of which the recorded results say so."""
     return [target.what for target in TARGETS if target.verdict(FIGURES.get(target.benchmark))[1] == verdict]
 
 

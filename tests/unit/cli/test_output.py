@@ -1,24 +1,28 @@
-"""The JSON contract of ``spark-2pc``: every command and every exit code prints one object of the documented form."""
+"""What every command prints: the JSON contract, its log, and the standard streams of shells and pipes."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
+import os
+import subprocess
 import sys
 from importlib import import_module
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from jsonschema import ValidationError
 
 from jdbc_state.errors import ConfigurationError
 from spark_2pc_sink import cli
-from spark_2pc_sink.cli import coordinator
+from spark_2pc_sink.cli import __main__ as program
+from spark_2pc_sink.cli import coordinator, exits, sinks
 from spark_2pc_sink.cli.command_parser import CommandParser
 from spark_2pc_sink.cli.output import FORMAT, CommandResult, envelope, json_schema
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, HaltError
 from spark_2pc_sink.ids import TransactionState
-from spark_2pc_sink.recovery.report import ActionKind
+from spark_2pc_sink.recovery.report import ActionKind, RecoveryReport
 from tests.harness.json_contract import read_output
 
 SCHEMA = json.loads(json_schema())
@@ -166,3 +170,84 @@ def test_a_field_that_is_missing_or_undeclared_is_found(fields: dict[str, object
     printed = json.dumps(envelope(CommandResult(exit_code=0, fields=fields), "status"))
     with pytest.raises(ValidationError):
         read_output(printed)
+
+
+LOG = logging.getLogger("spark_2pc_sink.test")
+LOGGING = ["recover", "--bootstrap-server", "h:1", "--database", "postgresql://h/d", "--transactional-id", "orders"]
+
+
+@pytest.fixture(autouse=True)
+def lines_of_three_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recover(**_: Any) -> RecoveryReport:
+        LOG.info("for those who ask")
+        LOG.warning("mind %s", "this")
+        try:
+            int("many")
+        except ValueError:
+            LOG.exception("of another sink", extra={"transactional_id": "payments"})
+        return RecoveryReport(transactional_id="orders", settled=True)
+
+    monkeypatch.setattr(sinks, "recover", recover)
+
+
+def test_a_log_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the id of the record, or else that of the command."""
+    assert cli.main([*LOGGING, "--log-json", "--log-level", "INFO"]) == 0
+    info, warning, error = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert info.pop("time").endswith("+00:00")
+    assert info == {
+        "level": "INFO",
+        "logger": "spark_2pc_sink.test",
+        "message": "for those who ask",
+        "transactional_id": "orders",
+        "exception": None,
+    }
+    assert (warning["message"], warning["level"]) == ("mind this", "WARNING")
+    assert error["transactional_id"] == "payments"
+    assert error["exception"].endswith("invalid literal for int() with base 10: 'many'")
+
+
+@pytest.mark.parametrize(("level", "logged"), [("ERROR", 1), ("WARNING", 2), ("INFO", 3), (None, 2)])
+def test_the_level_is_warning_unless_told(capsys: pytest.CaptureFixture[str], level: str | None, logged: int) -> None:
+    """Before the command's name or behind it; and the process logs afterwards as it did before."""
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers))
+    words = [] if level is None else ["--log-level", level]
+    assert cli.main([*words, *LOGGING]) == 0
+    assert capsys.readouterr().err.count(" spark_2pc_sink.test: ") == logged
+    assert (root.level, root.handlers) == before
+
+
+DDL = ["state", "ddl"]
+
+
+def run(command: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What a shell's command line comes to; ``"$@"`` in it is ``spark-2pc`` with words."""
+    words = (sys.executable, "-m", str(program.__package__), *words)
+    return subprocess.run(
+        ["bash", "-c", command, "bash", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
+def test_a_reader_that_has_gone_is_no_failure(unbuffered: str) -> None:
+    """As ``head`` does, and a pager that is left."""
+    done = run('{ sleep 0.2; "$@"; echo "exit $?" >&2; } | true', *DDL, PYTHONUNBUFFERED=unbuffered)
+    assert done.stderr == "exit 0\n"
+
+
+def test_closed_streams_change_no_exit_code() -> None:
+    done = run('"$@" >&- 2>&- <&-', *DDL)
+    assert (done.returncode, done.stderr) == (exits.EXIT_SETTLED, "")
+
+
+@pytest.mark.slow
+def test_output_that_cannot_be_written_is_said() -> None:
+    done = run('"$@" > /dev/full', *DDL)
+    assert done.returncode == exits.EXIT_FAILED
+    assert done.stderr == "spark-2pc: the result could not be printed: [Errno 28] No space left on device\n"

@@ -1,14 +1,22 @@
-"""Every block of code on every page is tried: here by what needs no server, or by the test that is named for it.
+"""Every block of code on every page is tried: here, by mypy too, or by the test that is named for it.
 
 Configurations are read here by the code that reads them, and commands by the real parsers. Python, SQL and commands run
 in the tests that tests/harness/page_commands.py names. A block in a language without a check fails, and so does one
 without a test.
+
+A fragment leaves out what its reader has: ``...`` in a call stands for other options, and names that it does not make
+are the reader's.
 """
 
 from __future__ import annotations
 
+import ast
+import builtins
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
@@ -16,29 +24,30 @@ from typing import Final
 
 import pytest
 
+import spark_2pc_sink
 from spark_2pc_sink.cli import command_parser
 from spark_2pc_sink.options.sources import read_properties_file, read_toml_file
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from tests.harness.page_blocks import PAGES, ROOT, Block, blocks, in_sentences
+from tests.harness.page_blocks import PAGES, ROOT, Block, blocks, in_sentences, without_dots
 from tests.harness.page_commands import COMMANDS, NOT_RUN, PYTHON, SQL, check_command, who_runs
 
 #: What a program prints, and pictures: first words, and who compares them with the program. Nothing here is typed.
 SHOWN: Final = {
     ("docs/design/state.md", "none ──▶"): "a picture; the moves are in docs/reference/state-tables.md",
     ("docs/after-a-crash.md", "40 sinks:"): "tests/unit/cli/test_status.py",
-    ("docs/check.md", "ok           brokers"): "tests/unit/cli/test_cli_check.py",
+    ("docs/check.md", "ok           brokers"): "tests/unit/cli/test_cli_commands.py",
     ("docs/cluster.md", "executors='node-1"): "tests/unit/sink/check/test_check_rules.py",
-    ("docs/configuration.md", "orders.toml: tabel="): "tests/unit/docs/test_page_texts.py",
-    ("docs/how-it-works.md", "none    ─┬─ "): "tests/unit/docs/test_page_texts.py",
+    ("docs/configuration.md", "orders.toml: tabel="): "tests/unit/docs/test_pages.py",
+    ("docs/how-it-works.md", "none    ─┬─ "): "tests/unit/docs/test_pages.py",
     ("docs/history.md", "Time                  What"): "tests/unit/recovery/test_history.py",
     ("docs/logins.md", "spark.redaction.regex"): "a line of Spark's configuration",
-    ("docs/verify.md", "orders: both sides are DIFFERENT"): "tests/unit/cli/test_cli_verify.py",
+    ("docs/verify.md", "orders: both sides are DIFFERENT"): "tests/unit/cli/test_cli_transactions.py",
 }
 #: Read by tests of their own, which fail if one is left out. Python is read by mypy, and runs as below.
 ELSEWHERE: Final = {
-    "answers": "tests/unit/docs/test_runbook_page.py",
-    "python": "tests/unit/docs/test_python_blocks.py",
-    "sql": "tests/integration/docs/test_python_pages.py",
+    "answers": "tests/unit/docs/test_pages_that_are_run.py",
+    "python": "tests/unit/docs/test_blocks.py",
+    "sql": "tests/integration/docs/test_run_blocks.py",
     "{eval-rst}": "make docs",
 }
 
@@ -142,3 +151,79 @@ def test_no_block_is_written_in_another_way() -> None:
         assert "code-block" not in text
         assert "literalinclude" not in text
         assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * sum(block.page == page for block in blocks())
+
+
+_SETTINGS: Final = """\
+[mypy]
+check_untyped_defs = True
+# A reader knows which values are there.
+strict_optional = False
+ignore_missing_imports = True
+[mypy-pyspark.*,sqlalchemy.*,numpy.*,pyarrow.*,kafka.*,psycopg2.*,pandas.*,py4j.*,boto3.*,google.*,azure.*,prometheus_client.*]
+follow_imports = skip
+"""
+
+#: Kept from run to run: mypy reads again what has changed.
+CACHE: Final = ROOT / ".cache" / "mypy-of-pages"
+#: Each has a mistake that mypy has to tell.
+WRONG: Final = {
+    "option": 'sink = DualWriteSink(..., bad_row="dead_letter")',
+    "type": "sink = DualWriteSink(..., batch_attempts_max='many')",
+    "import": "from spark_2pc_sink import Record",
+    "attribute": "report = status(database='x', kafka={})\nprint(report.sink)",
+    "missing": 'sink = DualWriteSink(transactional_id="orders")',
+}
+
+
+def program(text: str) -> str:
+    """A block as a whole program for mypy, with what is imported and what is the reader's before it."""
+    tree = without_dots(text)
+    made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    made |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    made |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    made |= {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    head = ["from typing import Any", "_given: dict[str, Any] = {}"]
+    head += [
+        f"from spark_2pc_sink import {name}" if name in spark_2pc_sink.__all__ else f"{name}: Any = None"
+        for name in sorted(used - made - set(dir(builtins)) - {"_given"})
+    ]
+    body = ast.unparse(tree)
+    if any(isinstance(each, ast.AsyncWith) for each in tree.body):
+        body = "async def page() -> None:\n" + "\n".join(f"    {line}" for line in body.splitlines())
+    return "\n".join([*head, body, ""])
+
+
+def mypy(folder: Path, texts: dict[str, str]) -> list[str]:
+    """What mypy says of programs, with their names in place of their files."""
+    (folder / "mypy.ini").write_text(_SETTINGS)
+    files = {f"block_{number}": name for number, name in enumerate(texts)}
+    for file, name in files.items():
+        (folder / f"{file}.py").write_text(texts[name])
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file=mypy.ini",
+        f"--cache-dir={CACHE}",
+        *(f"{file}.py" for file in files),
+    ]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode in {0, 1}, done.stdout + done.stderr
+    said = [line.partition(".py:") for line in done.stdout.splitlines() if ": error: " in line]
+    return [f"{files[file]}: {error}" for file, _, error in said]
+
+
+@pytest.mark.slow
+def test_every_block_fits_the_package(tmp_path: Path) -> None:
+    """Names, options, their types, attributes of results. One run of mypy, which gets wrong programs too."""
+    right = {str(block): program(block.text) for block in blocks("python")}
+    said = mypy(tmp_path, right | {name: program(text) for name, text in WRONG.items()})
+    assert [line for line in said if line.partition(": ")[0] in right] == []
+    assert {line.partition(": ")[0] for line in said} == set(WRONG)

@@ -161,7 +161,6 @@ class FakeBroker(FakeCoordinator):
 
     @property
     def bumps(self) -> bool:
-        """Whether every transaction has its own epoch (KIP-890)."""
         return self.state.settings.transaction_version >= EPOCH_BUMP_VERSION
 
     def init(

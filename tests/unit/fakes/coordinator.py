@@ -94,7 +94,6 @@ class FakeTransaction:
     start_time_ms: int = 1_000
 
     def metadata(self, transactional_id: str) -> TransactionMetadata:
-        """What the coordinator has of it."""
         state = next(each for each in StateId if each.label == self.state)
         return TransactionMetadata(
             transactional_id=transactional_id,
@@ -134,7 +133,6 @@ class FakeCoordinator:
         self.state = _known(CoordinatorState.new(settings, partition_count=1, block=self._next_block()))
 
     def metadata(self, transactional_id: str = TRANSACTIONAL_ID) -> TransactionMetadata | None:
-        """What is known of an id."""
         return self.state.partitions[0].transactions.get(transactional_id)
 
     def know(self, transaction: FakeTransaction, transactional_id: str = TRANSACTIONAL_ID) -> None:

@@ -71,17 +71,14 @@ class FakeKafka(FakeClient):
 
     @property
     def pair(self) -> ProducerIdAndEpoch | None:
-        """The pair that the coordinator shows."""
         return self._shown_now().producer
 
     @property
     def committed(self) -> list[ProducerIdAndEpoch]:
-        """The pairs of the transactions that were committed."""
         return self._ended(commit=True)
 
     @property
     def aborted(self) -> list[ProducerIdAndEpoch]:
-        """The pairs of the transactions that were aborted."""
         return self._ended(commit=False)
 
     def forget(self) -> None:

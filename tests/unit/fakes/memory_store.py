@@ -163,7 +163,6 @@ class MemoryStateStore(StateStore):
             return [self._aged(self._rows[transactional_id]) for transactional_id in sorted(self._rows)]
 
     def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
-        """The newest lines of the history of one sink, or of all, the newest first."""
         with self._lock:
             if transactional_id is None:
                 every = [line for lines in self._lines.values() for line in lines]
@@ -173,14 +172,12 @@ class MemoryStateStore(StateStore):
             return [replace(line, row=self._aged(line.row)) for line in found[:last]]
 
     def read_lost(self) -> list[StateRow]:
-        """The newest line of each sink whose row is gone."""
         with self._lock:
             return [self._aged(lines[-1].row) for name, lines in sorted(self._lines.items()) if name not in self._rows]
 
     def read_actions(
         self, transactional_id: str | None = None, *, last: int, since: datetime | None = None
     ) -> list[ActionLine]:
-        """What drivers and people did, the newest first."""
         with self._lock:
             found = [
                 line
@@ -190,7 +187,6 @@ class MemoryStateStore(StateStore):
             return found[:last]
 
     def read_layout(self, transactional_id: str) -> Mapping[str, Any] | None:
-        """The layout of the newest claim that came with one."""
         lines = self.read_actions(transactional_id, last=len(self._actions))
         return next((line.detail[LAYOUT] for line in lines if LAYOUT in line.detail), None)
 
@@ -205,7 +201,6 @@ class MemoryStateStore(StateStore):
             self._tell(transactional_id, row, action, detail)
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
-        """One transaction for a batch's data and its decision."""
         return self._deciding(transactional_id, generation)
 
     def close(self) -> None:

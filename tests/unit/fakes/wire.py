@@ -118,7 +118,6 @@ class Listener:
         self._run(self._accept)
 
     def stop(self) -> None:
-        """Close the port and every connection."""
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -222,11 +221,9 @@ class Topology:
 
     @property
     def bootstrap(self) -> str:
-        """The address of the first broker."""
         return f"127.0.0.1:{self.brokers[0].port}"
 
     def coordinator_of(self, transactional_id: str) -> int:
-        """The broker that coordinates an id."""
         return self.coordinators.get(transactional_id, self.coordinator)
 
     def leader(self, partition: TopicPartition) -> int | None:

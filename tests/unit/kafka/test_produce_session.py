@@ -246,7 +246,7 @@ def test_batches_are_sent_as_soon_as_they_fill_a_request(fake: FakeCluster, clus
         one_batch_each(session, partition, *"abc")
     assert not fake.of(Api.PRODUCE)
     one_batch_each(session, T0, *"defghijklmnopqrst")
-    wait_until(lambda: fake.of(Api.PRODUCE), deadline_s=10, what="a request")
+    wait_until(lambda: fake.of(Api.PRODUCE), what="a request")
     (topic,) = fake.of(Api.PRODUCE)[0].body.topic_data
     assert len(topic.partition_data) == 2
     session.flush()

@@ -150,7 +150,7 @@ def test_end_is_sent_now_and_answered_later(
     fake.know(OPEN)
     service = service_on(cluster)
     ending = service.begin_end(PAIR, commit=True)
-    wait_until(lambda: fake.of(Api.END_TXN), deadline_s=10, what="EndTxn to arrive")
+    wait_until(lambda: fake.of(Api.END_TXN), what="EndTxn to arrive")
     assert ending is not None
     assert ending() == EndTxnAnswer(0, "NONE", after)
     (request,) = fake.of(Api.END_TXN)
@@ -238,7 +238,7 @@ def test_a_service_asks_for_features_once_in_a_while(fake: FakeCluster, cluster:
     patient.refresh_features()
     assert (patient.transaction_version, patient.ends_with_bump()) == (2, True)
     hasty = TransactionClient(cluster, "orders", cluster.options, features_age_ms_max=1)
-    wait_until(lambda: not hasty.ends_with_bump(), deadline_s=10, what="the answer to be too old")
+    wait_until(lambda: not hasty.ends_with_bump(), what="the answer to be too old")
 
 
 def test_of_two_brokers_the_newer_features_are_believed(fake: FakeCluster, client: TransactionClient) -> None:
@@ -364,7 +364,7 @@ def test_an_older_answer_is_not_believed(
     """B24: the level may have changed since the question was sent ahead."""
     client.refresh_features()
     client.prefetch_features()
-    wait_until(lambda: len(fake.of(Api.API_VERSIONS)) >= 2, deadline_s=10, what="the question to arrive")
+    wait_until(lambda: len(fake.of(Api.API_VERSIONS)) >= 2, what="the question to arrive")
     fake.transaction_version, fake.features_epoch = 1, 2
     if meanwhile == "another transaction began":
         client.prefetch_features()

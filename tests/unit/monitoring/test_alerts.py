@@ -103,13 +103,7 @@ def seconds(text: str) -> int:
 
 
 def promtool_says(folder: Path, recording: Recording, expected: Mapping[tuple[str, int], bool]) -> str:
-    """Have promtool evaluate the rules over the series; '' where it finds what is expected, else what it says.
-
-    Args:
-        folder: for its file.
-        recording: the series.
-        expected: whether an expression has any series, by expression and number of the scrape.
-    """
+    """Have promtool evaluate the rules over the series; '' where it finds what is expected, else what it says."""
     tests = [
         {
             "expr": f"count({expression}) > bool 0",

@@ -1,19 +1,25 @@
-"""The dashboard's pages: who may come in, what a page shows and never shows, and what a form carries out."""
+"""The dashboard: sink views, who may come in, what pages show and never show, forms, and requests of strangers."""
 
 from __future__ import annotations
 
 import re
+import socket
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from html import unescape
 from typing import Any
 from urllib.parse import quote
+from xml.etree import ElementTree as ET
 
 import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from spark_2pc_sink.errors import HaltCause, StateStoreError
-from spark_2pc_sink.monitoring.dashboard.access import DashboardAccess
+from spark_2pc_sink.metrics_server import MetricsAccess
+from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, DashboardAccess
 from spark_2pc_sink.monitoring.dashboard.app import make_app
+from spark_2pc_sink.monitoring.dashboard.sink_views import HEIGHT, Bar, bar_chart
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recovery.status import StatusReport
 from tests.unit.monitoring.samples import (
@@ -23,6 +29,8 @@ from tests.unit.monitoring.samples import (
     SASL_SECRET,
     SECRET,
     Shown,
+    dashboard,
+    figures,
     halted,
     in_doubt,
     lines,
@@ -216,3 +224,177 @@ def test_nothing_but_the_suggested_choice_is_chosen_already() -> None:
     alive = Shown(found=StatusReport(sinks=(in_doubt(driver=ALIVE),)))
     page = client(alive).get("/recover?id=orders").text
     assert re.findall(r'value="([a-z_]+)" required( checked)?', page) == [("take_over", "")]
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def bars(*values: float) -> list[Bar]:
+    return [Bar(f"12:00:{number:02}", f"batch {number}", {"rows": value}) for number, value in enumerate(values)]
+
+
+def rectangles(svg: str) -> list[dict[str, float]]:
+    """The rectangles of a chart; that it parses is a part of the test."""
+    found = ET.fromstring(svg).iter(f"{SVG}rect")  # noqa: S314 - our own text
+    return [{name: float(each.attrib[name]) for name in ("x", "y", "width", "height")} for each in found]
+
+
+def test_heights_are_in_proportion_and_end_at_one_line() -> None:
+    low, high, none = rectangles(bar_chart(bars(50, 100, 0), name="rows", unit=""))
+    assert high["height"] == pytest.approx(2 * low["height"])
+    assert none["height"] == 0
+    assert {round(each["y"] + each["height"], 1) for each in (low, high, none)} == {HEIGHT - 24.0}
+
+
+def test_what_came_from_outside_is_text() -> None:
+    svg = bar_chart([Bar("<b>", '"><script>', {"rows": 1})], name='rows"', unit="<i>")
+    assert "<script" not in svg
+    assert [each.text for each in ET.fromstring(svg).iter(f"{SVG}title")] == ['"><script>']  # noqa: S314 - our own text
+
+
+DEADLINE_S = 20
+#: Where both sides are; no stranger is told.
+PLACES = re.compile(rb"broker|db\.internal")
+EVIL = ("evil.example", "localhost.evil.example:80", "", "127.0.0.1, evil.example", "[x]")
+
+
+def said(port: int, request: bytes) -> bytes:
+    """What a server answers before it closes the connection."""
+    with closing(socket.create_connection(("127.0.0.1", port), DEADLINE_S)) as connection:
+        connection.sendall(request)
+        answer = b""
+        # A server that has not read all of a request resets the connection behind its answer, or before it.
+        with suppress(ConnectionResetError):
+            while part := connection.recv(65536):
+                answer += part
+        return answer
+
+
+def asking(path: str = "/", *, method: str = "GET", host: str = "127.0.0.1", **more: str) -> bytes:
+    headers = {"Host": host, "Connection": "close", "Content-Length": "0", **more}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+# --- the dashboard -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[int]:
+    with dashboard(DashboardAccess(token=TOKEN)) as port:
+        yield port
+
+
+@pytest.mark.parametrize("path", ["/", "/login", "/static/dashboard.css"])
+@pytest.mark.parametrize("host", EVIL)
+def test_another_name_is_refused_before_a_token_is_asked_for(guarded: int, path: str, host: str) -> None:
+    for method in ("GET", "POST"):
+        answer = said(guarded, asking(path, method=method, host=host))
+        assert status(answer) == 400
+        assert b"is not a name of this server" in answer
+        assert b"\r\nContent-Security-Policy: default-src 'none'" in answer
+        assert b"text/plain" in answer
+
+
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [
+        ("/", "GET"),
+        ("/static/nothing", "GET"),
+        ("/static/%2e%2e/access.py", "GET"),
+        ("/recover", "POST"),
+        ("/login", "POST"),
+        ("http://evil.example/sink?id=orders", "GET"),
+    ],
+)
+def test_a_stranger_is_not_told_where_both_sides_are(guarded: int, path: str, method: str) -> None:
+    answer = said(guarded, asking(path, method=method))
+    assert status(answer) in {303, 400, 404, 405}
+    assert not PLACES.search(answer)
+    assert b"orders" not in answer.replace(b"/sink?id=orders", b"")
+    assert b"evil.example" not in answer
+
+
+def test_a_form_that_is_too_long_is_refused_before_it_is_sent(guarded: int) -> None:
+    """D15. Else waitress takes up to a gigabyte from a stranger, into a file, before the dashboard is asked."""
+    head = asking("/login", method="POST").replace(b"Content-Length: 0", b"Content-Length: %d" % (FORM_BYTES_MAX + 1))
+    assert status(said(guarded, head)) == 413
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/login", "/nothing", "/static/nothing", "/static/dashboard.css", "/recover?id=orders"]
+)
+def test_every_page_has_its_rules_and_no_name_of_a_product(guarded: int, path: str) -> None:
+    head = said(guarded, asking(path)).partition(b"\r\n\r\n")[0]
+    for rule in (
+        b"frame-ancestors 'none'",
+        b"X-Content-Type-Options: nosniff",
+        b"X-Frame-Options: DENY",
+        b"Referrer-Policy: same-origin",
+        b"Cache-Control: no-store",
+    ):
+        assert rule in head
+    for other in (b"Access-Control", b"\r\nServer:", b"script-src", b"unsafe-inline"):
+        assert other not in head
+
+
+# --- figures -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def exporter() -> Iterator[int]:
+    with figures(MetricsAccess(frozenset({"watch.internal"}))) as port:
+        yield port
+
+
+@pytest.mark.parametrize("host", EVIL)
+def test_figures_are_not_for_another_name(exporter: int, host: str) -> None:
+    """D15. DNS rebinding: a page of evil.example, whose name leads here, would read the ids of all sinks."""
+    answer = said(exporter, asking("/metrics", host=host))
+    assert (status(answer), b"orders" in answer) == (400, False)
+
+
+def test_figures_with_a_token_are_for_who_says_it() -> None:
+    with figures(MetricsAccess(token=TOKEN)) as port:
+        for wrong in (
+            {},
+            {"Authorization": TOKEN},
+            {"Authorization": f"Bearer {TOKEN}x"},
+            {"Authorization": "Bearer é"},
+        ):
+            answer = said(port, asking("/metrics", **wrong))
+            assert (status(answer), b"orders" in answer) == (401, False)
+            assert b"\r\nWWW-Authenticate: Bearer\r\n" in answer
+        assert status(said(port, asking("/metrics", Authorization=f"Bearer {TOKEN}"))) == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "code"), [("/metrics", "GET", 200), ("/", "GET", 404), ("/metrics", "POST", 405)]
+)
+def test_no_page_may_show_or_embed_figures(exporter: int, path: str, method: str, code: int) -> None:
+    head = said(exporter, asking(path, method=method)).partition(b"\r\n\r\n")[0]
+    assert status(head) == code
+    for rule in (
+        b"Content-Security-Policy: default-src 'none'; frame-ancestors 'none'",
+        b"X-Content-Type-Options: nosniff",
+        b"Referrer-Policy: no-referrer",
+        b"Cross-Origin-Resource-Policy: same-origin",
+        b"Cache-Control: no-store",
+    ):
+        assert rule in head
+    assert b"Access-Control" not in head
+
+
+def test_a_scrape_that_fails_says_so_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Shown):
+        def look(self, transactional_id: str | None = None) -> StatusReport:
+            raise OSError(f"no way to db.internal, asked for {transactional_id}")
+
+    with figures(MetricsAccess(), Broken()) as port:
+        answer = said(port, asking("/metrics"))
+    assert (status(answer), PLACES.search(answer)) == (500, None)
+    assert caplog.messages == ["could not collect the metrics for a scrape"]

@@ -213,13 +213,13 @@ def test_scrapes_that_come_meanwhile_share_a_look(monkeypatch: pytest.MonkeyPatc
     collector = SinkCollector(watched)
     scrapes = [threading.Thread(target=lambda: list(collector.collect())) for _ in range(8)]
     scrapes[0].start()
-    wait_until(lambda: len(watched.looks) == 1, deadline_s=DEADLINE_S, what="the first look")
+    wait_until(lambda: len(watched.looks) == 1, what="the first look")
     for scrape in scrapes[1:]:
         scrape.start()
     # Each scrape asks for the time, and the look once more.
-    wait_until(lambda: len(asked) == len(scrapes) + 1, deadline_s=DEADLINE_S, what="all scrapes to have come")
+    wait_until(lambda: len(asked) == len(scrapes) + 1, what="all scrapes to have come")
     watched.looks[0].set()
-    wait_until(lambda: not any(scrape.is_alive() for scrape in scrapes), deadline_s=DEADLINE_S, what="all scrapes")
+    wait_until(lambda: not any(scrape.is_alive() for scrape in scrapes), what="all scrapes")
     assert len(watched.looks) == 1
 
 

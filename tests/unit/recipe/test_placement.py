@@ -1,12 +1,29 @@
-"""What a batch id means with the state row, and what it means that batches did not come, over every combination."""
+"""What a batch id means with the state row; batches that did not come, are lost, or are no longer in Kafka."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.choices import Facts, HaltCause
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.recipe.kept_records import (
+    LogsView,
+    WrittenRecords,
+    find_lost_records,
+    missing_id_topics,
+    was_remade,
+)
+from spark_2pc_sink.recipe.lost_batches import (
+    SHOWN_PARTITIONS_MAX,
+    SHOWN_TRANSACTIONS_MAX,
+    CommittedTransaction,
+    FoundCommits,
+    LostBatches,
+)
 from spark_2pc_sink.recipe.placement import (
     Placement,
     RunRecord,
@@ -160,3 +177,182 @@ def test_every_combination_of_what_spark_shows(finished: frozenset[int], empty: 
     else:
         assert (placed.cause, placed.facts) == (HALT.cause, HALT.facts)
         assert placed.reason.startswith(HALT.reason)
+
+
+LOST_HALT = Halt(HaltCause.DATABASE_BEHIND, "the database is behind Kafka")
+
+
+def transaction(number: int, partitions: int = 1) -> CommittedTransaction:
+    at = {TopicPartition("orders", each): (100 * number, 100 * number + 19) for each in range(partitions)}
+    return CommittedTransaction(ProducerIdAndEpoch(7, number), 20 * partitions, at)
+
+
+def lost(count: int, *, came: int | None = None, unread: tuple[str, ...] = ()) -> LostBatches:
+    found = FoundCommits(tuple(transaction(number) for number in range(1, count + 1)), unread)
+    return LostBatches(41, found, came)
+
+
+def test_a_halt_names_batches_offsets_and_counts() -> None:
+    """C5: ids count from the row's batch on, and may be later ones."""
+    reason = lost(2).explain(LOST_HALT).reason
+    assert reason.startswith("the database is behind Kafka. Kafka has at least 2 batches that the database lacks")
+    assert "batch 41: 20 records of 7:1 at offsets orders-0 100 to 119" in reason
+    assert "batch 42: 20 records of 7:2 at offsets orders-0 200 to 219" in reason
+    assert "or later ones, if batches" in reason
+
+
+@pytest.mark.parametrize(("count", "named"), [(3, "41..43"), (0, "FIRST..LAST")])
+def test_the_choices_name_the_lost_batches(count: int, named: str) -> None:
+    """C5: as far as the logs show them; what was not read is said."""
+    explained = lost(count, unread=("orders-1 (deleted)",)).explain(LOST_HALT)
+    assert explained.facts.batches == named
+    assert explained.facts.known == {"lost batches"}
+    assert ("show no batch that the database lacks" in explained.reason) is not bool(count)
+    assert "Not read, so that more may be missing: orders-1 (deleted)" in explained.reason
+
+
+def test_a_gap_names_the_batch_that_came_if_the_logs_show_that_kafka_has_it() -> None:
+    """C5: it must not be sent again."""
+    gap = Halt(HaltCause.GAP, "batch 44 follows batch 40", Facts(batches="41..43"), lacking=True)
+    explained = lost(3, came=44).explain(gap)
+    assert explained.facts == gap.facts
+    assert "at least 3 batches" in explained.reason
+    all_of_them = lost(4, came=44).explain(gap).facts
+    assert all_of_them.batches == "41..44"
+    assert "batch 44 too, which is then skipped" in all_of_them.more["pass_over"]
+
+
+@pytest.mark.parametrize(
+    ("count", "came", "named"),
+    [
+        (0, None, "none"),
+        (0, None, "41..50"),
+        (3, None, "41..43"),
+        (3, None, "41..50"),
+        (0, 44, "41..43"),
+        (0, 44, "41..44"),
+        (3, 44, "41..44"),
+        (4, 44, "41..44"),
+    ],
+)
+def test_names_that_are_taken(count: int, came: int | None, named: str) -> None:
+    """At least what the logs show: batches without records lie between them."""
+    lost(count, came=came).check(BatchRange.parse(named))
+
+
+@pytest.mark.parametrize(
+    ("count", "came", "named", "rule"),
+    [
+        (3, None, "none", "show 3 committed transactions"),
+        (0, 44, "none", "are missing in the state row"),
+        (3, None, "40..43", "must begin with batch 41"),
+        (3, None, "42..44", "must begin with batch 41"),
+        (3, None, "41..42", "at least 3 batches"),
+        (4, 44, "41..43", "at least 4 batches"),
+        (0, 44, "41..42", "must end with batch 43 or 44"),
+        (0, 44, "41..45", "must end with batch 43 or 44"),
+    ],
+)
+def test_names_that_are_refused(count: int, came: int | None, named: str, rule: str) -> None:
+    """C5: with the right ones."""
+    with pytest.raises(ConfigurationError, match=rule) as raised:
+        lost(count, came=came).check(BatchRange.parse(named))
+    suggested = lost(count, came=came).suggested
+    assert suggested is not None
+    assert str(suggested) in raised.value.remedy
+
+
+def test_messages_stay_short() -> None:
+    found = FoundCommits(tuple(transaction(each, partitions=50) for each in range(1, 31)))
+    reason = LostBatches(41, found).explain(LOST_HALT).reason
+    assert f"and {30 - SHOWN_TRANSACTIONS_MAX} more" in reason
+    assert f"{50 - SHOWN_PARTITIONS_MAX} more partitions" in reason
+
+
+ORDERS, AUDIT = TopicPartition("orders", 0), TopicPartition("audit", 2)
+WRITTEN = WrittenRecords(5, {ORDERS: (10, 19), AUDIT: (3, 3)}, {"orders": "old-orders", "audit": "old-audit"})
+KEPT = LogsView(dict(WRITTEN.topic_ids), {ORDERS: 20, AUDIT: 4}, {ORDERS: 10, AUDIT: 0})
+
+
+def lost_records(logs: LogsView, written: WrittenRecords = WRITTEN, *, committed: bool = True) -> Halt:
+    found = find_lost_records(written, logs, committed=committed)
+    assert found is not None
+    assert found.cause is HaltCause.TOPIC_REMADE
+    return found
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_batch_that_is_there_is_not_lost(committed: bool) -> None:
+    """B18: the same topics, and logs that end behind the batch; it matters to nobody what came behind it."""
+    for logs in (KEPT, replace(KEPT, ends={ORDERS: 1000, AUDIT: 5}), replace(KEPT, starts={})):
+        assert find_lost_records(WRITTEN, logs, committed=committed) is None
+        assert not was_remade(WRITTEN, logs)
+
+
+def test_a_topic_that_was_made_anew_is_told_by_its_id() -> None:
+    """B18: also where the new one is longer than the old one was. Both ids, the batch and its offsets are named."""
+    logs = replace(KEPT, topic_ids={"orders": "new-orders", "audit": "old-audit"}, ends={ORDERS: 1000, AUDIT: 4})
+    assert was_remade(WRITTEN, logs)
+    halt = lost_records(logs)
+    for text in (
+        "batch 5",
+        "'orders' was deleted and created again",
+        "old-orders",
+        "new-orders",
+        "10 to 19 of orders-0",
+    ):
+        assert text in halt.reason
+    assert "audit" not in halt.reason
+
+
+def test_a_topic_that_is_gone_is_to_be_made_before_the_job_starts() -> None:
+    """B18: its id is named where it had one."""
+    logs = LogsView({"audit": "old-audit"}, {AUDIT: 4})
+    halt = lost_records(logs)
+    assert "topic 'orders' was deleted (it had the id old-orders)" in halt.reason
+    assert "create orders first" in halt.facts.more["accept_replay"]
+    unknown = replace(WRITTEN, topic_ids={})
+    assert "topic 'orders' was deleted, with offsets 10 to 19 of orders-0" in lost_records(logs, unknown).reason
+    assert not was_remade(unknown, logs)
+
+
+def test_a_log_that_has_lost_its_tail_or_a_partition() -> None:
+    """B15, B18: the topic is the same."""
+    assert "the log of orders-0 ends at offset 19" in lost_records(replace(KEPT, ends={ORDERS: 19, AUDIT: 4})).reason
+    assert "partition audit-2 no longer exists" in lost_records(replace(KEPT, ends={ORDERS: 20})).reason
+
+
+def test_what_was_deleted_before_the_commit_was_never_read() -> None:
+    """B18: afterwards it is retention, as with any record."""
+    logs = replace(KEPT, starts={ORDERS: 11, AUDIT: 3})
+    assert "begins at offset 11" in lost_records(logs, committed=False).reason
+    assert find_lost_records(WRITTEN, logs, committed=True) is None
+
+
+@pytest.mark.parametrize(
+    ("was", "now"), [({}, {"orders": "new"}), ({"orders": ""}, {"orders": "new"}), ({"orders": "old"}, {"orders": ""})]
+)
+def test_without_an_id_a_topic_is_told_by_its_log_alone(was: dict[str, str], now: dict[str, str]) -> None:
+    """D7: the batch was written, or is looked for, on a broker that has no ids."""
+    written = WrittenRecords(5, {ORDERS: (10, 19)}, was)
+    logs = LogsView(now, {ORDERS: 20})
+    assert find_lost_records(written, logs, committed=True) is None
+    assert "ends at offset 4" in lost_records(replace(logs, ends={ORDERS: 4}), written).reason
+
+
+def test_topics_that_will_have_the_batch_twice_are_named() -> None:
+    """By the choice that sends it again; none where no reader could see the records yet."""
+    logs = replace(KEPT, topic_ids={"orders": "new-orders", "audit": "old-audit"})
+    assert lost_records(logs).facts.batch == 5
+    assert "audit will have all of it twice" in lost_records(logs).facts.more["accept_replay"]
+    assert lost_records(logs, committed=False).facts.more == {"accept_replay": ""}
+
+
+def test_topics_without_an_id_are_known() -> None:
+    assert missing_id_topics(WRITTEN) == []
+    assert missing_id_topics(replace(WRITTEN, topic_ids={"orders": "", "other": "x"})) == ["audit", "orders"]
+
+
+def test_a_message_names_a_few_partitions_only() -> None:
+    many = WrittenRecords(5, {TopicPartition("orders", number): (0, 9) for number in range(100)})
+    assert "those of 92 more partitions" in lost_records(LogsView({}, {}), many).reason

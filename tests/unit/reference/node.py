@@ -1,4 +1,4 @@
-"""A node without sockets: the coordinator and the handlers over logs in memory, which outlive it."""
+"""A node without sockets: coordinator and handlers over logs in memory, which outlive it, perhaps with a past."""
 
 from __future__ import annotations
 
@@ -22,21 +22,26 @@ from kafka.protocol.producer import (
 )
 from kafka.record.memory_records import MemoryRecords
 
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock, Settings
+from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock, Settings, partition_for
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 from spark_2pc_sink.reference.coordinator.records import LogRecord
+from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
+from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import HandlerFunction, RequestContext
+from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.reference.storage.files import MemoryFile, MemoryStore
 from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, Verification
 from tests.unit.reference.batches import client_batch, message, with_attributes
+from tests.unit.reference.coordinator.driver import metadata
 from tests.unit.reference.waiting import DEADLINE_S, present, until
 
 TID = "orders"
@@ -392,3 +397,41 @@ def committed(partition: Any) -> list[bytes]:
         elif not (found.is_transactional and found.producer_id in active):
             values += [record.value for record in found]
     return values
+
+
+def seeded(*recorded: TransactionMetadata, data: Mapping[TopicPartition, tuple[int, int]] | None = None) -> Disk:
+    """What a node left that knew some ids, and that had one record of an open transaction in some partitions.
+
+    Args:
+        recorded: what the state log says.
+        data: the pair that wrote it, by partition.
+    """
+    disk = Disk()
+    cluster = FakeCluster(disk)
+    for each in recorded:
+        _append_state(cluster, each)
+    for partition, pair in (data or {}).items():
+        _append_data(cluster, partition, pair)
+    return disk.copied(everything=True)
+
+
+def known(state: StateId = StateId.COMPLETE_COMMIT) -> Disk:
+    """What a node left that knew one id, in this state."""
+    return seeded(metadata(state))
+
+
+def _append_state(cluster: FakeCluster, recorded: TransactionMetadata) -> None:
+    topic = present(cluster.topic(TRANSACTION_STATE))
+    index = partition_for(recorded.transactional_id, topic.partitions)
+    record = LogRecord(partition=index, transactional_id=recorded.transactional_id, value=recorded)
+    log = present(cluster.log(TRANSACTION_STATE, index))
+    log.append_records([(record.key_bytes, record.value_bytes)], now_ms=START_MS)
+
+
+def _append_data(cluster: FakeCluster, partition: TopicPartition, pair: tuple[int, int]) -> None:
+    log = present(cluster.log(partition.topic, partition.partition))
+    records = batch(b"before", pair=pair, sequence=0)
+    header = inspect(records)
+    guard = log.start_verification(header, supports_epoch_bump=True, now_ms=START_MS)
+    assert isinstance(guard, VerificationGuard)
+    assert log.append(records, header, now_ms=START_MS, guard=guard).code == 0

@@ -16,7 +16,6 @@ from spark_2pc_sink.reference import broker
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.testing import free_port, wait_until
 
-DEADLINE_S = 30
 MEMORY = ("--in-memory", "--listen", "127.0.0.1:0")
 
 
@@ -55,7 +54,7 @@ def test_serving_ends_with_the_signal(capsys: pytest.CaptureFixture[str]) -> Non
     properties = BrokerProperties.from_mapping({"listeners": f"PLAINTEXT://127.0.0.1:{port}"})
 
     def terminate() -> None:
-        wait_until(lambda: answers(port), deadline_s=DEADLINE_S, what="the listener")
+        wait_until(lambda: answers(port), what="the listener")
         os.kill(os.getpid(), signal.SIGTERM)
 
     terminating = threading.Thread(target=terminate)

@@ -1,22 +1,42 @@
-"""The conversation: what is shown, asked, done and written down, for each way that it can go."""
+"""The conversation, for each way that it can go; both sides as it sees them; and the one name of each picture."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from jdbc_state import Actor
-from spark_2pc_sink.choices import TABLE, Symptom
-from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, TakeOverRefusedError
+from spark_2pc_sink.choices import FORCE_TERMINATE, TABLE, HaltCause, Symptom
+from spark_2pc_sink.errors import ConfigurationError, HaltError, TakeOverRefusedError
+from spark_2pc_sink.extras import MissingExtraError
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, Conversation, IncidentLog, RunbookEnd
+from spark_2pc_sink.recovery.status import StatusReport
+from spark_2pc_sink.runbook import sides as sides_module
+from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, Conversation, IncidentLog, RunbookEnd, needs_care
 from spark_2pc_sink.runbook.picture import Picture, Readers
-from spark_2pc_sink.runbook.sides import Compared
-from tests.unit.runbook.fake_sides import COMMAND, FakeSides, Script
-from tests.unit.runbook.pictures import ALIVE, BLOCKED, HANGING, halted, in_doubt, owed, picture, report
+from spark_2pc_sink.runbook.sides import OPEN_MS_MIN, BothSides, Compared, find_blocking_transactions, pictures_of
+from spark_2pc_sink.transactions import TransactionDetails, TransactionListing
+from tests.unit.runbook.fake_sides import (
+    ALIVE,
+    BLOCKED,
+    COMMAND,
+    DEAD,
+    HANGING,
+    ROW,
+    UNSEEN,
+    FakeSides,
+    Script,
+    halted,
+    in_doubt,
+    owed,
+    picture,
+    report,
+)
 
 ME = Actor(os_user="me", host="here", program="spark-2pc")
 REFUSED = TakeOverRefusedError(transactional_id="orders", driver="its driver lives", remedies=(), report=None)
@@ -233,3 +253,157 @@ def test_what_is_accepted_for_one_sink_is_not_for_the_next() -> None:
     walk = Walk(sides, "drop", "given up", "yes", "settle", "yes", transactional_id=None)
     assert [bool(verified["accepted"]) for verified in walk.noted("verified")] == [True, False]
     assert walk.ending is RunbookEnd.LEFT
+
+
+CONNECTIONS: dict[str, Any] = {
+    "kafka": {"bootstrap.servers": "h:9092"},
+    "database": "postgresql://me:secret@h/d",
+    "state_schema": "ours",
+}
+
+
+def listed(transactional_id: str) -> TransactionListing:
+    return TransactionListing(transactional_id, coordinator=0, producer_id=8, state="Ongoing")
+
+
+def details(transactional_id: str, *topics: str) -> TransactionDetails:
+    return TransactionDetails(
+        coordinator=0,
+        transactional_id=transactional_id,
+        producer_id=8,
+        producer_epoch=0,
+        state="Ongoing",
+        timeout_ms=2**31 - 1,
+        start_time_ms=0,
+        duration_ms=100_000,
+        partitions=tuple(TopicPartition(topic, 0) for topic in topics),
+    )
+
+
+def tool(**answers: Any) -> mock.Mock:
+    """A transaction tool that finds nothing but what is given."""
+    usual = {"find_hanging": (), "list_transactions": (), "describe": None}
+    made = mock.Mock(**{f"{name}.return_value": value for name, value in {**usual, **answers}.items()})
+    made.__enter__ = mock.Mock(return_value=made)
+    made.__exit__ = mock.Mock(return_value=None)
+    return made
+
+
+@pytest.mark.parametrize("asked", [None, "orders"])
+def test_a_side_out_of_reach_is_a_picture_too(asked: str | None) -> None:
+    """Where no sink was found because nothing could be read."""
+    (found,) = pictures_of(StatusReport(database_problem="refused"), asked)
+    assert (found.transactional_id, found.problem) == (asked or "every sink", Symptom.DATABASE_OUT_OF_REACH)
+    (found,) = pictures_of(StatusReport(sinks=(report(),), kafka_problem="refused"), asked)
+    assert found.problem is Symptom.KAFKA_OUT_OF_REACH
+
+
+def test_open_transactions_of_others_are_shown_that_reach_into_the_topics() -> None:
+    """The sink's own is no news, and one in another topic holds up nobody here."""
+    asked = tool(list_transactions=(listed("orders"), listed("billing"), listed("elsewhere")))
+    asked.describe.side_effect = lambda each: details(each, "orders" if each == "billing" else "invoices")
+    found = find_blocking_transactions(asked, {"orders"}, transactional_id="orders")
+    assert found.owners == ("billing",)
+    assert asked.describe.call_count == 2
+    (wanted,) = asked.list_transactions.call_args.args
+    assert (wanted.states, wanted.running_longer_than_ms) == (("Ongoing",), OPEN_MS_MIN)
+
+
+def test_readers_are_looked_at_for_one_sink_that_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For many sinks that would take too long, and for one in doubt its own transaction comes first."""
+    asked = tool(find_hanging=(HANGING,))
+    monkeypatch.setattr(sides_module, "TransactionTool", mock.Mock(return_value=asked))
+    looked_at = mock.Mock(return_value=StatusReport(sinks=(report(),)))
+    monkeypatch.setattr(sides_module, "status", looked_at)
+    sides = BothSides(CONNECTIONS)
+    (found,) = sides.look("orders")
+    assert found.problem is Symptom.HANGING_TRANSACTION
+    assert looked_at.call_args.kwargs["state_schema"] == "ours"
+    assert [one.readers for one in sides.look(None)] == [Readers()]
+    looked_at.return_value = StatusReport(sinks=(report(settled=False),))
+    assert [one.readers for one in sides.look("orders")] == [Readers()]
+
+
+def test_a_step_that_is_a_command_names_the_cluster() -> None:
+    """Pasted without it, it would ask for --bootstrap-server, or end a transaction of another cluster."""
+    servers = CONNECTIONS["kafka"]["bootstrap.servers"]
+    bare = f"{FORCE_TERMINATE} --transactional-id 'of a shop'"
+    sides = BothSides(CONNECTIONS)
+    assert sides.with_cluster(bare) == f"{FORCE_TERMINATE} --bootstrap-server {servers} --transactional-id 'of a shop'"
+    assert sides.with_cluster("restart the application") == "restart the application"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigurationError(option="table", value=None, rule="nobody has noted it", remedy="pass it"),
+        MissingExtraError("confluent-kafka", "verify"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_result_too(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The recovery before it stands."""
+    monkeypatch.setattr(sides_module, "verify", mock.Mock(side_effect=error))
+    found = BothSides(CONNECTIONS).compare("orders", open_transaction=False)
+    assert found.verdict == "inconclusive"
+    assert str(error) in found.text
+
+
+@pytest.mark.parametrize("cause", HaltCause)
+def test_each_cause_is_a_problem_of_its_name(cause: HaltCause) -> None:
+    """What status shows, and what only the job meets and a person tells."""
+    told = cause if TABLE[cause].job_only else None
+    shown = owed if TABLE[cause].about_owed else picture
+    assert (shown(told=told) if told else halted(cause)).problem is cause
+
+
+@pytest.mark.parametrize(
+    ("seen", "symptom"),
+    [
+        (picture(), Symptom.NOTHING_WRONG),
+        (picture(driver=ALIVE), Symptom.NOTHING_WRONG),
+        (in_doubt(driver=ALIVE), Symptom.DRIVER_ALIVE),
+        (in_doubt(driver=UNSEEN, row=replace(ROW, age_s=10.0)), Symptom.DRIVER_ALIVE),
+        (in_doubt(driver=UNSEEN), Symptom.IN_DOUBT),
+        (in_doubt(driver=DEAD), Symptom.IN_DOUBT),
+        (in_doubt(driver=None), Symptom.IN_DOUBT),
+        (in_doubt("abort", status="done"), Symptom.IN_DOUBT),
+        (in_doubt("abort", status="owed"), Symptom.IN_DOUBT),
+        (in_doubt("rebuild_row", before=None), Symptom.LOST_ROW),
+        (owed(), Symptom.OWED),
+        (owed(driver=ALIVE), Symptom.DRIVER_ALIVE),
+        (picture(known=False, before=None, row=None), Symptom.NOT_KNOWN),
+        (Picture(transactional_id="orders"), Symptom.NOT_KNOWN),
+        (picture(elsewhere=True, settled=False, cause=HaltCause.OTHER_CLUSTER), Symptom.ELSEWHERE),
+        (picture(HaltCause.OTHER_CLUSTER, elsewhere=True, cause=HaltCause.OTHER_CLUSTER), HaltCause.OTHER_CLUSTER),
+        (replace(picture(), kafka_problem="refused"), Symptom.KAFKA_OUT_OF_REACH),
+        (replace(picture(), kafka_problem="refused", database_problem="too"), Symptom.DATABASE_OUT_OF_REACH),
+        (Picture(transactional_id="orders", unreadable="database: status 'new'"), Symptom.UNREADABLE),
+        (picture(readers=replace(BLOCKED, hanging=(HANGING,))), Symptom.HANGING_TRANSACTION),
+        (picture(readers=BLOCKED), Symptom.READERS_BLOCKED),
+        # What is shown comes before what is told: a cause of another night, or one that is settled, chooses nothing.
+        (in_doubt(told=HaltCause.GAP), Symptom.IN_DOUBT),
+        (halted(HaltCause.DATABASE_BEHIND, told=HaltCause.COMMITS_LOST), HaltCause.DATABASE_BEHIND),
+        (owed(told=HaltCause.GAP), Symptom.OWED),
+        (picture(told=HaltCause.RESEND_DIFFERS), Symptom.NOTHING_WRONG),
+        (picture(told=HaltCause.DATABASE_BEHIND), Symptom.NOTHING_WRONG),
+    ],
+    ids=str,
+)
+def test_a_picture_has_one_name(seen: Picture, symptom: Symptom) -> None:
+    assert seen.problem is symptom
+
+
+@pytest.mark.parametrize(
+    ("seen", "cared_for"),
+    [
+        (picture(), False),
+        (in_doubt("abort", status="done", driver=ALIVE), False),
+        (picture(elsewhere=True, cause=HaltCause.OTHER_CLUSTER), False),
+        (in_doubt(driver=ALIVE), True),
+        (in_doubt(), True),
+        (Picture(transactional_id="every sink", database_problem="refused"), True),
+    ],
+    ids=str,
+)
+def test_a_sink_at_work_or_of_another_cluster_needs_nobody(seen: Picture, cared_for: bool) -> None:
+    assert needs_care(seen) is cared_for

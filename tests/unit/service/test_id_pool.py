@@ -15,16 +15,8 @@ import pytest
 from jdbc_state import StateRow
 from jdbc_state.sessions import Liveness
 from jdbc_state.survey import Survey
+from spark_2pc_sink import errors
 from spark_2pc_sink.clock import SystemClock
-from spark_2pc_sink.errors import (
-    ConfigurationError,
-    HaltCause,
-    HaltError,
-    KafkaTimeoutError,
-    LocalProtocolError,
-    StateStoreError,
-    SupersededError,
-)
 from spark_2pc_sink.options import ServiceOptions
 from spark_2pc_sink.service import id_pool as module
 from spark_2pc_sink.service.id_pool import IdPool
@@ -32,11 +24,11 @@ from spark_2pc_sink.service.id_writer import IdWriter
 from spark_2pc_sink.testing import wait_until
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-SUPERSEDED = SupersededError(transactional_id="shop-0", generation=1, found=None)
-LOST = StateStoreError(operation="claim", detail="the connection was lost", retriable=True)
-HALT = HaltError(
+SUPERSEDED = errors.SupersededError(transactional_id="shop-0", generation=1, found=None)
+LOST = errors.StateStoreError(operation="claim", detail="the connection was lost", retriable=True)
+HALT = errors.HaltError(
     transactional_id="shop-0",
-    cause=HaltCause.DATABASE_BEHIND,
+    cause=errors.HaltCause.DATABASE_BEHIND,
     database_side="",
     kafka_side="",
     reason="a test",
@@ -130,13 +122,13 @@ def test_new_ids_are_taken_from_the_first_on_and_lent_in_turn() -> None:
         assert names(ids) == ["shop-0", "shop-1"]
         first = ids.acquire()
         second = ids.acquire()
-        with pytest.raises(KafkaTimeoutError, match="2 are in use"):
+        with pytest.raises(errors.KafkaTimeoutError, match="2 are in use"):
             ids.acquire()
         ids.release(second)
         ids.release(first)
         assert names(ids) == ["shop-1", "shop-0"]
     assert sorted(lines.closed) == ["shop-0", "shop-1"]
-    with pytest.raises(LocalProtocolError, match="closed"):
+    with pytest.raises(errors.LocalProtocolError, match="closed"):
         ids.acquire()
 
 
@@ -165,11 +157,11 @@ def test_where_sessions_do_not_tell_idle_ids_are_claimed_anew_before_others_take
         lines.alive = {"shop-0": None, "shop-1": None, "shop-2": True}
         lines.rows = (row(0, age_s=50.0), row(1, age_s=50.0), row(2, age_s=50.0), row(3, run_id=None))
         lines.writers["shop-1"].fails = [LOST]
-        wait_until(lambda: len(lines.writers["shop-1"].claims) > 3, deadline_s=10, what="it is claimed anew")
+        wait_until(lambda: len(lines.writers["shop-1"].claims) > 3, what="it is claimed anew")
         assert [len(lines.writers[name].claims) for name in ("shop-0", "shop-2")] == [1, 1]
         ids.release(lent)
         lines.rows = (row(0, age_s=1.0), row(1, age_s=1.0))
-        wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1", "shop-2"], deadline_s=10, what="all are there")
+        wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1", "shop-2"], what="all are there")
 
 
 @pytest.mark.usefixtures("busy_keeper")
@@ -180,20 +172,20 @@ def test_a_defect_does_not_end_the_keeper(monkeypatch: pytest.MonkeyPatch, caplo
         failing = lines.writers["shop-0"]
         monkeypatch.setattr(failing, "note", lambda: (_ for _ in ()).throw(defect))
         failing.unnoted_s = 1.0
-        wait_until(lambda: "could not note" in caplog.text, deadline_s=10, what="the note has failed")
+        wait_until(lambda: "could not note" in caplog.text, what="the note has failed")
         failing.unnoted_s = None
-        wait_until(lambda: len(failing.claims) > 1, deadline_s=10, what="it is settled")
+        wait_until(lambda: len(failing.claims) > 1, what="it is settled")
         writer = cast("FakeWriter", ids.acquire())
         writer.unsettled, writer.fails = True, [defect]
         ids.release(cast("IdWriter", writer))
-        wait_until(lambda: "could not settle" in caplog.text, deadline_s=10, what="the recovery has failed")
-        wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], deadline_s=10, what="it is lent again")
+        wait_until(lambda: "could not settle" in caplog.text, what="the recovery has failed")
+        wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], what="it is lent again")
 
 
 def test_a_service_without_any_id_does_not_start() -> None:
     alive: dict[str, bool | None] = {f"shop-{number}": True for number in range(4)}
     with (
-        pytest.raises(ConfigurationError, match="held by another process"),
+        pytest.raises(errors.ConfigurationError, match="held by another process"),
         pool(Lines(*map(row, range(4)), alive=alive)),
     ):
         pass
@@ -206,8 +198,8 @@ def test_what_has_failed_is_settled_before_it_is_lent_again() -> None:
         writer = cast("FakeWriter", ids.acquire())
         writer.unsettled, writer.fails = True, [LOST, LOST]
         ids.release(cast("IdWriter", writer))
-        wait_until(lambda: not writer.unsettled, deadline_s=10, what="the keeper has settled it")
-        wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], deadline_s=10, what="it is lent again")
+        wait_until(lambda: not writer.unsettled, what="the keeper has settled it")
+        wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], what="it is lent again")
 
 
 @pytest.mark.parametrize("error", [SUPERSEDED, HALT])
@@ -217,7 +209,7 @@ def test_an_id_that_is_lost_or_halts_is_dropped(error: Exception) -> None:
         writer = cast("FakeWriter", ids.acquire())
         writer.unsettled, writer.fails = True, [error]
         ids.release(cast("IdWriter", writer))
-        wait_until(lambda: ids.size == 1, deadline_s=10, what="it is dropped")
+        wait_until(lambda: ids.size == 1, what="it is dropped")
         assert names(ids) == ["shop-1"]
         assert lines.closed == ["shop-0"]
 
@@ -227,7 +219,7 @@ def test_what_no_decision_notes_is_noted_by_the_keeper() -> None:
     lines = Lines()
     with pool(lines):
         lines.writers["shop-1"].unnoted_s = 1.0
-        wait_until(lambda: lines.writers["shop-1"].notes > 0, deadline_s=10, what="it is noted")
+        wait_until(lambda: lines.writers["shop-1"].notes > 0, what="it is noted")
 
 
 @pytest.mark.usefixtures("busy_keeper")
@@ -236,7 +228,7 @@ def test_ids_of_processes_that_die_later_are_taken_or_settled() -> None:
     with pool(lines, ids=3) as ids:
         assert ids.size == 2
         lines.alive = {"shop-0": False, "shop-1": False}
-        wait_until(lambda: ids.size == 3 and "shop-1" in lines.released, deadline_s=10, what="both are settled")
+        wait_until(lambda: ids.size == 3 and "shop-1" in lines.released, what="both are settled")
 
 
 def test_closing_waits_for_what_is_lent() -> None:

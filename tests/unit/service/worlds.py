@@ -277,11 +277,7 @@ class World:
                 continue
 
     def run(self, name: str, *, roll_back: bool = False) -> bool | None:
-        """One block, as `DualWrite` runs it.
-
-        Returns:
-            True: both sides have it, False: neither has, None: it was not found out.
-        """
+        """One block, as `DualWrite` runs it: both sides have it, neither, or (None) that was not found out."""
         commitment = Commitment(cast("IdPool", self), self._encode)
         transaction = Transaction(self, name)
         try:
@@ -316,7 +312,6 @@ class World:
     # --- what is there -------------------------------------------------------------------------------------------
 
     def committed(self) -> Counter[str]:
-        """What a reader of committed records sees."""
         self.kafka.broker.drain()
         return Counter(self.records[record] for record, _ in self.kafka.broker.logs[PARTITION].committed())
 

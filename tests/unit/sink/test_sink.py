@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -12,15 +13,9 @@ import pytest
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.sink import sink as module
-from spark_2pc_sink.sink.job.calling_query import Backfill
+from spark_2pc_sink.sink.job.calling_query import Backfill, CallingQuery
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery
 from spark_2pc_sink.sink.job_end import exit_code_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from spark_2pc_sink.sink.job.calling_query import CallingQuery
-
 
 #: For what a thread does at once.
 THREAD_S = 30

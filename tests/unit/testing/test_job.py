@@ -1,4 +1,4 @@
-"""A job as a process: run to its end, or killed at a step; what it printed is in the error where it ended otherwise."""
+"""A job as a process, multisets and their differences, and the pytest plugin in a run of its own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,30 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from spark_2pc_sink.testing import CrashAt, DeadlineError, JobError, Step, killed_job, run_job, wait_until
+from spark_2pc_sink import VerifyReport
+from spark_2pc_sink.testing import (
+    CrashAt,
+    DeadlineError,
+    JobError,
+    Step,
+    assert_same_multiset,
+    assert_same_on_both_sides,
+    killed_job,
+    multiset_difference,
+    pytest_plugin,
+    run_job,
+    wait_until,
+)
+from spark_2pc_sink.verification import api
 
 #: Stands in for a job: its sink reaches the steps that its command line names.
 SCRIPT = """
@@ -95,3 +114,102 @@ def ended(pid: int) -> bool:
     """Whether a process is gone, or only waits for its parent to read its status."""
     stat = Path(f"/proc/{pid}/stat")
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+SAME = VerifyReport(transactional_id="orders", verdict="same")
+SIDES: dict[str, Any] = {"transactional_id": "orders", "kafka": {"bootstrap.servers": "h:1"}, "database": "d"}
+
+
+@given(st.lists(st.integers(0, 5)), st.lists(st.integers(0, 5)))
+def test_every_element_is_accounted_for(actual: list[int], expected: list[int]) -> None:
+    difference = multiset_difference(actual, expected)
+    surplus = difference.duplicated.total() + difference.foreign.total()
+    assert difference.actual - surplus == difference.expected - difference.missing.total()
+    assert bool(difference) == (sorted(actual) != sorted(expected))
+
+
+def test_missing_twice_and_foreign_are_told_apart() -> None:
+    with pytest.raises(AssertionError) as raised:
+        assert_same_multiset(["a", "a", "z"], ["a", "b"], what="records in t")
+    assert str(raised.value).splitlines() == [
+        "records in t: 3 found, 2 expected",
+        "missing: 1 of 1 different",
+        "  1 x 'b'",
+        "twice: 1 of 1 different",
+        "  1 x 'a'",
+        "foreign: 1 of 1 different",
+        "  1 x 'z'",
+    ]
+
+
+def test_equal_sides_pass_and_the_report_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    verify = mock.Mock(return_value=SAME)
+    monkeypatch.setattr(api, "verify", verify)
+    assert assert_same_on_both_sides(**SIDES, table="t", since=3) is SAME
+    assert verify.call_args == mock.call(**SIDES, table="t", since=3)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        replace(SAME, verdict="different", counts={"gap": 1}),
+        replace(SAME, verdict="inconclusive"),
+        replace(SAME, known=False),
+    ],
+    ids=["different", "not checked", "not known"],
+)
+def test_anything_else_fails_with_the_report(monkeypatch: pytest.MonkeyPatch, report: VerifyReport) -> None:
+    monkeypatch.setattr(api, "verify", mock.Mock(return_value=report))
+    with pytest.raises(AssertionError) as failed:
+        assert_same_on_both_sides(**SIDES)
+    assert str(failed.value) == str(report)
+
+
+ROOT = Path(__file__).parents[3]
+PLUGIN = pytest_plugin.__name__
+
+
+def run_pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A pytest with this plugin and no other, where every warning is an error."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-W", "error", "-q", "-p", PLUGIN, "-p", "no:cacheprovider", *words],
+        cwd=folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_run_that_uses_none_of_it_pays_nothing(tmp_path: Path) -> None:
+    """Nothing heavy is imported, nothing of the sink, and no server is started."""
+    (tmp_path / "test_own.py").write_text(
+        "import sys\n"
+        "def test_own():\n"
+        "    heavy = {'confluent_kafka', 'kafka', 'psycopg2', 'pyarrow', 'pyspark', 'sqlalchemy'}\n"
+        "    ours = {name for name in sys.modules if name.startswith('spark_2pc_sink.')}\n"
+        "    assert not heavy & set(sys.modules)\n"
+        "    assert ours <= {'spark_2pc_sink.extras', 'spark_2pc_sink.testing', '" + PLUGIN + "'}\n"
+    )
+    done = run_pytest(tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_what_our_libraries_find_deprecated_does_not_reach_the_run(tmp_path: Path) -> None:
+    """Neither when tests are collected nor when they run. The user's own deprecations do."""
+    (tmp_path / "conftest.py").write_text("from spark_2pc_sink.wire import messages\n")
+    (tmp_path / "test_own.py").write_text(
+        "import warnings\n"
+        "import pytest\n"
+        "from spark_2pc_sink import DualWriteSink, verify\n"
+        "def test_late():\n"
+        "    import kafka.net.manager\n"
+        "    warnings.warn_explicit('old', DeprecationWarning, 'a.py', 1, module='pyspark.sql.types')\n"
+        "def test_own():\n"
+        "    with pytest.raises(DeprecationWarning):\n"
+        "        warnings.warn('old', DeprecationWarning)\n"
+    )
+    done = run_pytest(tmp_path)
+    assert done.returncode == 0, done.stdout

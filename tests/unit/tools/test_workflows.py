@@ -1,4 +1,4 @@
-"""The workflows of GitHub: what they may do, what they call, and that nobody can change it from outside."""
+"""The workflows of GitHub: what they may do and call, unchanged from outside; and the specification's mutants."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tools.specification import ACTIONS, INVARIANTS, LIVENESS, MUTANTS, SPECIFICATION
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -97,3 +99,13 @@ def test_no_text_of_a_stranger_becomes_a_command() -> None:
         for command in commands(path):
             assert set(re.findall(r"\$\{\{ *([\w.]+) *\}\}", command)) <= {"matrix.run", "matrix.python"}
     assert "pull_request_target" not in "".join(path.read_text() for path in WORKFLOWS)
+
+
+def test_every_defect_of_the_specification_is_tried_and_no_other() -> None:
+    built_in = set(re.findall(r'Mutant (?:=|#) "([^"]+)"', SPECIFICATION.read_text()))
+    assert built_in == {model.name for model in MUTANTS}
+
+
+def test_every_property_is_broken_by_a_mutant_or_named_with_one_that_is() -> None:
+    """`Finishes` is liveness too: TLC does not say which of both was violated."""
+    assert {model.breaks for model in MUTANTS} == {*INVARIANTS, *ACTIONS, *LIVENESS} - {"Finishes"}

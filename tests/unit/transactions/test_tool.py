@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
+from spark_2pc_sink import errors
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import (
-    AuthorizationError,
-    ConfigurationError,
-    KafkaError,
-    KafkaTimeoutError,
-    LocalProtocolError,
-    UnknownTopicError,
-)
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.kafka.transaction_queries import OpenTransaction, TransactionDetails
 from spark_2pc_sink.transactions import ListFilter, TransactionTool
@@ -58,7 +51,7 @@ def test_a_broker_that_would_ignore_a_filter_is_not_asked(
     fake: FakeCluster, tool: TransactionTool, wanted: ListFilter
 ) -> None:
     fake.versions[Api.LIST_TRANSACTIONS] = (0, 0)
-    with pytest.raises(LocalProtocolError, match="the broker filters by it from version"):
+    with pytest.raises(errors.LocalProtocolError, match="the broker filters by it from version"):
         tool.list_transactions(wanted)
     assert fake.of(Api.LIST_TRANSACTIONS) == []
 
@@ -73,7 +66,7 @@ def test_a_broker_that_would_ignore_a_filter_is_not_asked(
     ],
 )
 def test_a_filter_that_cannot_be_one_is_refused(tool: TransactionTool, wanted: ListFilter, option: str) -> None:
-    with pytest.raises(ConfigurationError, match=option):
+    with pytest.raises(errors.ConfigurationError, match=option):
         tool.list_transactions(wanted)
 
 
@@ -96,12 +89,14 @@ def test_describe_asks_the_coordinator(fake: FakeCluster, tool: TransactionTool)
 
 
 def test_describe_of_an_unknown_id_is_an_error(fake: FakeCluster, tool: TransactionTool) -> None:
-    with pytest.raises(KafkaError, match=r"its coordinator does not know 'a'.*TRANSACTIONAL_ID_NOT_FOUND, code 105"):
+    with pytest.raises(
+        errors.KafkaError, match=r"its coordinator does not know 'a'.*TRANSACTIONAL_ID_NOT_FOUND, code 105"
+    ):
         tool.describe("a")
     fake.access = HiddenIds()
-    with pytest.raises(AuthorizationError):
+    with pytest.raises(errors.AuthorizationError):
         tool.describe("a")
-    with pytest.raises(ConfigurationError, match="must not be empty"):
+    with pytest.raises(errors.ConfigurationError, match="must not be empty"):
         tool.describe("")
 
 
@@ -114,20 +109,20 @@ def test_describe_producers_follows_the_leader(fake: FakeCluster, tool: Transact
     assert tool.describe_producers("t", 0) == ()
     assert len(fake.of(Api.DESCRIBE_PRODUCERS)) == 3
     fake.script(Api.DESCRIBE_PRODUCERS, answer(Code.TOPIC_AUTHORIZATION_FAILED))
-    with pytest.raises(AuthorizationError, match="partition t-0"):
+    with pytest.raises(errors.AuthorizationError, match="partition t-0"):
         tool.describe_producers("t", 0)
-    with pytest.raises(ConfigurationError, match="topic=''"):
+    with pytest.raises(errors.ConfigurationError, match="topic=''"):
         tool.describe_producers("", 0)
 
 
 @pytest.mark.parametrize(
     ("where", "error", "text"),
     [
-        ({"topic": "none", "partition": 0}, UnknownTopicError, "topic 'none'"),
-        ({"topic": "t", "partition": 3}, UnknownTopicError, "partition 3 does not exist"),
-        ({"topic": "t", "partition": 0, "broker_id": 1}, UnknownTopicError, "with a replica on broker 1"),
-        ({"topic": "t", "partition": 0, "broker_id": 9}, ConfigurationError, r"broker_id=9.*brokers 0, 1, 2"),
-        ({"partition": 1}, ConfigurationError, "requires a topic"),
+        ({"topic": "none", "partition": 0}, errors.UnknownTopicError, "topic 'none'"),
+        ({"topic": "t", "partition": 3}, errors.UnknownTopicError, "partition 3 does not exist"),
+        ({"topic": "t", "partition": 0, "broker_id": 1}, errors.UnknownTopicError, "with a replica on broker 1"),
+        ({"topic": "t", "partition": 0, "broker_id": 9}, errors.ConfigurationError, r"broker_id=9.*brokers 0, 1, 2"),
+        ({"partition": 1}, errors.ConfigurationError, "requires a topic"),
     ],
 )
 def test_a_partition_that_is_not_there_is_refused(
@@ -217,7 +212,7 @@ def test_hidden_ids_are_not_taken_for_unknown_ones(fake: FakeCluster, tool: Tran
     """Rows without DESCRIBE are dropped silently from ListTransactions."""
     fake.show({T0: [FakeProducer(1, start_offset=3)]})
     fake.access = HiddenIds()
-    with pytest.raises(AuthorizationError, match="grant DESCRIBE on every transactional id"):
+    with pytest.raises(errors.AuthorizationError, match="grant DESCRIBE on every transactional id"):
         tool.find_hanging()
 
 
@@ -227,7 +222,7 @@ def test_a_coordinator_without_leader_is_not_taken_for_one_that_knows_nothing(fa
     fake.state_partitions = [(0, 4), (-1, 2)]
     with (
         tool_on(fake, max_block_ms=1_000) as tool,
-        pytest.raises(KafkaTimeoutError, match=r"\[1\] of __transaction_state have no leader"),
+        pytest.raises(errors.KafkaTimeoutError, match=r"\[1\] of __transaction_state have no leader"),
     ):
         tool.find_hanging(topic="t")
 

@@ -41,13 +41,7 @@ def rows(*, max_size: int = 30, min_size: int = 0) -> st.SearchStrategy[list[Row
 
 
 def columns(rows: Sequence[Row], *, layout: str = "plain", binary: Any = None) -> tuple[Any, Any, Any]:
-    """Key, value and headers of ``rows`` as Arrow columns.
-
-    Args:
-        rows: the rows.
-        layout: one of `LAYOUTS`.
-        binary: Arrow type of key and value; binary by default.
-    """
+    """Key, value and headers of ``rows`` as Arrow columns, in one of `LAYOUTS`."""
     kind = pa.binary() if binary is None else binary
     lists = [None if not headers and index % 2 else [{"key": k, "value": v} for k, v in headers]
              for index, (_, _, headers) in enumerate(rows)]  # fmt: skip

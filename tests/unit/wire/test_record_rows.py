@@ -1,22 +1,58 @@
-"""Rows that will become records: how large they are, cut and put together, and what is refused."""
+"""Rows that will become records, in every layout of Arrow: sizes, cuts, refusals, digests, one by one or in columns."""
 
 from __future__ import annotations
 
 import mmap
+import random
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from kafka.record.util import encode_varint
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
+from spark_2pc_sink.kafka.record_encoder import partition_for_keys
 from spark_2pc_sink.wire import record_batch
-from spark_2pc_sink.wire.arrow_layout import EncodedRows
-from spark_2pc_sink.wire.batch_format import HEADER_BYTES
-from spark_2pc_sink.wire.record_batch import encode_sections
+from spark_2pc_sink.wire.arrow_layout import (
+    EncodedRows,
+    Varints,
+    as_binary,
+    as_one_array,
+    binary_array,
+    binary_layout,
+    encode_varint_rows,
+)
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, TRANSACTIONAL_BIT, read_header, read_unsigned, read_varint
+from spark_2pc_sink.wire.batch_format import encode_varint as our_varint
+from spark_2pc_sink.wire.record_batch import (
+    Compression,
+    batch_digest,
+    combine_digests,
+    encode_sections,
+    encode_unassigned_batch,
+    format_digest,
+)
+from spark_2pc_sink.wire.record_list import (
+    COMPRESSED_BYTES_MIN,
+    RECORD_BYTES,
+    cut_contents,
+    encode_listed_batch,
+    partition_for_key,
+    record_content,
+)
+from spark_2pc_sink.wire.row_bytes import (
+    chosen_rows,
+    fixed_rows,
+    grouped_rows,
+    joined_rows,
+    row_sizes,
+    spread_rows,
+    varint_rows,
+)
 from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import HEADERS_TYPE, LAYOUTS, Row, columns, rows
 
@@ -173,3 +209,243 @@ def test_a_column_of_more_than_two_gibibytes_is_cut_and_encoded() -> None:
     assert sum(map(len, parts)) == row_count
     (tail,) = encode_sections(parts[-1], [len(parts[-1])])
     assert tail.buffer.to_pybytes().endswith(b"last\x00")
+
+
+CONTENT = st.none() | st.binary(max_size=200)
+HEADERS = st.lists(st.tuples(st.text(max_size=5), CONTENT), max_size=3)
+RECORDS = st.lists(st.tuples(CONTENT, CONTENT, HEADERS), min_size=1, max_size=70)
+PAIRS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@given(records=RECORDS, compression=st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"]))
+def test_a_batch_is_that_of_the_columns(
+    records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]], compression: str
+) -> None:
+    keys, values, headers = zip(*records, strict=True)
+    pairs = pa.array([[{"key": key, "value": value} for key, value in each] for each in headers], PAIRS)
+    rows = EncodedRows.of(pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pairs)
+    (section,) = encode_sections(rows, [len(records)])
+    used = compression if section.buffer.size >= COMPRESSED_BYTES_MIN else "none"
+    expected = bytes(encode_unassigned_batch(section, timestamp_ms=7, compression=used))
+    contents = [record_content(*record) for record in records]
+    batch = encode_listed_batch("orders", contents, timestamp_ms=7, compression=compression)
+    assert batch.payload == expected
+    assert (batch.record_count, batch.digest) == (len(records), batch_digest("orders", section))
+
+
+@pytest.mark.parametrize(("size", "compressed"), [(502, False), (503, True)])
+def test_little_is_not_compressed(size: int, compressed: bool) -> None:
+    """A record of 502 bytes takes 511 with what is around it."""
+    contents = [record_content(None, bytes(size), ())]
+    batch = encode_listed_batch("orders", contents, timestamp_ms=7, compression="zstd")
+    attributes = read_header(batch.payload).attributes
+    assert attributes == TRANSACTIONAL_BIT | (Compression.ZSTD if compressed else Compression.NONE).value
+
+
+@given(contents=st.lists(st.binary(max_size=50), min_size=1), bytes_max=st.integers(1, 200))
+def test_what_is_cut_is_full_and_not_too_large(contents: list[bytes], bytes_max: int) -> None:
+    parts = list(cut_contents(contents, bytes_max))
+    assert [content for part in parts for content in part] == contents
+    sizes = [sum(len(content) + RECORD_BYTES for content in part) for part in parts]
+    assert all(size <= bytes_max or len(part) == 1 for size, part in zip(sizes, parts, strict=True))
+    nexts = [len(part[0]) + RECORD_BYTES for part in parts[1:]]
+    assert all(size + following > bytes_max for size, following in zip(sizes, nexts, strict=False))
+
+
+@given(keys=st.lists(st.binary(max_size=40), min_size=1), partitions=st.integers(1, 1_000))
+def test_a_key_has_the_partition_that_it_has_in_a_column(keys: list[bytes], partitions: int) -> None:
+    expected = partition_for_keys(pa.array(keys), partitions).tolist()
+    assert [partition_for_key(key, partitions) for key in keys] == expected
+
+
+def digest(some: list[Row], *, topic: str = "orders", layout: str = "plain") -> int:
+    return batch_digest(topic, section_of(*columns(some, layout=layout)))
+
+
+@given(rows(), st.integers(0, 2**32), st.sampled_from(sorted(LAYOUTS)))
+def test_order_and_layout_do_not_matter(some: list[Row], seed: int, layout: str) -> None:
+    shuffled = random.Random(seed).sample(some, len(some))
+    assert digest(shuffled, layout=layout) == digest(some)
+
+
+@given(rows(), st.data())
+def test_digests_of_parts_add_up_to_that_of_the_whole(some: list[Row], data: st.DataObject) -> None:
+    """A6: batches cut elsewhere, tasks that share rows otherwise: offset deltas and lengths of records change."""
+    first = data.draw(st.integers(0, len(some)))
+    second = data.draw(st.integers(first, len(some)))
+    parts = [digest(part) for part in (some[:first], some[first:second], some[second:])]
+    assert combine_digests(*parts) == digest(some)
+
+
+@given(rows(max_size=5), rows(max_size=5))
+def test_other_records_have_another_digest(some: list[Row], others: list[Row]) -> None:
+    assume(sorted(map(repr, some)) != sorted(map(repr, others)))
+    assert digest(some) != digest(others)
+
+
+_BASE: Row = (b"ab", b"cd", (("h", b"x"),))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (b"abc", b"d", (("h", b"x"),)),
+        (b"cd", b"ab", (("h", b"x"),)),
+        (None, b"cd", (("h", b"x"),)),
+        (b"ab", None, (("h", b"x"),)),
+        (b"ab", b"cd", (("h", None),)),
+        (b"ab", b"cd", (("", b"hx"),)),
+        (b"ab", b"cd", (("h", b"x"), ("h", b"x"))),
+        (b"ab", b"cdh", (("", b"x"),)),
+    ],
+    ids=repr,
+)
+def test_bytes_that_move_and_values_that_become_null_are_seen(other: Row) -> None:
+    assert digest([other]) != digest([_BASE])
+
+
+def test_a_record_that_comes_twice_is_seen() -> None:
+    """An exclusive or would cancel out: two copies would look like none."""
+    assert len({digest([]), digest([_BASE]), digest([_BASE] * 2), digest([_BASE] * 3)}) == 4
+
+
+def test_the_topic_counts() -> None:
+    assert digest([_BASE], topic="orders") != digest([_BASE], topic="orders2")
+
+
+def test_the_number_is_fixed() -> None:
+    """State rows outlive releases: what this says must never change."""
+    assert format_digest(digest([_BASE, (None, None, ())])) == "3e00bc1a7daae62920e2d14a708b83ce"
+
+
+@given(
+    st.lists(st.none() | st.binary(max_size=9), max_size=20),
+    st.sampled_from(sorted(LAYOUTS)),
+    st.sampled_from([pa.binary(), pa.large_binary(), pa.binary_view()]),
+)
+def test_every_layout_gives_the_bytes_of_its_rows(items: list[bytes | None], layout: str, kind: Any) -> None:
+    column = pa.array(items, pa.binary())
+    seen = binary_layout(as_binary(as_one_array(LAYOUTS[layout](column)).cast(kind), "key"))
+
+    assert [bytes(seen.data[start : start + size]) for start, size in zip(seen.starts, seen.lengths, strict=True)] == [
+        item or b"" for item in items
+    ]
+    assert (seen.valid is None) == (None not in items)
+    if seen.valid is not None:
+        assert seen.valid.tolist() == [item is not None for item in items]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_strings_are_their_utf8_bytes(kind: Any) -> None:
+    assert as_binary(pa.array(["naïve", None, ""], kind), "key").to_pylist() == ["naïve".encode(), None, b""]
+
+
+def test_a_column_that_is_not_bytes_is_refused_by_name() -> None:
+    with pytest.raises(LocalProtocolError, match="'amount' as bytes in state Arrow type int64"):
+        as_binary(pa.array([1]), "amount")
+
+
+def test_chunks_beyond_the_bound_become_large_binary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the test below, with a bound that needs no gigabytes."""
+    short, long = (pa.chunked_array([[b"abc"], [b"d" * size]], pa.binary()) for size in (1, 4))
+    monkeypatch.setattr("spark_2pc_sink.wire.arrow_layout.INT32_BYTES_MAX", short.nbytes)
+    assert pa.types.is_binary(as_one_array(short).type)
+    assert pa.types.is_large_binary(as_one_array(long).type)
+    assert as_one_array(long).to_pylist() == [b"abc", b"dddd"]
+
+
+def test_binary_array_takes_its_rows_from_the_offsets() -> None:
+    data = np.frombuffer(b"abcd", np.uint8)
+    assert binary_array(data, np.array([0, 1, 1, 4])).to_pylist() == [b"a", b"", b"bcd"]
+
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+
+
+def kafka_varint(number: int) -> bytes:
+    written = bytearray()
+    encode_varint(number, written.append)
+    return bytes(written)
+
+
+@given(st.lists(st.tuples(INT32, INT32), max_size=40))
+@example([(64 if row % 2 else 8192, row) for row in range(40)])  # sizes change often, and none is a single byte
+def test_rows_are_what_kafka_python_writes(numbers: list[tuple[int, int]]) -> None:
+    columns = [np.array([pair[side] for pair in numbers], np.int64) for side in (0, 1)]
+    data, offsets = encode_varint_rows([Varints.of(columns[0]), None, Varints.of(columns[1])], len(numbers))
+
+    rows = [bytes(data[start:stop]) for start, stop in pairwise(offsets)]
+    assert rows == [kafka_varint(left) + b"\x00" + kafka_varint(right) for left, right in numbers]
+
+
+@pytest.mark.parametrize("bits", [6, 13, 20, 27])
+def test_a_varint_grows_exactly_at_its_corners(bits: int) -> None:
+    corners = np.array([2**bits - 1, 2**bits, -(2**bits), -(2**bits) - 1], np.int64)
+    expected = [len(kafka_varint(int(corner))) for corner in corners]
+    assert Varints.of(corners).sizes.tolist() == expected
+    assert expected == [bits // 7 + 1, bits // 7 + 2, bits // 7 + 1, bits // 7 + 2]
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_one_number_is_what_kafka_python_writes_and_reads_back(number: int) -> None:
+    data = our_varint(number)
+    assert data == kafka_varint(number)
+    assert read_varint(b"x" + data + b"y", 1) == (number, 1 + len(data))
+
+
+def test_a_varint_that_does_not_end_in_time_is_refused() -> None:
+    assert read_unsigned(b"\xff\xff\xff\xff\x0f", 0, bytes_max=5) == (2**32 - 1, 5)
+    with pytest.raises(IndexError, match="more than 5 bytes"):
+        read_unsigned(b"\xff" * 9, 0, bytes_max=5)
+
+
+ROWS = st.lists(st.binary(max_size=5), max_size=10)
+
+
+def column(rows: list[bytes]) -> pa.Array:
+    """A slice, with a row before and behind."""
+    return pa.array([b"before", *rows, b"behind"], pa.large_binary()).slice(1, len(rows))
+
+
+def plain_varint(number: int) -> bytes:
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*written, number])
+
+
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 300), max_size=20))
+def test_unsigned_varints_have_64_bits(numbers: list[int]) -> None:
+    found = varint_rows(Varints.of_unsigned(np.array(numbers, np.uint64)))
+    assert found.to_pylist() == [plain_varint(number) for number in numbers]
+
+
+@given(ROWS)
+def test_pieces_are_joined(rows: list[bytes]) -> None:
+    found = joined_rows([b"<", b"-", column(rows), b"|", column(rows), b">"], len(rows))
+    assert found.to_pylist() == [b"<-" + row + b"|" + row + b">" for row in rows]
+    assert row_sizes(found).tolist() == [2 * len(row) + 4 for row in rows]
+    assert joined_rows([b"a", b"b"], len(rows)).to_pylist() == [b"ab"] * len(rows)
+
+
+@given(ROWS, st.data())
+def test_rows_are_spread(rows: list[bytes], data: st.DataObject) -> None:
+    there = data.draw(st.permutations([True] * len(rows) + [False] * 3))
+    left = iter(rows)
+    expected = [next(left) if each else b"" for each in there]
+    assert spread_rows(column(rows), np.array(there)).to_pylist() == expected
+
+
+@given(st.lists(ROWS, max_size=5))
+def test_rows_are_grouped(groups: list[list[bytes]]) -> None:
+    rows = [row for group in groups for row in group]
+    counts = np.array([len(group) for group in groups], np.int64)
+    assert grouped_rows(column(rows), counts).to_pylist() == [b"".join(group) for group in groups]
+
+
+def test_numbers_and_chosen_bytes() -> None:
+    assert fixed_rows(np.array([1.5], "<f8")).to_pylist() == [b"\0\0\0\0\0\0\xf8?"]
+    matrix = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
+    chosen = np.array([[True, False, True], [False, False, True]])
+    assert chosen_rows(matrix, chosen).to_pylist() == [b"\x01\x03", b"\x06"]

@@ -12,8 +12,7 @@ import pytest
 
 from tests.conftest import or_skip
 from tests.harness.providers import Broker, BrokerPool, LocalProvider
-from tests.integration.reference.clients.java_client import JavaClients, JavaProcess
-from tests.integration.reference.clients.reading import BROKERS
+from tests.integration.reference.clients.java_client import BROKERS, JavaClients, JavaProcess
 
 
 # Not the parametrised fixture itself: pytest would end and start brokers whenever the order of tests changes the kind.
@@ -58,5 +57,4 @@ def java(java_process: JavaProcess, client_broker: Broker) -> Iterator[JavaClien
 
 @pytest.fixture
 def group_id() -> str:
-    """A consumer group that no other test uses."""
     return f"group_{secrets.token_hex(4)}"

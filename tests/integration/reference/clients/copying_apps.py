@@ -39,21 +39,12 @@ _SESSION_MS: Final = 6_000
 
 
 def find_streams() -> Path:
-    """The folder of the jars of Kafka Streams, and of Connect's file source.
-
-    Raises:
-        CapabilityError: they were not fetched.
-    """
+    """The folder of the jars of Kafka Streams, and of Connect's file source."""
     return find_jars(LIBS_VARIABLE, _LIBS_DEFAULT, jar="kafka-streams-", target="kafka-streams")
 
 
 class CopyingApp(ABC):
-    """One application on a broker, with topics of its own.
-
-    Args:
-        broker: where it reads and writes.
-        folder: for what it keeps on disk.
-    """
+    """One application on a broker, with topics of its own."""
 
     outputs: Sequence[str] = ("out",)
 

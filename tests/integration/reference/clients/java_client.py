@@ -1,4 +1,4 @@
-"""Kafka's Java clients, unmodified, in a Java process that tests drive from Python.
+"""Kafka's Java clients in a Java process that tests drive from Python; and what tests of all clients share.
 
 There may be no compiler where tests run, only a runtime. So the process runs py4j's gateway, which PySpark brings
 along, with the Kafka release's jars beside it, and Python calls the clients' methods one by one. Names are Java's.
@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyspark
 import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JJavaError
 
-from spark_2pc_sink.testing import DeadlineError, ServerError, wait_until
+from spark_2pc_sink.testing import DeadlineError, ServerError, read_topic, wait_until
 from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, find_libs
 from spark_2pc_sink.testing.processes import ServerProcess
-from tests.integration.reference.clients.reading import DEADLINE_S, balance, take
 
-_START_DEADLINE_S = 30.0
 _STOP_DEADLINE_S = 10.0
 _REQUEST_DEADLINE_S = 20
 _CLOSE_DEADLINE_S = 5
@@ -35,16 +33,7 @@ _SERIALIZATION = "org.apache.kafka.common.serialization"
 
 
 class JavaProcess:
-    """A Java virtual machine with Kafka's clients on its class path.
-
-    Args:
-        folder: for its log.
-        libs: of the jars; those of the broker by default.
-
-    Raises:
-        CapabilityError: there is no Java, or there are no jars of Kafka.
-        ServerError: it did not start; the text has the end of its log.
-    """
+    """A Java virtual machine with Kafka's clients on its class path, from ``libs`` or as the broker has them."""
 
     def __init__(self, folder: Path, *, libs: Path | None = None) -> None:
         gateway_jars = sorted((Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar"))
@@ -53,7 +42,7 @@ class JavaProcess:
         command = [java, *QUICK_START_JVM, "-cp", classpath, "py4j.GatewayServer", "--enable-auth", "0"]
         self._process = ServerProcess(command, log=folder / "java.log")
         try:
-            address = wait_until(self._address, deadline_s=_START_DEADLINE_S, what="the gateway's address")
+            address = wait_until(self._address, what="the gateway's address")
         except DeadlineError:
             self._process.end(signal.SIGKILL, deadline_s=_STOP_DEADLINE_S)
             raise
@@ -148,7 +137,6 @@ class JavaClients:
         return [Record(one.partition(), one.offset(), one.value()) for one in found.iterator()]
 
     def take(self, consumer: Any, count: int) -> list[Record]:
-        """Poll until ``count`` records have arrived; more is a failure."""
         return take(lambda: self.poll(consumer), count)
 
     def balance(self, members: Sequence[Any], shares: Sequence[int]) -> list[Record]:
@@ -173,7 +161,7 @@ class JavaClients:
             records.extend(self.poll(consumer))
             return all(consumer.position(partition) >= end for partition, end in ends.items())
 
-        wait_until(at_end, deadline_s=DEADLINE_S, what=f"the end of {topic}")
+        wait_until(at_end, what=f"the end of {topic}")
         return sorted(records, key=lambda record: (record.partition, record.offset))
 
     def values(self, topic: str, partitions: int, *, isolation: str = "read_committed") -> list[str | None]:
@@ -191,7 +179,7 @@ class JavaClients:
             found = self.result(admin.describeTransactions([transactional_id]).all())[transactional_id]
             return str(found.state()).startswith("Complete")
 
-        wait_until(complete, deadline_s=DEADLINE_S, what=f"the markers of {transactional_id}")
+        wait_until(complete, what=f"the markers of {transactional_id}")
 
     def close(self) -> None:
         self._clients.close()
@@ -218,3 +206,66 @@ def _causes(exception: Any) -> Iterable[str]:
     while exception is not None:
         yield exception.getClass().getSimpleName()
         exception = exception.getCause()
+
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+DEADLINE_S = 30.0
+#: The brokers that clients are tried on: Kafka shows that the tests are right, the other that it answers as Kafka does.
+BROKERS = (
+    pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]),
+    pytest.param("reference", marks=pytest.mark.kafka),
+)
+
+
+def take(poll: Callable[[], Iterable[T]], count: int) -> list[T]:
+    records: list[T] = []
+
+    def complete() -> bool:
+        records.extend(poll())
+        return len(records) >= count
+
+    wait_until(complete, what=f"{count} records")
+    assert len(records) == count, records
+    return records
+
+
+def balance(
+    members: Sequence[C],
+    shares: Sequence[int],
+    *,
+    poll: Callable[[C], Iterable[T]],
+    assigned: Callable[[C], Iterable[int]],
+) -> list[T]:
+    """Poll members of a group in turn until each has its share of the partitions and no partition has two owners.
+
+    Returns the records that arrived in the meantime.
+    """
+    records: list[T] = []
+
+    def balanced() -> bool:
+        for member in members:
+            records.extend(poll(member))
+        found = [set(assigned(member)) for member in members]
+        return [len(share) for share in found] == list(shares) and len(set().union(*found)) == sum(shares)
+
+    wait_until(balanced, what=f"shares of {shares} partitions")
+    return records
+
+
+def values(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[str]:
+    records = read_topic(bootstrap, topic, isolation=isolation)
+    return [(record.value or b"").decode() for record in records]
+
+
+def committed_values(bootstrap: str, topic: str, count: int) -> list[str]:
+    """What a committed reader finds once there is so much: EndTxn is answered before the markers are written."""
+    found: list[str] = []
+
+    def complete() -> bool:
+        found[:] = values(bootstrap, topic)
+        return len(found) >= count
+
+    wait_until(complete, what=f"{count} committed records")
+    return found

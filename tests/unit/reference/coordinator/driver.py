@@ -154,7 +154,6 @@ class Driver:
         return reply
 
     def get(self, tid: str = TID) -> TransactionMetadata:
-        """What is known of the id."""
         found = self.state.get(tid)
         assert found is not None
         return found

@@ -9,11 +9,12 @@ import pickle
 import shlex
 import socket
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from pyspark.errors import PySparkException
@@ -33,10 +34,6 @@ from spark_2pc_sink.sink.job.executors import (
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamLimits, StreamListener
 from spark_2pc_sink.sink.stream.task_stream import StreamAddress
 from spark_2pc_sink.testing import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
 
 OURS: Final = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "pgpq": "0.12.1", "lz4": "4.4.5"}
 

@@ -1,20 +1,30 @@
-"""Tasks: what the driver believes of what they returned, what they do for their worker, and where their rows go."""
+"""Tasks: what the driver believes of what they returned, where their rows go; and the dead-letter topic's part."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from spark_2pc_sink.errors import BatchRetryError, UnstorableValueError
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, UnknownTopicError, UnstorableValueError
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.sink.job import encode_task
 from spark_2pc_sink.sink.job.encode_task import RowPartitioner, task_function
 from spark_2pc_sink.sink.job.task_plan import RESULT_SCHEMA, TaskIdentity, TaskReceipt, TaskResults, read_results
 from spark_2pc_sink.sink.records.record_columns import VALUE
+from spark_2pc_sink.sink.records.record_forwarder import ForwarderConnections, TopicMetadata
+from spark_2pc_sink.sink.records.record_side import DeadLetterTopic
 from spark_2pc_sink.sink.records.topics import TopicRefusedError
 from spark_2pc_sink.sink.stream.task_stream import LaneTotals
+from spark_2pc_sink.wire.api_versions import Api
+from tests.unit.fakes.clock import FakeClock
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.kafka.support import kafka_for, options_for
+from tests.unit.options.test_sink_options import sink as sink_options
 
 DATA_ERROR = UnstorableValueError(column="c", row_key="key=1", value="x", rule="r")
 SENT = LaneTotals(row_bytes=10, rows=2, record_bytes=20, records=2, digest=3)
@@ -78,10 +88,6 @@ def test_anything_else_that_has_arrived_is_refused(arrived: dict[int, tuple[int,
         read(receipt(0)).check_arrived(arrived)
 
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-
 def test_a_task_that_gives_up_reads_its_input_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind its answer: Spark would end the worker process, and the next task would wait for a new one."""
     monkeypatch.setattr(encode_task, "_task_identity", lambda: TaskIdentity(0, 0))
@@ -117,3 +123,46 @@ def partitions_of(topic: str | None, columns: dict[str, Any]) -> dict[str, int]:
 
 def test_rows_without_a_key_are_shared_out_over_the_free_partitions() -> None:
     assert partitions_of("orders", {VALUE: [b"v"] * 8}) == {f"orders-{number}": 2 for number in range(4)}
+
+
+PAIR = ProducerIdAndEpoch(7, 1)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    running = FakeCluster(topics={"bad": 2, "orders": 1}, begun=PAIR)
+    yield running
+    running.close()
+
+
+def check(fake: FakeCluster, topic: str = "bad") -> None:
+    options = sink_options(kafka=kafka_for(fake), topic="orders", bad_rows="dead_letter", dead_letter_topic=topic)
+    connections = ForwarderConnections(options.kafka)
+    with Cluster(options.kafka) as cluster:
+        DeadLetterTopic(options, "query", TopicMetadata(cluster, FakeClock()), connections).check()
+    connections.drop()
+
+
+def test_a_topic_that_cannot_take_letters_is_refused_at_the_start(fake: FakeCluster) -> None:
+    check(fake)
+    with pytest.raises(UnknownTopicError):
+        check(fake, "missing")
+    with pytest.raises(ConfigurationError):
+        check(fake, "__consumer_offsets")
+    fake.configs = {"max.message.bytes": "32767"}
+    with pytest.raises(ConfigurationError, match=r"max\.message\.bytes of the topic is 32767"):
+        check(fake)
+
+
+def test_limits_are_asked_again_when_they_are_old_and_partitions_always() -> None:
+    with fake_cluster(topics={"t": 2}) as fake, Cluster(options_for(fake, metadata_max_age_ms=5_000)) as cluster:
+        clock = FakeClock()
+        topics = TopicMetadata(cluster, clock)
+        begun_s = clock.now
+        for later_s, asked in ((0, 1), (4, 1), (6, 2), (10, 2)):
+            clock.now = begun_s + later_s
+            topics.limits("t")
+            assert len(fake.of(Api.DESCRIBE_CONFIGS)) == asked
+        before = len(fake.of(Api.METADATA))
+        assert topics.counts(["t"]) == topics.counts(["t"]) == {"t": 2}
+        assert len(fake.of(Api.METADATA)) == before + 2

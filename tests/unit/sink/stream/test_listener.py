@@ -6,11 +6,12 @@ import socket
 import ssl
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -34,9 +35,6 @@ from spark_2pc_sink.sink.stream.task_stream import (
 )
 from spark_2pc_sink.sink.stream.task_stream import HELLO as HELLO_BYTES
 from spark_2pc_sink.testing import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 HOST = "127.0.0.1"
 MIB = 1024 * 1024
@@ -180,7 +178,7 @@ def test_a_batch_of_the_driver_waits_for_room_too(in_background: Callable[..., F
         stream.finish()
 
     encoding = in_background(encode)
-    wait_until(lambda: attempt.held_bytes == MIB, deadline_s=20, what="bytes to be held")
+    wait_until(lambda: attempt.held_bytes == MIB, what="bytes to be held")
     consumers = Consumers(attempt)
     encoding.result()
     consumers.finish()
@@ -196,9 +194,7 @@ def test_a_task_waits_for_a_slow_driver_beyond_its_deadline_within_the_ceiling(
 ) -> None:
     with a_listener(encrypted=True, limits=IMPATIENT) as listener, listener.open_attempt() as attempt:
         sending = in_background(send_whole, attempt.address, 0, bytes(MIB), MORE_THAN_BUFFERS // MIB)
-        wait_until(
-            lambda: attempt.held_bytes > LIMITS.bytes_max // 2 - MIB - 100, deadline_s=20, what="bytes to be held"
-        )
+        wait_until(lambda: attempt.held_bytes > LIMITS.bytes_max // 2 - MIB - 100, what="bytes to be held")
         with pytest.raises(TimeoutError):
             sending.result(timeout=2.5 * IMPATIENT.io_deadline_s)
         assert attempt.held_bytes <= LIMITS.bytes_max // 2
@@ -211,7 +207,7 @@ def test_a_dead_consumer_ends_every_task_with_its_reason(
     attempt: StreamAttempt, in_background: Callable[..., Future[Any]]
 ) -> None:
     sending = [in_background(send_whole, attempt.address, task, bytes(MIB), 40) for task in range(3)]
-    wait_until(lambda: attempt.held_bytes > 0, deadline_s=20, what="bytes to be held")
+    wait_until(lambda: attempt.held_bytes > 0, what="bytes to be held")
     with pytest.raises(ValueError, match="refused a row"), attempt.failing():
         raise ValueError("the database refused a row")
     for each in sending:
@@ -224,7 +220,7 @@ def test_the_end_of_an_attempt_ends_its_tasks_and_their_successors(
 ) -> None:
     with listener.open_attempt() as attempt:
         sending = in_background(send_whole, attempt.address, 0, bytes(MIB), 40)
-        wait_until(lambda: attempt.held_bytes > 0, deadline_s=20, what="bytes to be held")
+        wait_until(lambda: attempt.held_bytes > 0, what="bytes to be held")
     with pytest.raises(BatchRetryError, match="the attempt is over"):
         sending.result()
     with listener.open_attempt() as after:
@@ -350,11 +346,11 @@ def test_a_task_that_is_lost_before_its_end_may_run_again(vanished: bool) -> Non
     with a_listener(limits=IMPATIENT) as listener, listener.open_attempt() as attempt:
         task = RawTask(attempt.address)
         task.socket.sendall(ROWS.header(1) + bytes(500 if vanished else 1000))
-        wait_until(lambda: attempt.held_bytes == 1000, deadline_s=20, what="bytes to be held")
+        wait_until(lambda: attempt.held_bytes == 1000, what="bytes to be held")
         if vanished:
             assert b"the rest of a frame did not arrive" in task.messages()
         task.socket.close()
-        wait_until(lambda: attempt.held_bytes == 0, deadline_s=20, what="bytes to be released")
+        wait_until(lambda: attempt.held_bytes == 0, what="bytes to be released")
         send_whole(attempt.address, 0, b"again")
         assert attempt.finished[0][0] == 10
         assert attempt.failure is None

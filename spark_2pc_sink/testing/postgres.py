@@ -50,7 +50,7 @@ class PostgresServer(LocalServer):
         CapabilityError: there are no binaries, or they do not run.
     """
 
-    ended_by = signal.SIGINT
+    _stop_signal = signal.SIGINT
 
     def __init__(
         self,

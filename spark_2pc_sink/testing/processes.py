@@ -197,7 +197,7 @@ class LocalServer(Lifetime):
     """
 
     #: The signal that ends it gracefully.
-    ended_by: ClassVar[signal.Signals] = signal.SIGTERM
+    _stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
 
     def __init__(self, name: str, *, prefix: str, user: tuple[int, int] | None = None) -> None:
         self._name = name
@@ -283,7 +283,7 @@ class LocalServer(Lifetime):
         """End it gracefully (PostgreSQL by a "fast shutdown"); no-op if it is not running."""
         if self._process is not None:
             self.resume()
-            self._process.end(self.ended_by, deadline_s=STOP_DEADLINE_S)
+            self._process.end(self._stop_signal, deadline_s=STOP_DEADLINE_S)
             self._process = None
 
     def restart(self, *, deadline_s: float = START_DEADLINE_S) -> None:

@@ -51,7 +51,7 @@ class PgBouncer(HelperServer):
         settings: more of ``pgbouncer.ini``, or other values of those set here.
     """
 
-    ended_by = signal.SIGINT
+    _stop_signal = signal.SIGINT
 
     def __init__(self, url: str, pool_mode: str, settings: Mapping[str, str]) -> None:
         program = shutil.which("pgbouncer", path=_PATH)

@@ -51,7 +51,7 @@ def test_a_broker_that_would_ignore_a_filter_is_not_asked(
     fake: FakeCluster, tool: TransactionTool, wanted: ListFilter
 ) -> None:
     fake.versions[Api.LIST_TRANSACTIONS] = (0, 0)
-    with pytest.raises(errors.LocalProtocolError, match="the broker filters by it from version"):
+    with pytest.raises(errors.LocalProtocolError, match="brokers read it from version"):
         tool.list_transactions(wanted)
     assert fake.of(Api.LIST_TRANSACTIONS) == []
 

@@ -106,6 +106,6 @@ def test_every_defect_of_the_specification_is_tried_and_no_other() -> None:
     assert built_in == {model.name for model in MUTANTS}
 
 
-def test_every_property_is_broken_by_a_mutant_or_named_with_one_that_is() -> None:
-    """`Finishes` is liveness too: TLC does not say which of both was violated."""
-    assert {model.breaks for model in MUTANTS} == {*INVARIANTS, *ACTIONS, *LIVENESS} - {"Finishes"}
+def test_every_property_is_broken_by_a_mutant() -> None:
+    """TLC does not say which property of liveness was violated: a mutant of either breaks both."""
+    assert {model.breaks for model in MUTANTS} == {*INVARIANTS, *ACTIONS, *LIVENESS}

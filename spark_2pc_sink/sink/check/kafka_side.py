@@ -133,7 +133,6 @@ class CheckedTopic:
     Attributes:
         there: whether it exists according to the brokers.
         allowed: whether this client may describe it.
-        leaderless: partitions without a leader.
         replicas: fewest replicas of any partition.
         operations: codes of the operations allowed to this client.
         configs: `MIN_INSYNC`, `UNCLEAN`, `MESSAGE_BYTES`, `CLEANUP` and `DISKLESS`; None if this client may not read
@@ -171,10 +170,8 @@ class KafkaFacts:
 
     Attributes:
         problem: why it could not be queried, in which case all else is unknown; '' if it could.
-        transaction_version: finalized level of the feature.
         offers_two_phase: whether the coordinator supports the request version with two-phase commit.
         configs: a broker's `MAX_TIMEOUT` and `TWO_PHASE`; None if this client may not read them.
-        id_allowed: whether this client has WRITE on the transactional id.
         trial: an empty transaction; None if there was no topic for it.
         log: `TRANSACTION_LOG`; None if this client may not describe it, or there has been no transaction yet.
     """

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from jdbc_state.connections import Database
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.options.outputs import Lane
 
 
 def rows_with(schema: StructType | str) -> DataFrame:
@@ -52,28 +50,25 @@ def rows_with(schema: StructType | str) -> DataFrame:
         raise ConfigurationError(option="schema", value=schema, rule=rule, remedy=remedy) from error
 
 
-def schema_findings(options: SinkOptions, rows: DataFrame) -> Iterator[Finding]:
-    """Findings about the schema of ``rows``, none of which is read."""
+def schema_findings(options: SinkOptions, batch: DataFrame) -> Iterator[Finding]:
+    """Findings about the schema of a batch, of which no row is read."""
     with closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store:
         for lane in options.lanes:
-            yield _lane(options, lane, rows, store.database)
-
-
-def _lane(options: SinkOptions, lane: Lane, batch: DataFrame, database: Database) -> Finding:
-    subject = "rows" if lane.rows is None else f"rows of {lane.rows.table}"
-    try:
-        with lane.naming():
-            rows = rows_of(batch, lane.source)
-            expressions = analyze(rows, choose_expressions(lane, rows.schema), lane.order_by)
-            if lane.rows is not None:
-                TableLoader(options, lane, database).prepare(batch, expressions, create=False)
-    except ConfigurationError as error:
-        return Finding(subject, "problem", f"{error.option}={error.value!r}: {error.rule}", error.remedy)
-    except StateStoreError as error:
-        return Finding(subject, "problem", str(error))
-    fitting = len(expressions.columns)
-    columns = f", {counted(fitting, 'column')} {'fits' if fitting == 1 else 'fit'} the table" if lane.rows else ""
-    return Finding(subject, "ok", f"the expressions fit the schema{columns}")
+            subject = "rows" if lane.rows is None else f"rows of {lane.rows.table}"
+            try:
+                with lane.naming():
+                    rows = rows_of(batch, lane.source)
+                    expressions = analyze(rows, choose_expressions(lane, rows.schema), lane.order_by)
+                    if lane.rows is not None:
+                        TableLoader(options, lane, store.database).prepare(batch, expressions, create=False)
+            except ConfigurationError as error:
+                yield Finding(subject, "problem", f"{error.option}={error.value!r}: {error.rule}", error.remedy)
+            except StateStoreError as error:
+                yield Finding(subject, "problem", str(error))
+            else:
+                count = len(expressions.columns)
+                fit = f", {counted(count, 'column')} {'fits' if count == 1 else 'fit'} the table" if lane.rows else ""
+                yield Finding(subject, "ok", f"the expressions fit the schema{fit}")
 
 
 def executor_findings(options: SinkOptions, spark: SparkSession) -> Iterator[Finding]:

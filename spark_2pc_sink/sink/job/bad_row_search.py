@@ -1,7 +1,7 @@
 """The jobs that find the bad rows of a batch, after an attempt has failed with one of them.
 
 The attempt's error determines where to search. Refusals by a task are located by tasks. Refusals by the database are
-located by the database: tasks resend the rows, and `TableTrial` tries them meanwhile. Each lane has its own job; only a
+located by the database: tasks resend the rows, and a thread tries them meanwhile. Each lane has its own job; only a
 failed batch incurs this cost.
 """
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.job.spark_batch import TaskJobs
     from spark_2pc_sink.sink.job.task_plan import TaskPlan, TaskResults
     from spark_2pc_sink.sink.records.record_forwarder import RecordForwarder
-    from spark_2pc_sink.sink.rows.table_copy import TableRows
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
     from spark_2pc_sink.sink.stream.listener import StreamAttempt
 
@@ -56,39 +55,12 @@ if TYPE_CHECKING:
 _IDLE_S: Final = 1.0
 
 
-class TableTrial:
-    """Tries the rows of one lane in a thread, by its `task`.
+def _trying(source: AttemptInput, rows: TableSift, connection: Connection) -> BackgroundTask:
+    """A thread that tries the rows of one lane, on the connection of a transaction that will be rolled back."""
 
-    Args:
-        open_decision: returns the connection of a transaction that will be rolled back.
-        most: stop once more rows than this are refused.
-    """
-
-    def __init__(
-        self,
-        source: AttemptInput,
-        table: Callable[[Connection], TableRows],
-        open_decision: Callable[[], Connection],
-        output: str,
-        most: int,
-    ) -> None:
-        self._source = source
-        self._table = table
-        self._open_decision = open_decision
-        self._output = output
-        self._most = most
-        self._connection: Connection | None = None
-        self._rows: TableSift | None = None
-        self.task: BackgroundTask = BackgroundTask(self._work, "spark_2pc_sink bad row search", self._cut)
-
-    def finish(self) -> TableSift:
-        self.task.finish()
-        return self._opened()[1]
-
-    def _work(self) -> None:
-        with self._source.failing():
-            while not isinstance(taken := self._source.take(FrameKind.ROWS, _IDLE_S), Ended):
-                connection, rows = self._opened()
+    def work() -> None:
+        with source.failing():
+            while not isinstance(taken := source.take(FrameKind.ROWS, _IDLE_S), Ended):
                 if taken is None:
                     with driver_connection(connection).cursor() as cursor:
                         cursor.execute("SELECT 1")
@@ -96,19 +68,14 @@ class TableTrial:
                 for names, encoded in unpack_rows(taken.frame.payload):
                     if not rows.too_many:
                         rows.take(SiftedPart(names, encoded))
-                self._source.done(taken)
+                source.done(taken)
 
-    def _opened(self) -> tuple[Connection, TableSift]:
-        if self._connection is None or self._rows is None:
-            self._connection = self._open_decision()
-            self._rows = TableSift(self._connection, self._table, output=self._output, most=self._most)
-        return self._connection, self._rows
+    def interrupt() -> None:
+        # A connection that has just broken cannot be cut any more, and need not be.
+        with suppress(psycopg2.Error, OSError):
+            cut(driver_connection(connection))
 
-    def _cut(self) -> None:
-        if self._connection is not None:
-            # A connection that has just broken cannot be cut any more, and need not be.
-            with suppress(psycopg2.Error, OSError):
-                cut(driver_connection(self._connection))
+    return BackgroundTask(work, "spark_2pc_sink bad row search", interrupt)
 
 
 #: Row errors that tasks find.
@@ -161,16 +128,17 @@ class BadRowSearch:
 
     def _by_database(self, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
         """Try all tables in one transaction, since rows of one may refer to another's."""
+        connection = open_decision()
         tables: list[TableSift] = []
         for lane, plan in self._lanes:
             if lane.loader is None or lane.lane.rows is None:
                 continue
             table = f"table {lane.lane.rows.table}"
+            tables.append(TableSift(connection, lane.loader.table, output=table, most=self._most))
             with self._jobs.listener.open_attempt() as source:
-                tries = TableTrial(source, lane.loader.table, open_decision, table, self._most)
-                with attempt_threads(source, tries.task, self._forwarder(source).task):
+                trying = _trying(source, tables[-1], connection)
+                with attempt_threads(source, trying, self._forwarder(source).task):
                     self._search(lane, plan, source, staged=True)
-                tables.append(tries.finish())
             if tables[-1].too_many:
                 break
         else:

@@ -95,29 +95,26 @@ other address a token is required. See docs/dashboard.md.
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    for name, about, description, listen, token, reader, run in (
-        (
-            *("exporter", "serve metrics of all sinks to Prometheus", _EXPORTER, "127.0.0.1:9939"),
-            "that Prometheus must send (Authorization: Bearer); without it no token is required",
-            "Prometheus reaches the metrics",
-            _export,
-        ),
-        (
-            *("dashboard", "serve a web page of all sinks", _DASHBOARD, "127.0.0.1:8939"),
-            "that visitors must enter; without it one is generated and printed if --listen is not a loopback address",
-            "browsers reach the page",
-            _show,
-        ),
-    ):
-        parser = commands.add_parser(name, help=about, description=description)
-        add_sides(parser)
-        address = "address to listen on; port 0: any free port (default: %(default)s)"
-        parser.add_argument("--listen", metavar="HOST:PORT", default=listen, help=address)
-        # Less than Prometheus' usual time limit of a scrape, which is 10 s.
-        add_timeout(parser, default=8)
-        parser.add_argument("--token-file", type=Path, metavar="FILE", help=f"a file with the token {token}")
-        add_host_names(parser, option="--host-name", reader=reader)
-        parser.set_defaults(run=run)
+    about = "serve metrics of all sinks to Prometheus"
+    exporter = commands.add_parser("exporter", help=about, description=_EXPORTER)
+    note = "that Prometheus must send (Authorization: Bearer); without it no token is required"
+    _add_server(exporter, listen="127.0.0.1:9939", note=note, reader="Prometheus reaches the metrics")
+    exporter.set_defaults(run=_export)
+    dashboard = commands.add_parser("dashboard", help="serve a web page of all sinks", description=_DASHBOARD)
+    note = "that visitors must enter; without it one is generated and printed if --listen is not a loopback address"
+    _add_server(dashboard, listen="127.0.0.1:8939", note=note, reader="browsers reach the page")
+    dashboard.set_defaults(run=_show)
+
+
+def _add_server(parser: argparse.ArgumentParser, *, listen: str, note: str, reader: str) -> None:
+    """Add the options of a server: both sides, where it listens, and who has access; ``note`` is about the token."""
+    add_sides(parser)
+    address = "address to listen on; port 0: any free port (default: %(default)s)"
+    parser.add_argument("--listen", metavar="HOST:PORT", default=listen, help=address)
+    # Less than Prometheus' usual time limit of a scrape, which is 10 s.
+    add_timeout(parser, default=8)
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help=f"a file with the token {note}")
+    add_host_names(parser, option="--host-name", reader=reader)
 
 
 def _export(given: argparse.Namespace) -> CommandResult:

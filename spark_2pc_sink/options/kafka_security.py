@@ -5,7 +5,7 @@ Tokens of SASL/OAUTHBEARER come from a user's function, or from a token endpoint
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import re
 import shlex
 import uuid
@@ -232,7 +232,7 @@ def _check_url(text: str) -> None:
 #: RFC 7628, section 3.1 (kvpairs): valid characters of a SASL extension.
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]*")
-_NAMED_FUNCTION: Final = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
+_NAMED_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def read_token_function(given: object) -> TokenFunction:
@@ -248,12 +248,11 @@ def read_token_function(given: object) -> TokenFunction:
 
 
 def _imported(text: str) -> object:
-    named = _NAMED_FUNCTION.fullmatch(text)
-    if named is None:
+    if not _NAMED_FUNCTION.fullmatch(text):
         remedy = "write it as my_package.my_module:my_function"
         raise refused("oauth_cb", HIDDEN, "the name of a function must be 'module:function'", remedy)
     try:
-        return getattr(importlib.import_module(named["module"]), named["name"])
+        return pkgutil.resolve_name(text)
     except (ImportError, AttributeError) as error:
         rule = f"this process cannot import it: {error}"
         remedy = "install the module where the driver, the executors and the commands run, or set PYTHONPATH"
@@ -262,10 +261,8 @@ def _imported(text: str) -> object:
 
 def read_extensions(text: str) -> dict[str, str]:
     """SASL extensions from ``'name=value,name=value'``."""
-    found = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, value = part.partition("=")
-        found[name] = value
+    parts = (part.strip().partition("=") for part in text.split(",") if part.strip())
+    found = {name: value for name, _, value in parts}
     check_extensions(found, option="sasl.oauthbearer.extensions")
     return found
 

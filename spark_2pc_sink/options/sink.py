@@ -83,13 +83,11 @@ class BadRowLimit:
 
 
 def _share(given: object) -> Decimal | None:
-    text, divisor = str(given), 1
-    if isinstance(given, str) and given.strip().endswith("%"):
-        text, divisor = given.strip()[:-1], _PERCENT
-    elif not isinstance(given, float):
+    percent = isinstance(given, str) and given.strip().endswith("%")
+    if not percent and not isinstance(given, float):
         return None
     try:
-        share = Decimal(text.strip()) / divisor
+        share = Decimal(str(given).strip().removesuffix("%").strip()) / (_PERCENT if percent else 1)
     except InvalidOperation:
         return None
     return share if share.is_finite() else None

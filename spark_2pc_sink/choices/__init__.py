@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from jdbc_state.errors import DualWriteError, with_remedies
-from spark_2pc_sink.choices.choice import UNCHANGED, Act, Choice, Entry, Facts, Input, OperatorDecision
+from spark_2pc_sink.choices.choice import PLACEHOLDERS, UNCHANGED, Act, Choice, Entry, Facts, OperatorDecision
 from spark_2pc_sink.choices.halts import HALTS, HaltCause
 from spark_2pc_sink.choices.symptoms import EFFECTS, FORCE_TERMINATE, PLACES, SYMPTOMS, Symptom
 
@@ -19,6 +19,7 @@ __all__ = [
     "EFFECTS",
     "FORCE_TERMINATE",
     "NO_FACTS",
+    "PLACEHOLDERS",
     "PLACES",
     "TABLE",
     "UNCHANGED",
@@ -29,7 +30,6 @@ __all__ = [
     "HaltCause",
     "HaltError",
     "InDoubtError",
-    "Input",
     "OperatorDecision",
     "Problem",
     "Symptom",

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 #: Text of a choice for a side that it leaves unchanged.
 UNCHANGED: Final = "nothing changes"
-#: Placeholder for batches that only the operator can name.
-SOME_BATCHES: Final = "FIRST..LAST"
+#: Placeholders for what only the operator can name, by the option that takes it.
+PLACEHOLDERS: Final = {"accept_loss": "FIRST..LAST", "batch": "N"}
 #: As the value of an option: the batch of the state row.
 BATCH: Final = object()
 RECOVER: Final = "spark-2pc recover"
@@ -65,7 +65,7 @@ class Facts:
 
     known: frozenset[Fact] = frozenset()
     batch: int | None = None
-    batches: str = SOME_BATCHES
+    batches: str = PLACEHOLDERS["accept_loss"]
     planned: tuple[str, str] = ("its transaction ends as the database has decided", "the state row says how it ended")
     safe: bool = True
     more: Mapping[str, str] = field(default_factory=dict)
@@ -85,22 +85,13 @@ class Facts:
         return told.removeprefix(f"{UNCHANGED}; ")
 
 
-@dataclass(frozen=True)
-class Input:
-    """One value that a person has to enter."""
-
-    option: str
-    question: str
-    placeholder: str
-    kind: Literal["batches", "batch"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """One possible action. Texts may have the placeholders of `Facts.filled`.
 
     Attributes:
         accepts: the difference between both sides that remains; '' if none does. Needs a reason.
+        inputs: the options that a person has to enter, of `PLACEHOLDERS`, each with the question.
         steps: the manual steps, in order, before a start with the keywords. ``{owner}`` makes one for each owner.
         on_sink: True if the keywords are for one start of the sink, because only the job can carry it out.
         needs: offered only if this fact holds.
@@ -112,7 +103,7 @@ class Choice:
     database: str = UNCHANGED
     act: Act = Act.BY_HAND
     options: Mapping[str, Any] = field(default_factory=dict)
-    inputs: tuple[Input, ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
     accepts: str = ""
     automatic: bool = False
     steps: tuple[str, ...] = ()
@@ -168,7 +159,8 @@ class Choice:
 
     def line(self, facts: Facts, sink: str) -> str:
         """The choice as one line of an error or a report: a command with its effects as a comment, or a sentence."""
-        named = {each.option: facts.batches if each.kind == "batches" else each.placeholder for each in self.inputs}
+        known = {**PLACEHOLDERS, "accept_loss": facts.batches}
+        named = {option: known[option] for option in self.inputs}
         command = self.command(sink, named)
         if self.act is Act.COMPARE:
             return remedy(command, f"changes nothing: {self.title}")

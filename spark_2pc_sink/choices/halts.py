@@ -10,7 +10,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Final
 
-from spark_2pc_sink.choices.choice import BATCH, SOME_BATCHES, Act, Choice, Entry, Input
+from spark_2pc_sink.choices.choice import BATCH, Act, Choice, Entry
 from spark_2pc_sink.choices.symptoms import (
     ACCEPT_REPLAY,
     ADOPT,
@@ -44,19 +44,13 @@ class HaltCause(str, Enum):
 
 COMPARE: Final = Choice(name="compare", title="compare topic and table before anything is decided", act=Act.COMPARE)
 _COMPARE_BATCH: Final = replace(COMPARE, options={"batch": BATCH})
-_SKIPPED: Final = Input(
-    "accept_loss",
-    "Which batches are skipped? FIRST..LAST or N; the error of the job names them",
-    placeholder=SOME_BATCHES,
-    kind="batches",
-)
 _PASS_OVER: Final = Choice(
     name="pass_over",
     title="continue without the batches, by one start of the sink",
     kafka="the next batch is written; earlier batches stay as they are",
     database="the next batch is written; the state row skips the named batches",
     options={"adopt": True},
-    inputs=(_SKIPPED,),
+    inputs={"accept_loss": "Which batches are skipped? FIRST..LAST or N; the error of the job names them"},
     accepts="if only one side has some of these batches, this stays so",
     on_sink=True,
 )
@@ -68,14 +62,9 @@ _ACCEPT_LOSS: Final = Choice(
     database="the state row has the last of the batches as done; put their rows back by hand, or give them up",
     act=Act.RECOVER,
     options={"adopt": True},
-    inputs=(
-        Input(
-            "accept_loss",
-            "Which batches does the database lack? FIRST..LAST, N, or none (another application used the id)",
-            placeholder=SOME_BATCHES,
-            kind="batches",
-        ),
-    ),
+    inputs={
+        "accept_loss": "Which batches does the database lack? FIRST..LAST, N, or none (another application used the id)"
+    },
     accepts="the topic has batches that the table lacks",
 )
 _WRITE_AGAIN: Final = Choice(
@@ -175,15 +164,10 @@ HALTS: Final[dict[HaltCause, Entry]] = {
                 database="a state row that has the batch as done; Spark's replay is skipped",
                 act=Act.RECOVER,
                 options={"adopt": True, "open_transaction": "commit"},
-                inputs=(
-                    Input(
-                        "batch",
-                        "Which batch is it? A number: the newest batch in the checkpoint's offsets/ that is not in its "
-                        "commits/",
-                        placeholder="N",
-                        kind="batch",
-                    ),
-                ),
+                inputs={
+                    "batch": "Which batch is it? A number: the newest batch in the checkpoint's offsets/ that is not "
+                    "in its commits/"
+                },
                 accepts="if the table lacks the rows, they are in the topic alone",
                 unless="ended",
             ),

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from jdbc_state import Actor
-from spark_2pc_sink.choices import PLACES, TABLE, Act, Choice, HaltCause, HaltError, Input, Problem, Symptom
+from spark_2pc_sink.choices import PLACEHOLDERS, PLACES, TABLE, Act, Choice, HaltCause, HaltError, Problem, Symptom
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError, TakeOverRefusedError
 from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.options.settings import refused
@@ -127,10 +127,10 @@ class Questions:
     def take_over(self) -> bool:
         return self._ask(f"Its driver is running, or may be. Stop it? [{TAKE_OVER}/no]", "take_over") == TAKE_OVER
 
-    def value(self, wanted: Input) -> object:
+    def value(self, option: str, question: str) -> object:
         for _ in range(ANSWERS_MAX):
             try:
-                return parsed(wanted, self._ask(wanted.question, wanted.option))
+                return parsed(option, self._ask(question, option))
             except ConfigurationError as error:
                 self.say(str(error))
         raise NoAnswerError
@@ -141,9 +141,9 @@ class Questions:
         return answer
 
 
-def parsed(wanted: Input, text: str) -> object:
+def parsed(option: str, text: str) -> object:
     """Check an answer, and convert it to the option's type."""
-    if wanted.kind == "batches":
+    if option == "accept_loss":
         return str(BatchRange.parse(text))
     if not text.isascii() or not text.isdigit():
         raise refused("batch", text, "must be the id of a batch, 0 or more", "type a number such as 41")
@@ -270,7 +270,7 @@ class Conversation:
         self._say("Choices, the safest first:")
         command = self._sides.sink_flags(picture.transactional_id)
         for choice in offered:
-            named = {each.option: each.placeholder for each in choice.inputs}
+            named = {option: PLACEHOLDERS[option] for option in choice.inputs}
             named |= {"reason": REASON} if choice.accepts else {}
             pasted = choice.command(command, named)
             lines = [
@@ -297,7 +297,7 @@ class Conversation:
                 lines = self._sides.abort_hanging(picture)
                 self._did("\n".join(lines), choice=choice.name)
             return None
-        named = {each.option: self._questions.value(each) for each in choice.inputs}
+        named = {option: self._questions.value(option, question) for option, question in choice.inputs.items()}
         if choice.act is Act.BY_HAND:
             return self._by_hand(choice, named, picture, symptom)
         return self._recover(choice, named, picture, symptom)

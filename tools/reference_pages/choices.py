@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-from spark_2pc_sink.choices import NO_FACTS, TABLE, Act, Choice, Entry, HaltCause, Problem, Symptom
+from spark_2pc_sink.choices import NO_FACTS, PLACEHOLDERS, TABLE, Act, Choice, Entry, HaltCause, Problem, Symptom
 from spark_2pc_sink.choices.halts import HALTS
 from spark_2pc_sink.choices.symptoms import SYMPTOMS
 from tools.reference_pages.markdown import code, table
@@ -63,7 +63,7 @@ def _quoted(entry: Entry) -> str:
 
 def _in_words(choice: Choice) -> str:
     """A choice with its flags, or with the options of the sink."""
-    named = {each.option: each.placeholder for each in choice.inputs}
+    named = {option: PLACEHOLDERS[option] for option in choice.inputs}
     command = choice.filled(NO_FACTS).command("…", named) if choice.on_sink or choice.act is Act.RECOVER else ""
     command = command.removeprefix("spark-2pc recover … ").removeprefix("DualWriteSink(…, ").removesuffix(")")
     once = " once, on the sink" if choice.on_sink else ""
@@ -95,8 +95,8 @@ def _answers(entry: Entry, name: str, reason: str) -> Iterator[str]:
     choice = _chosen(entry, name)
     if choice is None:
         return
-    for each in choice.inputs:
-        yield f"{' '.join(each.question.split()[:2])} → {each.placeholder}"
+    for option, question in choice.inputs.items():
+        yield f"{' '.join(question.split()[:2])} → {PLACEHOLDERS[option]}"
     if choice.accepts and (choice.on_sink or choice.act is Act.RECOVER):
         yield f"Why → {reason}"
     if choice.act in {Act.RECOVER, Act.ABORT_HANGING}:
@@ -111,7 +111,7 @@ def _chosen(entry: Entry, name: str) -> Choice | None:
 
 def _start(choice: Choice, reason: str) -> str:
     given = [f"{name}={value}" if value is True else f"{name}=N" for name, value in choice.options.items()]
-    given += [f'{each.option}="{each.placeholder}"' for each in choice.inputs]
+    given += [f'{option}="{PLACEHOLDERS[option]}"' for option in choice.inputs]
     return f"DualWriteSink({', '.join(['…', *given, f'reason={chr(34)}{reason}{chr(34)}'])})"
 
 

@@ -76,7 +76,7 @@ def test_facts_choose(problem: Problem, fact: Fact, offered: str) -> None:
 @pytest.mark.parametrize(("problem", "choice"), EVERY, ids=lambda each: getattr(each, "name", str(each)))
 def test_each_choice_can_be_carried_out(problem: Problem, choice: Choice) -> None:
     """By keywords that there are, or by steps; what looks alone says that nothing changes."""
-    given = choice.keywords({each.option: NAMED[each.option] for each in choice.inputs})
+    given = choice.keywords({option: NAMED[option] for option in choice.inputs})
     command, line = choice.command(SINK, given), choice.line(FACTS, SINK)
     assert "{" not in line
     if choice.act is Act.RECOVER:
@@ -106,7 +106,7 @@ def test_each_choice_can_be_carried_out(problem: Problem, choice: Choice) -> Non
 )
 def test_the_command_of_a_choice(problem: Problem, name: str, command: str) -> None:
     choice = chosen(problem, name)
-    assert choice.command(SINK, {each.option: NAMED[each.option] for each in choice.inputs}) == command
+    assert choice.command(SINK, {option: NAMED[option] for option in choice.inputs}) == command
 
 
 def test_only_what_needs_no_decision_is_automatic() -> None:

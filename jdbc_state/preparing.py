@@ -178,7 +178,9 @@ def _grant_as_state(connection: Connection, tables: StateTables, table: Table) -
 
 
 def _create(connection: Connection, settings: StoreSettings, table: Table, *, where: str) -> None:
-    for attempt in range(1, CREATE_ATTEMPTS_MAX + 1):
+    attempt = 0
+    while True:
+        attempt += 1
         try:
             # CREATE SCHEMA IF NOT EXISTS needs the CREATE privilege even if the schema exists.
             if not inspect(connection).has_schema(settings.state_schema):

@@ -142,13 +142,14 @@ class IdPool:
             self._put(writer)
 
     def _put(self, writer: IdWriter) -> None:
-        """Lend an id; the caller holds the lock."""
-        if writer.unsettled:
-            self._unsettled.append(writer)
-            self._to_settle.notify()
-        else:
-            self._free.append(writer)
-        self._changed.notify_all()
+        """Let an id be lent, or be settled first."""
+        with self._changed:
+            if writer.unsettled:
+                self._unsettled.append(writer)
+                self._to_settle.notify()
+            else:
+                self._free.append(writer)
+            self._changed.notify_all()
 
     # --- the keeper ----------------------------------------------------------------------------------------------
 
@@ -189,8 +190,7 @@ class IdPool:
         except Exception:  # noqa: BLE001 - only the keeper settles ids, so it must continue
             self._log.exception("could not settle %s yet", writer.transactional_id)
             return False
-        with self._changed:
-            self._put(writer)
+        self._put(writer)
         return True
 
     def _drop(self, writer: IdWriter) -> None:
@@ -203,8 +203,7 @@ class IdPool:
         """Write the note that the next decision would write, if no decision has followed for a while."""
         for writer in self._taken_out(lambda each: (each.unnoted_s or 0) > NOTE_INTERVAL_S):
             self._note(writer)
-            with self._changed:
-                self._put(writer)
+            self._put(writer)
 
     def _taken_out(self, chosen: Callable[[IdWriter], bool]) -> list[IdWriter]:
         """Take free ids out, so that they are not lent until they are put back."""
@@ -238,8 +237,7 @@ class IdPool:
         old = {row.transactional_id for row in survey.rows if row.age_s >= old_s} & hidden
         for writer in self._taken_out(lambda each: each.transactional_id in old):
             if not self._recovered(writer):
-                with self._changed:
-                    self._put(writer)
+                self._put(writer)
 
     # --- taking --------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from jdbc_state.sqlstate import describe
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
+from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.options.settings import refused
 from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
@@ -18,7 +19,6 @@ from spark_2pc_sink.sink.records import record_columns, record_expressions
 from spark_2pc_sink.sink.rows.catalog import (
     SqlTableName,
     driver_connection,
-    quote_identifier,
     read_target,
     table_oid,
     table_transaction,

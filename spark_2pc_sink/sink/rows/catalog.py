@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from psycopg2 import sql
 
-from spark_2pc_sink.options import names
-from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.options.settings import refused
 
 if TYPE_CHECKING:
@@ -25,11 +24,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
 
 
-__all__ = ["SqlTableName", "identifiers", "quote_identifier"]
-
-
 @dataclass(frozen=True)
-class SqlTableName(names.TableName):
+class SqlTableName(TableName):
     """A table, with or without its schema, for use in a statement."""
 
     @property

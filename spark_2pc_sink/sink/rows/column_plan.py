@@ -15,8 +15,9 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.types import DataType, DecimalType, MapType, StructType
 
+from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable, quote_identifier
+from spark_2pc_sink.sink.rows.catalog import SqlTableName, TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule, LateRows
 from spark_2pc_sink.sink.rows.copy_encoder import (
     DELETE_COLUMN,

@@ -204,7 +204,9 @@ class CopyEncoder:
             UnstorableValueError: a value cannot be stored; no row of this batch was encoded.
             LocalProtocolError: the batch does not match the plan.
         """
-        deleting = self._deleting(batch)
+        deleting = batch.column(DELETE_COLUMN) if self._deletes else None
+        if deleting is not None and not pc.any(deleting).as_py():
+            deleting = None
         arrays = [self._prepared(batch, column, deleting) for column in self._plan.columns]
         if self._encoder is None:
             self._schema, self._encoder = self._start(arrays)
@@ -223,13 +225,6 @@ class CopyEncoder:
         schema = pa.schema([(column.name, array.type) for column, array in zip(columns, arrays, strict=True)])
         encoders = {column.name: _builder(column, field) for column, field in zip(columns, schema, strict=True)}
         return schema, ArrowToPostgresBinaryEncoder.new_with_encoders(schema, encoders)
-
-    def _deleting(self, batch: Any) -> Any | None:
-        """True for rows that delete; None if no row does."""
-        if not self._deletes:
-            return None
-        deleting = batch.column(DELETE_COLUMN)
-        return deleting if pc.any(deleting).as_py() else None
 
     def _prepared(self, batch: Any, column: CopyColumn, deleting: Any | None) -> Any:
         index = batch.schema.get_field_index(column.name)

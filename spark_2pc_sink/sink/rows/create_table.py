@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
 
+from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.options.settings import refused
-from spark_2pc_sink.sink.rows.catalog import SqlTableName, driver_connection, quote_identifier
+from spark_2pc_sink.sink.rows.catalog import SqlTableName, driver_connection
 from spark_2pc_sink.sink.rows.refused_rows import refused_rows
 from spark_2pc_sink.sink.rows.type_mapping import COMPLEX_TYPES, SCALAR_TYPES, columns_with
 from spark_2pc_sink.sink.spark_sql import quoted

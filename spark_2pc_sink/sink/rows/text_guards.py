@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from spark_2pc_sink.sink.rows.type_mapping import TEXTS
 from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 #: A byte that never occurs in UTF-8.
 _MARK: Final = "CAST(X'FF' AS STRING)"
-_TEXTS: Final = frozenset({"StringType", "CharType", "VarcharType"})
 _TO_JSON: Final = re.compile(r"\bto_json\s*\(", re.IGNORECASE)
 
 
@@ -50,7 +50,7 @@ def guarded(json: str, parts: Iterable[tuple[str, DataType]]) -> str:
 
 def not_utf8(sql: str, kind: DataType, depth: int = 0) -> str | None:
     """A condition that is true if a text in a value is not UTF-8; None if it cannot contain text."""
-    if type(kind).__name__ in _TEXTS:
+    if type(kind).__name__ in TEXTS:
         return f"NOT is_valid_utf8({sql})"
     faults: list[str | None] = []
     if isinstance(kind, StructType):

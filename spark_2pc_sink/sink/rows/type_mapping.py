@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, DecimalType
 
-from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX
-from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable, quote_identifier
+from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, quote_identifier
+from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.rows.copy_encoder import Encoding, Storage
 from spark_2pc_sink.sink.rows.value_checks import (
     DATE_DAYS_MAX,

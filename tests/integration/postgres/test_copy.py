@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError
-from spark_2pc_sink.sink.rows.catalog import quote_identifier
+from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from spark_2pc_sink.sink.rows.table_copy import AppendedRows, CopyTarget, TableCopy
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream

@@ -40,24 +40,6 @@ _DOUBLINGS_MAX: Final = 16
 _SPREAD: Final = (0.8, 1.2)
 
 
-class LastFailure:
-    """The newest reason of failed attempts, for the final error, and for the log if they continue for long.
-
-    An attempt cut short by the deadline times out whatever the problem is: it is less informative than the
-    previous reason, and does not replace it.
-    """
-
-    def __init__(self, deadline: Deadline) -> None:
-        self.newest: str | None = None
-        self._deadline = deadline
-
-    def note(self, reason: object) -> None:
-        if self.newest is None or not self._deadline.passed:
-            self.newest = str(reason)
-        if self._deadline.is_due_for_log():
-            _log.warning("still waiting for Kafka, for up to %.0f s more: %s", self._deadline.remaining_s, self.newest)
-
-
 @dataclass
 class _FailedConnections:
     """A broker's failed connections in a row: the last failure, until it is reported; then its reason in errors."""
@@ -237,27 +219,40 @@ class BrokerConnections:
         return sorted(shuffled, key=lambda node_id: (node_id in self._silent, node_id not in connected))
 
     def until_answered(
-        self, operation: str, attempt: Callable[[], _Answer], deadline: Deadline, *, otherwise: str | None = None
+        self,
+        operation: str,
+        attempt: Callable[[], _Answer],
+        deadline: Deadline,
+        *,
+        otherwise: str | None = None,
+        remedy: Callable[[str], str] = lambda _: "",
     ) -> _Answer:
         """Run ``attempt`` until it does not raise `NodeUnavailableError`, with growing pauses.
 
         Args:
             otherwise: the error's reason if no attempt could be made; by default the last connection
                 failure.
+            remedy: the error's remedy for a reason.
         """
-        reasons = LastFailure(deadline)
+        newest: str | None = None
         while not deadline.passed:
+            # An attempt cut short by the deadline times out whatever the problem is: its reason is less informative
+            # than that of the attempt before.
             try:
                 return attempt()
             except NodeUnavailableError as error:
-                reasons.note(error)
+                if newest is None or not deadline.passed:
+                    newest = str(error)
+                if deadline.is_due_for_log():
+                    _log.warning("still waiting for Kafka, for up to %.0f s more: %s", deadline.remaining_s, newest)
             except KafkaTimeoutError:
-                # Cut short by the deadline, it is less informative than the failure of the attempt before.
-                if reasons.newest is None:
+                if newest is None:
                     raise
             deadline.pause()
-        last_error = reasons.newest or otherwise or self._last_error
-        raise KafkaTimeoutError(operation=operation, deadline_ms=deadline.limit_ms, last_error=last_error)
+        reason = newest or otherwise or self._last_error
+        raise KafkaTimeoutError(
+            operation=operation, deadline_ms=deadline.limit_ms, last_error=reason, remedy=remedy(reason)
+        )
 
     def api_versions(self, node_id: NodeId, deadline: Deadline) -> ApiVersionsReply:
         """This broker's offered versions, known from its connection; requested again after `forget_features`."""
@@ -289,11 +284,7 @@ class BrokerConnections:
     def _note_versions(self, node_id: NodeId, response: KafkaResponse) -> ApiVersionsReply:
         if response.error_code != Code.NONE:
             raise kafka_error("ApiVersions", response.error_code)
-        return self._take_versions(node_id, response)
-
-    def _take_versions(self, node_id: NodeId, response: KafkaResponse) -> ApiVersionsReply:
-        """Other versions than before, perhaps: the broker may be another release now."""
-        self._chosen.clear()
+        self._chosen.clear()  # the broker may be another release now
         found = self._versions[node_id] = ApiVersionsReply.read(response)
         return found
 
@@ -335,7 +326,7 @@ class BrokerConnections:
         """Note a connection's state: opened, answered, or closed."""
         opened_with = connection.take_versions()
         if opened_with is not None:
-            self._take_versions(node_id, opened_with)
+            self._note_versions(node_id, opened_with)
             self._failures.pop(node_id, None)
             self._silent.discard(node_id)
             _log.debug("connected to broker %s at %s:%d", node_id, *connection.address)

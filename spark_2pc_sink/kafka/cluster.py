@@ -14,9 +14,9 @@ from typing import Final
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
+from spark_2pc_sink.errors import KafkaError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.kafka.broker_connections import AnswerLater, BrokerConnections, LastFailure, NodeId
+from spark_2pc_sink.kafka.broker_connections import AnswerLater, BrokerConnections, NodeId
 from spark_2pc_sink.kafka.connection import API_VERSIONS
 from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.kafka.error_policy import kafka_error
@@ -208,22 +208,14 @@ class Cluster(BrokerConnections):
 
     def refresh(self, topics: Iterable[str], deadline: Deadline) -> KafkaResponse:
         wanted = tuple(sorted(set(topics)))
-        reasons = LastFailure(deadline)
-        while not deadline.passed:
-            try:
-                return self._refresh_from_any(wanted, deadline)
-            except NodeUnavailableError as error:
-                reasons.note(error)
-            deadline.pause()
         verb = "connecting" if self._metadata is None else "connecting again"
+        # Brokers silently close connections that use another protocol than the listener's.
         servers, protocol = ",".join(self.options.bootstrap_servers), self.options.security_protocol
-        last_error = reasons.newest or self._last_error
-        raise KafkaTimeoutError(
-            # Brokers silently close connections that use another protocol than the listener's.
-            operation=f"{verb} to bootstrap.servers={servers} with security.protocol={protocol}",
-            deadline_ms=deadline.limit_ms,
-            last_error=last_error,
-            remedy=_connection_remedy(last_error),
+        return self.until_answered(
+            f"{verb} to bootstrap.servers={servers} with security.protocol={protocol}",
+            lambda: self._refresh_from_any(wanted, deadline),
+            deadline,
+            remedy=_connection_remedy,
         )
 
     def coordinator(self, transactional_id: str, deadline: Deadline) -> int:

@@ -19,7 +19,6 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorSt
 from spark_2pc_sink.reference.coordinator.events import (
     AbortTimedOut,
     AclOperation,
-    CompleteTransaction,
     EndTxn,
     ExpireTransactionalId,
     MarkersAnswered,
@@ -209,7 +208,7 @@ def timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
 def next_effect(state: CoordinatorState, decided: TransactionMetadata) -> Effect:
     """What a decided transaction still needs: its markers, or completion at once if it has no partitions."""
     if not decided.partitions:
-        return StepNext(CompleteTransaction(**decided.ids))
+        return StepNext(MarkersAnswered(**decided.ids))
     return SendMarkers(
         **decided.ids,
         coordinator_epoch=state.partitions[state.partition_of(decided.transactional_id)].coordinator_epoch,
@@ -313,8 +312,10 @@ REACTIONS: dict[int, Reaction] = {
 
 def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: int) -> Plan:
     """Record which partitions have their marker; after the last one, close the transaction."""
-    metadata = _awaiting(state, event)
-    if metadata is None:
+    metadata = state.get(event.transactional_id)
+    if metadata is None or metadata.state not in DECIDED or metadata.pair != event.pair:
+        return NOTHING
+    if metadata.marking is not Marking.SENDING:
         return NOTHING
     reactions = {each: REACTIONS.get(code, Reaction.GIVE_UP) for each, code in event.results.items()}
     written = {each for each, reaction in reactions.items() if reaction is Reaction.WRITTEN}
@@ -327,19 +328,6 @@ def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: in
     again = frozenset(each for each in left.partitions if reactions.get(each) is Reaction.RETRY)
     effects = (next_effect(state, replace(left, partitions=again)),) if again else ()
     return Plan(transactional_id=left.transactional_id, unwritten=left, effects=effects)
-
-
-def complete(state: CoordinatorState, event: CompleteTransaction, now_ms: int) -> Plan:
-    metadata = _awaiting(state, event)
-    return NOTHING if metadata is None or metadata.partitions else _closing(state, metadata, now_ms)
-
-
-def _awaiting(state: CoordinatorState, event: MarkersAnswered | CompleteTransaction) -> TransactionMetadata | None:
-    metadata = state.get(event.transactional_id)
-    if metadata is None or metadata.state not in COMPLETION:
-        return None
-    current = metadata.pair == (event.producer_id, event.producer_epoch)
-    return metadata if current and metadata.marking is Marking.SENDING else None
 
 
 def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int) -> Plan:

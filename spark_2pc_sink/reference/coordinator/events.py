@@ -158,16 +158,12 @@ class MarkersAnswered(TransactionEvent):
     """A partition leader has answered WriteTxnMarkers, or some partitions no longer exist.
 
     The identifying fields are those of the `SendMarkers` effect; an answer to an earlier one is ignored. ``results``
-    has an error code per partition, 0 for written; those ``gone`` need no marker.
+    has an error code per partition, 0 for written; those ``gone`` need no marker. Without both, what has no partitions
+    left is closed.
     """
 
     results: Mapping[TopicPartition, int] = field(default_factory=dict)
     gone: frozenset[TopicPartition] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompleteTransaction(TransactionEvent):
-    """Every partition has its marker, or there are none: the decided transaction may be closed."""
 
 
 @dataclass(frozen=True, kw_only=True)

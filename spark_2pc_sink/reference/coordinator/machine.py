@@ -20,7 +20,6 @@ from spark_2pc_sink.reference.coordinator.add_partitions import add_offsets, add
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, StatePartition
 from spark_2pc_sink.reference.coordinator.end_txn import (
     abort_timed_out,
-    complete,
     end_txn,
     expire,
     markers_answered,
@@ -119,7 +118,6 @@ HANDLERS: dict[type, Callable[[CoordinatorState, Any, int], plans.Plan]] = {
     events.ListTransactions: list_transactions,
     events.DescribeTransactions: describe_transactions,
     events.MarkersAnswered: markers_answered,
-    events.CompleteTransaction: complete,
     events.AbortTimedOut: abort_timed_out,
     events.ExpireTransactionalId: expire,
     events.ProducerIdBlockAllocated: block_allocated,
@@ -174,7 +172,7 @@ def settle(state: CoordinatorState, plan: plans.Plan, append_code: int = Code.NO
     pending = None
     if before.marking is Marking.DONE and code == Code.COORDINATOR_NOT_AVAILABLE:
         pending = COMPLETION[before.state]
-        effects = (plans.StepNext(events.CompleteTransaction(**before.ids)),)
+        effects = (plans.StepNext(events.MarkersAnswered(**before.ids)),)
     cleared = replace(before, pending=pending, marking=Marking.SENDING)
     return Settled(state.with_metadata(before.transactional_id, cleared), reply, effects)
 

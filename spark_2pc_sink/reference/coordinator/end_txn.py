@@ -27,11 +27,9 @@ from spark_2pc_sink.reference.coordinator.events import (
 from spark_2pc_sink.reference.coordinator.plans import (
     NOTHING,
     AllocateProducerIdBlock,
-    Effect,
     EndTxnReply,
     Plan,
     SendMarkers,
-    StepNext,
     WritingReply,
     answer,
     change,
@@ -205,10 +203,8 @@ def timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
     return idle and not metadata.two_phase_commit and metadata.start_ms + metadata.timeout_ms < now_ms
 
 
-def next_effect(state: CoordinatorState, decided: TransactionMetadata) -> Effect:
-    """What a decided transaction still needs: its markers, or completion at once if it has no partitions."""
-    if not decided.partitions:
-        return StepNext(MarkersAnswered(**decided.ids))
+def next_effect(state: CoordinatorState, decided: TransactionMetadata) -> SendMarkers:
+    """What a decided transaction still needs: its markers; without partitions their answer closes it at once."""
     return SendMarkers(
         **decided.ids,
         coordinator_epoch=state.partitions[state.partition_of(decided.transactional_id)].coordinator_epoch,

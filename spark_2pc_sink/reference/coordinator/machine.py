@@ -172,7 +172,7 @@ def settle(state: CoordinatorState, plan: plans.Plan, append_code: int = Code.NO
     pending = None
     if before.marking is Marking.DONE and code == Code.COORDINATOR_NOT_AVAILABLE:
         pending = COMPLETION[before.state]
-        effects = (plans.StepNext(events.MarkersAnswered(**before.ids)),)
+        effects = (next_effect(state, before),)
     cleared = replace(before, pending=pending, marking=Marking.SENDING)
     return Settled(state.with_metadata(before.transactional_id, cleared), reply, effects)
 

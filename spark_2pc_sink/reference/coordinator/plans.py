@@ -23,7 +23,6 @@ from typing import TypeVar
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIds
-from spark_2pc_sink.reference.coordinator.events import Event
 from spark_2pc_sink.reference.coordinator.records import FLEXIBLE_VERSION, LogRecord, fits
 from spark_2pc_sink.reference.coordinator.states import (
     DECIDED,
@@ -128,7 +127,7 @@ class EndMarker:
 
 @dataclass(frozen=True, kw_only=True)
 class SendMarkers(EndMarker):
-    """Write end markers to these partitions (WriteTxnMarkers v2), AFTER the plan's records are durable.
+    """Write end markers to these partitions, perhaps none, AFTER the plan's records are durable (WriteTxnMarkers v2).
 
     Report the answers as `MarkersAnswered`; partitions to retry are returned as a further effect. The caller chooses
     the pause between attempts. Sending twice is harmless: leaders accept the same marker again.
@@ -139,18 +138,11 @@ class SendMarkers(EndMarker):
 
 
 @dataclass(frozen=True)
-class StepNext:
-    """Step this event AFTER the plan is settled, before other events of the same transactional id."""
-
-    event: Event
-
-
-@dataclass(frozen=True)
 class AllocateProducerIdBlock:
     """Allocate a block, make it durable, and report it as `ProducerIdBlockAllocated`; ignored while one is pending."""
 
 
-Effect = SendMarkers | StepNext | AllocateProducerIdBlock
+Effect = SendMarkers | AllocateProducerIdBlock
 
 
 @dataclass(frozen=True, kw_only=True)

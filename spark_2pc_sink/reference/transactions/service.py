@@ -55,7 +55,6 @@ from spark_2pc_sink.reference.coordinator.plans import (
     Plan,
     Reply,
     SendMarkers,
-    StepNext,
 )
 from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, LogRecord, key_version
 from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair, StateId, TransactionMetadata
@@ -392,15 +391,9 @@ class TransactionService:
         for effect in effects:
             if isinstance(effect, SendMarkers):
                 self._background.run(self._send(effect, pause_ms))
-            elif isinstance(effect, StepNext):
-                self._background.run(self._submit_after(effect.event, pause_ms))
             elif not self._allocating:
                 self._allocating = True
                 self._background.run(self._allocate())
-
-    async def _submit_after(self, event: Event, pause_ms: int) -> None:
-        await _pause(pause_ms)
-        await self.submit(event)
 
     async def _send(self, effect: SendMarkers, pause_ms: int) -> None:
         await _pause(pause_ms)

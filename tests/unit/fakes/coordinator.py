@@ -21,7 +21,6 @@ from spark_2pc_sink.reference.coordinator.plans import (
     Effect,
     EndMarker,
     Reply,
-    StepNext,
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import COMPLETION, StateId, TransactionMetadata
@@ -206,9 +205,7 @@ class FakeCoordinator:
         raise NotImplementedError
 
     def _carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, StepNext):
-            self.do(effect.event)
-        elif isinstance(effect, AllocateProducerIdBlock):
+        if isinstance(effect, AllocateProducerIdBlock):
             block = self._next_block()
             self.do(ProducerIdBlockAllocated(first=block.first, size=block.size))
         else:

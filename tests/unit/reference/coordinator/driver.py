@@ -26,7 +26,6 @@ from spark_2pc_sink.reference.coordinator.plans import (
     Plan,
     Reply,
     SendMarkers,
-    StepNext,
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
@@ -126,10 +125,8 @@ class Driver:
                 return sent
             effect = self.effects.popleft()
             if isinstance(effect, SendMarkers):
-                sent.append(effect)
+                sent += [effect] if effect.partitions else []
                 self.do(answered(effect, dict.fromkeys(effect.partitions, 0)))
-            elif isinstance(effect, StepNext):
-                self.do(effect.event)
             elif isinstance(effect, AllocateProducerIdBlock):
                 block = self.state.producer_ids.block
                 self.do(ProducerIdBlockAllocated(first=block.first + 1000, size=1000))

@@ -29,7 +29,6 @@ from spark_2pc_sink.reference.coordinator.plans import (
     Plan,
     Reply,
     SendMarkers,
-    StepNext,
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import (
@@ -128,9 +127,7 @@ class Coordinator(RuleBasedStateMachine):
         waiting = list(self.driver.effects)
         self.driver.effects.clear()
         for effect in waiting:
-            if isinstance(effect, StepNext):
-                self.step(effect.event, "durable")
-            elif isinstance(effect, SendMarkers):
+            if isinstance(effect, SendMarkers):
                 self.check_marker(effect)
                 self.step(answered(effect, dict.fromkeys(effect.partitions, 0)), "durable")
 
@@ -148,9 +145,7 @@ class Coordinator(RuleBasedStateMachine):
         effect = data.draw(st.sampled_from(list(self.driver.effects)), label="effect")
         if data.draw(st.integers(0, 3), label="again if 0") != 0:
             self.driver.effects.remove(effect)
-        if isinstance(effect, StepNext):
-            self.step(effect.event, fate)
-        elif isinstance(effect, SendMarkers):
+        if isinstance(effect, SendMarkers):
             self.check_marker(effect)
             results = {each: data.draw(MARKER_CODES) for each in effect.partitions}
             self.step(answered(effect, results), fate)

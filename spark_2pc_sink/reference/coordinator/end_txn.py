@@ -315,7 +315,7 @@ def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: in
         return NOTHING
     reactions = {each: REACTIONS.get(code, Reaction.GIVE_UP) for each, code in event.results.items()}
     written = {each for each, reaction in reactions.items() if reaction is Reaction.WRITTEN}
-    left = replace(metadata, partitions=metadata.partitions - written - event.gone)
+    left = replace(metadata, partitions=metadata.partitions - written)
     if Reaction.GIVE_UP in reactions.values():
         given_up = replace(left, marking=Marking.GIVEN_UP)
         return Plan(transactional_id=left.transactional_id, unwritten=given_up)

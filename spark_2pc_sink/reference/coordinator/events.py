@@ -7,7 +7,7 @@ depends on it, and `Access`, the requesting principal's ACLs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Protocol
 
@@ -155,15 +155,13 @@ class DescribeTransactions:
 
 @dataclass(frozen=True, kw_only=True)
 class MarkersAnswered(TransactionEvent):
-    """A partition leader has answered WriteTxnMarkers, or some partitions no longer exist.
+    """Partition leaders have answered WriteTxnMarkers.
 
     The identifying fields are those of the `SendMarkers` effect; an answer to an earlier one is ignored. ``results``
-    has an error code per partition, 0 for written; those ``gone`` need no marker. Without both, what has no partitions
-    left is closed.
+    has an error code per partition, 0 if it needs no marker any more: it is written, or the partition was deleted.
     """
 
-    results: Mapping[TopicPartition, int] = field(default_factory=dict)
-    gone: frozenset[TopicPartition] = frozenset()
+    results: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, kw_only=True)

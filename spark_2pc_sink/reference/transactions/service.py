@@ -403,13 +403,12 @@ class TransactionService:
         message = "%s: %s markers of %s, coordinator epoch %d: %s"
         _log.debug(message, effect.transactional_id, kind, pair, effect.coordinator_epoch, codes)
         # This node leads every partition, so one without a log was deleted.
-        gone = frozenset(each for each, code in results.items() if code == Code.UNKNOWN_TOPIC_OR_PARTITION)
+        deleted = Code.UNKNOWN_TOPIC_OR_PARTITION
         answered = MarkersAnswered(
             transactional_id=effect.transactional_id,
             producer_id=effect.producer_id,
             producer_epoch=effect.producer_epoch,
-            results={each: code for each, code in results.items() if each not in gone},
-            gone=gone,
+            results={each: Code.NONE if code == deleted else code for each, code in results.items()},
         )
         plan = self._reserved(answered)
         if plan.records:

@@ -93,15 +93,6 @@ def test_codes_that_give_up(code: int) -> None:
     assert reloaded.get().state is StateId.COMPLETE_COMMIT
 
 
-def test_a_partition_that_is_gone_is_dropped() -> None:
-    """Leader unknown in metadata (deleted topic) -> partition dropped; B18."""
-    driver, effect = decided()
-    driver.do(answered(effect, {T0: 0}, gone=frozenset({T1})))
-    assert driver.get().partitions == {T2}
-    driver.do(answered(effect, {}, gone=frozenset({T2})))
-    assert driver.get().state is StateId.COMPLETE_COMMIT
-
-
 def test_the_last_answer_twice_closes_the_transaction_once() -> None:
     """B5: a late second completion must not undo what the next transaction did."""
     driver, effect = decided()

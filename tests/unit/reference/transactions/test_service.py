@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,6 +105,16 @@ async def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
         assert await running.settled() == "CompleteCommit"
         # A partition that had its marker gets no second one.
         assert [running.markers_of(partition=index) for index in (0, 1)] == [[(42, 6, "commit")]] * 2
+
+
+async def test_a_partition_that_is_gone_is_dropped() -> None:
+    """Leader unknown in metadata (deleted topic) -> partition dropped; B18."""
+    async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
+        assert [await running.write((42, 5), partition=index) for index in (0, 1)] == [0, 0]
+        running.disk.topics["t"] = replace(running.disk.topics["t"], partitions=1)
+        assert (await running.end((42, 5))).error_code == 0
+        assert await running.settled() == "CompleteCommit"
+        assert running.markers_of() == [(42, 6, "commit")]
 
 
 async def test_groups_hear_of_a_marker_in_their_partition_when_it_is_durable() -> None:

@@ -105,8 +105,8 @@ PROGRAMS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
 
 
 _PAGES: Final = "tests/integration/docs/test_run_blocks.py"
-_READING: Final = "tests/integration/docs/test_reading_page.py"
-_SCHEDULING: Final = "tests/integration/docs/test_scheduling_page.py"
+_READING: Final = "tests/integration/docs/test_other_programs.py"
+_SCHEDULING: Final = "tests/integration/docs/test_other_programs.py"
 _RUN: Final = "tests/integration/docs/test_run_blocks.py"
 _LOGINS: Final = "tests/unit/docs/test_pages_that_are_run.py"
 _COMMANDS: Final = "tests/integration/docs/test_page_commands.py"

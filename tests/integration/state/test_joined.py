@@ -1,8 +1,8 @@
-"""The decision in a transaction of the caller's: one COMMIT for both, with the note of the one before."""
+"""The decision with what a caller writes: in the caller's transaction, or by on_decide in the sink's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
 from jdbc_state import KeptRecords, SqlStateStore
+from jdbc_state.connections import driver_connection
 from jdbc_state.errors import CommitsLostError, LocalProtocolError, StateStoreError, SupersededError
+from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.sink.driver.on_decide import DecidingBatch, run_on_decide
 from tests.harness.sql import sessions
 from tests.integration.state.state_stores import (
     FIRST,
@@ -156,3 +160,121 @@ def test_one_session_shows_all_claims_of_a_run(database: str) -> None:
         assert [operator.liveness(row).alive for row in [*rows, other]] == [True, True, True, False]
         assert len(sessions(database, "application_name LIKE '2pc@run:%'")) == 1
         assert operator.liveness(replace(rows[0], run_id="another run")).alive is False
+
+
+BATCH = DecidingBatch(
+    transactional_id=ID, batch_id=7, prepared="5:0", row_count=2, record_count=3, rows_deleted=1, rows_left_out=4
+)
+AUDIT = "INSERT INTO audit VALUES (:batch_id, :row_count)"
+
+
+@pytest.fixture
+def audited(database: str, sql: SqlStateStore) -> SqlStateStore:
+    execute(database, "CREATE TABLE audit (batch bigint PRIMARY KEY, rows bigint)")
+    execute(database, "CREATE TABLE target (id int)")
+    return sql
+
+
+def decide_given(audited: SqlStateStore, given: Any) -> None:
+    """Rows, what was given, and the decision."""
+    row = claim(audited)
+    with audited.deciding(ID, row.generation) as transaction:
+        transaction.connection.execute(text("INSERT INTO target VALUES (1)"))
+        run_on_decide(given, transaction.connection, BATCH)
+        transaction.decide(FIRST)
+
+
+def audit(database: str) -> list[tuple[Any, ...]]:
+    return execute(database, "SELECT batch, rows FROM audit")
+
+
+def left(database: str, audited: SqlStateStore) -> tuple[int, int, str]:
+    """Lines of the audit, rows, and the decision."""
+    ((rows,),) = execute(database, "SELECT count(*) FROM target")
+    return len(audit(database)), rows, row_of(audited).prepared_transaction_state
+
+
+def test_statements_know_the_batch(database: str, audited: SqlStateStore) -> None:
+    """A percent sign, a cast and a colon in a text are no parameters."""
+    more = "INSERT INTO audit SELECT 8, :rows_deleted + CAST(:rows_left_out AS int) - '0'::int WHERE 'a:b' LIKE '%:%'"
+    decide_given(audited, [AUDIT, more])
+    assert audit(database) == [(7, 2), (8, 5)]
+    assert left(database, audited) == (2, 1, "5:0")
+
+
+def test_a_function_has_the_connection_and_the_batch(database: str, audited: SqlStateStore) -> None:
+    def write(connection: Connection, batch: DecidingBatch) -> None:
+        with connection.begin_nested() as savepoint:
+            connection.execute(text("INSERT INTO audit VALUES (0, 0)"))
+            savepoint.rollback()
+        with Session(connection) as session:
+            session.execute(text("INSERT INTO audit VALUES (:batch, :rows)"), {"batch": batch.batch_id, "rows": 1})
+            session.commit()  # of the session alone
+        connection.exec_driver_sql(f"NOTIFY decided, '{batch.batch_id}'")
+
+    decide_given(audited, write)
+    assert audit(database) == [(7, 1)]
+
+
+def raw(statement: str) -> Callable[[Connection, DecidingBatch], object]:
+    return lambda connection, _: connection.exec_driver_sql(statement)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda connection, _: connection.commit(),
+        lambda connection, _: connection.rollback(),
+        raw("INSERT INTO audit VALUES (1, 1); COMMIT; BEGIN"),
+        raw("ROLLBACK AND CHAIN"),
+        ["INSERT INTO audit VALUES (1, 1); COMMIT"],
+    ],
+    ids=["commit()", "rollback()", "a text with COMMIT", "ROLLBACK", "a statement that commits"],
+)
+def test_the_transaction_is_kept_open(database: str, audited: SqlStateStore, given: Any) -> None:
+    """Refused before the database hears of it: nothing is written."""
+    with pytest.raises(LocalProtocolError, match="on_decide may neither end the deciding transaction"):
+        decide_given(audited, given)
+    assert left(database, audited) == (0, 0, "")
+
+
+def test_what_goes_past_sqlalchemy_is_noticed(database: str, audited: SqlStateStore) -> None:
+    """It cannot be undone then, so the message says what may be there."""
+    with pytest.raises(LocalProtocolError, match="rows of the batch may be in the table without its decision"):
+        decide_given(audited, lambda connection, _: driver_connection(connection).commit())
+    assert left(database, audited) == (0, 1, "")
+
+
+def test_another_search_path_is_refused(database: str, audited: SqlStateStore) -> None:
+    with pytest.raises(LocalProtocolError, match=r"search_path=audits, which was .*public"):
+        decide_given(audited, [AUDIT, "SET LOCAL search_path TO audits"])
+    assert left(database, audited) == (0, 0, "")
+    decide_given(audited, [AUDIT])
+    assert audit(database) == [(7, 2)]
+
+
+def fail(connection: Connection, _batch: DecidingBatch) -> None:
+    connection.execute(text("INSERT INTO audit VALUES (1, 1)"))
+    message = "no"
+    raise ValueError(message)
+
+
+def swallow(connection: Connection, _batch: DecidingBatch) -> None:
+    try:
+        connection.execute(text("SELECT 1/0"))
+    except Exception:  # noqa: BLE001 - what a careless function may do
+        return
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (fail, "on_decide raised ValueError: no"),
+        (swallow, "on_decide raised InternalError: .*current transaction is aborted"),
+        (["SELECT :nothing"], "on_decide raised StatementError: .*required for bind parameter 'nothing'"),
+    ],
+)
+def test_an_error_undoes_the_attempt(database: str, audited: SqlStateStore, given: Any, said: str) -> None:
+    with pytest.raises(BatchRetryError, match=said):
+        decide_given(audited, given)
+    assert left(database, audited) == (0, 0, "")

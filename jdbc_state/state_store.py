@@ -281,10 +281,16 @@ class StateStore(ABC):
         return self._decide("accept_replay", transactional_id, generation, {"digest": ""}, detail)
 
     def drop_batch(
-        self, transactional_id: str, generation: int, settled: str, *, detail: Mapping[str, Any] | None = None
+        self,
+        transactional_id: str,
+        generation: int,
+        settled: str,
+        *,
+        digest: str = "",
+        detail: Mapping[str, Any] | None = None,
     ) -> StateRow:
-        """Give the Kafka half of a batch up (a person's decision)."""
-        return self._decide("drop_batch", transactional_id, generation, {"settled": settled, "digest": ""}, detail)
+        """Give the Kafka half of a batch up (a person's decision); with '' any replay of the batch is skipped then."""
+        return self._decide("drop_batch", transactional_id, generation, {"settled": settled, "digest": digest}, detail)
 
     def accept_loss(
         self,

@@ -416,7 +416,10 @@ class Recovery:
         if self._decision is OperatorDecision.DROP:
             did = findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
             decided = row.prepared_transaction_state
-            return self._store.drop_batch(self._transactional_id, row.generation, decided, detail=did)
+            # An owed batch may be given up because its replay differs. A decided one keeps its digest: if its replay
+            # differs, the checkpoint was set back, and the new rows under its id must not be skipped.
+            digest = "" if row.status == RowStatus.OWED else row.digest
+            return self._store.drop_batch(self._transactional_id, row.generation, decided, digest=digest, detail=did)
         sent = f"batch {row.batch_id} will be sent as Spark replays it, as decided by the operator"
         did = findings.did("accept_replay", sent)
         return self._store.accept_replay(self._transactional_id, row.generation, detail=did)

@@ -300,9 +300,15 @@ class SimStore:
     take_empty_batch = _as_one_statement("take_empty_batch")
     accept_open = _as_one_statement("accept_open")
     accept_replay = _as_one_statement("accept_replay")
-    drop_batch = _as_one_statement("drop_batch")
+    _drop_batch = _as_one_statement("drop_batch")
     accept_loss = _as_one_statement("accept_loss")
     note_action = _as_one_statement("note_action")
+
+    def drop_batch(self, transactional_id: str, generation: int, settled: str, *, digest: str = "", **told: Any) -> Any:
+        row = self.database.row
+        if not digest and row is not None and row.batch_id is not None:
+            self._world.ledger.left_out.add(row.batch_id)
+        return self._drop_batch(transactional_id, generation, settled, digest=digest, **told)
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         return cast("AbstractContextManager[DecidingTransaction]", self._deciding(generation))

@@ -310,6 +310,13 @@ def test_a_late_copy_of_keep_leaves_an_open_transaction_that_can_be_ended() -> N
     assert violations == [], "\n".join(lines)
 
 
+def test_a_batch_that_kafka_goes_without_is_not_skipped_with_other_rows() -> None:
+    """Found at random: a person drops a decided batch, and its id comes back with new rows from an older checkpoint."""
+    lines, violations = trace(Schedule.parse("people-tv2@6:refill-topic@21:drop@44:checkpoint-back"))
+    assert violations == [], "\n".join(lines)
+    assert any("this one is different" in line for line in lines)
+
+
 class Named(Choices):
     """Answers by the names of requests, which stay where numbers of choice points move.
 

@@ -67,7 +67,7 @@ _T = TypeVar("_T")
 #: Drivers and operators that faults may start beside the one that runs.
 EXTRA_MAX: Final = 3
 #: Restarts of the query before it counts as stuck: each fault can end one run, and a late request another.
-STARTS_MAX: Final = 12
+STARTS_MAX: Final = 24
 #: A batch came that has no place beside the state row.
 _NO_PLACE: Final = (
     HaltCause.NOT_THE_FIRST_BATCH,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from datetime import date
+from functools import partial
 from typing import Any
 
 import prometheus_client
@@ -21,7 +22,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from spark_2pc_sink import BatchReport, DualWriteSink
-from spark_2pc_sink.testing import ReferenceCoordinator, read_topic
+from spark_2pc_sink.testing import ReferenceCoordinator, read_topic, wait_until
 from tests.harness import ROOT
 from tests.harness.page_blocks import block_of, blocks_of, in_sentences, run_block
 from tests.harness.sql import run_sql
@@ -123,6 +124,10 @@ class Database:
             raise CrashError
 
 
+def values_are(broker: ReferenceCoordinator, expected: list[bytes]) -> bool:
+    return [record.value for record in read_topic(broker.bootstrap, "orders")] == expected
+
+
 def test_the_example_of_the_page(broker: ReferenceCoordinator) -> None:
     """KIP-939, 'Recovery recipe': what the database names is committed by the next start, and nothing else is."""
     example = block_of("docs/writer.md").text.replace("broker:9092", broker.bootstrap)
@@ -134,7 +139,9 @@ def test_the_example_of_the_page(broker: ReferenceCoordinator) -> None:
         with pytest.raises(CrashError) if crash else nullcontext():
             exec(example, names)  # noqa: S102 - our own page
         committed += more
-        assert [record.value for record in read_topic(broker.bootstrap, "orders")] == [b"1"] * committed
+        expected = [b"1"] * committed
+        # The end of a transaction is answered before its markers are written.
+        wait_until(partial(values_are, broker, expected), what=f"{committed} records")
 
 
 # --- the walks of ARCHITECTURE.md name rooms and modules that there are -----------------------------------------------

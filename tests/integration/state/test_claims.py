@@ -16,13 +16,12 @@ from typing import Any
 import psycopg2
 import pytest
 from psycopg2 import errors
-from sqlalchemy import make_url, text
+from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from jdbc_state import SqlStateStore, StateRow, application_name
+from jdbc_state import SqlStateStore, StateRow, application_name, preparing
 from jdbc_state.claim import Claimant
 from jdbc_state.errors import CommitsLostError
-from jdbc_state.preparing import CREATE_ATTEMPTS_MAX
 from spark_2pc_sink.errors import ClaimRefusedError, StateStoreError, SupersededError
 from spark_2pc_sink.testing import TcpProxy, postgres_query, wait_until
 from tests.harness.acts import later
@@ -86,10 +85,25 @@ def test_a_race_that_is_always_lost_is_an_error(database: str, monkeypatch: pyte
         attempts.append(1)
         raise DBAPIError("CREATE TABLE", None, errors.lookup("23505")())
 
-    monkeypatch.setattr("jdbc_state.preparing._run", lose)
-    monkeypatch.setattr("jdbc_state.preparing._LOST_RACE", {""})
+    monkeypatch.setattr(preparing, "_run", lose)
+    monkeypatch.setattr(preparing, "_LOST_RACE", {""})
     with sql_store_error(database):
-        assert len(attempts) == CREATE_ATTEMPTS_MAX
+        assert len(attempts) == preparing.CREATE_ATTEMPTS_MAX
+
+
+def test_a_race_is_lost_to_a_table_that_can_be_used(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = preparing._run
+
+    def lose(connection: Connection, statement: str) -> None:
+        run(connection, statement)
+        if "CREATE TABLE" in statement:
+            raise DBAPIError("CREATE TABLE", None, errors.lookup("23505")())
+
+    monkeypatch.setattr(preparing, "_run", lose)
+    monkeypatch.setattr(preparing, "_LOST_RACE", {""})
+    with closing(SqlStateStore(database, settings())) as store:
+        store.prepare_schema()
+        assert claim(store).generation == 1
 
 
 @pytest.mark.parametrize(

@@ -92,13 +92,15 @@ class KafkaBroker(LocalBroker):
         self.controller_port: int = free_port()
         controller = f"127.0.0.1:{self.controller_port}"
         #: A cluster of several nodes sets controller.quorum.voters here before the first start.
-        self.properties |= {
-            **ONE_NODE,
-            "controller.quorum.voters": f"{node_id}@{controller}",
-            "listeners": f"{self.properties['listeners']},CONTROLLER://{controller}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            **(properties or {}),
-        }
+        self.properties.update(
+            {
+                **ONE_NODE,
+                "controller.quorum.voters": f"{node_id}@{controller}",
+                "listeners": f"{self.properties['listeners']},CONTROLLER://{controller}",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+                **(properties or {}),
+            }
+        )
 
     def log_bytes(self, topic: str, partition: int = 0) -> int:
         """Bytes of a partition's log on this node, whether or not other nodes have it; 0 for none."""

@@ -109,11 +109,13 @@ class ReferenceCoordinator(LocalBroker):
     ) -> None:
         super().__init__(transaction_version=transaction_version, two_phase_commit=two_phase_commit, node_id=node_id)
         self.keep_prepared: bool = keep_prepared and two_phase_commit and transaction_version >= _KEEPING_VERSION
-        self.properties |= {
-            "transaction.version": str(transaction_version),
-            **({"transaction.keep.prepared.enable": "true"} if self.keep_prepared else {}),
-            **(properties or {}),
-        }
+        self.properties.update(
+            {
+                "transaction.version": str(transaction_version),
+                **({"transaction.keep.prepared.enable": "true"} if self.keep_prepared else {}),
+                **(properties or {}),
+            }
+        )
 
     def _command(self) -> list[str]:
         settings = [f"--set={name}={value}" for name, value in self.properties.items()]

@@ -255,7 +255,7 @@ class PartitionLog:
         self.settings = settings
         self.recovered_cut_bytes: int = log.recovered_cut_bytes
         self._log = log
-        self.log_start_offset = log_start_offset
+        self.log_start_offset: int = log_start_offset
         self.high_watermark: int = log.end_offset
         self.last_stable_offset: int = self._stable_offset()
         self._sync = GroupSync(log, self._became_durable)

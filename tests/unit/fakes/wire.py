@@ -11,24 +11,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka.protocol import admin, consumer, metadata, producer
 from kafka.protocol.admin import DescribeConfigsResponse
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.protocol.codec import read_head, read_request, write_response
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.batches import message
 
 if TYPE_CHECKING:
     from tests.unit.fakes.cluster import FakeLog
-
-_REQUESTS: Final = {
-    kind.API_KEY: kind
-    for module in (admin, consumer, metadata, producer)
-    for name, kind in vars(module).items()
-    if name.endswith("Request") and hasattr(kind, "API_KEY")
-}
 
 
 @dataclass(frozen=True)
@@ -146,16 +139,14 @@ class Listener:
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(OSError, HangUpError):
             for frame in _frames(connection):
-                api, version, correlation_id = struct.unpack_from(">hhi", frame)
-                if api not in _REQUESTS:
+                head = read_head(frame)
+                api, version, number = head.api_key, head.version, head.correlation_id
+                if api == Api.SASL_HANDSHAKE:
                     return  # a client that asks whether a listener wants a login
-                body = _REQUESTS[api].decode(frame, version=version, header=True)
-                response = self._respond(Received(self.node_id, api, version, body, connection, correlation_id))
-                if response is None:
-                    continue
-                response.API_VERSION = version
-                response.with_header(correlation_id)
-                connection.sendall(response.encode(header=True, framed=True))
+                body = read_request(frame, head).body
+                response = self._respond(Received(self.node_id, api, version, body, connection, number))
+                if response is not None:
+                    connection.sendall(b"".join(write_response(response, number, version=version)))
 
 
 def _frames(connection: socket.socket) -> Iterator[bytes]:

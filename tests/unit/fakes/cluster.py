@@ -23,10 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import google_crc32c
-
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AclOperation, AddPartitionsToTxn, Event, Resource
@@ -45,16 +43,15 @@ from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
-from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
 from spark_2pc_sink.reference.storage.files import MemoryStore
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, Verification
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.coordinator import FakeCoordinator, FakeTransaction
 from tests.unit.fakes.wire import STATE_TOPIC, Listener, Received, Step, Topology, serve_it
+from tests.unit.reference.coordinator.access import AccessBy
 
 #: Clocks of tests need not be right.
 _SETTINGS = LogSettings(timestamp_after_max_ms=1 << 62)
-_TRANSACTIONAL_BIT = 0x10
 
 
 @dataclass
@@ -104,39 +101,8 @@ class FakeLog:
     def stamp_appends(self) -> None:
         self.log.settings = replace(self.log.settings, log_append_time=True)
 
-    def fill(self, count: int) -> None:
-        """Others have written so many records."""
-        self.data(ProducerIdAndEpoch(0, 0), count, attributes=0)
-
-    def data(
-        self,
-        producer: ProducerIdAndEpoch,
-        count: int = 1,
-        *,
-        timestamp_ms: int = 0,
-        attributes: int = _TRANSACTIONAL_BIT,
-    ) -> int:
-        """Put a batch of a transaction there, whatever its leader and the coordinator say; its first offset."""
-        batch = build_batch(
-            encode_records([(b"x", b"x")] * count),
-            record_count=count,
-            timestamp_ms=timestamp_ms,
-            producer_id=producer.producer_id if attributes else NO_PRODUCER_ID,
-            producer_epoch=producer.epoch if attributes else -1,
-            attributes=attributes,
-        )
-        return self.put(batch)
-
-    def marker(self, producer: ProducerIdAndEpoch, *, kind: int) -> int:
-        """Put a control batch there, byte by byte as KIP-98 has it; its offset."""
-        record = b"\x00\x00\x00" + b"\x08" + struct.pack(">hh", 0, kind) + b"\x0c" + struct.pack(">hi", 0, 1) + b"\x00"
-        record = bytes([len(record) * 2]) + record
-        checked = struct.pack(">hiqqqhii", 0x30, 0, 0, 0, producer.producer_id, producer.epoch, -1, 1) + record
-        crc = google_crc32c.value(checked)
-        return self.put(struct.pack(">qiibI", 0, 9 + len(checked), 0, 2, crc) + checked)
-
     def put(self, batch: bytes) -> int:
-        """Write a batch at the end, as if it had always stood there: the leader reads its log anew."""
+        """Write a batch at the end, as if it had always stood there: the leader reads its log anew; its offset."""
         offset = self.next_offset
         self._store.segment(0).append([struct.pack(">q", offset) + bytes(batch[8:])])
         self.log = self._opened()
@@ -166,14 +132,8 @@ _TRANSACTIONAL: Final = frozenset(
 )
 
 
-class HiddenIds:
-    """No transactional id may be described."""
-
-    def allows(self, _operation: AclOperation, resource: Resource, _name: str) -> bool:
-        return resource is not Resource.TRANSACTIONAL_ID
-
-    def allows_any(self, operation: AclOperation, resource: Resource) -> bool:
-        return self.allows(operation, resource, "")
+#: No transactional id may be described.
+HIDDEN_IDS: Final = AccessBy(lambda _operation, kind, _name: kind is not Resource.TRANSACTIONAL_ID)
 
 
 class FakeCluster(Topology, FakeCoordinator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -23,6 +24,7 @@ from spark_2pc_sink.wire.arrow_layout import EncodedRows
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import answer
+from tests.unit.reference.batches import client_batch
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -88,13 +90,17 @@ def sent_batches(fake: FakeCluster) -> list[tuple[int, bytes]]:
 def data(
     fake: FakeCluster, producer: ProducerIdAndEpoch, count: int = 1, *, at: TopicPartition = T0, timestamp_ms: int = 0
 ) -> int:
-    """Put a batch of a transaction into a log; its first offset."""
-    return fake.partitions[at].data(producer, count, timestamp_ms=timestamp_ms)
+    """Put a batch of a transaction into a log, whatever the coordinator says; its first offset."""
+    pair = (producer.producer_id, producer.epoch)
+    batch = client_batch([b"x"] * count, producer=pair, transactional=True, timestamps_ms=timestamp_ms)
+    return fake.partitions[at].put(batch)
 
 
 def marker(fake: FakeCluster, producer: ProducerIdAndEpoch, *, kind: int, at: TopicPartition = T0) -> int:
-    """Put a control batch into a log; its offset."""
-    return fake.partitions[at].marker(producer, kind=kind)
+    """Put a control batch into a log, as KIP-98 has it; its offset."""
+    pair, key, value = (producer.producer_id, producer.epoch), struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 1)
+    batch = client_batch([value], keys=[key], producer=pair, transactional=True, control=True, timestamps_ms=0)
+    return fake.partitions[at].put(batch)
 
 
 #: With these options `one_batch_each` makes one batch of each record.

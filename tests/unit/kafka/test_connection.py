@@ -34,6 +34,7 @@ from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import HangUpError, Received, Step, answer, changed, hang_up, keep_silent, lose_answer
 from tests.unit.kafka.support import T0, T1, options_for
+from tests.unit.reference.batches import client_batch
 
 _NEXT = ProducerIdAndEpoch(7, 3)
 PEER = "bootstrap-0"
@@ -223,7 +224,7 @@ def ends_of(*partitions: TopicPartition) -> RequestTemplate:
 
 def test_an_answer_that_nobody_takes_is_not_given_to_the_next_request(fake: FakeCluster, cluster: Cluster) -> None:
     """Answers come in the order of the requests, and each belongs to its own."""
-    fake.partitions[T1].fill(9)
+    fake.partitions[T1].put(client_batch([b"x"] * 9))
     cluster.partition_counts(["t"])
     cluster.api_versions(0, cluster.deadline())
     left = cluster.begin(0, ends_of(T0), cluster.deadline())
@@ -236,7 +237,7 @@ def test_an_answer_that_nobody_takes_is_not_given_to_the_next_request(fake: Fake
 def test_several_brokers_are_asked_at_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
-        fake.partitions[T1].fill(3)
+        fake.partitions[T1].put(client_batch([b"x"] * 3))
         cluster.partition_counts(["t"])
         for partition in (T0, T1):
             cluster.request(cluster.leaders[partition], ends_of(partition), cluster.deadline())

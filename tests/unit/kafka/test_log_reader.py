@@ -19,6 +19,7 @@ from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, FakeProducer, fake_cluster
 from tests.unit.fakes.wire import answer, hang_up
 from tests.unit.kafka.support import T0, T1, data, marker, options_for
+from tests.unit.reference.batches import client_batch
 
 OURS, OTHERS = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(8, 3)
 ABORT, COMMIT, OTHER_CONTROL = 0, 1, 5
@@ -240,8 +241,8 @@ def view(cluster: Cluster, *partitions: TopicPartition, starts: bool = False) ->
 def met(fake: FakeCluster, cluster: Cluster) -> Cluster:
     """Connected, and told of the topic."""
     fake.topic_ids["t"] = ID
-    fake.partitions[T0].fill(5)
-    fake.partitions[T1].fill(9)
+    fake.partitions[T0].put(client_batch([b"x"] * 5))
+    fake.partitions[T1].put(client_batch([b"x"] * 9))
     cluster.partition_counts(["t"])
     fake.received.clear()
     return cluster

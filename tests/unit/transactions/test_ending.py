@@ -23,7 +23,7 @@ from spark_2pc_sink.reference.coordinator.plans import EndMarker
 from spark_2pc_sink.transactions import TransactionTool
 from spark_2pc_sink.transactions import tool as tool_module
 from spark_2pc_sink.wire.api_versions import Api
-from tests.unit.fakes.cluster import FakeCluster, FakeProducer, HiddenIds, fake_cluster
+from tests.unit.fakes.cluster import HIDDEN_IDS, FakeCluster, FakeProducer, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.memory_store import MemoryStateStore
 from tests.unit.fakes.wire import Step, after, answer, hang_up, lose_answer, serve_it
@@ -115,7 +115,7 @@ def test_abort_of_what_is_not_open_writes_nothing(
 
 
 def test_abort_writes_nothing_where_ids_are_hidden(fake: FakeCluster, tool: TransactionTool) -> None:
-    fake.access = HiddenIds()
+    fake.access = HIDDEN_IDS
     with pytest.raises(AuthorizationError):
         tool.abort("t", 1, start_offset=5)
     assert fake.of(Api.WRITE_TXN_MARKERS) == []

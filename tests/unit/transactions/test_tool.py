@@ -14,7 +14,7 @@ from spark_2pc_sink.kafka.transaction_queries import OpenTransaction, Transactio
 from spark_2pc_sink.transactions import ListFilter, TransactionTool
 from spark_2pc_sink.transactions.ending import why_hanging
 from spark_2pc_sink.wire.api_versions import Api
-from tests.unit.fakes.cluster import FakeCluster, FakeProducer, HiddenIds, fake_cluster
+from tests.unit.fakes.cluster import HIDDEN_IDS, FakeCluster, FakeProducer, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import after, answer, hang_up
 from tests.unit.kafka.support import kafka_for
@@ -93,7 +93,7 @@ def test_describe_of_an_unknown_id_is_an_error(fake: FakeCluster, tool: Transact
         errors.KafkaError, match=r"its coordinator does not know 'a'.*TRANSACTIONAL_ID_NOT_FOUND, code 105"
     ):
         tool.describe("a")
-    fake.access = HiddenIds()
+    fake.access = HIDDEN_IDS
     with pytest.raises(errors.AuthorizationError):
         tool.describe("a")
     with pytest.raises(errors.ConfigurationError, match="must not be empty"):
@@ -211,7 +211,7 @@ def test_what_ended_between_the_looks_was_not_hanging(fake: FakeCluster, tool: T
 def test_hidden_ids_are_not_taken_for_unknown_ones(fake: FakeCluster, tool: TransactionTool) -> None:
     """Rows without DESCRIBE are dropped silently from ListTransactions."""
     fake.show({T0: [FakeProducer(1, start_offset=3)]})
-    fake.access = HiddenIds()
+    fake.access = HIDDEN_IDS
     with pytest.raises(errors.AuthorizationError, match="grant DESCRIBE on every transactional id"):
         tool.find_hanging()
 

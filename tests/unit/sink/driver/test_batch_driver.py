@@ -23,18 +23,16 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recipe.placement import Placement, RunRecord
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, Decided, RunOfQuery, Sides, TransactionTicket
 from tests.harness.halts import halts
 from tests.unit.fakes.batch_work import FakeWork, Results
-from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
-from tests.unit.fakes.memory_store import MemoryStateStore
+from tests.unit.fakes.fake_kafka import PARTITION
+from tests.unit.recovery.test_recovery import ID
+from tests.unit.recovery.test_recovery import Sides as SidesInMemory
 
 
 @pytest.fixture
@@ -439,44 +437,26 @@ def _changing(work: FakeWork) -> FakeWork:
     return work
 
 
-ID = "orders"
-
-
-class Job:
+class Job(SidesInMemory):
     def __init__(
         self,
         *,
         sides: Job | None = None,
         run_id: str = "run",
         adopt: bool = False,
-        accept_loss: str | None = None,
+        accept_replay: int | None = None,
         **options: Any,
     ) -> None:
-        self.kafka: FakeKafka = FakeKafka() if sides is None else sides.kafka
-        self.store: MemoryStateStore = MemoryStateStore() if sides is None else sides.store
-        self.clock = FakeClock()
+        super().__init__()
+        if sides is not None:
+            self.kafka, self.store = sides.kafka, sides.store
         self.steps: list[Step] = []
         self.on_step: Callable[[Step], None] = lambda _: None
         self.stopping = False
-        recovery = Recovery(
-            RecoveryOptions.parse(
-                transactional_id=ID,
-                kafka={"bootstrap.servers": "unused:9092"},
-                database="postgresql://unused/none",
-                settle_deadline_ms=5_000,
-                adopt=adopt,
-                accept_loss=accept_loss,
-            ),
-            kafka=self.kafka,
-            store=self.store,
-            clock=self.clock,
-            topics=(PARTITION.topic,),
-        )
-        rules = {name: options.pop(name) for name in ("accept_replay", "on_decide") if name in options}
         self.driver = BatchDriver(
-            Sides(recovery, self.kafka, self.store, self.clock),
+            Sides(self.recovery(adopt=adopt, topics=(PARTITION.topic,)), self.kafka, self.store, self.clock),
             RunOfQuery(ID, "query", run_id, is_stopping=lambda: self.stopping, **options),
-            BatchRules(attempts_max=3, decision_margin_ms=1_000, restore_deadline_ms=1_000, **rules),
+            BatchRules(3, decision_margin_ms=1_000, restore_deadline_ms=1_000, accept_replay=accept_replay),
             self,
         )
 
@@ -488,11 +468,6 @@ class Job:
 
     def work(self, **fields: Any) -> FakeWork:
         return FakeWork(self.kafka, **fields)
-
-    def row(self) -> StateRow:
-        row = self.store.read(ID)
-        assert row is not None
-        return row
 
 
 def started() -> Job:

@@ -37,7 +37,9 @@ from tests.unit.recovery.test_recovery import Sides as SidesInMemory
 
 @pytest.fixture
 def job() -> Job:
-    return started()
+    made = Job()
+    made.driver.recover()
+    return made
 
 
 def test_the_steps_come_in_the_order_of_the_recipe(job: Job) -> None:
@@ -166,8 +168,7 @@ def test_no_transaction_begins_with_an_exhausted_epoch(job: Job) -> None:
     """B10: EndTxn would rotate the producer id, and the row's pair would match nothing."""
     job.driver.write(0, job.work())
     job.kafka.broker.know(FakeTransaction(0, 32_764, state="Empty"))
-    again = Job(sides=job, run_id="run-2")
-    again.driver.recover()
+    again = job.restarted()
     works = [again.work() for _ in range(3)]
     for batch_id, work in enumerate(works, start=1):
         again.driver.write(batch_id, work)
@@ -317,9 +318,10 @@ def test_a_resend_that_meets_a_bad_row_fails(job: Job) -> None:
 
 
 @pytest.mark.parametrize("decided", [False, True])
-def test_a_login_that_is_refused_ends_the_query_at_once(*, decided: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_login_that_is_refused_ends_the_query_at_once(
+    job: Job, *, decided: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """B25: neither recovery nor the next attempt would be let in, so nothing is waited for, and no line repeated."""
-    job = started()
     refused = AuthorizationError(api="SaslAuthenticate", code=58, name="SASL_AUTHENTICATION_FAILED", detail="refused")
 
     def refuse(_: str) -> None:
@@ -363,8 +365,7 @@ def test_another_batch_under_the_same_id_is_not_skipped(
     job.driver.write(0, job.work(**first))
     with halts(HaltCause.REPLAY_DIFFERS):
         job.driver.write(0, job.work(**second))
-    accepting = Job(sides=job, run_id="run-2", accept_replay=0)
-    accepting.driver.recover()
+    accepting = job.restarted(accept_replay=0)
     assert accepting.driver.write(0, accepting.work(**first)).placement is Placement.SKIP
     assert "accept_replay" not in caplog.text
     assert accepting.driver.write(0, accepting.work(**second)).placement is Placement.SKIP
@@ -382,8 +383,7 @@ def test_a_dropped_batch_is_skipped_whatever_spark_has_under_its_id(job: Job) ->
         job.driver.write(0, _changing(job.work()))
     row = job.row()
     job.store.drop_batch(ID, row.generation, row.settled)
-    restarted = Job(sides=job, run_id="run-2")
-    restarted.driver.recover()
+    restarted = job.restarted()
     assert restarted.driver.write(0, restarted.work(digest="f" * 32)).placement is Placement.SKIP
 
 
@@ -396,8 +396,7 @@ def test_a_resend_that_is_another_batch_halts(job: Job, caplog: pytest.LogCaptur
     assert any("--drop" in remedy for remedy in halted.value.remedies)
     assert job.row().status == "owed"
     assert job.kafka.committed == []
-    accepting = Job(sides=job, run_id="run-2", accept_replay=0)
-    accepting.driver.recover()
+    accepting = job.restarted(accept_replay=0)
     assert accepting.driver.write(0, accepting.work(digest="e" * 32)).placement is Placement.RESEND
     assert "orders: accept_replay=0 sends batch 0 to Kafka as it is now" in caplog.text
     assert job.row().status == "done"
@@ -408,8 +407,7 @@ def test_a_first_batch_that_differs_may_be_of_a_full_refresh(job: Job, batch_id:
     """A28: both sides have batch 0 alone, so its number does not tell a refresh from a replay."""
     for batch in range(batch_id + 1):
         job.driver.write(batch, job.work())
-    refreshed = Job(sides=job, run_id="run-2")
-    refreshed.driver.recover()
+    refreshed = job.restarted()
     with halts(HaltCause.REPLAY_DIFFERS) as halted:
         refreshed.driver.write(batch_id, refreshed.work(digest="e" * 32))
     assert ("write everything from the source again" in str(halted.value)) is told
@@ -419,8 +417,7 @@ def test_a_checkpoint_that_was_set_back_is_refused_with_adopt_too(job: Job) -> N
     """D8, D9: the option is meant for one start. Left on, it must not let an older checkpoint write batches again."""
     job.driver.write(0, job.work())
     job.driver.write(1, job.work())
-    adopting = Job(sides=job, run_id="run-2", adopt=True)
-    adopting.driver.recover()
+    adopting = job.restarted(adopt=True)
     with halts(HaltCause.BATCHES_RESTARTED):
         adopting.driver.write(0, adopting.work())
     assert job.row().batch_id == 1
@@ -442,7 +439,6 @@ class Job(SidesInMemory):
         self,
         *,
         sides: Job | None = None,
-        run_id: str = "run",
         adopt: bool = False,
         accept_replay: int | None = None,
         **options: Any,
@@ -455,7 +451,7 @@ class Job(SidesInMemory):
         self.stopping = False
         self.driver = BatchDriver(
             Sides(self.recovery(adopt=adopt, topics=(PARTITION.topic,)), self.kafka, self.store, self.clock),
-            RunOfQuery(ID, "query", run_id, is_stopping=lambda: self.stopping, **options),
+            RunOfQuery(ID, "query", "run" if sides is None else "run-2", is_stopping=lambda: self.stopping, **options),
             BatchRules(3, decision_margin_ms=1_000, restore_deadline_ms=1_000, accept_replay=accept_replay),
             self,
         )
@@ -466,11 +462,11 @@ class Job(SidesInMemory):
         self.steps.append(step)
         self.on_step(step)
 
+    def restarted(self, **options: Any) -> Job:
+        """The driver of the next run, which has recovered."""
+        made = Job(sides=self, **options)
+        made.driver.recover()
+        return made
+
     def work(self, **fields: Any) -> FakeWork:
         return FakeWork(self.kafka, **fields)
-
-
-def started() -> Job:
-    job = Job()
-    job.driver.recover()
-    return job

@@ -5,51 +5,21 @@ from __future__ import annotations
 import io
 from argparse import Namespace
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
-from jdbc_state import StateRow
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
 from spark_2pc_sink.cli.options import reason_for
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, TakeOverRefusedError
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.recipe.resolve import KafkaView
-from spark_2pc_sink.recovery.report import Action, RecoveryReport
+from spark_2pc_sink.recovery.report import RecoveryReport
 from tests.harness.json_contract import read_output
+from tests.unit.recovery.test_report import DECIDED, REPORT
 
 SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]
-
-
-DECIDED_ROW = StateRow(
-    transactional_id="orders",
-    prepared_transaction_state="7:3",
-    status="decided",
-    generation=2,
-    batch_id=4,
-    row_count=20,
-    record_count=20,
-    kafka_offsets={"orders-0": (5, 24)},
-    claimed_at=datetime(2026, 11, 24, 10, 0, tzinfo=timezone.utc),
-    age_s=2.4,
-    decided_age_s=3601.0,
-)
-
-
-def report(*, settled: bool) -> RecoveryReport:
-    return RecoveryReport(
-        transactional_id="orders",
-        before=DECIDED_ROW,
-        row=replace(DECIDED_ROW, status="done") if settled else DECIDED_ROW,
-        kafka=KafkaView(TransactionState.ONGOING, ProducerIdAndEpoch(7, 3), 2, "cluster"),
-        actions=(Action("commit", "committed 7:3 in Kafka"),) if settled else (),
-        settled=settled,
-        reason="the database has decided",
-        remedies=() if settled else ("spark-2pc recover --take-over",),
-    )
+TO_TAKE_OVER = replace(DECIDED, dry_run=False, remedies=("spark-2pc recover --take-over",))
 
 
 def halted(**fields: Any) -> HaltError:
@@ -65,7 +35,7 @@ def halted(**fields: Any) -> HaltError:
 
 
 REFUSED = TakeOverRefusedError(
-    transactional_id="orders", driver="its driver lives (pid 4711)", remedies=("wait",), report=report(settled=False)
+    transactional_id="orders", driver="its driver lives (pid 4711)", remedies=("wait",), report=TO_TAKE_OVER
 )
 
 
@@ -75,7 +45,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def recover(**options: Any) -> RecoveryReport:
         seen.append(options)
-        return report(settled=options.get("take_over", False))
+        return REPORT if options.get("take_over") else TO_TAKE_OVER
 
     monkeypatch.setattr(sinks, "recover", recover)
     return seen
@@ -105,15 +75,15 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
     ]
     printed = capsys.readouterr().out
     assert "orders: settled now" in printed
-    assert "- committed 7:3 in Kafka" in printed
-    assert "database: batch 4, decided 7:3" in printed
-    assert "now:      batch 4, done 7:3" in printed
+    assert "- committed 5:1 in Kafka" in printed
+    assert "database: batch 7, decided 5:1" in printed
+    assert "now:      batch 7, done 5:1" in printed
 
 
 @pytest.mark.parametrize(
     ("error", "cause", "row"),
     [
-        (halted(report=replace(report(settled=False), cause=HaltCause.GAP)), "gap", "decided"),
+        (halted(report=replace(TO_TAKE_OVER, cause=HaltCause.GAP)), "gap", "decided"),
         (REFUSED, None, "decided"),
     ],
     ids=["recovery halts", "a driver lives"],
@@ -136,7 +106,7 @@ def test_a_refusal_is_printed_for_machines_too(
     whole = read_output(printed.out)
     assert (whole["exit_code"], whole["error"]["type"], whole["error"]["cause"]) == (3, type(error).__name__, cause)
     (found,) = whole["sinks"]
-    assert found.keys() == report(settled=False).as_json().keys()
+    assert found.keys() == TO_TAKE_OVER.as_json().keys()
     assert (found["cause"], found["settled"]) == (cause, False)
     assert (found["row"] and found["row"]["status"]) == row
     assert str(error) in printed.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from spark_2pc_sink.transactions import TerminatedTransaction, TransactionDetail
 from spark_2pc_sink.transactions.remedies import KnownSinks
 from spark_2pc_sink.verification.report import BatchResult, Difference, NotChecked, OpenTable, OpenTransactionRows
 from tests.harness.json_contract import read_output
+from tests.unit.recovery.test_report import ROW
 
 SERVER = ["--bootstrap-server", "h:1"]
 
@@ -89,13 +89,6 @@ def test_force_terminate_with_a_note(
     assert tool.calls[0] == ("force_terminate", "a", said)
 
 
-ROW = StateRow(
-    transactional_id="a",
-    prepared_transaction_state="7:3",
-    status="decided",
-    generation=1,
-    claimed_at=datetime(2026, 11, 24, tzinfo=timezone.utc),
-)
 RECOVER = "spark-2pc recover --bootstrap-server h:1 --database postgresql://h/d --transactional-id a  # "
 WITH_DATABASE = [*SERVER, "--database", "postgresql://h/d"]
 
@@ -111,7 +104,7 @@ def test_list_names_what_ends_the_open_transactions_of_sinks(
     assert run("list", *SERVER, "--json") == 0
     out, err = capsys.readouterr()
     assert ([row["sink"] for row in read_output(out)["transactions"]], err) == ([None, None], "")
-    know_sinks(monkeypatch, ROW)
+    know_sinks(monkeypatch, replace(ROW, transactional_id="a"))
     assert run("list", *WITH_DATABASE, "--json") == 0
     out, err = capsys.readouterr()
     assert [row["sink"] for row in read_output(out)["transactions"]] == [True, False]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from jdbc_state.sessions import DriverSession, Liveness
+from jdbc_state.sessions import Liveness
 from spark_2pc_sink.choices import FORCE_TERMINATE
 from spark_2pc_sink.errors import DualWriteError, HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
@@ -16,6 +16,7 @@ from spark_2pc_sink.runbook.conversation import NoAnswerError
 from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.runbook.sides import BothSides, Compared
 from spark_2pc_sink.transactions import HangingTransaction
+from tests.unit.recovery.test_report import LOOK, SESSION
 from tests.unit.recovery.test_report import ROW as DECIDED_ROW
 
 COMMAND = "spark-2pc recover --transactional-id orders"
@@ -90,9 +91,7 @@ class FakeSides(BothSides):
 
 
 ROW = replace(DECIDED_ROW, status="done", settled="5:2", digest="", age_s=400.0, decided_age_s=400.0)
-ALIVE = Liveness(
-    alive=True, detail="session 4711 on app1", session=DriverSession(4711, "app", hidden=False, address="10.0.0.1")
-)
+ALIVE = Liveness(alive=True, detail="session 4711 on app1", session=SESSION)
 DEAD = Liveness(alive=False, detail="no session of it")
 UNSEEN = Liveness(alive=None, detail="sessions do not tell")
 HANGING = HangingTransaction(
@@ -111,17 +110,8 @@ BLOCKED = Readers(owners=("billing",))
 
 def report(**fields: Any) -> RecoveryReport:
     """A report of status about a sink that is well."""
-    usual: dict[str, Any] = {
-        "transactional_id": "orders",
-        "settled": True,
-        "dry_run": True,
-        "before": ROW,
-        "row": ROW,
-        "kafka": KafkaView(TransactionState.COMPLETE_COMMIT, ProducerIdAndEpoch(5, 2), 2, "cluster"),
-        "driver": DEAD,
-        "reason": "the last decision is settled",
-    }
-    return RecoveryReport(**{**usual, **fields})
+    kafka = KafkaView(TransactionState.COMPLETE_COMMIT, ProducerIdAndEpoch(5, 2), 2, "cluster")
+    return replace(LOOK, **{"before": ROW, "row": ROW, "kafka": kafka, "driver": DEAD, **fields})
 
 
 def picture(told: HaltCause | None = None, readers: Readers | None = None, **fields: Any) -> Picture:

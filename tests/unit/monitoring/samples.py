@@ -25,6 +25,7 @@ from spark_2pc_sink.monitoring.watched import Watched
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+from tests.unit.recovery.test_report import LOOK, ROW
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=timezone.utc)
 ALIVE = Liveness(
@@ -47,19 +48,17 @@ FIGURES = {
 
 def row(name: str = "orders", *, status: str = "done", batch: int | None = 41, **changes: Any) -> StateRow:
     """A state row, decided two minutes ago."""
-    made = StateRow(
+    made = replace(
+        ROW,
         transactional_id=name,
-        prepared_transaction_state="5:1",
         status=status,
-        settled="5:0",
         generation=7,
-        query_id="query",
         run_id="run",
         batch_id=batch,
-        cluster_id="cluster",
         row_count=1_200,
         record_count=1_100,
-        kafka_offsets={"orders-0": (5, 13)},
+        digest="",
+        topic_ids={},
         decision=42,
         claimed_at=NOW - timedelta(hours=3),
         decided_at=NOW - timedelta(minutes=2),
@@ -72,16 +71,8 @@ def row(name: str = "orders", *, status: str = "done", batch: int | None = 41, *
 def sink(name: str = "orders", of: StateRow | None = None, **changes: Any) -> RecoveryReport:
     """A sink that is well, unless ``changes`` say otherwise."""
     made = row(name) if of is None else of
-    fine = RecoveryReport(
-        transactional_id=name,
-        settled=True,
-        dry_run=True,
-        before=made,
-        row=made,
-        kafka=KafkaView(TransactionState.COMPLETE_COMMIT, ProducerIdAndEpoch(5, 1), 2, "cluster"),
-        driver=ALIVE,
-        reason="both sides have it",
-    )
+    kafka = KafkaView(TransactionState.COMPLETE_COMMIT, ProducerIdAndEpoch(5, 1), 2, "cluster")
+    fine = replace(LOOK, transactional_id=name, before=made, row=made, kafka=kafka, driver=ALIVE)
     return replace(fine, **changes)
 
 

@@ -15,23 +15,12 @@ from spark_2pc_sink.cli.options import reason_for
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recovery.report import RecoveryReport
+from tests.harness.halts import halt
 from tests.harness.json_contract import read_output
 from tests.unit.recovery.test_report import DECIDED, REPORT
 
 SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]
 TO_TAKE_OVER = replace(DECIDED, dry_run=False, remedies=("spark-2pc recover --take-over",))
-
-
-def halted(**fields: Any) -> HaltError:
-    return HaltError(
-        transactional_id="orders",
-        cause=HaltCause.GAP,
-        database_side="batch 1, done",
-        kafka_side="nothing in doubt",
-        reason="batch 3 follows batch 1",
-        remedies=("do this",),
-        **fields,
-    )
 
 
 REFUSED = TakeOverRefusedError(
@@ -83,7 +72,7 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
 @pytest.mark.parametrize(
     ("error", "cause", "row"),
     [
-        (halted(report=replace(TO_TAKE_OVER, cause=HaltCause.GAP)), "gap", "decided"),
+        (halt(report=replace(TO_TAKE_OVER, cause=HaltCause.GAP)), "gap", "decided"),
         (REFUSED, None, "decided"),
     ],
     ids=["recovery halts", "a driver lives"],

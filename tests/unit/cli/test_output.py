@@ -20,20 +20,13 @@ from spark_2pc_sink.cli import __main__ as program
 from spark_2pc_sink.cli import coordinator, exits, sinks
 from spark_2pc_sink.cli.command_parser import CommandParser
 from spark_2pc_sink.cli.output import FORMAT, CommandResult, envelope, json_schema
-from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, HaltError
+from spark_2pc_sink.errors import ClaimRefusedError, HaltCause
 from spark_2pc_sink.ids import TransactionState
 from spark_2pc_sink.recovery.report import ActionKind, RecoveryReport
+from tests.harness.halts import halt
 from tests.harness.json_contract import read_output
 
 SCHEMA = json.loads(json_schema())
-HALT = HaltError(
-    transactional_id="orders",
-    cause=HaltCause.GAP,
-    database_side="batch 1, done",
-    kafka_side="nothing in doubt",
-    reason="batch 3 follows batch 1",
-    remedies=("do this", "or that"),
-)
 
 
 def leaves(parser: argparse.ArgumentParser) -> list[CommandParser]:
@@ -105,7 +98,7 @@ def test_a_wrong_word_is_json_of_every_command(command: str, capsys: pytest.Capt
     ("error", "code", "cause", "remedies"),
     [
         (ConfigurationError(option="o", value=1, rule="r", remedy="do it"), 2, None, ["do it"]),
-        (HALT, 3, "gap", ["do this", "or that"]),
+        (halt(), 3, "gap", ["do this", "or that"]),
         (
             ClaimRefusedError(transactional_id="a", what="query", expected="b", found="c", remedies=("adopt",)),
             *(1, None, ["adopt"]),

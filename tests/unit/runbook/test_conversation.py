@@ -11,7 +11,7 @@ import pytest
 
 from jdbc_state import Actor
 from spark_2pc_sink.choices import FORCE_TERMINATE, TABLE, HaltCause, Symptom
-from spark_2pc_sink.errors import ConfigurationError, HaltError, TakeOverRefusedError
+from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import OperatorDecision
@@ -21,6 +21,7 @@ from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, Conversation, Incid
 from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.runbook.sides import OPEN_MS_MIN, BothSides, Compared, find_blocking_transactions, pictures_of
 from spark_2pc_sink.transactions import TransactionDetails, TransactionListing
+from tests.harness.halts import halt
 from tests.unit.runbook.fake_sides import (
     ALIVE,
     BLOCKED,
@@ -138,15 +139,7 @@ def test_what_recovery_refuses_is_said_and_chosen_anew() -> None:
 
 def test_a_halt_of_the_recovery_is_the_next_symptom() -> None:
     sides = FakeSides(in_doubt(), halted(HaltCause.ID_IN_USE))
-    halt = HaltError(
-        transactional_id="orders",
-        cause=HaltCause.OPEN_TRANSACTION,
-        database_side="none",
-        kafka_side="Ongoing",
-        reason="it is open",
-        remedies=(),
-    )
-    sides.raises = [halt]
+    sides.raises = [halt(HaltCause.OPEN_TRANSACTION)]
     walk = Walk(sides, "settle", "yes", "stop")
     assert [seen["symptom"] for seen in walk.noted("saw")] == ["in_doubt", "open_transaction"]
 

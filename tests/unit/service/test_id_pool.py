@@ -22,18 +22,11 @@ from spark_2pc_sink.service import id_pool as module
 from spark_2pc_sink.service.id_pool import IdPool
 from spark_2pc_sink.service.id_writer import IdWriter
 from spark_2pc_sink.testing import wait_until
+from tests.harness.halts import halt
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 SUPERSEDED = errors.SupersededError(transactional_id="shop-0", generation=1, found=None)
 LOST = errors.StateStoreError(operation="claim", detail="the connection was lost", retriable=True)
-HALT = errors.HaltError(
-    transactional_id="shop-0",
-    cause=errors.HaltCause.DATABASE_BEHIND,
-    database_side="",
-    kafka_side="",
-    reason="a test",
-    remedies=(),
-)
 
 
 @dataclass
@@ -202,7 +195,7 @@ def test_what_has_failed_is_settled_before_it_is_lent_again() -> None:
         wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], what="it is lent again")
 
 
-@pytest.mark.parametrize("error", [SUPERSEDED, HALT])
+@pytest.mark.parametrize("error", [SUPERSEDED, halt()])
 def test_an_id_that_is_lost_or_halts_is_dropped(error: Exception) -> None:
     lines = Lines()
     with pool(lines) as ids:

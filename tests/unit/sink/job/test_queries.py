@@ -18,6 +18,7 @@ from spark_2pc_sink.sink.job.classic_query import ClassicQuery, check_options, c
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, stream_endpoint
 from spark_2pc_sink.sink.job.sinks_of_runs import SinksOfRuns
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint
+from tests.harness.halts import halt
 from tests.unit.options.test_sink_options import sink as sink_options
 
 RUN = RunIds("query", "run")
@@ -221,17 +222,6 @@ def test_queries_that_have_ended_are_forgotten(sinks: SinksOfRuns) -> None:
     assert len(sinks) == 1
 
 
-def halt(cause: HaltCause) -> HaltError:
-    return HaltError(
-        transactional_id="orders",
-        cause=cause,
-        database_side="batch 0, done",
-        kafka_side="nothing in doubt",
-        reason="as recovery sees it",
-        remedies=("the way on",),
-    )
-
-
 def call(sinks: SinksOfRuns, batch_id: int, error: Exception | None = None, run: RunIds = RUN) -> None:
     with sinks.call(run, "orders", batch_id):
         if error is not None:
@@ -244,7 +234,7 @@ def test_a_function_that_goes_on_after_an_error_is_told_so_at_the_next_batch(sin
         call(sinks, 1, ValueError("out of range"))
     for batch_id in (2, 3):
         with pytest.raises(HaltError, match=r"continued after an error .* in batch 1.*ValueError: out of") as halted:
-            call(sinks, batch_id, halt(HaltCause.GAP))
+            call(sinks, batch_id, halt())
         assert halted.value.cause is HaltCause.NOT_HANDED_OVER
         assert halted.value.remedies[0].startswith("call the sink for every batch")
 

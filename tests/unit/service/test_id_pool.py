@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,12 +17,12 @@ from jdbc_state.sessions import Liveness
 from jdbc_state.survey import Survey
 from spark_2pc_sink import errors
 from spark_2pc_sink.clock import SystemClock
-from spark_2pc_sink.options import ServiceOptions
 from spark_2pc_sink.service import id_pool as module
 from spark_2pc_sink.service.id_pool import IdPool
 from spark_2pc_sink.service.id_writer import IdWriter
 from spark_2pc_sink.testing import wait_until
 from tests.harness.halts import halt
+from tests.unit.service.worlds import OPTIONS
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 SUPERSEDED = errors.SupersededError(transactional_id="shop-0", generation=1, found=None)
@@ -81,13 +81,9 @@ def row(number: int, *, run_id: str | None = "run", age_s: float = 0.0) -> State
 @contextmanager
 def pool(lines: Lines, **options: Any) -> Iterator[IdPool]:
     given = {"ids": 2, "ids_max": 4, "wait_for_id_ms": 50, **options}
-    parsed = ServiceOptions.parse(
-        transactional_id="shop",
-        kafka={"bootstrap.servers": "unused:9092"},
-        database="postgresql://unused/none",
-        **given,
+    made = IdPool(
+        replace(OPTIONS, transactional_id="shop", **given), survey=lines.survey, connect=lines.make, clock=SystemClock()
     )
-    made = IdPool(parsed, survey=lines.survey, connect=lines.make, clock=SystemClock())
     try:
         made.start()
         yield made

@@ -24,6 +24,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import COMPLETION, StateId, TransactionMetadata
+from tests.unit.reference.coordinator.driver import answered
 
 #: The id of the one producer, where there is one.
 TRANSACTIONAL_ID: Final = "orders"
@@ -209,13 +210,7 @@ class FakeCoordinator:
             block = self._next_block()
             self.do(ProducerIdBlockAllocated(first=block.first, size=block.size))
         else:
-            event = MarkersAnswered(
-                transactional_id=effect.transactional_id,
-                producer_id=effect.producer_id,
-                producer_epoch=effect.producer_epoch,
-                results={each: self.write_marker(effect, each) for each in effect.partitions},
-            )
-            self.do(event)
+            self.do(answered(effect, {each: self.write_marker(effect, each) for each in effect.partitions}))
 
     def _next_block(self) -> ProducerIdBlock:
         first = self._next_producer_id

@@ -130,9 +130,8 @@ PAIR = ProducerIdAndEpoch(7, 1)
 
 @pytest.fixture
 def fake() -> Iterator[FakeCluster]:
-    running = FakeCluster(topics={"bad": 2, "orders": 1}, begun=PAIR)
-    yield running
-    running.close()
+    with fake_cluster(topics={"bad": 2, "orders": 1}, begun=PAIR) as running:
+        yield running
 
 
 def check(fake: FakeCluster, topic: str = "bad") -> None:

@@ -31,7 +31,7 @@ from spark_2pc_sink.sink.stream.attempt_input import LocalStream
 from spark_2pc_sink.sink.stream.background_task import attempt_threads
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamLimits, StreamListener
 from spark_2pc_sink.wire.api_versions import Api
-from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import answer
 from tests.unit.kafka.support import options_for
 
@@ -41,9 +41,8 @@ TICKET = TransactionTicket("orders", ProducerIdAndEpoch(7, 1), 2, 1, 1, kafka_on
 
 @pytest.fixture
 def fake() -> Iterator[FakeCluster]:
-    running = FakeCluster(topics={"t": 2, "other": 1, "letters": 1}, begun=ProducerIdAndEpoch(7, 1))
-    yield running
-    running.close()
+    with fake_cluster(topics={"t": 2, "other": 1, "letters": 1}, begun=ProducerIdAndEpoch(7, 1)) as running:
+        yield running
 
 
 class Driver:

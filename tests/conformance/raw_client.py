@@ -11,20 +11,13 @@ import struct
 from types import TracebackType
 from typing import Any, Final
 
-from kafka.protocol import admin, consumer, metadata, producer, sasl
+from kafka.protocol import producer, sasl
 
-from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES
-from tests.unit.reference.batches import message
+from tests.unit.reference.batches import RESPONSES, message
 
 #: The longest wait for one answer; Kafka itself gives up waiting for anything that these tests do far earlier.
 ANSWER_DEADLINE_S: Final = 30.0
 _SIZE: Final = struct.Struct(">i")
-_RESPONSES: Final[dict[int, Any]] = {
-    getattr(module, name).API_KEY: getattr(module, name.removesuffix("Request") + "Response")
-    for module in (admin, consumer, metadata, producer, sasl)
-    for name in dir(module)
-    if name.endswith("Request") and name != "SaslBytesRequest"
-} | {each.API_KEY: each for each in NEWER_RESPONSES}
 
 
 class HungUpError(Exception):
@@ -63,7 +56,7 @@ class RawClient:
         request.API_VERSION = version
         request.with_header(self._correlation, self._client_id)
         frame = request.encode(version=version, header=True, framed=True)
-        self._waiting.append((self._correlation, _RESPONSES[request.API_KEY], version))
+        self._waiting.append((self._correlation, RESPONSES[request.API_KEY], version))
         try:
             self._socket.sendall(frame)
         except (BrokenPipeError, ConnectionResetError) as error:

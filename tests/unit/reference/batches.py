@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import google_crc32c
+from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
 from spark_2pc_sink.reference.log.partition_log import Appended, PartitionLog
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard
+from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES
 from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT
 
 NOW_MS = 1_700_000_000_000
+#: What answers a request, by its API key.
+RESPONSES: Final[dict[int, Any]] = {
+    getattr(module, name).API_KEY: getattr(module, name.removesuffix("Request") + "Response")
+    for module in (admin, consumer, metadata, producer, sasl)
+    for name in dir(module)
+    if name.endswith("Request") and name != "SaslBytesRequest"
+} | {each.API_KEY: each for each in NEWER_RESPONSES}
 
 
 def message(kind: Any, version: int | None = None, **fields: Any) -> Any:

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from kafka.protocol import admin, metadata
-
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
@@ -18,13 +16,6 @@ from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import handlers_of
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.node import exchange
-
-_RESPONSES = {
-    found.API_KEY: found
-    for module in (admin, metadata)
-    for name, found in vars(module).items()
-    if name.endswith("Response") and hasattr(found, "API_KEY")
-}
 
 
 class ClusterNode:
@@ -43,7 +34,7 @@ class ClusterNode:
         """Send a request of a version that is offered; the response."""
         handler = self.handlers[Api(request.API_KEY)]
         assert handler.version_min <= version <= handler.version_max
-        return await exchange(handler.function, request, _RESPONSES[request.API_KEY], version, access=access)
+        return await exchange(handler.function, request, version, access=access)
 
 
 @asynccontextmanager

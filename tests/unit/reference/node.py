@@ -11,15 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from kafka.protocol.consumer import FetchRequest, FetchResponse
-from kafka.protocol.producer import (
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ProduceRequest,
-    ProduceResponse,
-)
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, ProduceRequest
 from kafka.record.memory_records import MemoryRecords
 
 from spark_2pc_sink.ids import TopicPartition
@@ -40,7 +33,7 @@ from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.reference.storage.files import MemoryFile, MemoryStore
 from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, Verification
-from tests.unit.reference.batches import client_batch, message, with_attributes
+from tests.unit.reference.batches import RESPONSES, client_batch, message, with_attributes
 from tests.unit.reference.coordinator.driver import metadata
 from tests.unit.reference.waiting import DEADLINE_S, present, until
 
@@ -228,11 +221,11 @@ class Node:
         request = InitProducerIdRequest(
             transactional_id=tid, **{"enable2_pc": False, "keep_prepared_txn": False} | given
         )
-        return await exchange(self.transactions.init_producer_id, request, InitProducerIdResponse, version)
+        return await exchange(self.transactions.init_producer_id, request, version)
 
     async def end(self, pair: tuple[int, int], *, commit: bool = True) -> Any:
         request = EndTxnRequest(transactional_id=TID, producer_id=pair[0], producer_epoch=pair[1], committed=commit)
-        return await exchange(self.transactions.end_txn, request, EndTxnResponse, 5)
+        return await exchange(self.transactions.end_txn, request, 5)
 
     async def produce(
         self,
@@ -253,7 +246,7 @@ class Node:
         ]
         request = message(ProduceRequest, transactional_id=tid, acks=-1, timeout_ms=1000, topic_data=data)
         context = RequestContext(version=version, client_id=client_id, access=access, appended=self._count_append)
-        response = await exchange(self.producing.produce, request, ProduceResponse, version, context=context)
+        response = await exchange(self.producing.produce, request, version, context=context)
         names = {topic_id: name for name, topic_id in TOPIC_IDS.items()}
         return {
             (found.name or names.get(found.topic_id, "unknown"), each.index): each
@@ -287,7 +280,7 @@ class Node:
             {"topic": name, "topic_id": TOPIC_IDS.get(name), "partitions": found} for name, found in topics.items()
         ]
         request = message(FetchRequest, **{"session_epoch": -1, **usual, **fields}, topics=wanted)
-        return await exchange(self.partitions.fetch, request, FetchResponse, version, access=access)
+        return await exchange(self.partitions.fetch, request, version, access=access)
 
     async def read(self, partition: int = 0, *, isolation: int = 1, offset: int = 0, **fields: Any) -> Any:
         """Fetch one partition of t; the partition's answer."""
@@ -349,7 +342,6 @@ async def node(
 async def exchange(
     function: HandlerFunction,
     request: Any,
-    response_class: Any,
     version: int,
     *,
     access: Access = FULL_ACCESS,
@@ -358,7 +350,9 @@ async def exchange(
     """Send a request through encoding and decoding, and its response back."""
     received = type(request).decode(request.encode(version=version), version=version)
     response = await function(context or RequestContext(version=version, access=access), received)
-    return None if response is None else response_class.decode(response.encode(version=version), version=version)
+    if response is None:
+        return None
+    return RESPONSES[request.API_KEY].decode(response.encode(version=version), version=version)
 
 
 def batch(

@@ -9,8 +9,6 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
-from kafka.protocol import admin, consumer, producer
-
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
@@ -24,7 +22,7 @@ from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
-from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES, REQUESTS
+from spark_2pc_sink.reference.protocol.codec import REQUESTS
 from tests.unit.reference.batches import message
 from tests.unit.reference.groups import messages
 from tests.unit.reference.node import exchange
@@ -32,13 +30,6 @@ from tests.unit.reference.node import exchange
 TOPIC = Topic("orders", UUID(int=7), 3)
 PARTITIONS = 2
 START_MS = 1_700_000_000_000
-
-
-def response_class(name: str) -> Any:
-    newer = next((each for each in NEWER_RESPONSES if each.__name__ == f"{name}Response"), None)
-    return newer or next(
-        found for module in (consumer, admin, producer) if (found := getattr(module, f"{name}Response", None))
-    )
 
 
 class FakeCluster:
@@ -123,7 +114,7 @@ class GroupRig:
         handler = self._handlers[kind.API_KEY]
         assert handler.version_min <= version <= handler.version_max
         request, context = message(kind, version, **fields), replace(self.context, version=version)
-        answer = await exchange(handler.function, request, response_class(name), version, context=context)
+        answer = await exchange(handler.function, request, version, context=context)
         decoded: dict[str, Any] = answer.to_dict()
         return decoded
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kafka.protocol.admin import (
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-)
+from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, BrokerProperties
@@ -34,16 +27,14 @@ async def secured() -> Catalog:
     return await Catalog.open(None, BrokerProperties.from_mapping({"authorizer.class.name": STANDARD_AUTHORIZER}))
 
 
-async def ask(
-    catalog: Catalog, request: Any, response: Any, *, version: int = 3, may: AclOperation | None = None
-) -> Any:
+async def ask(catalog: Catalog, request: Any, *, version: int = 3, may: AclOperation | None = None) -> Any:
     """Through the encoding of the request and of the answer."""
     handler = handlers_of(AclHandlers(catalog))[Api(request.API_KEY)]
     assert (handler.version_min, handler.version_max) == (1, 3)
     needed = AclOperation.DESCRIBE if isinstance(request, DescribeAclsRequest) else AclOperation.ALTER
     allowed = (may or needed, Resource.CLUSTER, "kafka-cluster")
     context = RequestContext(version=version, access=AccessBy(lambda *asked_for: asked_for == allowed))
-    return await exchange(handler.function, request, response, version, context=context)
+    return await exchange(handler.function, request, version, context=context)
 
 
 def creation(**fields: Any) -> Any:
@@ -52,7 +43,7 @@ def creation(**fields: Any) -> Any:
 
 
 async def create(catalog: Catalog, *creations: Any, **options: Any) -> list[tuple[int, str | None]]:
-    answer = await ask(catalog, message(CreateAclsRequest, creations=list(creations)), CreateAclsResponse, **options)
+    answer = await ask(catalog, message(CreateAclsRequest, creations=list(creations)), **options)
     return [(result.error_code, result.error_message) for result in answer.results]
 
 
@@ -65,7 +56,7 @@ def filter_fields(**fields: Any) -> dict[str, Any]:
 
 
 async def describe(catalog: Catalog, *, options: dict[str, Any] | None = None, **fields: Any) -> Any:
-    return await ask(catalog, DescribeAclsRequest(**filter_fields(**fields)), DescribeAclsResponse, **(options or {}))
+    return await ask(catalog, DescribeAclsRequest(**filter_fields(**fields)), **(options or {}))
 
 
 async def found(catalog: Catalog, **fields: Any) -> list[tuple[Any, ...]]:
@@ -77,7 +68,7 @@ async def found(catalog: Catalog, **fields: Any) -> list[tuple[Any, ...]]:
 
 async def delete(catalog: Catalog, *filters: dict[str, Any], **options: Any) -> Any:
     request = message(DeleteAclsRequest, filters=[filter_fields(**each) for each in filters])
-    answer = await ask(catalog, request, DeleteAclsResponse, **options)
+    answer = await ask(catalog, request, **options)
     return answer.filter_results
 
 

@@ -31,6 +31,7 @@ from tests.unit.reference.net import (
     METADATA_VERSION,
     PRODUCE_VERSION,
     Client,
+    ask_whoami,
     catalog_at,
     dispatcher,
     empty_metadata,
@@ -398,8 +399,7 @@ async def test_each_listener_tells_its_clients_its_own_address() -> None:
         told = []
         for index in range(2):
             client = await Client.connect(server, index)
-            request, response = metadata_request(), metadata_response()
-            told.append((await client.ask(request, type(response), METADATA_VERSION)).cluster_id)
+            told.append(await ask_whoami(client))
         assert told == [f"127.0.0.1:{server.addresses[0][1]}", "proxy.example:19092"]
 
 

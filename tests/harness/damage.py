@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import OFFSET_END, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from spark_2pc_sink.testing import wait_until
@@ -23,8 +23,6 @@ ACTIONS: Final = f"{STATE}_actions"
 #: Keys of batch N begin at N times this (`driver_job.make_rows`).
 _KEYS_OF_A_BATCH: Final = 100_000
 DEADLINE_S: Final = 60
-#: Key and value of a record.
-Record = tuple[bytes | None, bytes | None]
 #: Of a record batch (Kafka's DefaultRecordBatch): base offset and length in bytes of all that follows them.
 _BATCH_HEAD: Final = struct.Struct(">qi")
 
@@ -56,22 +54,6 @@ def delete_records(broker: Broker, topic: str, before: dict[int, int]) -> None:
     ends = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
     for future in admin.delete_records(ends).values():
         future.result(DEADLINE_S)
-
-
-def produce(
-    broker: Broker, topic: str, records: Sequence[Record], *, partition: int = 0, transactional_id: str | None = None
-) -> None:
-    """Let another application write to the topic, in a transaction of its own if an id is given."""
-    settings = {"bootstrap.servers": broker.bootstrap}
-    producer = Producer(settings if transactional_id is None else settings | {"transactional.id": transactional_id})
-    if transactional_id is not None:
-        producer.init_transactions(DEADLINE_S)
-        producer.begin_transaction()
-    for key, value in records:
-        producer.produce(topic, key=key, value=value, partition=partition)
-    if transactional_id is not None:
-        producer.commit_transaction(DEADLINE_S)
-    assert producer.flush(DEADLINE_S) == 0
 
 
 def lose_tail(broker: LocalBroker, topic: str, keep: dict[int, int]) -> None:

@@ -25,9 +25,8 @@ _STOP_DEADLINE_S: Final = 20.0
 class ConnectServer(Lifetime):
     """The server. It can be killed, and started again on its port."""
 
-    def __init__(self, folder: Path, *, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *, settings: Mapping[str, str] | None = None) -> None:
         self._folder = folder
-        self._master = master
         self._settings = dict(settings or {})
         self._port = free_port()
         self._process: ServerProcess | None = None
@@ -47,7 +46,7 @@ class ConnectServer(Lifetime):
 
     def start(self) -> None:
         settings = spark_settings(self._folder) | {
-            "spark.master": self._master,
+            "spark.master": "local[2]",
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.driver.extraJavaOptions": quick_java_options(),
             # The Python beside the server imports pandas first, which takes long on a busy machine.

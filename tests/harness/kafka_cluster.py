@@ -44,28 +44,19 @@ class KafkaCluster(Lifetime):
     which can be killed, started again, paused and resumed.
 
     Args:
-        transaction_version: level of the feature ``transaction.version``: 0 or 1 (KIP-98), 2 (KIP-890).
-        two_phase_commit: grant ``enable2Pc`` to every client (KIP-939).
         properties: more broker properties, or other values of those set here.
 
     Attributes:
         nodes: the brokers, by their ids from 1 on.
     """
 
-    def __init__(
-        self,
-        *,
-        transaction_version: int = 2,
-        two_phase_commit: bool = False,
-        properties: Mapping[str, str] | None = None,
-    ) -> None:
-        self.transaction_version = transaction_version
-        self.two_phase_commit = two_phase_commit
+    transaction_version = 2
+    two_phase_commit = False
+
+    def __init__(self, *, properties: Mapping[str, str] | None = None) -> None:
         self.nodes = {
             node_id: KafkaBroker(
                 node_id=node_id,
-                transaction_version=transaction_version,
-                two_phase_commit=two_phase_commit,
                 properties={**_PROPERTIES, **(properties or {})},
                 jvm_options=_SMALL_HEAP,
             )
@@ -80,7 +71,7 @@ class KafkaCluster(Lifetime):
     def bootstrap(self) -> str:
         return ",".join(node.bootstrap for node in self.nodes.values())
 
-    def start(self, *, deadline_s: float = CLUSTER_DEADLINE_S) -> None:
+    def start(self) -> None:
         """Start all nodes and wait until each of them knows the others."""
         first = self.nodes[1]
         first.format()
@@ -88,7 +79,7 @@ class KafkaCluster(Lifetime):
             if not node.formatted:
                 node.format_as(first)
             node.launch()
-        end_s = time.monotonic() + deadline_s
+        end_s = time.monotonic() + CLUSTER_DEADLINE_S
         for node in self.nodes.values():
             node.wait_until_ready(deadline_s=max(0.0, end_s - time.monotonic()))
         self.wait_until_whole(deadline_s=max(0.0, end_s - time.monotonic()))

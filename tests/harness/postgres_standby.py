@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 
 from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.postgres import PostgresServer, run_program
@@ -20,44 +19,40 @@ class PostgresStandby(PostgresServer):
 
     It replicates asynchronously until :meth:`make_synchronous`. While it is stopped, what the primary commits does not
     reach it; while it is paused, what was sent to it waits in its sockets, and it takes that when it goes on.
-
-    Args:
-        settings: more of ``postgresql.conf``, or other values of the primary's.
     """
 
-    def __init__(self, primary: PostgresServer, *, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__(settings={"synchronous_standby_names": "", **(settings or {})}, binaries=primary.binaries)
+    def __init__(self, primary: PostgresServer) -> None:
+        super().__init__(settings={"synchronous_standby_names": ""}, binaries=primary.binaries)
         self.password = primary.password  # roles are replicated
         self._primary = primary
 
-    def make_synchronous(self, *, and_another: bool = False, deadline_s: float = START_DEADLINE_S) -> None:
+    def make_synchronous(self, *, and_another: bool = False) -> None:
         """Let COMMIT on the primary wait for this standby.
 
         Args:
             and_another: wait for a second standby as well, which is never there: then no COMMIT is ever answered,
                 although this standby has it.
-            deadline_s: how long the standby may take to be seen as synchronous.
         """
         names = f"FIRST 2 ({_NAME}, {_MISSING})" if and_another else f"FIRST 1 ({_NAME})"
         self._primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
         self._primary.execute("SELECT pg_reload_conf()")
         states = "SELECT sync_state FROM pg_stat_replication"
-        if poll_until(lambda: self._primary.query(states) == [("sync",)], deadline_s=deadline_s):
+        if poll_until(lambda: self._primary.query(states) == [("sync",)], deadline_s=START_DEADLINE_S):
             return
-        raise ServerError(f"not synchronous within {deadline_s} s. The standby's log ends:\n{self.log_tail()}")
+        raise ServerError(f"not synchronous within {START_DEADLINE_S} s. The standby's log ends:\n{self.log_tail()}")
 
-    def wait_until_caught_up(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+    def wait_until_caught_up(self) -> None:
         """Wait until it shows everything that the primary has written until now."""
         ((position,),) = self._primary.query("SELECT pg_current_wal_flush_lsn()")
         reached = f"SELECT pg_last_wal_replay_lsn() >= '{position}'"
-        if poll_until(lambda: self.query(reached) == [(True,)], deadline_s=deadline_s):
+        if poll_until(lambda: self.query(reached) == [(True,)], deadline_s=START_DEADLINE_S):
             return
-        raise ServerError(f"the standby has not caught up with {position} within {deadline_s} s")
+        raise ServerError(f"the standby has not caught up with {position} within {START_DEADLINE_S} s")
 
-    def promote(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+    def promote(self) -> None:
         """Let it take writes, and follow no longer."""
-        if self.query(f"SELECT pg_promote(true, {int(deadline_s)})") != [(True,)]:
-            raise ServerError(f"the standby was not promoted within {deadline_s} s. Its log ends:\n{self.log_tail()}")
+        if self.query(f"SELECT pg_promote(true, {int(START_DEADLINE_S)})") != [(True,)]:
+            raise ServerError(f"not promoted within {START_DEADLINE_S} s. The standby's log ends:\n{self.log_tail()}")
 
     def _make_cluster(self) -> None:
         shutil.rmtree(self._data, ignore_errors=True)

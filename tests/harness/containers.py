@@ -20,7 +20,6 @@ from typing import Any
 
 import psycopg2
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ClusterMetadata
 from docker.errors import APIError, DockerException, ImageNotFound
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
@@ -32,6 +31,7 @@ from spark_2pc_sink.testing.kafka_broker import ONE_NODE, QUICK_START_JVM
 from spark_2pc_sink.testing.local_broker import TWO_PHASE_COMMIT, create_topic, has_leaders
 from spark_2pc_sink.testing.processes import Lifetime
 from spark_2pc_sink.testing.wait import poll_until
+from tests.harness.kafka_cluster import TRANSACTION_STATE, lagging_partitions, metadata_of
 from tests.harness.kafka_tools import set_transaction_version
 from tests.harness.providers import DatabasesByUrl, GivenBroker
 from tests.harness.sql import run_sql
@@ -213,7 +213,6 @@ def require_image(variable: str, default: str) -> str:
 
 #: What a storage is formatted with when nothing is said.
 _FORMATTED_TRANSACTION_VERSION = 2
-_TRANSACTION_LOG = "__transaction_state"
 # Three nodes watch each other: one that is slow, on a machine that is busy, must not pass for one that is gone. This is
 # also how long the others take to notice one that is.
 _PATIENT = {
@@ -331,7 +330,7 @@ class ContainerCluster(GivenBroker):
 
     def coordinator(self) -> ContainerBroker:
         """The node that coordinates every transaction: its log has one partition."""
-        return self.leader(_TRANSACTION_LOG, 0)
+        return self.leader(TRANSACTION_STATE, 0)
 
     def in_sync(self, topic: str, partition: int) -> set[int]:
         return set(self._partition(topic, partition).isrs)
@@ -342,7 +341,7 @@ class ContainerCluster(GivenBroker):
     def _partition(self, topic: str, partition: int) -> Any:
         # Any node may answer, also one that was cut off and has not read yet what was created meanwhile.
         known: Any = wait_until(
-            lambda: metadata_of(self.bootstrap).topics.get(topic),
+            lambda: metadata_of(self.bootstrap, deadline_s=30.0).topics.get(topic),
             deadline_s=START_DEADLINE_S,
             what=f"a node that knows {topic}",
             interval_s=0.1,
@@ -351,11 +350,9 @@ class ContainerCluster(GivenBroker):
 
     def _whole(self) -> bool:
         try:
-            topics = metadata_of(self.bootstrap, deadline_s=2.0).topics.values()
+            return not lagging_partitions(metadata_of(self.bootstrap, deadline_s=2.0))
         except KafkaException:
             return False
-        partitions = [partition for topic in topics for partition in topic.partitions.values()]
-        return all(len(partition.isrs) == len(self.nodes) and partition.leader > 0 for partition in partitions)
 
 
 @contextmanager
@@ -397,12 +394,6 @@ def container_cluster() -> Iterator[ContainerCluster]:
 def environment_name(name: str) -> str:
     """The variable that the image turns into a property of the broker."""
     return "KAFKA_" + name.upper().replace("_", "__").replace("-", "___").replace(".", "_")
-
-
-def metadata_of(bootstrap: str, *, deadline_s: float = 30.0) -> ClusterMetadata:
-    # log_level 0: a broker that is not there yet is what we wait for, no news for the log.
-    admin = AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 5000, "log_level": 0})
-    return admin.list_topics(timeout=deadline_s)
 
 
 _PORT = 5432

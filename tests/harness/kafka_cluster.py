@@ -19,7 +19,6 @@ NODES = 3
 TRANSACTION_STATE = "__transaction_state"
 #: A start takes about six seconds; this is for a machine that is busy with something else.
 CLUSTER_DEADLINE_S = 180.0
-_METADATA_TIMEOUT_S = 5.0
 _POLL_S = 0.05
 # An acknowledged record is on two nodes at least, so the death of one loses nothing. A leader is replaced when its
 # session has expired (2 s, see KafkaBroker); leaders stay where they are after that, or tests could not rely on them.
@@ -92,7 +91,7 @@ class KafkaCluster(Lifetime):
         raise ServerError(f"the cluster was not whole within {deadline_s} s: {self._lagging()}{logs}")
 
     def leader(self, topic: str, partition: int = 0) -> KafkaBroker:
-        found = self._metadata(self.bootstrap, topic).topics[topic]
+        found = metadata_of(self.bootstrap, topic).topics[topic]
         leads = found.partitions[partition].leader if found.error is None and partition in found.partitions else -1
         if leads not in self.nodes:
             raise ServerError(f"{topic}-{partition} has no leader")
@@ -129,25 +128,28 @@ class KafkaCluster(Lifetime):
     def _sees_all(self, node: KafkaBroker) -> bool:
         """Whether a node's own picture is of a whole cluster; asked of each, because they learn of news one by one."""
         try:
-            metadata = self._metadata(node.bootstrap)
+            metadata = metadata_of(node.bootstrap)
         except KafkaException:
             return False
-        return set(metadata.brokers) == set(self.nodes) and not _lagging_partitions(metadata)
+        return set(metadata.brokers) == set(self.nodes) and not lagging_partitions(metadata)
 
     def _lagging(self) -> str:
         try:
-            metadata = self._metadata(self.bootstrap)
+            metadata = metadata_of(self.bootstrap)
         except KafkaException as error:
             return str(error)
-        return f"nodes {sorted(metadata.brokers)}, not in sync: {_lagging_partitions(metadata)}"
-
-    def _metadata(self, bootstrap: str, topic: str | None = None) -> ClusterMetadata:
-        # A client for one question: one that is kept would answer from what it has learnt before.
-        admin = AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 5000, "log_level": 0})
-        return admin.list_topics(topic, timeout=_METADATA_TIMEOUT_S)
+        return f"nodes {sorted(metadata.brokers)}, not in sync: {lagging_partitions(metadata)}"
 
 
-def _lagging_partitions(metadata: ClusterMetadata) -> list[str]:
+def metadata_of(bootstrap: str, topic: str | None = None, *, deadline_s: float = 5.0) -> ClusterMetadata:
+    # A client for one question: one that is kept would answer from what it has learnt before. log_level 0: a broker
+    # that is not there yet is what tests wait for, no news for the log.
+    admin = AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 5000, "log_level": 0})
+    return admin.list_topics(topic, timeout=deadline_s)
+
+
+def lagging_partitions(metadata: ClusterMetadata) -> list[str]:
+    """Partitions without a leader, or with a copy that is not in sync."""
     return [
         f"{name}-{number}"
         for name, topic in metadata.topics.items()

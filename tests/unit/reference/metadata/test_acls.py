@@ -10,37 +10,21 @@ from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, Brok
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.metadata.acls import Acl, AclFilter, access_by_acls
 
-TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 2, 3, 4, 5
+TOPIC, GROUP = 2, 3
 LITERAL, PREFIXED = 3, 4
 ALL, READ, WRITE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 2, 3, 4, 6, 7, 8, 10, 11
 DENY, ALLOW = 2, 3
 
 
-def acl(
-    name: str = "t",
-    operation: int = READ,
-    permission: int = ALLOW,
-    *,
-    resource: int = TOPIC,
-    pattern: int = LITERAL,
-    principal: str = "User:alice",
-    host: str = "*",
-) -> Acl:
-    return Acl(
-        resource=resource,
-        pattern=pattern,
-        name=name,
-        principal=principal,
-        host=host,
-        operation=operation,
-        permission=permission,
-    )
+def acl(name: str = "t", operation: int = READ, permission: int = ALLOW, **others: Any) -> Acl:
+    usual: dict[str, Any] = {"resource": TOPIC, "pattern": LITERAL, "principal": "User:alice", "host": "*"}
+    return Acl(name=name, operation=operation, permission=permission, **(usual | others))
 
 
-def access(*acls: Acl, principal: str = "User:alice", host: str = "10.0.0.1", **properties: str) -> Any:
+def access(*acls: Acl, principal: str = "User:alice", **properties: str) -> Any:
     given = {name.replace("_", "."): value for name, value in properties.items()}
     chosen = BrokerProperties.from_mapping({"authorizer.class.name": STANDARD_AUTHORIZER, **given})
-    return access_by_acls(chosen, lambda: acls)(principal, host)
+    return access_by_acls(chosen, lambda: acls)(principal, "10.0.0.1")
 
 
 def may(*acls: Acl, operation: AclOperation = AclOperation.READ) -> bool:
@@ -99,10 +83,7 @@ def test_super_users_may_do_what_is_denied() -> None:
 
 
 def test_what_no_acl_names_may_be_open_to_all() -> None:
-    properties = BrokerProperties.from_mapping(
-        {"authorizer.class.name": STANDARD_AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
-    )
-    found = access_by_acls(properties, lambda: (acl("t", principal="User:bob"),))("User:alice", "h")
+    found = access(acl("t", principal="User:bob"), allow_everyone_if_no_acl_found="true")
     assert found.allows(AclOperation.READ, Resource.TOPIC, "other")
     assert not found.allows(AclOperation.READ, Resource.TOPIC, "t")
     assert found.allows(AclOperation.READ, Resource.GROUP, "t")

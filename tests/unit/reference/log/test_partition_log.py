@@ -17,6 +17,7 @@ from spark_2pc_sink.reference.log.partition_log import NOT_FOUND, FoundOffset, I
 from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.storage.files import MemoryStore, SegmentStore
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, read_back, seen
+from tests.unit.reference.waiting import present
 
 UNCOMMITTED, COMMITTED = Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED
 ENOUGH_BYTES = 1 << 20
@@ -32,8 +33,8 @@ def log() -> PartitionLog:
     return opened()
 
 
-def end(pid: int, epoch: int, *, commit: bool = True, coordinator: int = 0, version: int = 2) -> EndMarker:
-    return EndMarker(pid, epoch, commit, coordinator, version)
+def end(pid: int, epoch: int, *, commit: bool = True) -> EndMarker:
+    return EndMarker(pid, epoch, commit, coordinator_epoch=0, transaction_version=2)
 
 
 def values(log: PartitionLog, offset: int = 0, isolation: Isolation = UNCOMMITTED) -> list[bytes | None]:
@@ -213,18 +214,14 @@ async def play(log: PartitionLog, commands: list[tuple[str, int, int, int]]) -> 
             assert (outcome.code, outcome.base_offset) == (Code.NONE, at)
             if model.open(pid) is None:
                 model.transactions.append(Transaction(pid, at))
-            empty_log = model.open(pid)
-            assert empty_log is not None
-            empty_log.values += zip(range(at, at + count), values, strict=True)
+            present(model.open(pid)).values += zip(range(at, at + count), values, strict=True)
             sequences[pid] += count
         elif kind == "end":
             epochs[pid] += 1
             sequences[pid] = 0
-            marker = EndMarker(pid, epochs[pid], bool(count), coordinator_epoch=0, transaction_version=2)
-            assert log.append_marker(marker, now_ms=NOW_MS) == Code.NONE
-            empty_log = model.open(pid)
-            if empty_log is not None:
-                empty_log.marker_offset, empty_log.committed = at, bool(count)
+            assert log.append_marker(end(pid, epochs[pid], commit=bool(count)), now_ms=NOW_MS) == Code.NONE
+            if (ended := model.open(pid)) is not None:
+                ended.marker_offset, ended.committed = at, bool(count)
         elif kind == "plain":
             append(log, client_batch(values))
             model.plain += zip(range(at, at + count), values, strict=True)
@@ -240,8 +237,7 @@ def consume(log: PartitionLog, start: int, max_bytes: int) -> list[tuple[int, by
     offset = start
     while offset < log.last_stable_offset:
         records, aborted = log.read(offset, max_bytes=max_bytes, isolation=Isolation.READ_COMMITTED, min_one=True)
-        assert aborted is not None
-        waiting = sorted(aborted, key=lambda each: each[1])
+        waiting = sorted(present(aborted), key=lambda each: each[1])
         active: set[int] = set()
         batches = read_back(records)
         assert batches
@@ -259,16 +255,11 @@ def consume(log: PartitionLog, start: int, max_bytes: int) -> list[tuple[int, by
     return found
 
 
-def empty_log(store: MemoryStore, leader_epoch: int = 0) -> PartitionLog:
-    settings = LogSettings(segment_bytes=SEGMENT_BYTES)
-    return PartitionLog.open(store, topic="t", partition=0, leader_epoch=leader_epoch, settings=settings)
-
-
 @given(COMMANDS, st.sampled_from([0, 700, 5000, 1 << 20]), st.data())
 async def test_a_read_committed_consumer_gets_exactly_what_was_committed(
     commands: list[tuple[str, int, int, int]], max_bytes: int, data: st.DataObject
 ) -> None:
-    log = empty_log(MemoryStore())
+    log = opened(MemoryStore(), segment_bytes=SEGMENT_BYTES)
     model = await play(log, commands)
     start = data.draw(st.integers(0, log.last_stable_offset))
     expected = [each for each in model.committed_below(log.last_stable_offset) if each[0] >= start]
@@ -278,10 +269,10 @@ async def test_a_read_committed_consumer_gets_exactly_what_was_committed(
 @given(COMMANDS)
 async def test_a_crash_after_any_command_loses_only_guards(commands: list[tuple[str, int, int, int]]) -> None:
     store = MemoryStore()
-    log = empty_log(store)
+    log = opened(store, segment_bytes=SEGMENT_BYTES)
     await play(log, commands)
     await log.flush()
-    again = empty_log(store, leader_epoch=1)
+    again = opened(store, leader_epoch=1, segment_bytes=SEGMENT_BYTES)
     assert again.high_watermark == log.high_watermark
     assert again.last_stable_offset == log.last_stable_offset
     assert list(again.producers()) == list(log.producers())

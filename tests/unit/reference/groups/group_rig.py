@@ -74,12 +74,10 @@ class FakeVerification:
 class GroupRig:
     """A broker's worth of groups. Time stands still unless the test moves ``now_ms``, or the system's clock."""
 
-    def __init__(self, settings: BrokerProperties | None = None, cluster: FakeCluster | None = None) -> None:
+    def __init__(self, cluster: FakeCluster | None = None) -> None:
         self.now_ms = START_MS
         self.clock_shift_ms = 0
-        self.settings = settings or BrokerProperties(
-            group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1_000
-        )
+        settings = BrokerProperties(group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1_000)
         self.cluster = cluster or FakeCluster()
         self.verification = FakeVerification()
         self.context = RequestContext(version=0, client_id="c")
@@ -87,7 +85,7 @@ class GroupRig:
         store = GroupStore(self.cluster, partition_count=PARTITIONS, now_ms=self._day_ms)
         self.service = GroupService(
             store,
-            self.settings,
+            settings,
             now_ms=self._day_ms,
             steady_ms=lambda: self.now_ms,
             new_member_id=lambda prefix: f"{prefix}-{next(self._ids)}",
@@ -104,7 +102,7 @@ class GroupRig:
 
     def restarted(self) -> GroupRig:
         """A broker that starts on the same logs."""
-        rig = GroupRig(self.settings, self.cluster)
+        rig = GroupRig(self.cluster)
         rig.now_ms = self.now_ms
         return rig
 
@@ -118,16 +116,16 @@ class GroupRig:
         decoded: dict[str, Any] = answer.to_dict()
         return decoded
 
-    async def stable(self, group: str = "g") -> str:
-        """A stable group of one member in generation 1; its id."""
-        member_id: str = (await self.ask("JoinGroup", 3, **messages.join(group)))["member_id"]
-        synced = await self.ask("SyncGroup", 5, **messages.sync(group, 1, member_id, {member_id: b"A"}))
+    async def stable(self) -> str:
+        """The group g, stable with one member in generation 1; its id."""
+        member_id: str = (await self.ask("JoinGroup", 3, **messages.join()))["member_id"]
+        synced = await self.ask("SyncGroup", 5, **messages.sync("g", 1, member_id, {member_id: b"A"}))
         assert synced["error_code"] == 0
         return member_id
 
-    async def commit(self, *arguments: Any, version: int = 9, **fields: Any) -> list[int]:
+    async def commit(self, *arguments: Any, **fields: Any) -> list[int]:
         """OffsetCommit, as `messages.commit` makes it; the codes."""
-        return codes_of(await self.ask("OffsetCommit", version, **messages.commit(*arguments, **fields)))
+        return codes_of(await self.ask("OffsetCommit", 9, **messages.commit(*arguments, **fields)))
 
     async def commit_in_transaction(self, *arguments: Any, version: int = 5, **fields: Any) -> list[int]:
         """TxnOffsetCommit, as `messages.commit_in_transaction` makes it; the codes."""
@@ -145,11 +143,9 @@ class GroupRig:
 
 
 @asynccontextmanager
-async def running_groups(
-    *, settings: BrokerProperties | None = None, cluster: FakeCluster | None = None
-) -> AsyncIterator[GroupRig]:
+async def running_groups() -> AsyncIterator[GroupRig]:
     """A broker's worth of groups, ended in an orderly way."""
-    rig = GroupRig(settings, cluster)
+    rig = GroupRig()
     rig.service.start()
     try:
         yield rig

@@ -68,8 +68,6 @@ def commit_in_transaction(
     *,
     generation: int = -1,
     member_id: str = "",
-    topic: str | UUID = "orders",
-    metadata: str = "",
 ) -> dict[str, Any]:
     return {
         "transactional_id": "tid",
@@ -78,7 +76,7 @@ def commit_in_transaction(
         "producer_epoch": pair[1],
         "generation_id_or_member_epoch": generation,
         "member_id": member_id,
-        "topics": [_topic(topic, offsets, metadata)],
+        "topics": [_topic("orders", offsets, "")],
     }
 
 
@@ -106,7 +104,7 @@ def fetch(*groups: tuple[str, dict[Any, list[int]] | None], stable: bool = False
     return {"groups": asked, "require_stable": stable}
 
 
-def fetch_one(group: str, topics: dict[str, list[int]] | None, *, stable: bool = False) -> dict[str, Any]:
-    """OffsetFetch up to v7."""
+def fetch_one(topics: dict[str, list[int]] | None, *, stable: bool = False) -> dict[str, Any]:
+    """OffsetFetch up to v7, of the group g."""
     asked = topics and [{"name": name, "partition_indexes": each} for name, each in topics.items()]
-    return {"group_id": group, "topics": asked, "require_stable": stable}
+    return {"group_id": "g", "topics": asked, "require_stable": stable}

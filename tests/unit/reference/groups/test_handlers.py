@@ -73,17 +73,16 @@ async def test_commit(version: int, fields: dict[str, Any], codes: list[int]) ->
     ("version", "fields", "expected"),
     [
         (9, messages.fetch(("g", {"orders": [0, 1]})), {0: 5, 1: -1}),
-        (7, messages.fetch_one("g", None), {0: 5}),
-        (7, messages.fetch_one("g", {"orders": [2, 0]}, stable=True), {2: -1, 0: 5}),
-        (1, messages.fetch_one("g", {"orders": [0]}), {0: 5}),
+        (7, messages.fetch_one(None), {0: 5}),
+        (7, messages.fetch_one({"orders": [2, 0]}, stable=True), {2: -1, 0: 5}),
+        (1, messages.fetch_one({"orders": [0]}), {0: 5}),
         (9, messages.fetch(("none", {"nope": [0]})), {0: -1}),
         (10, messages.fetch(("g", {TOPIC.id: [0, 1]})), {0: 5, 1: -1}),
     ],
 )
 async def test_fetch(version: int, fields: dict[str, Any], expected: dict[int, int]) -> None:
     async with running_groups() as rig:
-        commit = messages.commit("g", -1, "", {0: 5}, metadata="m")
-        assert codes_of(await rig.ask("OffsetCommit", 9, **commit)) == [0]
+        assert await rig.commit("g", -1, "", {0: 5}, metadata="m") == [0]
         answer = await rig.ask("OffsetFetch", version, **fields)
         holder = answer["groups"][0] if version >= 8 else answer
         assert holder.get("error_code", 0) == 0
@@ -97,21 +96,19 @@ async def test_fetch(version: int, fields: dict[str, Any], expected: dict[int, i
 async def test_a_kept_transaction_takes_no_more_offsets() -> None:
     """Its group's partition is in the transaction already, so nobody is asked: the leader looks itself."""
     async with running_groups() as rig:
-        fields = messages.commit_in_transaction("g", (44, 0), {0: 5})
-        assert codes_of(await rig.ask("TxnOffsetCommit", 5, **fields)) == [0]
+        assert await rig.commit_in_transaction("g", (44, 0), {0: 5}) == [0]
         rig.verification.kept = PAIR
         for version in (3, 4, 5):
-            assert codes_of(await rig.ask("TxnOffsetCommit", version, **fields)) == [47]
+            assert await rig.commit_in_transaction("g", (44, 0), {0: 5}, version=version) == [47]
         assert len(rig.verification.asked) == 1
 
 
 async def test_offsets_of_a_transaction() -> None:
     async with running_groups() as rig:
-        fields = messages.commit_in_transaction("g", (44, 0), {0: 5})
-        assert codes_of(await rig.ask("TxnOffsetCommit", 5, **fields)) == [0]
+        assert await rig.commit_in_transaction("g", (44, 0), {0: 5}) == [0]
         partition = TopicPartition(GROUP_OFFSETS, rig.service.store.partition_of("g"))
         assert rig.verification.asked == [(5, "tid", PAIR, partition)]
-        unstable = await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", {"orders": [0]}, stable=True))
+        unstable = await rig.ask("OffsetFetch", 7, **messages.fetch_one({"orders": [0]}, stable=True))
         assert unstable["topics"][0]["partitions"] == [{"partition_index": 0, **NONE, "error_code": 88}]
         assert await committed(rig) == {}
         assert await rig.commit_in_transaction("g", (44, 0), {1: 6}) == [0]
@@ -154,13 +151,11 @@ async def test_a_marker_while_the_coordinator_is_asked_takes_the_guard_away() ->
             return 0
 
         rig.verification.for_offsets = slow  # type: ignore[method-assign, assignment]
-        task = asyncio.ensure_future(
-            rig.ask("TxnOffsetCommit", 3, **messages.commit_in_transaction("g", (44, 0), {0: 5}))
-        )
+        task = asyncio.ensure_future(rig.commit_in_transaction("g", (44, 0), {0: 5}, version=3))
         await asked.wait()
         await rig.marker("g", PAIR, commit=False)
         answer.set()
-        assert codes_of(await task) == [48]
+        assert await task == [48]
         assert await committed(rig, stable=True) == {0: 1}
 
 
@@ -180,14 +175,13 @@ async def test_acls(
         await rig.commit("g", -1, "", {0: 1})
         rig.context = replace(rig.context, access=on_kinds(*resources))
         assert await rig.commit("g", -1, "", {0: 5}) == [commit]
-        fields = messages.commit_in_transaction("g", (44, 0), {1: 5})
-        assert codes_of(await rig.ask("TxnOffsetCommit", 5, **fields)) == [transaction]
-        answer = await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", {"orders": [0]}))
+        assert await rig.commit_in_transaction("g", (44, 0), {1: 5}) == [transaction]
+        answer = await rig.ask("OffsetFetch", 7, **messages.fetch_one({"orders": [0]}))
         assert (answer["error_code"], codes_of(answer)) == fetch
-        oldest = await rig.ask("OffsetFetch", 1, **messages.fetch_one("g", {"orders": [0]}))
+        oldest = await rig.ask("OffsetFetch", 1, **messages.fetch_one({"orders": [0]}))
         assert codes_of(oldest) == ([fetch[0]] if fetch[0] else fetch[1])
         if fetch == (0, [29]):
-            assert (await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", None)))["topics"] == []
+            assert (await rig.ask("OffsetFetch", 7, **messages.fetch_one(None)))["topics"] == []
 
 
 @pytest.mark.parametrize("version", [0, 1, 4, 9])
@@ -251,14 +245,13 @@ async def test_leaving_says_of_each_member_how_it_went() -> None:
 async def test_deleting() -> None:
     async with running_groups() as rig:
         member_id = await rig.stable()
-        commit = messages.commit("g", 1, member_id, {0: 5})
-        assert (await rig.ask("OffsetCommit", 9, **commit))["topics"][0]["partitions"][0]["error_code"] == 0
+        assert await rig.commit("g", 1, member_id, {0: 5}) == [0]
         first = await rig.ask("DeleteGroups", 3, groups_names=["g", "none", "g", ""])
         assert [each["error_code"] for each in first["results"]] == [68, 69, 69]
         await rig.ask("LeaveGroup", 5, **messages.leave("g", (member_id, None)))
         second = await rig.ask("DeleteGroups", 0, groups_names=["g"])
         assert [each["error_code"] for each in second["results"]] == [0]
-        assert (await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", None)))["topics"] == []
+        assert (await rig.ask("OffsetFetch", 7, **messages.fetch_one(None)))["topics"] == []
         assert "g" not in rig.restarted().service.store.groups
 
 
@@ -317,13 +310,13 @@ async def waiting(*tasks: asyncio.Task[Any]) -> bool:
 async def test_an_offset_is_durable_before_the_answer_and_before_anybody_sees_it() -> None:
     async with running_groups() as rig:
         disk = Disk(rig.cluster)
-        committing = asyncio.ensure_future(rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5})))
+        committing = asyncio.ensure_future(rig.commit("g", -1, "", {0: 5}))
         await disk.asked.wait()
-        fetching = asyncio.ensure_future(rig.ask("OffsetFetch", 7, **messages.fetch_one("g", None)))
+        fetching = asyncio.ensure_future(rig.ask("OffsetFetch", 7, **messages.fetch_one(None)))
         assert await waiting(committing, fetching)
         disk.free.set()
         commit, fetch = await asyncio.wait_for(asyncio.gather(committing, fetching), timeout=5)
-        assert codes_of(commit) == [0]
+        assert commit == [0]
         assert fetch["topics"][0]["partitions"][0]["committed_offset"] == 5
 
 
@@ -379,8 +372,6 @@ def test_a_record_that_is_not_understood_is_named() -> None:
     assert "restore the data directory" in str(refused.value)
 
 
-SUBSCRIPTION = bytes.fromhex("000000000001 00066f7264657273 ffffffff".replace(" ", ""))
-
 #: What a broker of Apache Kafka 4.4.0 had in its log, read by a consumer: key, value, and what they say.
 KAFKA_RECORDS = [
     (
@@ -409,7 +400,7 @@ KAFKA_RECORDS = [
         "26612d34653439666633622d336166312d343432612d623334332d353832383163636265333063"
         "000161000163000a2f3132372e302e302e31"
         "00004e2000002710"
-        "00000012" + SUBSCRIPTION.hex() + "0000000141",
+        "00000012" + messages.SUBSCRIPTION.hex() + "0000000141",
         GroupKey("st14061440614"),
         GroupValue(
             protocol_type="consumer",
@@ -425,7 +416,7 @@ KAFKA_RECORDS = [
                     client_host="/127.0.0.1",
                     rebalance_timeout_ms=20_000,
                     session_timeout_ms=10_000,
-                    protocols=(("range", SUBSCRIPTION),),
+                    protocols=(("range", messages.SUBSCRIPTION),),
                     assignment=b"A",
                 ),
             ),

@@ -67,16 +67,11 @@ def client_batch(
     times = [timestamps_ms] * len(values) if isinstance(timestamps_ms, int) else timestamps_ms
     for delta, record in enumerate(zip(times, keys or [None] * len(values), values, strict=True)):
         builder.append(delta, *record, [])
-    built = bytes(builder.build())
-    return with_attributes(built, CONTROL_BIT) if control else built
-
-
-def with_attributes(batch: bytes, bits: int) -> bytes:
-    """The batch with more bits in its header's attributes, and a checksum that fits."""
-    changed = bytearray(batch)
-    changed[22] |= bits
-    changed[17:21] = google_crc32c.value(bytes(changed[21:])).to_bytes(4, "big")
-    return bytes(changed)
+    built = bytearray(builder.build())
+    if control:
+        built[22] |= CONTROL_BIT
+        built[17:21] = google_crc32c.value(bytes(built[21:])).to_bytes(4, "big")
+    return bytes(built)
 
 
 def read_back(data: bytes) -> list[Any]:

@@ -26,14 +26,12 @@ from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
-from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import HandlerFunction, RequestContext
-from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.reference.storage.files import MemoryFile, MemoryStore
 from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService, Verification
-from tests.unit.reference.batches import RESPONSES, client_batch, message, with_attributes
+from tests.unit.reference.batches import RESPONSES, append_in_transaction, client_batch, message
 from tests.unit.reference.coordinator.driver import metadata
 from tests.unit.reference.waiting import DEADLINE_S, present, until
 
@@ -216,12 +214,10 @@ class Node:
 
     # --- requests, through the wire format ----------------------------------------------------------------------------
 
-    async def init(self, tid: str | None = TID, *, version: int = 6, **fields: Any) -> Any:
-        given = {"transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1} | fields
-        request = InitProducerIdRequest(
-            transactional_id=tid, **{"enable2_pc": False, "keep_prepared_txn": False} | given
-        )
-        return await exchange(self.transactions.init_producer_id, request, version)
+    async def init(self, tid: str = TID, *, keep: bool = False) -> Any:
+        held = {"transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1}
+        request = InitProducerIdRequest(transactional_id=tid, **held, enable2_pc=False, keep_prepared_txn=keep)
+        return await exchange(self.transactions.init_producer_id, request, 6)
 
     async def end(self, pair: tuple[int, int], *, commit: bool = True) -> Any:
         request = EndTxnRequest(transactional_id=TID, producer_id=pair[0], producer_epoch=pair[1], committed=commit)
@@ -282,9 +278,9 @@ class Node:
         request = message(FetchRequest, **{"session_epoch": -1, **usual, **fields}, topics=wanted)
         return await exchange(self.partitions.fetch, request, version, access=access)
 
-    async def read(self, partition: int = 0, *, isolation: int = 1, offset: int = 0, **fields: Any) -> Any:
+    async def read(self, partition: int = 0, *, isolation: int = 1, **fields: Any) -> Any:
         """Fetch one partition of t; the partition's answer."""
-        response = await self.fetch({("t", partition): offset}, version=17, isolation_level=isolation, **fields)
+        response = await self.fetch({("t", partition): 0}, version=17, isolation_level=isolation, **fields)
         return response.responses[0].partitions[0]
 
     # --- what stands in the logs --------------------------------------------------------------------------------------
@@ -294,9 +290,9 @@ class Node:
         log = present(self.cluster.log(topic, partition))
         return [header for header, _ in log._log.batches(0)]
 
-    def markers_of(self, topic: str = "t", partition: int = 0) -> list[tuple[int, int, str]]:
-        """Producer id, epoch and type of the end markers in a log, in order."""
-        log = present(self.cluster.log(topic, partition))
+    def markers_of(self, partition: int = 0) -> list[tuple[int, int, str]]:
+        """Producer id, epoch and type of the end markers in the log of a partition of t, in order."""
+        log = present(self.cluster.log("t", partition))
         return [
             (each.batch.producer_id, each.batch.producer_epoch, "commit" if each.key == b"\0\0\0\1" else "abort")
             for each in log.records()
@@ -355,24 +351,16 @@ async def exchange(
     return RESPONSES[request.API_KEY].decode(response.encode(version=version), version=version)
 
 
-def batch(
-    *values: bytes,
-    pair: tuple[int, int] = (-1, -1),
-    sequence: int = -1,
-    transactional: bool | None = None,
-    timestamp_ms: int = START_MS,
-    codec: int = 0,
-) -> bytes:
-    """A client's record batch: transactional where it has a pair. Only its header names ``codec``."""
-    made = client_batch(
+def batch(*values: bytes, pair: tuple[int, int] = (-1, -1), sequence: int = -1, timestamp_ms: int = START_MS) -> bytes:
+    """A client's record batch: transactional where it has a pair."""
+    return client_batch(
         values,
         keys=[b"k"] * len(values),
         producer=pair,
         sequence=sequence,
-        transactional=pair[0] >= 0 if transactional is None else transactional,
+        transactional=pair[0] >= 0,
         timestamps_ms=timestamp_ms,
     )
-    return with_attributes(made, codec)
 
 
 def committed(partition: Any) -> list[bytes]:
@@ -403,29 +391,16 @@ def seeded(*recorded: TransactionMetadata, data: Mapping[TopicPartition, tuple[i
     disk = Disk()
     cluster = FakeCluster(disk)
     for each in recorded:
-        _append_state(cluster, each)
+        index = partition_for(each.transactional_id, disk.topics[TRANSACTION_STATE].partitions)
+        record = LogRecord(partition=index, transactional_id=each.transactional_id, value=each)
+        log = present(cluster.log(TRANSACTION_STATE, index))
+        log.append_records([(record.key_bytes, record.value_bytes)], now_ms=START_MS)
     for partition, pair in (data or {}).items():
-        _append_data(cluster, partition, pair)
+        log = present(cluster.log(partition.topic, partition.partition))
+        assert append_in_transaction(log, [b"before"], producer=pair, sequence=0).code == 0
     return disk.copied(everything=True)
 
 
-def known(state: StateId = StateId.COMPLETE_COMMIT) -> Disk:
-    """What a node left that knew one id, in this state."""
-    return seeded(metadata(state))
-
-
-def _append_state(cluster: FakeCluster, recorded: TransactionMetadata) -> None:
-    topic = present(cluster.topic(TRANSACTION_STATE))
-    index = partition_for(recorded.transactional_id, topic.partitions)
-    record = LogRecord(partition=index, transactional_id=recorded.transactional_id, value=recorded)
-    log = present(cluster.log(TRANSACTION_STATE, index))
-    log.append_records([(record.key_bytes, record.value_bytes)], now_ms=START_MS)
-
-
-def _append_data(cluster: FakeCluster, partition: TopicPartition, pair: tuple[int, int]) -> None:
-    log = present(cluster.log(partition.topic, partition.partition))
-    records = batch(b"before", pair=pair, sequence=0)
-    header = inspect(records)
-    guard = log.start_verification(header, supports_epoch_bump=True, now_ms=START_MS)
-    assert isinstance(guard, VerificationGuard)
-    assert log.append(records, header, now_ms=START_MS, guard=guard).code == 0
+def known() -> Disk:
+    """What a node left that knew one id, whose transaction was committed."""
+    return seeded(metadata(StateId.COMPLETE_COMMIT))

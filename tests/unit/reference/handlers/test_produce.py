@@ -26,12 +26,6 @@ T0 = ("t", 0)
 PAIR = (42, 5)
 
 
-def bomb(plain_bytes: int, *, codec: Compression, records: int = 1) -> bytes:
-    """A batch that says it has so many records, and becomes zeros when it is decompressed."""
-    section = memoryview(compress(pa.py_buffer(bytes(plain_bytes)), codec)).tobytes()
-    return build_batch(section, record_count=records, timestamp_ms=START_MS, attributes=codec.value)
-
-
 async def test_a_batch_that_fills_the_memory_is_refused_away_from_the_event_loop() -> None:
     """D13."""
     threads: list[str] = []
@@ -44,8 +38,10 @@ async def test_a_batch_that_fills_the_memory_is_refused_away_from_the_event_loop
             threads.append(threading.current_thread().name)
             return decompress(*args, **named)
 
+        zeros = bytes(memoryview(compress(pa.py_buffer(bytes(DECOMPRESSED_BYTES_MAX + 1)), Compression.ZSTD)))
+        bomb = build_batch(zeros, record_count=1, timestamp_ms=START_MS, attributes=Compression.ZSTD.value)
         with mock.patch("spark_2pc_sink.wire.batch_reader.decompress", noted):
-            answers = await running.produce({T0: bomb(DECOMPRESSED_BYTES_MAX + 1, codec=Compression.ZSTD)}, tid=None)
+            answers = await running.produce({T0: bomb}, tid=None)
         assert answers[T0].error_code == Code.INVALID_RECORD
         assert threads
         assert all(name.startswith("decode") for name in threads)
@@ -104,7 +100,7 @@ async def test_a_kept_transaction_takes_no_more_data(version: int) -> None:
     """
     async with node(known(), settings=KEEPING) as running:
         assert await running.write(PAIR) == 0
-        assert (await running.init(keep_prepared_txn=True)).producer_epoch == 6
+        assert (await running.init(keep=True)).producer_epoch == 6
         for tid in (TID, "another"):
             assert await running.write(PAIR, sequence=1, version=version, tid=tid) == Code.INVALID_PRODUCER_EPOCH
         assert await running.write(PAIR, sequence=0, version=version) == Code.INVALID_PRODUCER_EPOCH
@@ -159,9 +155,9 @@ async def _plain(running: Node, *values: bytes, partition: int = 0) -> None:
     assert answers["t", partition].error_code == 0
 
 
-def _reads(running: Node, topic: str = "t") -> Any:
+def _reads(running: Node) -> Any:
     """Counts how often readers look into a log. Who has looked waits or has answered: nothing else comes between."""
-    log = present(running.cluster.log(topic, 0))
+    log = present(running.cluster.log("t", 0))
     return mock.patch.object(log, "read", wraps=log.read)
 
 

@@ -19,7 +19,7 @@ from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.storage.errors import UnreadableRecordError
 from spark_2pc_sink.reference.transactions.service import RETRY_PAUSE_MS, Background
 from tests.unit.reference.coordinator.driver import T0, T1, metadata
-from tests.unit.reference.node import START_MS, TID, Disk, FakeCluster, Node, batch, committed, node, seeded
+from tests.unit.reference.node import START_MS, TID, Disk, FakeCluster, Node, batch, committed, known, node, seeded
 from tests.unit.reference.waiting import present, until
 
 
@@ -27,7 +27,7 @@ async def test_a_record_of_a_kind_that_is_not_known_does_not_keep_the_node_from_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """TransactionLog.readTxnRecordKey: an unknown key version is warned of and ignored, as left by an upgrade."""
-    disk = seeded(metadata(StateId.COMPLETE_COMMIT))
+    disk = known()
     log = present(FakeCluster(disk).log(TRANSACTION_STATE, 0))
     end = log.append_records([(b"\0\x63of another kind", b"\0\0value")], now_ms=START_MS).base_offset
     async with node(disk.copied(everything=True)) as restarted:
@@ -37,7 +37,7 @@ async def test_a_record_of_a_kind_that_is_not_known_does_not_keep_the_node_from_
 
 async def test_a_record_that_is_not_understood_is_named_and_nothing_is_lost() -> None:
     """D12."""
-    disk = seeded(metadata(StateId.COMPLETE_COMMIT))
+    disk = known()
     log = present(FakeCluster(disk).log(TRANSACTION_STATE, 0))
     offset = log.append_records([(b"\0\0garbage", b"\0\0value")], now_ms=START_MS).base_offset
     before = disk.stores[TRANSACTION_STATE, 0].files[0].size_bytes
@@ -51,7 +51,7 @@ async def test_a_record_that_is_not_understood_is_named_and_nothing_is_lost() ->
 
 @pytest.mark.parametrize("phase", ["init", "add", "end"])
 async def test_an_append_that_fails_leaves_the_id_as_it_was(phase: str) -> None:
-    async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
+    async with node(known()) as running:
         if phase == "end":
             assert await running.write((42, 5)) == 0
         before = running.service.state
@@ -73,7 +73,7 @@ async def test_an_append_that_fails_leaves_the_id_as_it_was(phase: str) -> None:
 
 async def test_a_record_that_may_not_be_durable_is_not_answered_as_done_and_the_restart_decides() -> None:
     """After a failed fdatasync nobody knows what is on the disk: the log takes nothing more until the next start."""
-    disk = seeded(metadata(StateId.COMPLETE_COMMIT))
+    disk = known()
     async with node(disk) as running:
         before = running.service.state
         disk.sync_error = TRANSACTION_STATE
@@ -87,7 +87,7 @@ async def test_a_record_that_may_not_be_durable_is_not_answered_as_done_and_the_
 
 
 async def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
-    async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
+    async with node(known()) as running:
         assert [await running.write((42, 5), partition=index) for index in (0, 1)] == [0, 0]
         running.disk.append_error = "t-1"
         assert (await running.end((42, 5))).error_code == 0
@@ -102,12 +102,12 @@ async def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
         running.disk.append_error = ""
         assert await running.settled() == "CompleteCommit"
         # A partition that had its marker gets no second one.
-        assert [running.markers_of(partition=index) for index in (0, 1)] == [[(42, 6, "commit")]] * 2
+        assert [running.markers_of(index) for index in (0, 1)] == [[(42, 6, "commit")]] * 2
 
 
 async def test_a_partition_that_is_gone_is_dropped() -> None:
     """Leader unknown in metadata (deleted topic) -> partition dropped; B18."""
-    async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
+    async with node(known()) as running:
         assert [await running.write((42, 5), partition=index) for index in (0, 1)] == [0, 0]
         running.disk.topics["t"] = replace(running.disk.topics["t"], partitions=1)
         assert (await running.end((42, 5))).error_code == 0
@@ -116,7 +116,7 @@ async def test_a_partition_that_is_gone_is_dropped() -> None:
 
 
 async def test_groups_hear_of_a_marker_in_their_partition_when_it_is_durable() -> None:
-    async with node(seeded(metadata(StateId.COMPLETE_COMMIT))) as running:
+    async with node(known()) as running:
         offsets = TopicPartition("__consumer_offsets", 2)
         event = AddPartitionsToTxn(transactional_id=TID, producer_id=42, producer_epoch=5, partitions=(T0, offsets))
         reply = await running.service.submit(event)
@@ -250,7 +250,7 @@ async def test_a_crash_at_any_wait_for_the_disk_changes_no_answer(stop_at: int, 
             got = await restarted.read(index)
             assert committed(got) == [b"first"]
             assert got.last_stable_offset == got.high_watermark
-            assert {marker[1:] for marker in restarted.markers_of(partition=index)} == {
+            assert {marker[1:] for marker in restarted.markers_of(index)} == {
                 (job.pair[1] - 1, "commit"),
                 (job.pair[1], "abort"),
             }
@@ -307,7 +307,7 @@ async def test_a_transaction_of_another_pair_is_left_hanging(pair: tuple[int, in
 @pytest.mark.parametrize("commit", [True, False])
 async def test_records_that_were_answered_are_in_the_transaction_after_a_loss_of_power(commit: bool) -> None:
     """What adds their partition was not on the disk yet."""
-    disk = seeded(metadata(StateId.COMPLETE_COMMIT))
+    disk = known()
     async with node(disk) as running:
         assert await running.write(PAIR) == 0
         left = disk.copied(everything=False)

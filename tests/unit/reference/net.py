@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest, MetadataResponse
-from kafka.protocol.producer import ProduceRequest, ProduceResponse
+from kafka.protocol.producer import ProduceRequest
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS
@@ -19,7 +19,7 @@ from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.data_directory import new_state
 from spark_2pc_sink.reference.network.connection import SocketServer
-from spark_2pc_sink.reference.network.request_channel import AccessOf, Dispatcher, join
+from spark_2pc_sink.reference.network.request_channel import Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
 from spark_2pc_sink.reference.protocol.api import Handler, HandlerFunction, Handlers, RequestContext, handlers_of
 from spark_2pc_sink.wire.api_versions import Api
@@ -45,12 +45,10 @@ def dispatcher(*families: Handlers) -> Dispatcher:
 
 
 @asynccontextmanager
-async def serving(
-    *families: Handlers, properties: Mapping[str, str] | None = None, access_of: AccessOf | None = None
-) -> AsyncIterator[SocketServer]:
+async def serving(*families: Handlers, properties: Mapping[str, str] | None = None) -> AsyncIterator[SocketServer]:
     """A server on a free port of 127.0.0.1, stopped at the end."""
     chosen = BrokerProperties.from_mapping({"listeners": "PLAINTEXT://127.0.0.1:0", **(properties or {})})
-    server = SocketServer(dispatcher(*families), chosen, access_of=access_of or (lambda _principal, _host: FULL_ACCESS))
+    server = SocketServer(dispatcher(*families), chosen, access_of=lambda _principal, _host: FULL_ACCESS)
     await server.start()
     try:
         yield server
@@ -145,10 +143,6 @@ def metadata_request() -> Any:
     return MetadataRequest(topics=[])
 
 
-def produce_request(records: bytes = b"records", acks: int = -1) -> Any:
+def produce_request(records: bytes) -> Any:
     data = [{"name": "t", "partition_data": [{"index": 0, "records": records}]}]
-    return message(ProduceRequest, transactional_id=None, acks=acks, timeout_ms=1, topic_data=data)
-
-
-def produce_response() -> Any:
-    return ProduceResponse(responses=[], throttle_time_ms=0)
+    return message(ProduceRequest, transactional_id=None, acks=-1, timeout_ms=1, topic_data=data)

@@ -122,19 +122,13 @@ async def test_who_may_not_describe_a_topic_learns_nothing_of_it() -> None:
         assert [(topic.error_code, topic.name) for topic in by_id.topics] == [(29, None)]
 
 
-async def find(node: ClusterNode, version: int, key_type: int, *keys: str, access: Access = FULL_ACCESS) -> Any:
-    if version >= 4:
-        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(keys))
-    else:
-        request = FindCoordinatorRequest(key=keys[0], **({"key_type": key_type} if version else {}))
-    return await node.ask(request, version, access=access)
-
-
 @pytest.mark.parametrize("version", [0, 1, 4, 6])
 @pytest.mark.parametrize("key_type", [0, 1])
 async def test_this_node_coordinates_everything(version: int, key_type: int) -> None:
     async with cluster_node() as node:
-        found = await find(node, version, key_type, "k")
+        fields: dict[str, Any] = {"key_type": key_type} if version else {}
+        fields |= {"coordinator_keys": ["k"]} if version >= 4 else {"key": "k"}
+        found = await node.ask(FindCoordinatorRequest(**fields), version)
         if version >= 4:
             (one,) = found.coordinators
             assert (one.key, one.error_message) == ("k", "")

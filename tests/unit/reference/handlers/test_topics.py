@@ -54,17 +54,11 @@ async def delete(
 
 
 async def grow(
-    node: ClusterNode,
-    name: str,
-    count: int,
-    assigned: list[list[int]] | None = None,
-    *,
-    validate_only: bool = False,
-    access: Access = FULL_ACCESS,
+    node: ClusterNode, name: str, count: int, assigned: list[list[int]] | None = None, access: Access = FULL_ACCESS
 ) -> tuple[int, str | None]:
     on_brokers = None if assigned is None else [{"broker_ids": on} for on in assigned]
     topics = [{"name": name, "count": count, "assignments": on_brokers}]
-    request = message(CreatePartitionsRequest, topics=topics, timeout_ms=1000, validate_only=validate_only)
+    request = message(CreatePartitionsRequest, topics=topics, timeout_ms=1000, validate_only=False)
     (one,) = (await node.ask(request, 3, access=access)).results
     return one.error_code, one.error_message
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.metadata import FindCoordinatorRequest
-from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
@@ -40,7 +40,6 @@ from tests.unit.reference.net import (
     metadata_response,
     produce,
     produce_request,
-    produce_response,
     serving,
 )
 from tests.unit.reference.waiting import present, until, within
@@ -65,7 +64,7 @@ class Disk:
         self.log.append(f"durable {name}")
         if name == "fails":
             raise OSError("the disk is full")
-        return None if request.acks == 0 else produce_response()
+        return ProduceResponse(responses=[], throttle_time_ms=0)
 
     async def metadata(self, _context: RequestContext, _request: Any) -> Any:
         self.log.append("metadata")
@@ -76,9 +75,9 @@ class Disk:
             self.durable.setdefault(name, asyncio.Event()).set()
 
 
-def send(client: Client, *names: str, acks: int = -1) -> None:
+def send(client: Client, *names: str) -> None:
     for name in names:
-        client.send(produce_request(name.encode(), acks), PRODUCE_VERSION, ord(name[0]))
+        client.send(produce_request(name.encode()), PRODUCE_VERSION, ord(name[0]))
 
 
 async def test_a_produce_that_asks_the_coordinator_first_is_not_overtaken() -> None:
@@ -198,19 +197,14 @@ async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(versi
     assert [(each.api_key, each.min_version, each.max_version) for each in response.api_keys] == [(18, 0, 5)]
 
 
-async def api_versions(version: int, *, level: int = 2) -> Any:
-    others = join([metadata(empty_metadata)], unstable_versions=False)
-    versions = ApiVersionsHandlers(others, catalog_at(level, 6))
-    request = ApiVersionsRequest(client_software_name="me", client_software_version="1", cluster_id=None, node_id=-1)
-    reply = await answer(Dispatcher({**others, **handlers_of(versions)}), frame_of(request, version))
-    return ApiVersionsResponse.decode(reply, version=version, header=True)
-
-
 @pytest.mark.parametrize("level", [0, 2])
 @pytest.mark.parametrize("version", [3, 4])
 async def test_features_are_those_of_kafka(version: int, level: int) -> None:
     """Apache Kafka 4.4.0 names a feature that begins at level 0 from version 4 on (KIP-1022), and no level 0."""
-    response = await api_versions(version, level=level)
+    versions = ApiVersionsHandlers({}, catalog_at(level, 6))
+    request = ApiVersionsRequest(client_software_name="me", client_software_version="1", cluster_id=None, node_id=-1)
+    reply = await answer(Dispatcher(handlers_of(versions)), frame_of(request, version))
+    response = ApiVersionsResponse.decode(reply, version=version, header=True)
     supported = {each.name: (each.min_version, each.max_version) for each in response.supported_features}
     assert supported["metadata.version"] == (7, 33)
     assert supported.get("transaction.version") == ((0, 2) if version >= 4 else None)
@@ -267,28 +261,20 @@ async def test_garbage_ends_only_its_own_connection_with_one_line(
     assert "127.0.0.1:" in line
 
 
-def big_fetches(begun: list[int]) -> Handlers:
-    """Fetch answers with 8 MiB."""
+async def test_a_client_that_does_not_read_costs_one_reply_and_is_not_read_from() -> None:
+    """6 requests ask for 48 MiB; one reply of 8 MiB may lie in the server while nobody reads."""
+    begun: list[int] = []
 
     async def fetch(context: RequestContext, _request: Any) -> Any:
         begun.append(context.version)
         partition = {"partition_index": 0, "records": bytes(REPLY_BYTES)}
         return message(FetchResponse, responses=[{"topic": "t", "partitions": [partition]}])
 
-    return {Api.FETCH: Handler(4, 4, fetch, only_reads=True)}
-
-
-def fetch_request() -> FetchRequest:
-    return FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1, isolation_level=0, topics=[])
-
-
-async def test_a_client_that_does_not_read_costs_one_reply_and_is_not_read_from() -> None:
-    """6 requests ask for 48 MiB; one reply of 8 MiB may lie in the server while nobody reads."""
-    begun: list[int] = []
-    async with serving(big_fetches(begun), metadata(empty_metadata)) as server:
+    async with serving({Api.FETCH: Handler(4, 4, fetch, only_reads=True)}, metadata(empty_metadata)) as server:
         slow = await Client.connect(server, limit=1024)
+        request = FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1, isolation_level=0, topics=[])
         for number in range(6):
-            slow.send(fetch_request(), 4, number)
+            slow.send(request, 4, number)
         bystander = await Client.connect(server)
         await until(lambda: len(begun) == 1)
         (connection,) = [each for each in server.connections if each.buffered_bytes > 0]

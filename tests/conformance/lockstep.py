@@ -59,9 +59,6 @@ class Step:
     flag: bool = False
     repeat: int = 0
 
-    def __str__(self) -> str:
-        return repr(self)
-
 
 #: Kind of request: how often, and the versions to choose from.
 KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
@@ -317,10 +314,10 @@ class Lockstep:
             time.sleep(_PAUSE_S)
         raise _PartedError(question, *waiting)
 
-    def open_transactions(self, partition: ops.Partition) -> list[tuple[Held, int]]:
-        """Those that still hold readers back: the pair, and where."""
+    def open_transactions(self, partition: ops.Partition) -> list[Held]:
+        """The pairs of those that still hold readers back."""
         entries = self.ask(Producers(partition=partition))
-        return [((_number(each[0]), each[1]), each[4]) for each in entries if each[4] >= 0]
+        return [(_number(each[0]), each[1]) for each in entries if each[4] >= 0]
 
     def _exchange(self, operations: Sequence[ops.Operation]) -> list[Any]:
         self.requests += 1
@@ -356,20 +353,18 @@ class _Sequence:
 
     def clean_up(self) -> None:
         """Leave nothing open, and compare what is left."""
+        own = ops.CoordinatorEpoch(0)
         for index in range(IDS):
             for _ in range(_CLEANING_ROUNDS_MAX):
                 self.step(Step("init", tid=index, version=5))
         for partition in self._partitions:
-            for held, _ in self._servers.open_transactions(partition):
-                self._end(held, partition)
+            for held in self._servers.open_transactions(partition):
+                marker = Marker(pair=held, commit=False, partitions=(partition,), coordinator_epoch=own)
+                self._servers.ask(Markers(markers=(marker,)))
             for committed in (False, True):
                 self._servers.ask(Fetch(partition=partition, offset=ops.Offset(0, partition), committed=committed))
                 self._servers.ask(ListOffsets(partition=partition, committed=committed))
         self._servers.ask(FetchOffsets(group=self._mark, partitions=self._partitions, stable=True))
-
-    def _end(self, held: Held, partition: ops.Partition) -> None:
-        marker = Marker(pair=held, commit=False, partitions=(partition,), coordinator_epoch=ops.CoordinatorEpoch(0))
-        self._servers.ask(Markers(markers=(marker,)))
 
     def _tid(self, step: Step) -> str:
         return f"{self._mark}-{step.tid}"

@@ -105,9 +105,7 @@ PROGRAMS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
 
 
 _PAGES: Final = "tests/integration/docs/test_run_blocks.py"
-_READING: Final = "tests/integration/docs/test_other_programs.py"
-_SCHEDULING: Final = "tests/integration/docs/test_other_programs.py"
-_RUN: Final = "tests/integration/docs/test_run_blocks.py"
+_WITH_OTHERS: Final = "tests/integration/docs/test_other_programs.py"
 _LOGINS: Final = "tests/unit/docs/test_pages_that_are_run.py"
 _COMMANDS: Final = "tests/integration/docs/test_page_commands.py"
 _INCIDENTS: Final = "tests/integration/incidents/test_choices.py"
@@ -144,26 +142,26 @@ PYTHON: Final = {
     ("docs/logins.md", "generate_db_auth_token"): f"{_LOGINS}::test_a_token_of_rds",
     ("docs/metrics.md", ""): f"{_PAGES}::test_counted_batches",
     ("docs/outputs.md", ""): "tests/integration/sink/test_outputs.py::test_one_decision_writes_all",
-    ("docs/reading.md", '"group.id": "billing"'): f"{_READING}::test_a_consumer",
-    ("docs/reading.md", "import ShareConsumer"): f"{_READING}::test_a_share_group",
-    ("docs/reading.md", "spark.readStream"): f"{_READING}::test_spark",
-    ("docs/reading.md", "def read_both"): f"{_READING}::test_both_sides_under_a_running_job",
-    ("docs/reference-coordinator.md", ""): f"{_RUN}::test_the_servers_of_the_page_start",
-    ("docs/scheduling.md", "run_until_stopped"): f"{_SCHEDULING}::test_the_exit_codes_of_the_page",
-    ("docs/scheduling.md", "AirflowFailException"): f"{_SCHEDULING}::test_airflow_tries_again_where_that_helps",
-    ("docs/service.md", ""): f"{_RUN}::test_the_service_of_the_page_writes_both_sides",
+    ("docs/reading.md", '"group.id": "billing"'): f"{_WITH_OTHERS}::test_a_consumer",
+    ("docs/reading.md", "import ShareConsumer"): f"{_WITH_OTHERS}::test_a_share_group",
+    ("docs/reading.md", "spark.readStream"): f"{_WITH_OTHERS}::test_spark",
+    ("docs/reading.md", "def read_both"): f"{_WITH_OTHERS}::test_both_sides_under_a_running_job",
+    ("docs/reference-coordinator.md", ""): f"{_PAGES}::test_the_servers_of_the_page_start",
+    ("docs/scheduling.md", "run_until_stopped"): f"{_WITH_OTHERS}::test_the_exit_codes_of_the_page",
+    ("docs/scheduling.md", "AirflowFailException"): f"{_WITH_OTHERS}::test_airflow_tries_again_where_that_helps",
+    ("docs/service.md", ""): f"{_PAGES}::test_the_service_of_the_page_writes_both_sides",
     ("docs/testing.md", ""): _TESTING_PROJECT,
     ("docs/tutorial.md", ""): _TUTORIAL,
     ("docs/using.md", ""): f"{_PAGES}::test_a_job_of_ones_own",
     ("docs/verify.md", ""): f"{_PAGES}::test_a_job_of_ones_own",
-    ("docs/writer.md", ""): "tests/integration/docs/test_run_blocks.py::test_the_example_of_the_page",
+    ("docs/writer.md", ""): f"{_PAGES}::test_the_example_of_the_page",
 }
 
 #: SQL, as above.
 SQL: Final = {
     ("docs/bad-rows.md", ""): f"{_PAGES}::test_bad_rows",
     ("docs/permissions.md", ""): f"{_PERMISSIONS}::test_the_rights_that_readme_lists_are_enough",
-    ("docs/reading.md", ""): f"{_READING}::test_logical_replication",
+    ("docs/reading.md", ""): f"{_WITH_OTHERS}::test_logical_replication",
 }
 
 #: Commands, by page and by their first words: the longest that fit. '' is any page, or any command.

@@ -281,10 +281,6 @@ def _end(pair: ops.Pair, _: Places, **fields: Any) -> ops.End:
     return ops.End(**{"tid": TID, **fields}, pair=pair)
 
 
-def _describe(_: ops.Pair, __: Places, *, tid: str = TID) -> ops.Describe:
-    return ops.Describe(tid=tid)
-
-
 def _listed(
     _: ops.Pair, __: Places, *, states: str = "", producer_ids: str = "", **fields: Any
 ) -> ops.ListTransactions:
@@ -329,10 +325,6 @@ def _marker(
     return Markers(markers=tuple(markers), version=version)
 
 
-def _producers(_: ops.Pair, places: Places) -> Producers:
-    return Producers(partition=places[0] if places else HERE)
-
-
 def _read_log(_: ops.Pair, __: Places, *, offset: int = 0, committed: bool = False, uncommitted: bool = False) -> Fetch:
     assert committed is not uncommitted
     return Fetch(partition=HERE, offset=offset, committed=committed)
@@ -364,12 +356,12 @@ VERBS: Final[Mapping[str, Callable[..., ops.Operation]]] = {
     "add_offsets": _add_offsets,
     "commit": partial(_end, commit=True),
     "abort": partial(_end, commit=False),
-    "describe": _describe,
+    "describe": lambda _, __, tid=TID: ops.Describe(tid=tid),
     "listed": _listed,
     "produce": _produce,
     "plain": partial(_produce, transactional=False, tid=None),
     "marker": _marker,
-    "producers": _producers,
+    "producers": lambda _, places: Producers(partition=places[0] if places else HERE),
     "read": _read_log,
     "latest": _latest,
     "commit_offset": _commit_offset,

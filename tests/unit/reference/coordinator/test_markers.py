@@ -18,7 +18,7 @@ from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.coordinator.end_txn import due_timeouts
 from spark_2pc_sink.reference.coordinator.leader_answers import offsets_code, produce_code, produce_message
-from spark_2pc_sink.reference.coordinator.plans import EndTxnReply, InitProducerIdReply, SendMarkers
+from spark_2pc_sink.reference.coordinator.plans import EndTxnReply, SendMarkers
 from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import Marking, Pair, StateId, TransactionMetadata
 
@@ -188,15 +188,11 @@ def ongoing(pair: tuple[int, int], client: tuple[int, int] | None = None, **chan
     return Driver.of(known, settings=KEEPING, block=ProducerIdBlock(73, 20))
 
 
-def keep(driver: Driver, **fields: Any) -> InitProducerIdReply:
-    return driver.init(keep_prepared=True, **fields)
-
-
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("crash", [True, False])
 def test_a_client_without_two_phase_commit_gets_transactions_that_expire(commit: bool, crash: bool) -> None:
     driver = ongoing((42, 100))
-    assert keep(driver, timeout_ms=30_000).pair == (42, 101)
+    assert driver.init(keep_prepared=True, timeout_ms=30_000).pair == (42, 101)
     driver = driver.crashed() if crash else driver
     assert driver.get().timeout_ms == TIMEOUT_NEVER_MS  # what another has prepared
     driver.do(end((42, 101), commit=commit))
@@ -214,7 +210,7 @@ def test_leaders_take_no_more_of_it_until_its_markers_are_written(commit: bool, 
     """KIP-939, Proposed Changes: 'so that we can fence requests from previous incarnations'. B5."""
     driver = ongoing(pair)
     assert not driver.state.keeps(Pair(*pair))
-    client = keep(driver).pair
+    client = driver.init(keep_prepared=True).pair
     assert driver.state.keeps(Pair(*pair))
     driver.do(end(client, commit=commit))
     for each in (driver, driver.crashed()):
@@ -294,21 +290,16 @@ class Player:
         elif step == "set client epoch":
             self.store(replace(self.driver.get(), next_producer_epoch=int(expected[2:])))
         else:
-            return self.end(client, commit=step == "commit")
+            # Its effects are left to `drain`.
+            reply: Any = self.driver.do(end(client, commit=step == "commit"))
+            assert reply.code == 0
+            return Pair(*reply.pair)
         return self.driver.get().client_pair
 
-    def end(self, client: Pair, *, commit: bool) -> Pair:
-        """EndTxn; its effects are left to `drain`."""
-        reply: Any = self.driver.do(end(client, commit=commit))
-        assert reply.code == 0
-        return Pair(*reply.pair)
-
     def drain(self) -> None:
-        self.markers += [self.written(each) for each in self.driver.drain()]
-
-    def written(self, sent: SendMarkers) -> list[str]:
-        pair = self.shown(Pair(sent.producer_id, sent.producer_epoch))
-        return [pair, "commit" if sent.commit else "abort"]
+        for sent in self.driver.drain():
+            pair = self.shown(Pair(sent.producer_id, sent.producer_epoch))
+            self.markers.append([pair, "commit" if sent.commit else "abort"])
 
 
 @pytest.mark.parametrize("crash", [False, True])

@@ -83,11 +83,10 @@ class GroupScript:
         ticket = next(self._tickets)
         wanted: dict[str, Any] = {"protocols": CONSUMER, "session_timeout_ms": 10_000, "client_id": "c", **fields}
         request = JoinRequest(ticket=ticket, member_id=member_id, **wanted)
-        self.take(machine.join(self.group, request, self.settings, self.now, self._new_id))
+        self.take(
+            machine.join(self.group, request, self.settings, self.now, lambda prefix: f"{prefix}-{next(self._ids)}")
+        )
         return ticket
-
-    def _new_id(self, prefix: str) -> str:
-        return f"{prefix}-{next(self._ids)}"
 
     def ask_sync(self, member_id: str, generation: int | None = None, **fields: Any) -> int:
         """SyncGroup; the ticket."""

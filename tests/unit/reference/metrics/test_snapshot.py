@@ -10,28 +10,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_2pc_sink import metrics_server as served
 from spark_2pc_sink.metrics_server import MetricsAccess
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Settings
-from spark_2pc_sink.reference.coordinator.states import StateId, TransactionMetadata
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
+from spark_2pc_sink.reference.coordinator.states import StateId
 from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
 from spark_2pc_sink.reference.metrics import LATE_PADDING_MS, BrokerMetrics, metrics_server
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.service import VerificationMetrics
 from spark_2pc_sink.wire.batch_format import read_header
-from tests.unit.reference.coordinator.driver import metadata
+from tests.unit.reference.coordinator.driver import Driver, metadata
 from tests.unit.reference.node import START_MS, batch
 
 TIMEOUT_MS = 900_000
-
-
-def transaction(name: str, state: StateId, start_ms: int) -> TransactionMetadata:
-    return metadata(state, transactional_id=name, start_ms=start_ms)
-
-
-def coordinator(*transactions: TransactionMetadata) -> CoordinatorState:
-    state = CoordinatorState.new(Settings(), partition_count=3)
-    for each in transactions:
-        state = state.with_metadata(each.transactional_id, each)
-    return state
 
 
 def partition(*pairs: tuple[int, int], topic: str = "orders") -> PartitionLog:
@@ -45,7 +34,7 @@ def partition(*pairs: tuple[int, int], topic: str = "orders") -> PartitionLog:
 
 def metrics(*logs: PartitionLog, state: CoordinatorState | None = None, now_ms: int = START_MS) -> BrokerMetrics:
     return BrokerMetrics(
-        state=lambda: state or coordinator(),
+        state=lambda: state or Driver.of().state,
         logs=lambda: logs,
         network=NetworkMetrics(requests=7, connections_accepted=3, protocol_errors=1),
         verification=VerificationMetrics(asked=5, time_ms=2.5, failures=3),
@@ -65,12 +54,12 @@ LATE = ("partitions_with_late_transactions_count",)
 
 def test_the_oldest_open_transaction_is_measured() -> None:
     """KIP-939, Metric Changes: the max time a currently-open transaction has been open."""
-    state = coordinator(
-        transaction("a", StateId.ONGOING, START_MS - 300),
-        transaction("b", StateId.ONGOING, START_MS - 2000),
-        transaction("c", StateId.PREPARE_COMMIT, START_MS - 9000),
-        transaction("d", StateId.COMPLETE_COMMIT, START_MS - 9000),
-    )
+    state = Driver.of(
+        metadata(StateId.ONGOING, transactional_id="a", start_ms=START_MS - 300),
+        metadata(StateId.ONGOING, transactional_id="b", start_ms=START_MS - 2000),
+        metadata(StateId.PREPARE_COMMIT, transactional_id="c", start_ms=START_MS - 9000),
+        metadata(StateId.COMPLETE_COMMIT, transactional_id="d", start_ms=START_MS - 9000),
+    ).state
     found = figures(metrics(state=state))
     assert found[OPEN_MS] == 2000
     assert {labels[0]: value for (name, *labels), value in found.items() if name == "transactions"} == {
@@ -94,7 +83,7 @@ def test_a_transaction_is_late_after_the_longest_timeout_and_five_minutes(beyond
 
 async def test_the_page_is_what_prometheus_reads() -> None:
     logs = [partition((7, START_MS), topic='a"b'), partition((7, START_MS), (8, START_MS))]
-    state = coordinator(transaction("a", StateId.ONGOING, START_MS - 1500))
+    state = Driver.of(metadata(StateId.ONGOING, start_ms=START_MS - 1500)).state
     server = metrics_server(metrics(*logs, state=state), MetricsAccess())
     host, port = await server.start("127.0.0.1", 0)
     with await asyncio.to_thread(urlopen, f"http://{host}:{port}/metrics", timeout=10) as page:

@@ -144,7 +144,6 @@ _SETTLED_DEADLINE_S: Final = 5.0
 _STUCK_AFTER_S: Final = 0.3
 _PAUSE_S: Final = 0.0005
 _CONCURRENT: Final = 51
-_DECIDED: Final = ("PrepareCommit", "PrepareAbort")
 _CLEANING_ROUNDS_MAX: Final = 3
 _HUNG_UP: Final = "hung up"
 _STATES: Final = ("Empty", "Ongoing", "CompleteCommit", "CompleteAbort")
@@ -306,7 +305,7 @@ class Lockstep:
         question = ops.Describe(tid=tid)
         start, waiting = time.monotonic(), [True, True]
         while time.monotonic() < start + _SETTLED_DEADLINE_S:
-            waiting = [_is_decided(each) for each in self._exchange([question, question])]
+            waiting = [ops.is_decided(each) for each in self._exchange([question, question])]
             if not any(waiting):
                 return True
             if all(waiting) and time.monotonic() > start + _STUCK_AFTER_S:
@@ -473,10 +472,6 @@ class _Sequence:
 def _number(name: Any) -> Ordinal:
     """The how-manieth producer id a name stands for."""
     return Ordinal(name.removeprefix("producer ") if isinstance(name, str) else UNKNOWN_PRODUCER_ID)
-
-
-def _is_decided(description: Any) -> bool:
-    return isinstance(description, tuple) and description[0] in _DECIDED
 
 
 def _codes(answer: Any) -> set[int]:

@@ -296,3 +296,8 @@ class Describe:
             found.transaction_start_time_ms >= 0,
             partitions,
         )
+
+
+def is_decided(description: Any) -> bool:
+    """Whether end markers of a transaction are still to be written, by what `Describe` was answered."""
+    return isinstance(description, tuple) and description[0] in {"PrepareCommit", "PrepareAbort"}

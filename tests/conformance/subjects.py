@@ -17,7 +17,7 @@ from spark_2pc_sink.testing import wait_until
 from tests.conformance.answers import Names, brief, walk
 from tests.conformance.cases import ALL_LEVELS, BROKEN_EPOCH, HERE, STUCK, Case, Given, Step
 from tests.conformance.leader_operations import Marker, Markers, Produce, Write
-from tests.conformance.operations import Describe, Operation, Partition, ask
+from tests.conformance.operations import Describe, Operation, Partition, ask, is_decided
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import coordinator_epoch, find_coordinators, make_topics
 from tests.unit.reference.batches import client_batch
@@ -176,7 +176,7 @@ class WireSubject:
         tid = getattr(operation, "tid", None)
         if not tid:
             return
-        wait_until(lambda: not _is_decided(ask(self._client, Describe(tid=tid))), what=f"{tid} has all its end markers")
+        wait_until(lambda: not is_decided(ask(self._client, Describe(tid=tid))), what=f"{tid} has all its end markers")
 
     def _give(self, client: RawClient, cases: Sequence[Case]) -> None:
         """Write what the cases are given to the transaction log."""
@@ -203,10 +203,6 @@ class WireSubject:
         )
         code = ask(client, Produce(tid=None, writes=(write,), now_ms=now_ms, version=9))[_TRANSACTION_LOG][0]
         assert code == 0, f"the transaction log answers {code}"
-
-
-def _is_decided(description: Any) -> bool:
-    return isinstance(description, tuple) and description[0] in {"PrepareCommit", "PrepareAbort"}
 
 
 def _now_ms() -> int:

@@ -11,14 +11,13 @@ from kafka.protocol.admin import CreateAclsRequest, DescribeAclsRequest
 
 from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, wait_until
-from spark_2pc_sink.testing.local_broker import LocalBroker
-from spark_2pc_sink.testing.ports import free_port
 from tests.conformance.answers import Names, brief
 from tests.conformance.cases import Case
 from tests.conformance.operations import ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import KAFKA_PROPERTIES, find_coordinators, make_topics
 from tests.conformance.subjects import check
+from tests.harness.secure_kafka import add_listener
 from tests.unit.reference.batches import message
 
 PASSWORD: Final = "secret"
@@ -39,7 +38,7 @@ def secured(kind: str, users: int) -> Iterator[tuple[str, str]]:
 
     Yields the addresses for administrators and for users.
     """
-    port, known = free_port(), " ".join(f'user_{user_of(index)}="{PASSWORD}"' for index in range(users))
+    known = " ".join(f'user_{user_of(index)}="{PASSWORD}"' for index in range(users))
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     properties = {
         "authorizer.class.name": STANDARD_AUTHORIZER,
@@ -47,16 +46,14 @@ def secured(kind: str, users: int) -> Iterator[tuple[str, str]]:
         "sasl.enabled.mechanisms": "PLAIN",
         f"listener.name.{LISTENER.lower()}.plain.sasl.jaas.config": f"{module} required {known};",
     }
-    server: LocalBroker = (
+    server: KafkaBroker | ReferenceCoordinator = (
         ReferenceCoordinator(keep_prepared=False, properties=properties)
         if kind == "reference"
         else KafkaBroker(two_phase_commit=True, properties={**properties, **KAFKA_PROPERTIES})
     )
-    for name in ("listeners", "advertised.listeners"):
-        server.properties[name] += f",{LISTENER}://127.0.0.1:{port}"
-    server.properties["listener.security.protocol.map"] += f",{LISTENER}:SASL_PLAINTEXT"
+    address = add_listener(server, LISTENER)
     with server:
-        yield server.bootstrap, f"127.0.0.1:{port}"
+        yield server.bootstrap, address
 
 
 class AccessSubject:

@@ -25,6 +25,7 @@ from unittest import mock
 
 import psutil
 
+from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.job import spark_batch
 from spark_2pc_sink.sink.job.encode_task import run_encode_task
@@ -34,7 +35,7 @@ from spark_2pc_sink.sink.stream.listener import StreamListener
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness import ROOT
 from tests.harness.acts import act_at
-from tests.harness.streams import write_one_batch
+from tests.harness.streams import start_query
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,12 +73,17 @@ def main(act: str, place: str, options: str, directory: str) -> None:
         act_at(Step[place], 1, lambda: strike.one_of(psutil.Process().children(recursive=True)))
     elif place:
         _strike_in_tasks(strike, place, root / "local")
+    spark.range(0, ROWS, 1, 4).write.parquet(str(root / "input"))
+    stream = spark.readStream.schema("id BIGINT").parquet(str(root / "input"))
+    sink = DualWriteSink(value="concat('value-', id)", **json.loads(options))
     arrived, opened = TaskResults.check_arrived, StreamListener.open_attempt
     with (
         mock.patch.object(TaskResults, "check_arrived", autospec=True, side_effect=arrived) as checked,
         mock.patch.object(StreamListener, "open_attempt", autospec=True, side_effect=opened) as attempts,
     ):
-        write_one_batch(spark, root, options, rows=ROWS, value="concat('value-', id)", deadline_s=_DEADLINE_S)
+        query = start_query(stream, sink, root / "checkpoint")
+        assert query.awaitTermination(_DEADLINE_S), f"the batch did not end within {_DEADLINE_S} s"
+    spark.stop()
     tasks = [len(call.args[1]) for call in checked.call_args_list]
     encrypted = all(call.args[0].endpoint.encrypted for call in attempts.call_args_list)
     print(json.dumps({"tasks": tasks, "encrypted": encrypted}), flush=True)

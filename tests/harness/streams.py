@@ -5,7 +5,6 @@ And the settings of their Spark session, changed for a while.
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -146,15 +145,3 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str | None]) ->
     finally:
         for name, old in before.items():
             spark.conf.set(name, str(old))
-
-
-def write_one_batch(
-    spark: SparkSession, directory: Path, options: str, *, rows: int, value: str, deadline_s: int = 100
-) -> None:
-    """Write the numbers below ``rows`` in one batch, with the sink's options as JSON, and stop Spark."""
-    source = directory / "input"
-    spark.range(0, rows, 1, 4).write.parquet(str(source))
-    stream = spark.readStream.schema("id BIGINT").parquet(str(source))
-    query = start_query(stream, DualWriteSink(value=value, **json.loads(options)), directory / "checkpoint")
-    assert query.awaitTermination(deadline_s), f"the batch did not end within {deadline_s} s"
-    spark.stop()

@@ -185,7 +185,9 @@ class OutputsJob(SparkJob):
             "table of dead letters": _rows_of(in_table),
         }
         compared = {output: multiset_difference(found[output], rows) for output, rows in wanted.items()}
-        same = multiset_difference(*([_canonical(letter) for letter in side] for side in (in_topic, in_table)))
+        same = multiset_difference(
+            *([json.dumps(letter, sort_keys=True) for letter in side] for side in (in_topic, in_table))
+        )
         return {**compared, "dead letters of topic and table": same}
 
     def python_workers(self) -> list[psutil.Process]:
@@ -237,10 +239,6 @@ class OutputsJob(SparkJob):
 def _rows_of(letters: list[dict[str, Any]]) -> list[tuple[int]]:
     """The rows of the dead letters, each as often as it occurred."""
     return [(letter["row"]["id"],) for letter in letters for _ in range(letter["occurrences"])]
-
-
-def _canonical(letter: dict[str, Any]) -> str:
-    return json.dumps(letter, sort_keys=True)
 
 
 def _text(value: bytes | None) -> str | None:

@@ -23,8 +23,6 @@ from spark_2pc_sink.reference.coordinator.plans import (
     ListTransactionsReply,
     Reply,
 )
-from spark_2pc_sink.reference.coordinator.records import LogRecord
-from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
 from spark_2pc_sink.reference.metadata.acls import Acl, access_by_acls
 from tests.conformance import operations as ops
 from tests.conformance.answers import Names, brief
@@ -76,7 +74,9 @@ class MachineSubject:
         driver.now_ms = _NOW_MS
         if case.given is not None:
             level = self._settings.transaction_version
-            driver = _loaded(driver, metadata_of(case.given, f"{_MARK}T", names, level=level, now_ms=_NOW_MS))
+            driver.store(metadata_of(case.given, f"{_MARK}T", names, level=level, now_ms=_NOW_MS))
+            # A coordinator that has read the bytes of it from its log.
+            driver = driver.crashed()
             if case.given.stuck:
                 driver.effects.clear()
         for index, step in enumerate(case.steps):
@@ -103,14 +103,6 @@ def _answer(driver: Driver, operation: ops.Operation, names: Names, access: Acce
     reply = driver.run(replace(EVENTS[type(filled)](filled), access=access))  # type: ignore[arg-type]
     assert reply is not None
     return brief(operation, names.name(_result(filled, reply)))
-
-
-def _loaded(driver: Driver, known: TransactionMetadata) -> Driver:
-    """A coordinator that has read the bytes of a transaction from its log."""
-    version = driver.state.settings.log_version
-    index = driver.state.partition_of(known.transactional_id)
-    driver.log.append(LogRecord(partition=index, transactional_id=known.transactional_id, value=known, version=version))
-    return driver.crashed()
 
 
 def _init(request: ops.Init) -> events.Event:

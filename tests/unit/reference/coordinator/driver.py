@@ -83,6 +83,13 @@ class Driver:
             state = state.with_metadata(each.transactional_id, each)
         return cls(state)
 
+    def store(self, known: TransactionMetadata) -> None:
+        """Put an id into the state and the log."""
+        tid, version = known.transactional_id, self.state.settings.log_version
+        self.state = self.state.with_metadata(tid, known)
+        index = self.state.partition_of(tid)
+        self.log.append(LogRecord(partition=index, transactional_id=tid, value=known, version=version))
+
     def plan(self, event: Event) -> Plan:
         """Step and reserve, and leave the append under way."""
         plan = step(self.state, event, self.now_ms)

@@ -30,7 +30,6 @@ from spark_2pc_sink.reference.coordinator.plans import (
     Reply,
     SendMarkers,
 )
-from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import (
     COMPLETION,
     DECIDED,
@@ -72,11 +71,8 @@ class Coordinator(RuleBasedStateMachine):
         if opening == "kept":
             known = replace(known, next_producer_id=8, next_producer_epoch=epoch, timeout_ms=TIMEOUT_NEVER_MS)
             self.handed[NAMES[0]].append(Pair(8, epoch))
-        self.driver = Driver.of(
-            known, settings=replace(KEEPING, transaction_version=level), block=ProducerIdBlock(1000, 9)
-        )
-        index = self.driver.state.partition_of(NAMES[0])
-        self.driver.log.append(LogRecord(partition=index, transactional_id=NAMES[0], value=known))
+        self.driver = Driver.of(settings=replace(KEEPING, transaction_version=level), block=ProducerIdBlock(1000, 9))
+        self.driver.store(known)
         #: What was put in place with each record of the log.
         self.applied: list[tuple[str, TransactionMetadata | None]] = [(NAMES[0], known)]
         self.flying: list[tuple[Event, Plan]] = []

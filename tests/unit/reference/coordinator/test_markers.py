@@ -19,10 +19,9 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlo
 from spark_2pc_sink.reference.coordinator.end_txn import due_timeouts
 from spark_2pc_sink.reference.coordinator.leader_answers import offsets_code, produce_code, produce_message
 from spark_2pc_sink.reference.coordinator.plans import EndTxnReply, SendMarkers
-from spark_2pc_sink.reference.coordinator.records import LogRecord
-from spark_2pc_sink.reference.coordinator.states import Marking, Pair, StateId, TransactionMetadata
+from spark_2pc_sink.reference.coordinator.states import Marking, Pair, StateId
 
-from .driver import KEEPING, KEEPING_UNCHANGED, RELEASED, T0, T1, T2, TID, Driver, answered, end, metadata
+from .driver import KEEPING, KEEPING_UNCHANGED, RELEASED, T0, T1, T2, Driver, answered, end, metadata
 
 ALL = frozenset({T0, T1, T2})
 
@@ -259,13 +258,7 @@ class Player:
         self.driver = Driver.of(settings=SETTINGS[form])
         if start is not None:
             self.names[STARTING_ID] = start[0]
-            self.store(metadata(StateId.EMPTY, (STARTING_ID, int(start[2:]))))
-
-    def store(self, known: TransactionMetadata) -> None:
-        """Put an id into the state and the log."""
-        self.driver.state = self.driver.state.with_metadata(TID, known)
-        index = self.driver.state.partition_of(TID)
-        self.driver.log.append(LogRecord(partition=index, transactional_id=TID, value=known))
+            self.driver.store(metadata(StateId.EMPTY, (STARTING_ID, int(start[2:]))))
 
     def shown(self, pair: Pair) -> str:
         """A pair as the vectors write it: letters in the order in which the producer ids came."""
@@ -288,7 +281,7 @@ class Player:
         if step == "produce":
             assert self.driver.add(client) == {0}
         elif step == "set client epoch":
-            self.store(replace(self.driver.get(), next_producer_epoch=int(expected[2:])))
+            self.driver.store(replace(self.driver.get(), next_producer_epoch=int(expected[2:])))
         else:
             # Its effects are left to `drain`.
             reply: Any = self.driver.do(end(client, commit=step == "commit"))

@@ -71,10 +71,6 @@ class DriverProcess:
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
         """What its journal says until now: all events, or those of one name."""
-        self._read_journal()
-        return [event for event in self._events if name in (None, event["event"])]
-
-    def _read_journal(self) -> None:
         if self._journal.exists():
             with self._journal.open("rb") as journal:
                 journal.seek(self._journal_bytes)
@@ -82,6 +78,7 @@ class DriverProcess:
             appended = appended[: appended.rfind(b"\n") + 1]
             self._journal_bytes += len(appended)
             self._events += map(json.loads, appended.splitlines())
+        return [event for event in self._events if name in (None, event["event"])]
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:

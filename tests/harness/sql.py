@@ -81,11 +81,6 @@ class ChangingRole:
             self.name,
         )
 
-    def drop(self) -> None:
-        self.cut()
-        run_sql(self._database, f"DROP OWNED BY {self.name}")
-        run_sql(self._database, f"DROP ROLE {self.name}")
-
     def ask(self) -> str:
         """The password of now, as a function for a store."""
         self.asked += 1
@@ -99,4 +94,6 @@ def changing_role(database: str) -> Iterator[ChangingRole]:
     try:
         yield role
     finally:
-        role.drop()
+        role.cut()
+        run_sql(database, f"DROP OWNED BY {role.name}")
+        run_sql(database, f"DROP ROLE {role.name}")

@@ -75,12 +75,9 @@ class WrittenPair:
 
     def write(self, *batches: Sequence[Row]) -> None:
         for rows in batches:
-            self._write(_JsonWork(self._options, list(rows), upsert=self.upsert))
-
-    def _write(self, work: RowsWork) -> None:
-        self._times.begin()
-        self._driver.write(self.batches, work)
-        self.batches += 1
+            self._times.begin()
+            self._driver.write(self.batches, _JsonWork(self._options, list(rows), upsert=self.upsert))
+            self.batches += 1
 
     def verify(self, **options: Any) -> VerifyReport:
         """Compare both sides, with what a command line would have to say about this pair."""

@@ -45,20 +45,19 @@ class SubjectPool:
     def _start(self, kind: str, level: int) -> Subject:
         if kind == "machine":
             return MachineSubject(level)
-        server = self._server(kind, level)
+        server: Server
+        if kind == "reference":
+            properties = {**PROPERTIES, **PRIVILEGED}
+            reference = ReferenceCoordinator(transaction_version=level, keep_prepared=False, properties=properties)
+            server = reference.__enter__()
+        else:
+            properties = {**PROPERTIES, **KAFKA_PROPERTIES}
+            server = self._provider.start_broker(BrokerRequest(level, two_phase_commit=True, properties=properties))
         try:
             return WireSubject(server, level, self._request.module.CASES)
         except BaseException:
             server.close()
             raise
-
-    def _server(self, kind: str, level: int) -> Server:
-        if kind == "reference":
-            properties = {**PROPERTIES, **PRIVILEGED}
-            reference = ReferenceCoordinator(transaction_version=level, keep_prepared=False, properties=properties)
-            return reference.__enter__()
-        properties = {**PROPERTIES, **KAFKA_PROPERTIES}
-        return self._provider.start_broker(BrokerRequest(level, two_phase_commit=True, properties=properties))
 
 
 @pytest.fixture(scope="module")

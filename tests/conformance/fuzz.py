@@ -15,17 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from tests.conformance.lockstep import (
-    PARTITIONS,
-    STEPS,
-    TOPIC,
-    TOPIC_PARTITIONS,
-    Difference,
-    Lockstep,
-    Side,
-    Step,
-    draw,
-)
+from tests.conformance.lockstep import PARTITIONS, TOPIC, TOPIC_PARTITIONS, Difference, Lockstep, Side, Step, draw
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import coordinator_epoch, find_coordinators, make_topics
 
@@ -84,12 +74,12 @@ class Fuzzer:
         epochs = []
         for bootstrap in self._bootstraps:
             with RawClient(bootstrap) as client:
-                make_topics(client, {f"{TOPIC}": TOPIC_PARTITIONS})
+                make_topics(client, {TOPIC: TOPIC_PARTITIONS})
                 find_coordinators(client)
                 epochs.append(coordinator_epoch(client, (TOPIC, 0)))
         self._epochs = tuple(epochs)
 
-    def run(self, seed: int, sequences: int, *, length: int = STEPS, say: Callable[[str], None] = print) -> Outcome:
+    def run(self, seed: int, sequences: int, *, say: Callable[[str], None] = print) -> Outcome:
         """Run the sequences of so many seeds from ``seed`` on; stop early when enough differences are found."""
         start = time.monotonic()
         findings: list[Finding] = []
@@ -102,7 +92,7 @@ class Fuzzer:
                 if len(findings) >= _FOUND_MAX:
                     break
                 place = own[done % len(own)] * PARTITIONS
-                steps = draw(each, length, level=self._level)
+                steps = draw(each, level=self._level)
                 difference = servers.run(steps, place)
                 done += 1
                 if difference is not None:

@@ -100,14 +100,14 @@ _BACK: Final = (0, 0, 0, 0, 0, 0, 0, 1, 1, 2)
 _REPEATED: Final = 0.08
 
 
-def draw(seed: int, length: int = STEPS, *, level: int = 2) -> list[Step]:
+def draw(seed: int, *, level: int = 2) -> list[Step]:
     """The sequence of a seed, for servers at this transaction.version."""
     chance = random.Random(seed)
     names = list(KINDS)
     weights = [KINDS[name][0] for name in names]
     # Every sequence begins with producers, or most of it would be about ids that nobody knows.
     steps = [Step("init", tid=index, version=5) for index in range(chance.choice((1, 2, IDS)))]
-    while len(steps) < length:
+    while len(steps) < STEPS:
         if chance.random() < _REPEATED:
             steps.append(Step("repeat", repeat=chance.choice((1, 1, 2, 3, 5))))
             continue

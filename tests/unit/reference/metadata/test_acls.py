@@ -95,12 +95,6 @@ def test_what_no_acl_names_may_be_open_to_all() -> None:
     assert found.allows_any(AclOperation.READ, Resource.TOPIC)
 
 
-def filtering(**fields: Any) -> AclFilter:
-    everything: dict[str, Any] = dict.fromkeys(("resource", "pattern", "operation", "permission"), 1)
-    everything |= dict.fromkeys(("name", "principal", "host"))
-    return AclFilter(**{**everything, **fields})
-
-
 ACLS = (
     acl("t"),
     acl("t", WRITE, DENY, principal="User:bob", host="h"),
@@ -124,5 +118,7 @@ ACLS = (
     ],
 )
 def test_filters_find_what_kafka_s_find(fields: dict[str, Any], expected: set[int]) -> None:
-    wanted = filtering(**fields)
+    everything: dict[str, Any] = dict.fromkeys(("resource", "pattern", "operation", "permission"), 1)
+    everything |= dict.fromkeys(("name", "principal", "host"))
+    wanted = AclFilter(**{**everything, **fields})
     assert {number for number, each in enumerate(ACLS) if wanted.matches(each)} == expected

@@ -8,7 +8,7 @@ import os
 import random
 import struct
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,6 @@ def append(log: SegmentedLog, count: int, value_bytes: int, *, segment_bytes: in
     return b"".join(stamped.parts)
 
 
-def filled(shapes: Iterable[tuple[int, int]]) -> tuple[SegmentedLog, list[bytes]]:
-    log = opened(MemoryStore())
-    return log, [append(log, count, value_bytes) for count, value_bytes in shapes]
-
-
 def in_segments(batches: list[bytes]) -> list[list[bytes]]:
     segments: list[list[bytes]] = [[]]
     for batch in batches:
@@ -77,7 +72,8 @@ def in_segments(batches: list[bytes]) -> list[list[bytes]]:
 
 @given(SHAPES, st.data())
 def test_a_read_gives_whole_batches_of_one_segment(shapes: list[tuple[int, int]], data: st.DataObject) -> None:
-    log, batches = filled([(1, 1), *shapes])
+    log = opened(MemoryStore())
+    batches = [append(log, count, value_bytes) for count, value_bytes in ((1, 1), *shapes)]
     offset = data.draw(st.integers(0, log.end_offset - 1))
     limits = [read_header(batch).base_offset for batch in batches] + [log.end_offset]
     limit = data.draw(st.sampled_from([each for each in limits if each > offset]))
@@ -403,17 +399,13 @@ class SlowDisk:
         self.may_end = threading.Semaphore(0)
         self.count = 0
         monkeypatch.setattr(DiskFile, "sync", lambda _file: self._sync())
-        monkeypatch.setattr(
-            "spark_2pc_sink.reference.storage.group_sync.INLINE_SECONDS_MAX", -1.0
-        )  # always in a thread
+        # Always in a thread.
+        monkeypatch.setattr("spark_2pc_sink.reference.storage.group_sync.INLINE_SECONDS_MAX", -1.0)
 
     def _sync(self) -> None:
         self.count += 1
         self.begun.release()
         assert self.may_end.acquire(timeout=DEADLINE_S)
-
-    async def has_begun(self) -> None:
-        assert await asyncio.to_thread(self.begun.acquire, timeout=DEADLINE_S)
 
 
 async def test_all_who_ask_while_one_runs_share_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -424,7 +416,7 @@ async def test_all_who_ask_while_one_runs_share_the_next(tmp_path: Path, monkeyp
 
     append(log, 1, 5)
     first = sync.request()
-    await disk.has_begun()
+    assert await asyncio.to_thread(disk.begun.acquire, timeout=DEADLINE_S)
     same = sync.request()  # nothing was written since
     append(log, 1, 5)
     second = sync.request()

@@ -83,11 +83,7 @@ def judged_half(samples: Sequence[Sample]) -> list[Sample]:
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
     """The Theil-Sen slope: the median over all pairs of points."""
-    slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x1 != x2]
-    if not slopes:
-        message = f"{len(points)} points have no slope"
-        raise ValueError(message)
-    return median(slopes)
+    return median((y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x1 != x2)
 
 
 def judge(measure: Measure, samples: Sequence[Sample]) -> Verdict:

@@ -185,12 +185,11 @@ def end(pair: tuple[int, int], *, tid: str = TID, commit: bool = True, version: 
     return EndTxn(**who(pair, tid), commit=commit, version=version)
 
 
-def answered(effect: SendMarkers, results: dict[TopicPartition, int], **fields: object) -> MarkersAnswered:
+def answered(effect: SendMarkers, results: dict[TopicPartition, int]) -> MarkersAnswered:
     """What leaders say to markers."""
-    event = MarkersAnswered(
+    return MarkersAnswered(
         transactional_id=effect.transactional_id,
         producer_id=effect.producer_id,
         producer_epoch=effect.producer_epoch,
         results=results,
     )
-    return replace(event, **fields)  # type: ignore[arg-type]

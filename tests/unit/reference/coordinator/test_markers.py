@@ -26,9 +26,9 @@ from .driver import KEEPING, KEEPING_UNCHANGED, RELEASED, T0, T1, T2, Driver, an
 ALL = frozenset({T0, T1, T2})
 
 
-def decided(**changes: Any) -> tuple[Driver, SendMarkers]:
+def decided() -> tuple[Driver, SendMarkers]:
     """A committed transaction of three partitions whose markers are to be sent."""
-    driver = Driver.of(metadata(StateId.ONGOING, partitions=ALL, **changes))
+    driver = Driver.of(metadata(StateId.ONGOING, partitions=ALL))
     driver.do(end((42, 5)))
     (effect,) = driver.effects
     driver.effects.clear()
@@ -180,10 +180,10 @@ def test_every_cell_for_offset_commits(version: int, code: int, told: int) -> No
     assert offsets_code(version, code) == told
 
 
-def ongoing(pair: tuple[int, int], client: tuple[int, int] | None = None, **changes: object) -> Driver:
+def ongoing(pair: tuple[int, int], client: tuple[int, int] | None = None) -> Driver:
     """An Ongoing transaction, kept if a client pair is given; new producer ids are 73 and up."""
     kept = {} if client is None else {"next_producer_id": client[0], "next_producer_epoch": client[1]}
-    known = metadata(StateId.ONGOING, pair, **kept, **({"timeout_ms": TIMEOUT_NEVER_MS} | changes))
+    known = metadata(StateId.ONGOING, pair, timeout_ms=TIMEOUT_NEVER_MS, **kept)
     return Driver.of(known, settings=KEEPING, block=ProducerIdBlock(73, 20))
 
 

@@ -92,16 +92,10 @@ def _named(topic: str | UUID) -> dict[str, Any]:
     return {"topic_id": topic} if isinstance(topic, UUID) else {"name": topic}
 
 
-def fetch(*groups: tuple[str, dict[Any, list[int]] | None], stable: bool = False) -> dict[str, Any]:
+def fetch(group: str, topics: dict[Any, list[int]] | None, *, stable: bool = False) -> dict[str, Any]:
     """OffsetFetch from v8 on."""
-    asked = [
-        {
-            "group_id": group,
-            "topics": topics and [{**_named(name), "partition_indexes": each} for name, each in topics.items()],
-        }
-        for group, topics in groups
-    ]
-    return {"groups": asked, "require_stable": stable}
+    asked = topics and [{**_named(name), "partition_indexes": each} for name, each in topics.items()]
+    return {"groups": [{"group_id": group, "topics": asked}], "require_stable": stable}
 
 
 def fetch_one(topics: dict[str, list[int]] | None, *, stable: bool = False) -> dict[str, Any]:

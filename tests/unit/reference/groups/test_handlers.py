@@ -33,7 +33,7 @@ UNKNOWN_ID = UUID(int=12345)
 
 async def committed(rig: GroupRig, group: str = "g", *, stable: bool = False) -> dict[int, int]:
     """What an OffsetFetch of everything shows: offset by partition, or the negative code."""
-    answer = await rig.ask("OffsetFetch", 9, **messages.fetch((group, None), stable=stable))
+    answer = await rig.ask("OffsetFetch", 9, **messages.fetch(group, None, stable=stable))
     (one,) = answer["groups"]
     assert one["error_code"] == 0
     return {
@@ -72,12 +72,12 @@ async def test_commit(version: int, fields: dict[str, Any], codes: list[int]) ->
 @pytest.mark.parametrize(
     ("version", "fields", "expected"),
     [
-        (9, messages.fetch(("g", {"orders": [0, 1]})), {0: 5, 1: -1}),
+        (9, messages.fetch("g", {"orders": [0, 1]}), {0: 5, 1: -1}),
         (7, messages.fetch_one(None), {0: 5}),
         (7, messages.fetch_one({"orders": [2, 0]}, stable=True), {2: -1, 0: 5}),
         (1, messages.fetch_one({"orders": [0]}), {0: 5}),
-        (9, messages.fetch(("none", {"nope": [0]})), {0: -1}),
-        (10, messages.fetch(("g", {TOPIC.id: [0, 1]})), {0: 5, 1: -1}),
+        (9, messages.fetch("none", {"nope": [0]}), {0: -1}),
+        (10, messages.fetch("g", {TOPIC.id: [0, 1]}), {0: 5, 1: -1}),
     ],
 )
 async def test_fetch(version: int, fields: dict[str, Any], expected: dict[int, int]) -> None:

@@ -10,9 +10,9 @@ import pytest
 from spark_2pc_sink.testing import CapabilityError, ReferenceCoordinator
 from tests.conformance.machine import MachineSubject
 from tests.conformance.servers import KAFKA_PROPERTIES
-from tests.conformance.subjects import PRIVILEGED, PROPERTIES, Server, Subject, WireSubject
+from tests.conformance.subjects import PRIVILEGED, PROPERTIES, Subject, WireSubject
 from tests.conftest import _skip
-from tests.harness.providers import BrokerRequest, Provider
+from tests.harness.providers import Broker, BrokerRequest, Provider
 
 
 class SubjectPool:
@@ -45,7 +45,7 @@ class SubjectPool:
     def _start(self, kind: str, level: int) -> Subject:
         if kind == "machine":
             return MachineSubject(level)
-        server: Server
+        server: Broker
         if kind == "reference":
             properties = {**PROPERTIES, **PRIVILEGED}
             reference = ReferenceCoordinator(transaction_version=level, keep_prepared=False, properties=properties)

@@ -20,6 +20,7 @@ from tests.conformance.leader_operations import Marker, Markers, Produce, Write
 from tests.conformance.operations import Describe, Operation, Partition, ask, is_decided
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import coordinator_epoch, find_coordinators, make_topics
+from tests.harness.providers import Broker
 from tests.unit.reference.batches import client_batch
 
 #: Intervals short enough that nobody waits; nothing else than the cases meant runs into them.
@@ -36,20 +37,6 @@ _SHARED_PARTITIONS: Final = 3
 _TRANSACTION_LOG: Final[Partition] = ("__transaction_state", 0)
 #: Kafka lets whoever has this client id write to its internal topics.
 _ADMIN_CLIENT: Final = "__admin_client"
-
-
-class Server(Protocol):
-    """A server that runs, and belongs to a subject."""
-
-    @property
-    def bootstrap(self) -> str:
-        """Its address."""
-
-    def restart(self) -> None:
-        """Stop it, and start it again on the same data and address."""
-
-    def close(self) -> None:
-        """End it for good."""
 
 
 class Subject(Protocol):
@@ -130,7 +117,7 @@ class WireSubject:
         cases: all that it will be asked.
     """
 
-    def __init__(self, broker: Server, level: int, cases: Sequence[Case]) -> None:
+    def __init__(self, broker: Broker, level: int, cases: Sequence[Case]) -> None:
         self._broker = broker
         self._level = level
         self._prepared: dict[str, _Prepared] = {}

@@ -304,6 +304,10 @@ class Node:
         found = self.service.state.get(tid)
         return "" if found is None else found.state.label
 
+    def added(self) -> set[TopicPartition]:
+        """The partitions of the transaction of the usual id."""
+        return set(present(self.service.state.get(TID)).partitions)
+
     def records(self) -> list[LogRecord]:
         """The records of the state log, of the partition of the usual id."""
         index = self.service.state.partition_of(TID)

@@ -97,8 +97,7 @@ async def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
         start_s = loop.time()
         await until(lambda: running.disk.failed_appends >= 2)
         assert loop.time() - start_s >= 0.9 * RETRY_PAUSE_MS / 1000
-        found = present(running.service.state.get(TID))
-        assert found.partitions == frozenset({T1})
+        assert running.added() == {T1}
         running.disk.append_error = ""
         assert await running.settled() == "CompleteCommit"
         # A partition that had its marker gets no second one.
@@ -267,11 +266,6 @@ async def test_the_crash_points_reach_to_the_end_of_the_job() -> None:
 PAIR = (42, 5)
 
 
-def _partitions(running: Node) -> set[TopicPartition]:
-    found = present(running.service.state.get(TID))
-    return set(found.partitions)
-
-
 async def _goes_on(running: Node, *values: bytes, commit: bool) -> None:
     """One record more, the end, and what committed readers see of it; nothing hangs."""
     assert await running.write(PAIR, sequence=1) == 0
@@ -285,7 +279,7 @@ async def _goes_on(running: Node, *values: bytes, commit: bool) -> None:
 @pytest.mark.parametrize("commit", [True, False])
 async def test_the_producer_repeats_its_records_and_goes_on(commit: bool) -> None:
     async with node(seeded(metadata(StateId.COMPLETE_ABORT), data={T0: PAIR})) as running:
-        assert (running.state(), _partitions(running)) == ("Ongoing", {T0})
+        assert (running.state(), running.added()) == ("Ongoing", {T0})
         assert running.disk.syncs == 1  # before anybody is served
         answers = await running.produce({("t", 0): batch(b"before", pair=PAIR, sequence=0)})
         assert (answers["t", 0].error_code, answers["t", 0].base_offset) == (0, 0)
@@ -313,5 +307,5 @@ async def test_records_that_were_answered_are_in_the_transaction_after_a_loss_of
         left = disk.copied(everything=False)
         assert (running.state(), len(running.records())) == ("Ongoing", 2)
     async with node(left) as restarted:
-        assert (restarted.state(), _partitions(restarted)) == ("Ongoing", {T0})
+        assert (restarted.state(), restarted.added()) == ("Ongoing", {T0})
         await _goes_on(restarted, b"v", b"v", commit=commit)

@@ -216,22 +216,6 @@ class Job:
         return int(made.error_code)
 
 
-async def _crashed(disk: Disk, job: Job, *, everything: bool) -> Disk:
-    """Run the job until the disk stops, and return what is left on it."""
-    async with node(disk) as running:
-        task = asyncio.ensure_future(job.run(running))
-        await until(lambda: task.done() or disk.stopped.is_set())
-        # What was answered was answered: a reply that is ready goes out before the crash.
-        await asyncio.sleep(0)
-        left, known = disk.copied(everything=everything), (job.pair, job.done)
-        task.cancel()
-        disk.released.set()
-        await asyncio.wait({task})
-        # Until Python 3.12 wait_for returns a reply that is ready in place of the cancellation: it is forgotten.
-        job.pair, job.done = known
-        return left
-
-
 #: More than there are waits for the disk in a whole job, so that the last ones run to its end.
 SYNCS_MAX = 16
 
@@ -240,8 +224,18 @@ SYNCS_MAX = 16
 @pytest.mark.parametrize("stop_at", range(1, SYNCS_MAX + 1))
 async def test_a_crash_at_any_wait_for_the_disk_changes_no_answer(stop_at: int, everything: bool) -> None:
     """Nothing that was answered is lost, nothing appears twice, and no transaction is left hanging."""
-    job = Job()
-    left = await _crashed(Disk(stop_at=stop_at), job, everything=everything)
+    job, disk = Job(), Disk(stop_at=stop_at)
+    async with node(disk) as running:
+        task = asyncio.ensure_future(job.run(running))
+        await until(lambda: task.done() or disk.stopped.is_set())
+        # What was answered was answered: a reply that is ready goes out before the crash.
+        await asyncio.sleep(0)
+        left, answered = disk.copied(everything=everything), (job.pair, job.done)
+        task.cancel()
+        disk.released.set()
+        await asyncio.wait({task})
+        # Until Python 3.12 wait_for returns a reply that is ready in place of the cancellation: it is forgotten.
+        job.pair, job.done = answered
     async with node(left) as restarted:
         await job.run(restarted)
         assert await restarted.settled() == "CompleteAbort"

@@ -124,8 +124,7 @@ _GATES = table("""
         init two_phase keep v6 -> UNSUPPORTED_VERSION
         describe -> Ongoing CURRENT 7 [shared0]
     2.1/keep-with-empty-id: init tid= keep v6 -> INVALID_REQUEST
-    2.1/fenced-v3 EMPTY: init CURRENT.6 v3 -> INVALID_PRODUCER_EPOCH
-    2.1/fenced-v4 EMPTY: init CURRENT.6 v4 -> PRODUCER_FENCED
+    2.1/fenced-v<3|4> EMPTY: init CURRENT.6 v<3|4> -> <INVALID_PRODUCER_EPOCH|PRODUCER_FENCED>
     2.1/timeout-of-the-last-call EMPTY:
         init timeout_ms=5000 -> CURRENT 8
         describe -> Empty CURRENT 8 timeout=5000 unstarted []
@@ -277,8 +276,7 @@ _OLD = table(
         describe -> Complete<Commit|Abort> CURRENT 32766 []
     2.3/unknown-id: commit UNKNOWN.0 v4 -> INVALID_PRODUCER_ID_MAPPING
     2.3/empty-id: commit UNKNOWN.0 tid= v4 -> INVALID_REQUEST
-    2.3/fenced-v1 ONGOING: commit CURRENT.6 v1 -> INVALID_PRODUCER_EPOCH
-    2.3/fenced-v2 ONGOING: commit CURRENT.6 v2 -> PRODUCER_FENCED
+    2.3/fenced-v<1|2> ONGOING: commit CURRENT.6 v<1|2> -> <INVALID_PRODUCER_EPOCH|PRODUCER_FENCED>
     """,
     state=_STATES,
     decided=_DECIDED,

@@ -259,10 +259,6 @@ def _value(text: str) -> str | int | None:
 # --- requests, with the usual values ---------------------------------------------------------------------------------
 
 
-def _init(pair: ops.Pair, _: Places, **fields: Any) -> ops.Init:
-    return ops.Init(**{"tid": TID, "timeout_ms": TIMEOUT_MS, **fields}, held=pair)
-
-
 def _add(pair: ops.Pair, places: Places, *, nothing: bool = False, **fields: Any) -> ops.Add:
     """Of a client, of one shared partition unless others are given."""
     return ops.Add(**{"tid": TID, **fields}, pair=pair, partitions=() if nothing else places or (SHARED,))
@@ -271,10 +267,6 @@ def _add(pair: ops.Pair, places: Places, *, nothing: bool = False, **fields: Any
 def _verify(pair: ops.Pair, places: Places, **fields: Any) -> ops.Add:
     """Of a leader that only asks."""
     return _add(pair, places, **{"version": 5, **fields}, verify=True)
-
-
-def _add_offsets(pair: ops.Pair, _: Places, **fields: Any) -> ops.AddOffsets:
-    return ops.AddOffsets(**{"tid": TID, "group": GROUP, **fields}, pair=pair)
 
 
 def _end(pair: ops.Pair, _: Places, **fields: Any) -> ops.End:
@@ -350,10 +342,10 @@ def _update(
 
 
 VERBS: Final[Mapping[str, Callable[..., ops.Operation]]] = {
-    "init": _init,
+    "init": lambda pair, _, **fields: ops.Init(**{"tid": TID, "timeout_ms": TIMEOUT_MS, **fields}, held=pair),
     "add": _add,
     "verify": _verify,
-    "add_offsets": _add_offsets,
+    "add_offsets": lambda pair, _, **fields: ops.AddOffsets(**{"tid": TID, "group": GROUP, **fields}, pair=pair),
     "commit": partial(_end, commit=True),
     "abort": partial(_end, commit=False),
     "describe": lambda _, __, tid=TID: ops.Describe(tid=tid),

@@ -20,8 +20,7 @@ from tests.harness import ROOT
 from tests.soak.child import Gate, serve
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql import DataFrame
 
 ROWS_PER_BATCH: Final = 20
 PAYLOAD: Final = f"repeat('x', CASE WHEN value DIV {ROWS_PER_BATCH} % 10 = 9 THEN 4000 ELSE 40 END)"
@@ -60,7 +59,9 @@ class SparkLoad:
         self._spark = start_spark(folder / "spark", python_path=ROOT, settings=_SETTINGS)
         self.gate = Gate(lambda: not self._query.isActive)
         self._sink = CountingSink(self.gate, **sink)
-        self._query = _start(self._spark, self._sink, folder / "checkpoint")
+        stream = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH).load()
+        writer = stream.selectExpr("value AS id", f"{PAYLOAD} AS payload").writeStream.foreachBatch(self._sink)
+        self._query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
         self._stopped = False
 
     def stop(self) -> None:
@@ -98,12 +99,6 @@ class SparkLoad:
         status = context.sc().getExecutorMemoryStatus().values().toList()
         pairs = (status.apply(at) for at in range(status.size()))
         return sum(int(pair._1()) - int(pair._2()) for pair in pairs)
-
-
-def _start(spark: SparkSession, sink: DualWriteSink, checkpoint: Path) -> StreamingQuery:
-    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH).load()
-    rows = stream.selectExpr("value AS id", f"{PAYLOAD} AS payload")
-    return rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint)).start()
 
 
 def main(arguments: list[str]) -> int:

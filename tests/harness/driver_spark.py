@@ -6,7 +6,6 @@ import functools
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,9 @@ def run_query(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
     settings = {**_SETTINGS, **_TASK_RETRIES} if config.follow else _SETTINGS
     spark = start_spark(Path(config.checkpoint).parent / "spark", python_path=ROOT, quick=True, settings=settings)
     journal.write("spark", version=spark.version)
-    sink = WatchedSink(journal, faults, **_options(config.sink))
+    # Outputs are tables, as a file of the configuration has them.
+    writes = {"writes": outputs_of_tables(config.sink["writes"])} if "writes" in config.sink else {}
+    sink = WatchedSink(journal, faults, **{**config.sink, **writes})
     stream = _files(spark, config.input, config.schema, config.files_per_batch)
     try:
         query = streams.start_query(stream, sink, config.checkpoint, follow=config.follow)
@@ -92,12 +93,6 @@ def start_query(spark: SparkSession, folder: str, checkpoint: str, sink: DualWri
 
 def _files(spark: SparkSession, folder: str, schema: str, files_per_batch: int) -> DataFrame:
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", files_per_batch).json(folder)
-
-
-def _options(sink: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of the sink; outputs are tables, as a file of the configuration has them."""
-    writes = {"writes": outputs_of_tables(sink["writes"])} if "writes" in sink else {}
-    return {**sink, **writes}
 
 
 def run_example(config: DriverConfig, journal: Journal, faults: Faults) -> bool:

@@ -142,18 +142,6 @@ TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
-async def describe(
-    node: ClusterNode,
-    *resources: tuple[int, str, list[str] | None],
-    version: int = 4,
-) -> list[Any]:
-    asked = [
-        {"resource_type": kind, "resource_name": name, "configuration_keys": keys} for kind, name, keys in resources
-    ]
-    request = message(DescribeConfigsRequest, resources=asked, include_synonyms=True)
-    return list((await node.ask(request, version)).results)
-
-
 async def alter(
     node: ClusterNode,
     name: str,
@@ -175,7 +163,9 @@ async def alter(
 async def test_the_configs_of_a_topic(version: int) -> None:
     async with cluster_node() as node:
         await node.catalog.create_topic("orders", 1, {"max.message.bytes": "9"})
-        (found,) = await describe(node, (TOPIC, "orders", None), version=version)
+        asked = {"resource_type": TOPIC, "resource_name": "orders", "configuration_keys": None}
+        request = message(DescribeConfigsRequest, resources=[asked], include_synonyms=True)
+        (found,) = (await node.ask(request, version)).results
         assert (found.error_code, found.error_message, len(found.configs)) == (0, "", 37)
         (own,) = [each for each in found.configs if each.name == "max.message.bytes"]
         assert (own.value, own.config_source, own.read_only, own.is_sensitive) == ("9", 1, False, False)

@@ -281,14 +281,6 @@ def changed(batch: bytes, **values: int) -> bytes:
     return bytes(data)
 
 
-def compressed(batch: bytes, number: int) -> bytes:
-    """The batch with its records compressed as our own writer does."""
-    payload = compress(pa.py_buffer(batch[HEADER_BYTES:]), Compression(number))
-    size_bytes = HEADER_BYTES + len(payload)
-    attributes = read_header(batch).attributes | number
-    return changed(batch[:HEADER_BYTES] + bytes(payload), attributes=attributes, length=size_bytes - 12)
-
-
 def refusal(batch: bytes) -> Code:
     with pytest.raises(BatchError) as caught:
         inspect(batch)
@@ -298,7 +290,9 @@ def refusal(batch: bytes) -> Code:
 @pytest.mark.parametrize("compression", range(5))
 def test_a_clients_batch_is_taken_whatever_its_compression(compression: int) -> None:
     plain = client_batch([b"a" * 100, b"b"], producer=(5, 3), sequence=9, transactional=True)
-    batch = compressed(plain, compression)
+    # Compressed as our own writer does.
+    made = plain[:HEADER_BYTES] + bytes(compress(pa.py_buffer(plain[HEADER_BYTES:]), Compression(compression)))
+    batch = changed(made, attributes=read_header(plain).attributes | compression, length=len(made) - 12)
     header = inspect(memoryview(bytearray(batch)))
     assert header == read_header(batch)
     assert (header.size_bytes, header.record_count, header.last_offset) == (len(batch), 2, 1)

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 #: Number of hashes and their sum, for each bucket.
 Fingerprints: TypeAlias = Mapping[int, tuple[int, int]]
+#: Consecutive records of a partition, with their offsets.
+Portion: TypeAlias = "tuple[TopicPartition, Sequence[Message], list[int]]"
 
 #: Number of partitions sampled for the records' fields, and of records sampled at each end of one.
 SAMPLED_PARTITIONS_MAX: Final = 32
@@ -68,7 +70,7 @@ _SPOOLED_BYTES_MAX: Final = 8 * 1024 * 1024
 
 def read_all(
     reader: TopicReader, bounds: Ranges, tally: Tally, progress: Callable[[str, int, int], None]
-) -> Iterator[tuple[TopicPartition, Sequence[Message], list[int]]]:
+) -> Iterator[Portion]:
     """Read the committed records of some offset ranges, count them, and pass them on with their offsets.
 
     This is the only loop over all records. It runs for millions of them, so it passes whole runs on.
@@ -236,12 +238,9 @@ class TableComparison:
             busy = [self._snapshot.driver, *(session.connection for session in staging.sessions)]
             stack.enter_context(cancelled_on_error(busy))
             made = thread.submit(run, sql.fingerprints(staged=False)) if whole else None
-            hidden = ((at, each, offsets_of(each)) for at, each in reader.read(self._hidden, committed=False))
-            for seen, portions in ((True, read_all(reader, self._bounds, tally, progress)), (False, hidden)):
-                for at, messages, offsets in portions:
-                    for part in tally.of(at).stretches(offsets):
-                        if self._is_staged(at, part, seen=seen):
-                            staging.take(at, messages, offsets, part)
+            self._stage(staging, tally, read_all(reader, self._bounds, tally, progress), seen=True)
+            hidden = reader.read(self._hidden, committed=False)
+            self._stage(staging, tally, ((at, each, offsets_of(each)) for at, each in hidden), seen=False)
             staging.finish()
             progress("comparing", 0, 1)
             # The database's own error must be raised before a statement fails in the ended transaction.
@@ -252,6 +251,13 @@ class TableComparison:
             run("ROLLBACK TO SAVEPOINT comparison; RELEASE SAVEPOINT comparison")
         progress("comparing", 1, 1)
         return found
+
+    def _stage(self, staging: Staging, tally: Tally, portions: Iterable[Portion], *, seen: bool) -> None:
+        """Load records; those of the last portion are not held while the database compares."""
+        for at, messages, offsets in portions:
+            for part in tally.of(at).stretches(offsets):
+                if self._is_staged(at, part, seen=seen):
+                    staging.take(at, messages, offsets, part)
 
     def _is_staged(self, at: TopicPartition, part: Stretch, *, seen: bool) -> bool:
         """Whether records are compared with the table: those visible to read_committed consumers, or hidden ones."""

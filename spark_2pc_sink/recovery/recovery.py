@@ -53,6 +53,7 @@ def commit_prepared(
     Raises:
         InDoubtError: there was no answer in time.
     """
+    assert prepared.producer is not None, "a decided row names a producer id and epoch"
     producer = keep_prepared(kafka, prepared) if take_over else prepared.producer
     if producer is None:
         return None

@@ -132,7 +132,7 @@ class Broker:
             ProduceHandlers(catalog, verification, now_ms=now_ms),
             PartitionHandlers(catalog),
             SaslHandlers(),
-            TransactionHandlers(self._transactions, self._markers, catalog),
+            TransactionHandlers(self._transactions, self._markers, catalog, now_ms=now_ms),
             GroupHandlers(self._groups),
             GroupOffsetHandlers(self._groups, verification, catalog, now_ms=now_ms),
         ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, BrokerProperties
 from spark_2pc_sink.reference.coordinator import events
@@ -13,16 +14,15 @@ from spark_2pc_sink.reference.coordinator.add_partitions import batch_allowed
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock, Settings
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
+from spark_2pc_sink.reference.coordinator.machine import describe_transaction, list_transactions
 from spark_2pc_sink.reference.coordinator.plans import (
     AddOffsetsReply,
     AddPartitionsReply,
-    DescribedTransaction,
-    DescribeTransactionsReply,
     EndTxnReply,
     InitProducerIdReply,
-    ListTransactionsReply,
     Reply,
 )
+from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
 from spark_2pc_sink.reference.metadata.acls import Acl, access_by_acls
 from tests.conformance import operations as ops
 from tests.conformance.answers import Names, brief
@@ -100,9 +100,17 @@ def _answer(driver: Driver, operation: ops.Operation, names: Names, access: Acce
     filled = names.fill(operation)
     if isinstance(filled, ops.Add) and filled.version >= ops.BATCHED_ADD_VERSION and (code := batch_allowed(access)):
         return brief(operation, code)
-    reply = driver.run(replace(EVENTS[type(filled)](filled), access=access))  # type: ignore[arg-type]
-    assert reply is not None
-    return brief(operation, names.name(_result(filled, reply)))
+    if isinstance(filled, ops.Describe):
+        result = _described(describe_transaction(driver.state, filled.tid, access))
+    elif isinstance(filled, ops.ListTransactions):
+        code, unknown, found = list_transactions(driver.state, filled.request(), access, driver.now_ms)
+        rows = sorted((each.transactional_id, ops.ProducerId(each.producer_id), each.state.label) for each in found)
+        result = code, sorted(unknown), rows
+    else:
+        reply = driver.run(replace(EVENTS[type(filled)](filled), access=access))  # type: ignore[arg-type]
+        assert reply is not None
+        result = _result(filled, reply)
+    return brief(operation, names.name(result))
 
 
 def _init(request: ops.Init) -> events.Event:
@@ -132,24 +140,15 @@ def _add_offsets(request: ops.AddOffsets) -> events.Event:
     return events.AddOffsetsToTxn(**who(request.pair, request.tid), group_id=request.group, version=request.version)
 
 
-def _list(request: ops.ListTransactions) -> events.Event:
-    return events.ListTransactions(
-        state_filters=request.states,
-        producer_id_filters=request.producer_ids,
-        duration_ms=request.duration_ms,
-        pattern=request.pattern,
-    )
-
-
-#: The requests that the pure coordinator knows.
+#: The requests that are events of the pure coordinator.
 EVENTS: Final[Mapping[type, Callable[[Any], events.Event]]] = {
     ops.Init: _init,
     ops.Add: _add,
     ops.AddOffsets: _add_offsets,
     ops.End: lambda request: end(request.pair, tid=request.tid, commit=request.commit, version=request.version),
-    ops.ListTransactions: _list,
-    ops.Describe: lambda request: events.DescribeTransactions(transactional_ids=(request.tid,)),
 }
+#: All that the pure coordinator answers.
+KNOWN: Final = frozenset({*EVENTS, ops.Describe, ops.ListTransactions})
 
 
 def _result(operation: ops.Operation, reply: Reply) -> Any:
@@ -162,19 +161,13 @@ def _result(operation: ops.Operation, reply: Reply) -> Any:
         return reply.code if old else (reply.code, ops.ProducerId(reply.pair.producer_id), reply.pair.epoch)
     if isinstance(reply, AddPartitionsReply):
         return {(place.topic, place.partition): code for place, code in reply.results}
-    if isinstance(reply, AddOffsetsReply):
-        return reply.code
-    if isinstance(reply, ListTransactionsReply):
-        found = reply.transactions
-        rows = sorted((each.transactional_id, ops.ProducerId(each.producer_id), each.state.label) for each in found)
-        return reply.code, sorted(reply.unknown_state_filters), rows
-    assert isinstance(reply, DescribeTransactionsReply)
-    return _described(reply.transactions[0])
+    assert isinstance(reply, AddOffsetsReply)
+    return reply.code
 
 
-def _described(found: DescribedTransaction) -> Any:
-    if found.code:
-        return found.code
+def _described(found: TransactionMetadata | Code) -> Any:
+    if isinstance(found, Code):
+        return found
     places = sorted((each.topic, each.partition) for each in found.partitions)
-    pair = ops.ProducerId(found.pair.producer_id), found.pair.epoch
-    return (found.state, *pair, found.timeout_ms, found.start_ms >= 0, places)
+    pair = ops.ProducerId(found.producer_id), found.producer_epoch
+    return (found.state.label, *pair, found.timeout_ms, found.start_ms >= 0, places)

@@ -13,7 +13,7 @@ import pytest
 from spark_2pc_sink.testing import CapabilityError, ReferenceCoordinator
 from tests.conformance.access import AccessSubject, secured
 from tests.conformance.cases import Case, table
-from tests.conformance.machine import EVENTS, MachineSubject
+from tests.conformance.machine import KNOWN, MachineSubject
 from tests.conformance.operations import Init, ask
 from tests.conformance.raw_client import HungUpError, RawClient
 from tests.conformance.servers import find_coordinators
@@ -92,7 +92,7 @@ def test_row(subject: AccessSubject, case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [each for each in CASES if all(type(step.operation) in EVENTS for step in each.steps)], ids=str
+    "case", [each for each in CASES if all(type(step.operation) in KNOWN for step in each.steps)], ids=str
 )
 def test_row_of_the_pure_coordinator(case: Case) -> None:
     MachineSubject(2).run_as_user(case)

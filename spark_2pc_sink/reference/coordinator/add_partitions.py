@@ -23,7 +23,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
     AddOffsetsReply,
     AddPartitionsReply,
     Plan,
-    WritingReply,
+    Reply,
     answer,
     change,
 )
@@ -120,7 +120,7 @@ def _located(
 
 
 def _add(
-    state: CoordinatorState, event: _Adding, partitions: frozenset[TopicPartition], reply: WritingReply, now_ms: int
+    state: CoordinatorState, event: _Adding, partitions: frozenset[TopicPartition], reply: Reply, now_ms: int
 ) -> Plan:
     code, metadata = _located(state, event, pending_matters=True)
     if metadata is None:

@@ -29,8 +29,8 @@ from spark_2pc_sink.reference.coordinator.plans import (
     AllocateProducerIdBlock,
     EndTxnReply,
     Plan,
+    Reply,
     SendMarkers,
-    WritingReply,
     answer,
     change,
 )
@@ -165,9 +165,7 @@ def _retry_after_overflow(metadata: TransactionMetadata, pair: Pair) -> bool:
     return pair == (metadata.previous_producer_id, EPOCH_MAX) and metadata.producer_epoch == 0
 
 
-def fence(
-    state: CoordinatorState, metadata: TransactionMetadata, now_ms: int, reply: WritingReply | None = None
-) -> Plan:
+def fence(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int, reply: Reply | None = None) -> Plan:
     """Abort an Ongoing transaction that has no change pending, on behalf of the coordinator.
 
     With transaction.version 2 this is an abort like the client's, with one bump; below, the epoch is bumped first and
@@ -220,7 +218,7 @@ def _decide_with_bump(
     *,
     commit: bool,
     now_ms: int,
-    reply: WritingReply | None,
+    reply: Reply | None,
     following: tuple[Pair, ProducerIds | None] | None = None,
 ) -> Plan:
     """Write the decision at E + 1 (KIP-890, PREPARE), together with the client's next pair if that differs."""

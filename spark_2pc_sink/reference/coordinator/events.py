@@ -133,27 +133,6 @@ class EndTxn(TransactionEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListTransactions:
-    """ListTransactions v0 to v2 (KIP-664, KIP-994, KIP-1152); an empty filter matches everything.
-
-    ``duration_ms`` keeps only transactions open for longer, unless negative (v1); ``pattern`` is RE2 for the whole id
-    (v2).
-    """
-
-    state_filters: tuple[str, ...] = ()
-    producer_id_filters: tuple[int, ...] = ()
-    duration_ms: int = -1
-    pattern: str | None = None
-    access: Access = FULL_ACCESS
-
-
-@dataclass(frozen=True, kw_only=True)
-class DescribeTransactions:
-    transactional_ids: tuple[str, ...]
-    access: Access = FULL_ACCESS
-
-
-@dataclass(frozen=True, kw_only=True)
 class MarkersAnswered(TransactionEvent):
     """Partition leaders have answered WriteTxnMarkers.
 
@@ -187,12 +166,4 @@ class ProducerIdBlockAllocated:
     size: int
 
 
-Event = (
-    InitProducerId
-    | TransactionEvent
-    | ListTransactions
-    | DescribeTransactions
-    | AbortTimedOut
-    | ExpireTransactionalId
-    | ProducerIdBlockAllocated
-)
+Event = InitProducerId | TransactionEvent | AbortTimedOut | ExpireTransactionalId | ProducerIdBlockAllocated

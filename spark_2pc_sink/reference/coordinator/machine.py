@@ -40,54 +40,49 @@ from spark_2pc_sink.reference.coordinator.states import (
     TransactionMetadata,
 )
 
+_DESCRIBE = AclOperation.DESCRIBE
 
-def list_transactions(state: CoordinatorState, event: events.ListTransactions, now_ms: int) -> plans.Plan:
-    unknown = tuple(label for label in event.state_filters if label not in STATES_BY_LABEL)
-    found = [metadata for metadata in state if _passes(metadata, event, now_ms)]
-    if event.pattern:
-        matched = _matching(event.pattern, [metadata.transactional_id for metadata in found])
+
+def list_transactions(
+    state: CoordinatorState, request: Any, access: events.Access, now_ms: int
+) -> tuple[Code, list[str], list[TransactionMetadata]]:
+    """ListTransactions v0 to v2 (KIP-664, KIP-994, KIP-1152): unknown states, and the ids that pass all filters."""
+    found = [metadata for metadata in state if _passes(metadata, request, now_ms)]
+    if request.transactional_id_pattern:
+        matched = _matching(request.transactional_id_pattern, [metadata.transactional_id for metadata in found])
         if matched is None:
-            return plans.answer(plans.ListTransactionsReply(Code.INVALID_REGULAR_EXPRESSION))
+            return Code.INVALID_REGULAR_EXPRESSION, [], []
         found = [metadata for metadata, match in zip(found, matched, strict=True) if match]
-    allows, kind = event.access.allows, Resource.TRANSACTIONAL_ID
-    seen = tuple(each for each in found if allows(AclOperation.DESCRIBE, kind, each.transactional_id))
-    return plans.answer(plans.ListTransactionsReply(Code.NONE, unknown, seen))
+    unknown = [label for label in request.state_filters if label not in STATES_BY_LABEL]
+    kind = Resource.TRANSACTIONAL_ID
+    return Code.NONE, unknown, [each for each in found if access.allows(_DESCRIBE, kind, each.transactional_id)]
 
 
-def describe_transactions(state: CoordinatorState, event: events.DescribeTransactions, _now_ms: int) -> plans.Plan:
-    rows = tuple(_description(state, event, transactional_id) for transactional_id in event.transactional_ids)
-    return plans.answer(plans.DescribeTransactionsReply(rows))
+def describe_transaction(state: CoordinatorState, name: str, access: events.Access) -> TransactionMetadata | Code:
+    """DescribeTransactions (KIP-664) for one id, with those of its partitions that the principal may see.
 
-
-def _passes(metadata: TransactionMetadata, event: events.ListTransactions, now_ms: int) -> bool:
-    if event.producer_id_filters and metadata.producer_id not in event.producer_id_filters:
-        return False
-    if event.state_filters and metadata.state.label not in event.state_filters:
-        return False
-    # Empty has start -1, so it passes every duration filter: Kafka does not check whether a transaction is open.
-    return event.duration_ms < 0 or now_ms - metadata.start_ms > event.duration_ms
-
-
-def _description(state: CoordinatorState, event: events.DescribeTransactions, name: str) -> plans.DescribedTransaction:
-    if not event.access.allows(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, name):
-        return plans.DescribedTransaction(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, name)
+    They are all while Ongoing, and those that still lack a marker afterwards.
+    """
+    if not access.allows(_DESCRIBE, Resource.TRANSACTIONAL_ID, name):
+        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if not name:
-        return plans.DescribedTransaction(Code.INVALID_REQUEST, name)
+        return Code.INVALID_REQUEST
     metadata = state.get(name)
     if metadata is None:
-        return plans.DescribedTransaction(Code.TRANSACTIONAL_ID_NOT_FOUND, name)
-    visible = (
-        each for each in metadata.partitions if event.access.allows(AclOperation.DESCRIBE, Resource.TOPIC, each.topic)
-    )
-    return plans.DescribedTransaction(
-        Code.NONE,
-        name,
-        metadata.state.label,
-        metadata.timeout_ms,
-        metadata.start_ms,
-        metadata.pair,
-        tuple(sorted(visible)),
-    )
+        return Code.TRANSACTIONAL_ID_NOT_FOUND
+    visible = (each for each in metadata.partitions if access.allows(_DESCRIBE, Resource.TOPIC, each.topic))
+    return replace(metadata, partitions=frozenset(visible))
+
+
+def _passes(metadata: TransactionMetadata, request: Any, now_ms: int) -> bool:
+    """Whether an id passes every filter except the pattern; an empty list, and a negative duration (v1), pass all."""
+    if request.producer_id_filters and metadata.producer_id not in request.producer_id_filters:
+        return False
+    if request.state_filters and metadata.state.label not in request.state_filters:
+        return False
+    # Empty has start -1, so it passes every duration filter: Kafka does not check whether a transaction is open.
+    duration_ms: int = request.duration_filter
+    return duration_ms < 0 or now_ms - metadata.start_ms > duration_ms
 
 
 def _matching(pattern: str, names: Sequence[str]) -> list[bool] | None:
@@ -115,8 +110,6 @@ HANDLERS: dict[type, Callable[[CoordinatorState, Any, int], plans.Plan]] = {
     events.AddPartitionsToTxn: add_partitions,
     events.AddOffsetsToTxn: add_offsets,
     events.EndTxn: end_txn,
-    events.ListTransactions: list_transactions,
-    events.DescribeTransactions: describe_transactions,
     events.MarkersAnswered: markers_answered,
     events.AbortTimedOut: abort_timed_out,
     events.ExpireTransactionalId: expire,
@@ -161,9 +154,8 @@ def settle(state: CoordinatorState, plan: plans.Plan, append_code: int = Code.NO
     """End a plan that was reserved; ``append_code`` is Kafka's code of a failed append, else 0."""
     if append_code == Code.NONE:
         return Settled(apply(state, plan), plan.reply, plan.effects)
-    code, before, reply = append_error(append_code), plan.reserved, plan.reply
-    if isinstance(reply, plans.CodeReply | plans.AddPartitionsReply):
-        reply = reply.failed(code)
+    code, before = append_error(append_code), plan.reserved
+    reply = None if plan.reply is None else plan.reply.failed(code)
     if before is None:
         return Settled(state, reply, ())
     # The pending change is cleared, and the taken producer ids stay unused. The record that closes a transaction must

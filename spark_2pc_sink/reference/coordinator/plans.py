@@ -78,37 +78,8 @@ class EndTxnReply(CodeReply):
     pair: Pair = NO_PAIR
 
 
-@dataclass(frozen=True)
-class ListTransactionsReply:
-    code: int
-    unknown_state_filters: tuple[str, ...] = ()
-    transactions: tuple[TransactionMetadata, ...] = ()
-
-
-@dataclass(frozen=True)
-class DescribedTransaction:
-    """One row of DescribeTransactions; in an error everything except code and id has its default.
-
-    ``partitions`` are all of them while Ongoing, and those that still lack a marker afterwards.
-    """
-
-    code: int
-    transactional_id: str
-    state: str = ""
-    timeout_ms: int = 0
-    start_ms: int = 0
-    pair: Pair = Pair(0, 0)  # noqa: RUF009 - Kafka's default in an error
-    partitions: tuple[TopicPartition, ...] = ()
-
-
-@dataclass(frozen=True)
-class DescribeTransactionsReply:
-    transactions: tuple[DescribedTransaction, ...]
-
-
-#: Replies to requests that may write; each defines its own reply for a failed append.
-WritingReply = InitProducerIdReply | AddPartitionsReply | AddOffsetsReply | EndTxnReply
-Reply = WritingReply | ListTransactionsReply | DescribeTransactionsReply
+#: Each defines its own reply for a failed append.
+Reply = InitProducerIdReply | AddPartitionsReply | AddOffsetsReply | EndTxnReply
 
 
 @dataclass(frozen=True)
@@ -175,7 +146,7 @@ def change(
     before: TransactionMetadata,
     after: TransactionMetadata,
     *,
-    reply: WritingReply | None = None,
+    reply: Reply | None = None,
     effects: Iterable[Effect] = (),
     producer_ids: ProducerIds | None = None,
 ) -> Plan:

@@ -6,7 +6,7 @@ The only decisions here are those the coordinator cannot make: which partitions 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from kafka.protocol import admin, producer
@@ -16,6 +16,8 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator import events, plans
 from spark_2pc_sink.reference.coordinator.add_partitions import BATCH_VERSION, batch_allowed
+from spark_2pc_sink.reference.coordinator.machine import describe_transaction, list_transactions
+from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
 from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, by_topic
 from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
@@ -33,10 +35,13 @@ _Description = admin.DescribeTransactionsResponse.TransactionState
 
 
 class TransactionHandlers:
-    def __init__(self, service: TransactionService, markers: MarkerWriter, topics: ClusterCatalog) -> None:
+    def __init__(
+        self, service: TransactionService, markers: MarkerWriter, topics: ClusterCatalog, *, now_ms: Callable[[], int]
+    ) -> None:
         self._service = service
         self._markers = markers
         self._topics = topics
+        self._now_ms = now_ms
 
     @serves(Api.INIT_PRODUCER_ID, 0, 6)
     async def init_producer_id(self, context: RequestContext, request: Any) -> Any:
@@ -121,32 +126,24 @@ class TransactionHandlers:
 
     @serves(Api.DESCRIBE_TRANSACTIONS, 0, 0)
     async def describe_transactions(self, context: RequestContext, request: Any) -> Any:
-        event = events.DescribeTransactions(transactional_ids=tuple(request.transactional_ids), access=context.access)
-        reply = cast("plans.DescribeTransactionsReply", await self._service.submit(event))
-        return admin.DescribeTransactionsResponse(transaction_states=[_description(row) for row in reply.transactions])
+        state, access = self._service.state, context.access
+        described = [
+            _description(name, describe_transaction(state, name, access)) for name in request.transactional_ids
+        ]
+        return admin.DescribeTransactionsResponse(transaction_states=described)
 
     @serves(Api.LIST_TRANSACTIONS, 0, 2)
     async def list_transactions(self, context: RequestContext, request: Any) -> Any:
-        event = events.ListTransactions(
-            state_filters=tuple(request.state_filters),
-            producer_id_filters=tuple(request.producer_id_filters),
-            duration_ms=request.duration_filter,
-            pattern=request.transactional_id_pattern,
-            access=context.access,
-        )
-        reply = cast("plans.ListTransactionsReply", await self._service.submit(event))
-        return admin.ListTransactionsResponse(
-            error_code=reply.code,
-            unknown_state_filters=list(reply.unknown_state_filters),
-            transaction_states=[
-                _Listing(
-                    transactional_id=each.transactional_id,
-                    producer_id=each.producer_id,
-                    transaction_state=each.state.label,
-                )
-                for each in reply.transactions
-            ],
-        )
+        code, unknown, found = list_transactions(self._service.state, request, context.access, self._now_ms())
+        listed = [
+            _Listing(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                transaction_state=each.state.label,
+            )
+            for each in found
+        ]
+        return admin.ListTransactionsResponse(error_code=code, unknown_state_filters=unknown, transaction_states=listed)
 
     async def _add(self, topics: Iterable[Any], **given: Any) -> plans.AddPartitionsReply:
         partitions = tuple(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
@@ -188,15 +185,16 @@ def _topic_results(reply: plans.AddPartitionsReply) -> list[Any]:
     ]
 
 
-def _description(row: plans.DescribedTransaction) -> Any:
-    topics = by_topic((partition, None) for partition in row.partitions)
+def _description(name: str, found: TransactionMetadata | Code) -> Any:
+    if isinstance(found, Code):
+        return _Description(error_code=found, transactional_id=name)
+    topics = by_topic((partition, None) for partition in sorted(found.partitions))
     return _Description(
-        error_code=row.code,
-        transactional_id=row.transactional_id,
-        transaction_state=row.state,
-        transaction_timeout_ms=row.timeout_ms,
-        transaction_start_time_ms=row.start_ms,
-        producer_id=row.pair.producer_id,
-        producer_epoch=row.pair.epoch,
+        transactional_id=name,
+        transaction_state=found.state.label,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
         topics=[_Description.TopicData(topic=name, partitions=[at for at, _ in rows]) for name, rows in topics.items()],
     )

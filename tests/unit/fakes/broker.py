@@ -21,17 +21,11 @@ from spark_2pc_sink.kafka.error_policy import COORDINATOR_BUSY, kafka_error
 from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile, Settings
-from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, DescribeTransactions, EndTxn, InitProducerId
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AddPartitionsToTxn, EndTxn, InitProducerId
 from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION, produce_code
-from spark_2pc_sink.reference.coordinator.plans import (
-    AddPartitionsReply,
-    DescribeTransactionsReply,
-    EndMarker,
-    EndTxnReply,
-    InitProducerIdReply,
-)
-from spark_2pc_sink.reference.coordinator.plans import DescribedTransaction as Described
-from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.coordinator.machine import describe_transaction
+from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndMarker, EndTxnReply, InitProducerIdReply
+from spark_2pc_sink.reference.coordinator.states import Pair, TransactionMetadata
 from spark_2pc_sink.reference.log.producer_state import ProducerStates, VerificationGuard
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 from spark_2pc_sink.wire.error_codes import describe_error
@@ -196,9 +190,9 @@ class FakeBroker(FakeCoordinator):
         reply = cast("AddPartitionsReply", self.ask(event))
         return max(code for _, code in reply.results)
 
-    def describe(self) -> Described:
-        event = DescribeTransactions(transactional_ids=(TRANSACTIONAL_ID,))
-        return cast("DescribeTransactionsReply", self.ask(event)).transactions[0]
+    def describe(self) -> TransactionMetadata | Code:
+        self.drain()
+        return describe_transaction(self.state, TRANSACTIONAL_ID, FULL_ACCESS)
 
     def produce(
         self, producer: ProducerIdAndEpoch, partition: TopicPartition, records: Sequence[Any], sequence: int
@@ -314,16 +308,19 @@ class FakeClient:
         """What the broker is set to is known."""
 
     def describe(self) -> TransactionDescription:
-        return self.description_of(self.ask("describe", self.broker.describe, lambda reply: reply.code))
+        found = self.ask(
+            "describe", self.broker.describe, lambda reply: reply if isinstance(reply, Code) else Code.NONE
+        )
+        return self.description_of(found)
 
     @staticmethod
-    def description_of(found: Described) -> TransactionDescription:
-        if found.code == Code.TRANSACTIONAL_ID_NOT_FOUND:
+    def description_of(found: TransactionMetadata | Code) -> TransactionDescription:
+        if found is Code.TRANSACTIONAL_ID_NOT_FOUND:
             return TransactionDescription(TransactionState.UNKNOWN.value, None, 0)
-        if found.code != Code.NONE:
-            raise kafka_error("DescribeTransactions", found.code)
+        if isinstance(found, Code):
+            raise kafka_error("DescribeTransactions", found)
         return TransactionDescription(
-            found.state, ProducerIdAndEpoch(*found.pair), found.timeout_ms, tuple(sorted(found.partitions))
+            found.state.label, ProducerIdAndEpoch(*found.pair), found.timeout_ms, tuple(sorted(found.partitions))
         )
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:

@@ -29,14 +29,7 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AclOperation, AddPartitionsToTxn, Event, Resource
 from spark_2pc_sink.reference.coordinator.machine import step
-from spark_2pc_sink.reference.coordinator.plans import (
-    AddPartitionsReply,
-    DescribedTransaction,
-    DescribeTransactionsReply,
-    EndMarker,
-    ListTransactionsReply,
-    Reply,
-)
+from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndMarker, Reply
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
@@ -181,7 +174,7 @@ class FakeCluster(Topology, FakeCoordinator):
         families = (
             ProduceHandlers(self, Verification(reference, BrokerProperties), now_ms=self._now_ms),
             PartitionHandlers(self),
-            TransactionHandlers(reference, reference, self),
+            TransactionHandlers(reference, reference, self, now_ms=self._now_ms),
         )
         self._handlers: dict[int, Any] = {api: each for family in families for api, each in handlers_of(family).items()}
         if begun is not None:
@@ -240,6 +233,8 @@ class FakeCluster(Topology, FakeCoordinator):
         api = Api(received.api)
         self._refusal = code or self._elsewhere(api, received)
         self._serving = received
+        if api in (Api.DESCRIBE_TRANSACTIONS, Api.LIST_TRANSACTIONS) and not self._refusal:
+            self.drain()
         if api is Api.FETCH:
             self._shorten(received.body)
         context = RequestContext(version=received.version, access=self.access)
@@ -249,6 +244,12 @@ class FakeCluster(Topology, FakeCoordinator):
             for topic in getattr(response, topics):
                 for partition in getattr(topic, partitions):
                     partition.error_code = self._refusal
+        elif self._refusal and api is Api.DESCRIBE_TRANSACTIONS:
+            names = [row.transactional_id for row in response.transaction_states]
+            kind = response.TransactionState
+            response.transaction_states = [kind(error_code=self._refusal, transactional_id=name) for name in names]
+        elif self._refusal and api is Api.LIST_TRANSACTIONS:
+            response.error_code, response.transaction_states = self._refusal, []
         elif not self._refusal:
             self._as_scripted(api, received, response)
         return response
@@ -313,7 +314,10 @@ class FakeCluster(Topology, FakeCoordinator):
     async def submit(self, event: Event) -> Reply:
         """The coordinator's: a request of a client."""
         if self._refusal:
-            return _failed(step(self.state, event, self.now_ms).reply, self._refusal)
+            # Made of what the reply would be.
+            refused = step(self.state, event, self.now_ms).reply
+            assert refused is not None
+            return refused.failed(self._refusal)
         reply = self.ask(event)
         if isinstance(reply, AddPartitionsReply):
             self.added |= {partition for partition, code in reply.results if code == Code.NONE}
@@ -366,17 +370,6 @@ def _partitions(api: Api, body: Any) -> Iterator[TopicPartition]:
     elif api is not Api.LIST_TRANSACTIONS:
         topics = body.topics if api is Api.DESCRIBE_PRODUCERS else [each for row in body.markers for each in row.topics]
         yield from (TopicPartition(topic.name, index) for topic in topics for index in topic.partition_indexes)
-
-
-def _failed(reply: Reply | None, code: int) -> Reply:
-    """The reply to an event that is not carried out, made of what it would be."""
-    if isinstance(reply, DescribeTransactionsReply):
-        rows = (DescribedTransaction(code, each.transactional_id) for each in reply.transactions)
-        return DescribeTransactionsReply(tuple(rows))
-    if isinstance(reply, ListTransactionsReply):
-        return ListTransactionsReply(code)
-    assert reply is not None
-    return reply.failed(code)
 
 
 def _shown(row: Any, known: FakeProducer) -> Any:

@@ -202,7 +202,7 @@ class Node:
             self.cluster, self.markers, settings=settings, properties=properties, now_ms=self.clock
         )
         self.verification = Verification(self.service, lambda: properties)
-        self.transactions = TransactionHandlers(self.service, self.markers, self.cluster)
+        self.transactions = TransactionHandlers(self.service, self.markers, self.cluster, now_ms=self.clock)
         self.producing = ProduceHandlers(self.cluster, self.verification, now_ms=self.clock)
         self.partitions = PartitionHandlers(self.cluster)
 

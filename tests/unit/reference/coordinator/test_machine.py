@@ -21,9 +21,7 @@ from spark_2pc_sink.reference.coordinator.events import (
     Event,
     ExpireTransactionalId,
     InitProducerId,
-    ListTransactions,
 )
-from spark_2pc_sink.reference.coordinator.machine import settle, step
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     AllocateProducerIdBlock,
@@ -93,12 +91,6 @@ def test_an_id_whose_first_record_failed_stays_and_starts_at_epoch_0() -> None:
     assert (driver.get().pair, driver.get().pending) == ((1000, -1), None)
     driver.append_code = 0
     assert driver.init(producer_id=3, producer_epoch=3).pair == (1000, 0)
-
-
-def test_a_plan_without_records_settles_whatever_the_log_says() -> None:
-    driver = Driver.of()
-    listing = step(driver.state, ListTransactions(), driver.now_ms)
-    assert settle(driver.state, listing, Code.NOT_ENOUGH_REPLICAS).reply == listing.reply
 
 
 def test_a_transition_that_the_table_does_not_have_is_a_bug() -> None:

@@ -7,7 +7,7 @@ some records names them, with Kafka's messages (KIP-467).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -17,6 +17,7 @@ from kafka.protocol.producer import ProduceResponse
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.config.properties import INT64_MAX
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
@@ -30,32 +31,29 @@ from spark_2pc_sink.reference.transactions.service import Verification, synced
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, MAGIC, BatchHeader, Buffer, read_header
 
-#: `PartitionLog.append` codes about single records of a batch.
-NAMES_RECORDS: Final = frozenset({Code.INVALID_TIMESTAMP, Code.INVALID_RECORD})
 #: Records of a refused batch that are reported; Kafka reports all, and its clients show three.
 RECORD_ERRORS_MAX: Final = 1000
 _KEYLESS: Final = "Compacted topic cannot accept message without key in topic partition"
-#: message.timestamp.before.max.ms, whose default accepts every record.
-_BEFORE_MAX_MS: Final = 2**63 - 1
 
 
-class ProduceRefusal(NamedTuple):
-    """The answer for a batch, see `explain`; records by their positions in it, with a message for each."""
+class RefusedRecords(NamedTuple):
+    """Why a batch is refused: a code, and the records by their positions in it, with a message for each."""
 
-    code: int
-    message: str
-    records: list[tuple[int, str]]
+    code: Code
+    message: str | None = None
+    records: Sequence[tuple[int, str]] = ()
 
 
-def explain(
+def find_refused(
     records: Buffer, header: BatchHeader, *, settings: LogSettings, place: str, now_ms: int
-) -> ProduceRefusal | None:
-    """The records for which a batch is refused, and the code, in Kafka's words (``LogValidator``).
+) -> RefusedRecords | None:
+    """The records for which a batch is refused, and the code, in Kafka's words (``LogValidator``); None if it is valid.
 
     Timestamps are not checked for a record without a key, so an out-of-range code is about another one. At most
-    `RECORD_ERRORS_MAX` are named. None if the records cannot be read, or are valid after all.
+    `RECORD_ERRORS_MAX` are named. A compacted topic refuses unreadable records too.
     """
-    latest_ms = now_ms + settings.timestamp_after_max_ms
+    # message.timestamp.before.max.ms accepts every record by default.
+    earliest_ms, latest_ms = now_ms - INT64_MAX, settings.latest_ms(now_ms)
     named: list[tuple[int, str]] = []
     count, out_of_range = 0, False
     try:
@@ -66,7 +64,7 @@ def explain(
                 out_of_range = True
                 text = (
                     f"Timestamp {record.timestamp_ms} of message with offset {position} is out of range. The timestamp "
-                    f"should be within [{now_ms - _BEFORE_MAX_MS}, {latest_ms}]"
+                    f"should be within [{earliest_ms}, {latest_ms}]"
                 )
             else:
                 continue
@@ -74,18 +72,18 @@ def explain(
             if count <= RECORD_ERRORS_MAX:
                 named.append((position, text))
     except BatchError:
-        return None
-    if not named:
-        return None
+        return RefusedRecords(Code.INVALID_RECORD) if settings.compacted else None
     if out_of_range:
         message = "One or more records have been rejected due to invalid timestamp"
-        return ProduceRefusal(Code.INVALID_TIMESTAMP, message, named)
+        return RefusedRecords(Code.INVALID_TIMESTAMP, message, named)
+    if not named:
+        return None
     shown = ", ".join(f"RecordError(batchIndex={at}, message='{text}')" for at, text in named[:3])
     message = (
         f"One or more records have been rejected due to {count} record errors in total, "
         f"and only showing the first three errors at most: [{shown}]"
     )
-    return ProduceRefusal(Code.INVALID_RECORD, message, named)
+    return RefusedRecords(Code.INVALID_RECORD, message, named)
 
 
 _TOPIC_ID_VERSION: Final = 13  # the first version that identifies topics by id
@@ -126,7 +124,7 @@ class _Write:
     topic: str = ""
     log: PartitionLog | None = None
     guard: VerificationGuard | None = None
-    lacks_keys: bool = False
+    refused: RefusedRecords | None = None
 
     @classmethod
     def read(cls, partition: Any, version: int) -> _Write:
@@ -156,6 +154,13 @@ class _Write:
     @code.setter
     def code(self, code: int) -> None:
         self.answer.error_code = code
+
+    def refuse(self, refused: RefusedRecords) -> None:
+        self.code, self.answer.error_message = refused.code, refused.message
+        self.answer.record_errors = [
+            _Answer.BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=text)
+            for position, text in refused.records
+        ]
 
     @property
     def found(self) -> tuple[PartitionLog, BatchHeader] | None:
@@ -191,12 +196,10 @@ class ProduceHandlers:
             # connections continue in the meantime.
             for write in writes:
                 if write.found and not write.late_code:
-                    log, header = write.found
-                    write.lacks_keys = await log.lacks_keys(write.records, header)
+                    write.refused = await self._inspected(write, *write.found)
             await self._verify(version, request.transactional_id, transactional, writes)
             appended = self._append(context, request.acks, writes)
             context.appended()
-            await self._name_records(writes)
             for (_, write), code in zip(appended, await synced(log for log, _ in appended), strict=True):
                 if code:
                     # The appended records may be lost in a crash.
@@ -257,6 +260,16 @@ class ProduceHandlers:
             if write.code == Code.NONE and write.log is None:
                 write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
 
+    async def _inspected(self, write: _Write, log: PartitionLog, header: BatchHeader) -> RefusedRecords | None:
+        """Check the records if topic or header give a reason to; a batch that is too large is not read."""
+        settings, now_ms = log.settings, self._now_ms()
+        suspect = settings.compacted or header.max_timestamp_ms > settings.latest_ms(now_ms)
+        if not suspect or header.size_bytes > min(settings.message_max_bytes, settings.segment_bytes):
+            return None
+        place = f"{write.topic}-{write.answer.index}"
+        work = partial(find_refused, write.records, header, settings=settings, place=place, now_ms=now_ms)
+        return await decoded(header, work)
+
     def _append(self, context: RequestContext, acks: int, writes: list[_Write]) -> list[tuple[PartitionLog, _Write]]:
         if acks not in _ACKS:
             _refuse((write for write in writes if not write.code), Code.INVALID_REQUIRED_ACKS)
@@ -277,8 +290,10 @@ class ProduceHandlers:
                 write.code = Code.INVALID_PRODUCER_EPOCH
             elif write.late_code:
                 write.code = write.late_code
+            elif write.refused is not None:
+                write.refuse(write.refused)
             else:
-                done = log.append(write.records, header, guard=write.guard, now_ms=now_ms, lacks_keys=write.lacks_keys)
+                done = log.append(write.records, header, guard=write.guard, now_ms=now_ms)
                 write.code = done.code
                 write.answer.base_offset, write.answer.log_append_time_ms = done.base_offset, done.log_append_time_ms
             if write.code not in _WITHOUT_LOG_START:
@@ -286,27 +301,6 @@ class ProduceHandlers:
             if not write.code:
                 appended.append((log, write))
         return appended
-
-    async def _name_records(self, writes: list[_Write]) -> None:
-        now_ms = self._now_ms()
-        for write in writes:
-            if write.late_code or write.code not in NAMES_RECORDS or write.log is None or write.header is None:
-                continue
-            work = partial(
-                explain,
-                write.records,
-                write.header,
-                settings=write.log.settings,
-                place=f"{write.topic}-{write.answer.index}",
-                now_ms=now_ms,
-            )
-            found = await decoded(write.header, work)
-            if found is not None:
-                write.code, write.answer.error_message = found.code, found.message
-                write.answer.record_errors = [
-                    _Answer.BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=text)
-                    for position, text in found.records
-                ]
 
 
 def _may_write_internal(context: RequestContext) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +84,10 @@ class LogSettings:
     def deletable(self) -> bool:
         """False where compaction alone says what goes, so that DeleteRecords is refused."""
         return not self.compacted or "delete" in self.cleanup_policy
+
+    def latest_ms(self, now_ms: int) -> float:
+        """The latest time that a record may have; there is no bound where the broker gives it its own."""
+        return math.inf if self.log_append_time else now_ms + self.timestamp_after_max_ms
 
 
 @dataclass(frozen=True)
@@ -221,14 +226,6 @@ def max_timestamp_from(batch: bytes, header: BatchHeader, offset: int) -> int:
     return max(record.timestamp_ms for record in decode_records(batch, header) if record.offset >= offset)
 
 
-def all_have_keys(records: Buffer, header: BatchHeader) -> bool:
-    """True if all records have keys, as a compacted topic requires; False for an unreadable batch."""
-    try:
-        return all(record.key is not None for record in decode_records(bytes(records), header))
-    except BatchError:
-        return False
-
-
 class PartitionLog:
     """One partition, made by :meth:`open`; for use on the event loop only.
 
@@ -318,15 +315,6 @@ class PartitionLog:
         """
         return self._state.producers.start_verification(stamp, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
 
-    async def lacks_keys(self, records: Buffer, header: BatchHeader) -> bool:
-        """True if the topic is compacted and a record of the batch has no key (``LogValidator.validateKey``).
-
-        Unreadable records count as keyless. A batch that is too large is not inspected.
-        """
-        if not self.settings.compacted or header.size_bytes > self.settings.message_max_bytes:
-            return False
-        return not await decoded(header, lambda: all_have_keys(records, header))
-
     def append(
         self,
         records: Buffer,
@@ -334,7 +322,6 @@ class PartitionLog:
         *,
         now_ms: int,
         guard: VerificationGuard | None = None,
-        lacks_keys: bool = False,
     ) -> Appended:
         """Append a client's batch. Durable after `flush`; nothing is written unless the code is NONE.
 
@@ -342,8 +329,6 @@ class PartitionLog:
         ``guard`` is from `start_verification`. `flush` is required before the answer to a duplicate too.
         """
         code = self._refusal(header, now_ms)
-        if code is Code.NONE and lacks_keys:
-            code = Code.INVALID_RECORD
         if code is not Code.NONE:
             return Appended(code)
         if header.has_producer:
@@ -507,8 +492,7 @@ class PartitionLog:
             return Code.MESSAGE_TOO_LARGE
         if header.size_bytes > self.settings.segment_bytes:
             return Code.RECORD_LIST_TOO_LARGE
-        latest_ms = now_ms + self.settings.timestamp_after_max_ms
-        if not self.settings.log_append_time and header.max_timestamp_ms > latest_ms:
+        if header.max_timestamp_ms > self.settings.latest_ms(now_ms):
             return Code.INVALID_TIMESTAMP
         return Code.NONE
 

@@ -63,6 +63,8 @@ FIXED: Final[dict[str, FixedProperty]] = {
     ),
     "compression.type": FixedProperty("producer", "record batches are stored as the producer sent them", "STRING"),
     "delete.topic.enable": FixedProperty("true", "topics can be deleted", "BOOLEAN"),
+    "log.index.interval.bytes": FixedProperty("4096", "the bytes between two entries of an index are fixed", "INT"),
+    "ssl.client.auth": FixedProperty("none", "clients log in by SASL, not by certificate", "STRING"),
     "group.coordinator.rebalance.protocols": FixedProperty("classic", "groups speak the classic protocol", "LIST"),
 }
 
@@ -131,7 +133,6 @@ class BrokerProperties:
     auto_create_topics_enable: bool = _row(default=True, why="Metadata creates the missing topics that it names")
     message_max_bytes: int = _bytes(1_048_588, "the largest record batch accepted", at_least=0)
     log_segment_bytes: int = _bytes(1_073_741_824, "a segment file is rolled at this size", at_least=1_048_576)
-    log_index_interval_bytes: int = _bytes(4096, "bytes between two entries of the offset index", at_least=0)
 
     transaction_version: int = _count(
         2,
@@ -193,9 +194,6 @@ class BrokerProperties:
     ssl_keystore_type: Literal["PEM"] = _row("PEM", "the format of the keystore; PEM is the only one")
     ssl_keystore_location: str | None = _row(None, "a PEM file: private key and certificates")
     ssl_key_password: str | None = _row(None, "the password of an encrypted private key", secret=True)
-    ssl_truststore_type: Literal["PEM"] = _row("PEM", "the format of the truststore; PEM is the only one")
-    ssl_truststore_location: str | None = _row(None, "a PEM file: the authorities trusted for client certificates")
-    ssl_client_auth: Literal["none", "requested", "required"] = _row("none", "whether a client sends a certificate")
     authorizer_class_name: Literal["org.apache.kafka.metadata.authorizer.StandardAuthorizer"] | None = _row(
         None, "the authorizer; None allows everything to everyone"
     )
@@ -300,9 +298,6 @@ def _check_together(properties: BrokerProperties) -> None:
     if any(each.protocol.has_tls for each in properties.listening) and properties.ssl_keystore_location is None:
         remedy = "name a PEM file with private key and certificates"
         _refuse(properties, "ssl.keystore.location", "a listener with TLS needs a certificate", remedy)
-    if properties.ssl_client_auth != "none" and properties.ssl_truststore_location is None:
-        rule = "client certificates are checked against a truststore"
-        _refuse(properties, "ssl.client.auth", rule, "give ssl.truststore.location")
     for mechanism in properties.mechanisms:
         if mechanism not in MECHANISMS:
             rule = f"must be a list of mechanisms, each one of {', '.join(MECHANISMS)}"
@@ -352,7 +347,7 @@ def _check_all_take_effect(properties: BrokerProperties) -> None:
         rule = "no listener of this name requires a login"
         raise refused(option, HIDDEN, rule, "give the listener a SASL protocol, or leave it out")
     has_tls = any(each.protocol.has_tls for each in listening)
-    for name in sorted(properties.given):
+    for name in sorted(properties.given & ROWS.keys()):
         if name.startswith("ssl.") and not has_tls:
             _refuse(properties, name, "no listener uses TLS", "choose SSL or SASL_SSL for a listener, or leave it out")
         if name in {"super.users", "allow.everyone.if.no.acl.found"} and properties.authorizer_class_name is None:

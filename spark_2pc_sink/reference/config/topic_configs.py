@@ -152,6 +152,7 @@ _KEEPS: Final = "whether records keep the time that the producer gave them"
 _FLUSHED: Final = "records are on disk before the server answers"
 _ONE_REPLICA: Final = "there is one node, so a partition has one replica"
 _ANY_AGE: Final = "records may have any age"
+_INDEXES: Final = "the bytes between two entries of an index are fixed"
 _NO_TIERS: Final = "there is no remote storage"
 _NO_THROTTLE: Final = "there is no replication"
 _NOTHING_GOES: Final = "kept and shown; the server removes no records"
@@ -170,7 +171,7 @@ _ROWS: Final = (
     _free("flush.messages", _LONG, _MAX, _FLUSHED, "log.flush.interval.messages", 1),
     _free("flush.ms", _LONG, _MAX, _FLUSHED, at_least=0),
     _fixed("follower.replication.throttled.replicas", _LIST, "", _NO_THROTTLE),
-    _free("index.interval.bytes", _INT, "4096", "kept and shown only", "log.index.interval.bytes", 0),
+    _fixed("index.interval.bytes", _INT, "4096", _INDEXES, "log.index.interval.bytes", 0),
     _fixed("leader.replication.throttled.replicas", _LIST, "", _NO_THROTTLE),
     _fixed("local.retention.bytes", _LONG, "-2", _NO_TIERS, "log.local.retention.bytes"),
     _fixed("local.retention.ms", _LONG, "-2", _NO_TIERS, "log.local.retention.ms"),

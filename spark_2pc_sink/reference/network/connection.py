@@ -14,8 +14,8 @@ import logging
 import ssl
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Final, cast
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.options.settings import refused
@@ -29,58 +29,21 @@ from spark_2pc_sink.reference.network.request_channel import (
     Reply,
     RequestChannel,
 )
-from spark_2pc_sink.reference.protocol.api import ANONYMOUS
-
-_CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-#: Attributes of a distinguished name with short names in RFC 2253; Java writes others as numbers.
-_SHORT_NAMES: Final[Mapping[str, str]] = {
-    "commonName": "CN",
-    "localityName": "L",
-    "stateOrProvinceName": "ST",
-    "organizationName": "O",
-    "organizationalUnitName": "OU",
-    "countryName": "C",
-    "streetAddress": "STREET",
-    "domainComponent": "DC",
-    "userId": "UID",
-}
-_ESCAPED: Final = frozenset(',+"\\<>;')
 
 
 def server_context(properties: BrokerProperties) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    location, trusted = properties.ssl_keystore_location, properties.ssl_truststore_location
+    location = properties.ssl_keystore_location
     assert location is not None, "checked with the properties"
-    option, value, what = "ssl.keystore.location", location, "a private key and its certificates"
-    remedy = "correct the file; ssl.key.password is for an encrypted key"
     try:
         # A key without a password must not make OpenSSL prompt for one at the terminal.
         context.load_cert_chain(location, password=properties.ssl_key_password or "")
-        context.verify_mode = _CLIENT_AUTH[properties.ssl_client_auth]
-        if trusted is not None:
-            option, value, what, remedy = "ssl.truststore.location", trusted, "certificates", "correct the file"
-            context.load_verify_locations(trusted)
     except (OSError, ssl.SSLError) as error:
-        raise refused(option, value, f"must be a PEM file with {what}: {error}", remedy) from error
+        rule = f"must be a PEM file with a private key and its certificates: {error}"
+        remedy = "correct the file; ssl.key.password is for an encrypted key"
+        raise refused("ssl.keystore.location", location, rule, remedy) from error
     return context
-
-
-def certificate_principal(certificate: Mapping[str, Any] | None) -> str:
-    """A client's principal: its distinguished name as RFC 2253 writes it, as in Kafka's default principal builder.
-
-    ``certificate`` is from ``SSLSocket.getpeercert``; without one the client is anonymous.
-    """
-    subject = (certificate or {}).get("subject", ())
-    if not subject:
-        return ANONYMOUS
-    parts = ["+".join(f"{_SHORT_NAMES.get(key, key)}={_escape(value)}" for key, value in each) for each in subject]
-    return f"User:{','.join(reversed(parts))}"
-
-
-def _escape(value: str) -> str:
-    escaped = "".join(f"\\{character}" if character in _ESCAPED else character for character in value)
-    return f"\\{escaped}" if escaped.startswith(("#", " ")) else escaped
 
 
 #: Bytes per read while no long frame is in progress; the same as asyncio's own reads.
@@ -218,7 +181,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._channel = RequestChannel(
             self._listener,
             client_host=address[0].partition("%")[0] if address else "",
-            principal=certificate_principal(transport.get_extra_info("peercert")),
             send=self._send,
             fail=self._fail,
         )

@@ -142,7 +142,6 @@ class RequestChannel:
         listener: ListenerContext,
         *,
         client_host: str,
-        principal: str = ANONYMOUS,
         send: Callable[[Reply], None],
         fail: Callable[[Exception], None],
     ) -> None:
@@ -157,7 +156,7 @@ class RequestChannel:
         self.produce_bytes: int = 0
         self._gone = False
         self._failed = False
-        self._log_in_as(principal)
+        self._log_in_as(ANONYMOUS)
 
     @property
     def logged_in(self) -> bool:

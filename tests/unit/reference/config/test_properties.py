@@ -62,6 +62,8 @@ def test_texts_are_read_by_type() -> None:
         ("auto.create.topics.enable", "yes", "'true' or 'false'"),
         ("default.replication.factor", "3", "there is one node"),
         ("log.retention.ms", "1000", "the server deletes no records"),
+        ("log.index.interval.bytes", "1024", "the bytes between two entries of an index are fixed"),
+        ("ssl.client.auth", "required", "clients log in by SASL"),
         ("sasl.enabled.mechanisms", "PLAIN,scram-sha-256", "'SCRAM-SHA-256'"),
         ("ssl.keystore.type", "JKS", "must be 'PEM'"),
         ("group.min.session.timeout.ms", "1800001", "at most group.max.session.timeout.ms (1800000)"),
@@ -98,6 +100,7 @@ def test_a_misspelt_secret_is_not_shown(name: str) -> None:
         ("compression.type", "gzip", "stored as the producer sent them"),
         ("min.insync.replicas", "2", "there is one node"),
         ("message.timestamp.before.max.ms", "5", "records may have any age"),
+        ("index.interval.bytes", "1024", "the bytes between two entries of an index are fixed"),
     ],
 )
 def test_values_that_are_refused(name: str, value: str, rule: str) -> None:

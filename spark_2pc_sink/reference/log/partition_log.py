@@ -160,8 +160,8 @@ class LogState:
     The same batches in the same order give the same state, whether they are appended or read back.
     """
 
-    def __init__(self, *, verification: bool) -> None:
-        self.producers: ProducerStates = ProducerStates(verification=verification)
+    def __init__(self) -> None:
+        self.producers: ProducerStates = ProducerStates()
         self.aborted: AbortedIndex = AbortedIndex()
         self.epochs: LeaderEpochs = LeaderEpochs()
         # Transactions whose markers are not visible to readers yet: they still hold back the stable offset.
@@ -281,20 +281,11 @@ class PartitionLog:
         """
         store = DiskStore(place) if isinstance(place, Path) else place or MemoryStore()
         log = SegmentedLog(store)
-        state = LogState(verification=settings.verification)
+        state = LogState()
         log.recover(state.recovered, durable_end=durable_end)
         name = (topic, partition)
         start = log_start_offset
         return cls(name, log, state, leader_epoch=leader_epoch, settings=settings, log_start_offset=start)
-
-    @property
-    def settings(self) -> LogSettings:
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: LogSettings) -> None:
-        self._settings = settings
-        self._state.producers.verification = settings.verification
 
     @property
     def end_offset(self) -> int:
@@ -335,7 +326,7 @@ class PartitionLog:
             repeated = self._state.producers.duplicate(header)
             if repeated is not None:
                 return Appended(Code.NONE, repeated.first_offset, repeated.timestamp_ms)
-            code = self._state.producers.check_batch(header, guard)
+            code = self._state.producers.check_batch(header, guard, verification=self.settings.verification)
             if code is not Code.NONE:
                 return Appended(code)
         append_time_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
@@ -361,7 +352,8 @@ class PartitionLog:
         header = read_header(batch)
         code = self._refusal(header, now_ms)
         if code is Code.NONE and producer is not None:
-            code = self._state.producers.check_batch(header, guard, sequenced=False)
+            verification = self.settings.verification
+            code = self._state.producers.check_batch(header, guard, verification=verification, sequenced=False)
         if code is not Code.NONE:
             return Appended(code)
         return self._write_batch(self._stamped(batch, header, now_ms), NO_TIMESTAMP)

@@ -139,8 +139,7 @@ class EndedTransaction:
 
 
 class ProducerStates:
-    def __init__(self, *, verification: bool = True) -> None:
-        self.verification = verification
+    def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         # One per producer id, from the question until the transaction's first record, or a marker in between. A
         # reopened log has none: pending questions are asked again.
@@ -187,17 +186,20 @@ class ProducerStates:
         wanted = (header.base_sequence, header.last_sequence)
         return next((kept for kept in entry.batches if (kept.first_sequence, kept.last_sequence) == wanted), None)
 
-    def check_batch(self, header: BatchHeader, guard: VerificationGuard | None, *, sequenced: bool = True) -> Code:
+    def check_batch(
+        self, header: BatchHeader, guard: VerificationGuard | None, *, verification: bool = True, sequenced: bool = True
+    ) -> Code:
         """NONE if a data batch with a producer id may be appended, after `duplicate` found none.
 
-        Broker records have no sequence numbers: they are not ``sequenced``.
+        Without ``verification`` (transaction.partition.verification.enable) no guard is needed. Broker records have no
+        sequence numbers: they are not ``sequenced``.
         """
         entry = self.entry(header.producer_id)
         epoch = header.producer_epoch
         # Both of Kafka's checks begin with the epoch: a fenced producer is told so, whatever its guard.
         if epoch < entry.epoch:
             return Code.INVALID_PRODUCER_EPOCH
-        needs_guard = self.verification and header.transactional and not entry.has_open_transaction(epoch)
+        needs_guard = verification and header.transactional and not entry.has_open_transaction(epoch)
         asked = self._verifying.get(header.producer_id)
         if needs_guard and (guard is None or asked is None or asked.guard is not guard):
             return Code.INVALID_TXN_STATE

@@ -146,16 +146,16 @@ def id_of_text(text: str) -> uuid.UUID:
 
 
 #: The fields that JSON keeps as they are.
-_PLAIN: Final = {
-    "cluster_id": str,
-    "node_id": int,
-    "starts": int,
-    "transaction_version": int,
-    "property_transaction_version": int,
-    "feature_changes": int,
-    "next_producer_id": int,
-    "broker_configs": dict,
-}
+_PLAIN: Final = (
+    "cluster_id",
+    "node_id",
+    "starts",
+    "transaction_version",
+    "property_transaction_version",
+    "feature_changes",
+    "next_producer_id",
+    "broker_configs",
+)
 
 
 def write_state(state: CatalogState) -> bytes:
@@ -177,11 +177,11 @@ def read_state(document: bytes) -> CatalogState:
             raise ValueError(f"its version is {found['version']!r}, only {_FORMAT_VERSION} is supported")
         topics = [_topic(row) for row in found["topics"]]
         return CatalogState(
-            **{name: _typed(found, name, kind) for name, kind in _PLAIN.items()},
+            **{name: found[name] for name in _PLAIN},
             directory_id=id_of_text(found["directory_id"]),
             topics={topic.name: topic for topic in topics},
             removing=tuple(_topic(row) for row in found["removing"]),
-            acls=tuple(Acl(**row) for row in _typed(found, "acls", list)),
+            acls=tuple(Acl(**row) for row in found["acls"]),
         )
     except KeyError as error:
         raise ValueError(f"it has no field {error}") from error
@@ -190,27 +190,10 @@ def read_state(document: bytes) -> CatalogState:
 
 
 def _topic_document(topic: Topic) -> dict[str, Any]:
-    return {
-        "name": topic.name,
-        "id": id_text(topic.id),
-        "partitions": topic.partitions,
-        "configs": dict(topic.configs),
-        "log_starts": {str(partition): offset for partition, offset in topic.log_starts.items()},
-    }
+    log_starts = {str(partition): offset for partition, offset in topic.log_starts.items()}
+    return {**vars(topic), "id": id_text(topic.id), "log_starts": log_starts}
 
 
 def _topic(row: dict[str, Any]) -> Topic:
-    return Topic(
-        name=_typed(row, "name", str),
-        id=id_of_text(row["id"]),
-        partitions=_typed(row, "partitions", int),
-        configs=_typed(row, "configs", dict),
-        log_starts={int(partition): offset for partition, offset in _typed(row, "log_starts", dict).items()},
-    )
-
-
-def _typed(row: dict[str, Any], name: str, kind: type) -> Any:
-    value = row[name]
-    if type(value) is not kind:
-        raise ValueError(f"its field {name!r} must be of type {kind.__name__}: {value!r}")
-    return value
+    log_starts = {int(partition): offset for partition, offset in row["log_starts"].items()}
+    return Topic(**{**row, "id": id_of_text(row["id"]), "log_starts": log_starts})

@@ -24,7 +24,7 @@ from spark_2pc_sink.reference.groups.records import UNKNOWN, GroupKey, GroupValu
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard, Writer
-from spark_2pc_sink.reference.transactions.service import Logs
+from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.wire.batch_format import Record, end_marker
 
 
@@ -112,9 +112,9 @@ TOMBSTONES_MAX: Final = 1_000
 
 
 class GroupStore:
-    def __init__(self, logs: Logs, *, partition_count: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, catalog: Catalog, *, partition_count: int, now_ms: Callable[[], int]) -> None:
         self.groups: dict[str, Group] = {}
-        self._logs = logs
+        self._catalog = catalog
         self._now_ms = now_ms
         self._tables = tuple(OffsetTable() for _ in range(partition_count))
 
@@ -128,7 +128,7 @@ class GroupStore:
         return self._log(self.partition_of(group_id))
 
     def _log(self, index: int) -> PartitionLog:
-        log = self._logs.log(GROUP_OFFSETS, index)
+        log = self._catalog.log(GROUP_OFFSETS, index)
         assert log is not None, "its topic cannot be deleted"
         return log
 

@@ -18,9 +18,10 @@ from spark_2pc_sink.reference.groups.members import GroupState
 from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetValue
 from spark_2pc_sink.reference.groups.service import GroupService, is_group_id
 from spark_2pc_sink.reference.handlers.groups import may_read
-from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, find_topic
+from spark_2pc_sink.reference.handlers.topic_lookup import find_topic
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard, Writer
+from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.protocol.codec import TxnOffsetCommitResponse
 from spark_2pc_sink.reference.transactions.service import Verification
@@ -67,12 +68,12 @@ class _Asked:
 
 class GroupOffsetHandlers:
     def __init__(
-        self, groups: GroupService, verification: Verification, cluster: ClusterCatalog, *, now_ms: Callable[[], int]
+        self, groups: GroupService, verification: Verification, catalog: Catalog, *, now_ms: Callable[[], int]
     ) -> None:
         self._groups = groups
         self._store = groups.store
         self._verification = verification
-        self._cluster = cluster
+        self._catalog = catalog
         self._now_ms = now_ms
 
     @serves(Api.OFFSET_COMMIT, 2, 10)
@@ -160,7 +161,7 @@ class GroupOffsetHandlers:
         for topic in topics:
             name, topic_id, code = self._find(context, AclOperation.READ, topic, by_id=by_id)
             code = refusal or code
-            known = None if code else self._cluster.topic(name)
+            known = None if code else self._catalog.topic(name)
             count = 0 if known is None else known.partitions
             rows = []
             for each in topic.partitions:
@@ -177,7 +178,7 @@ class GroupOffsetHandlers:
         self, context: RequestContext, operation: AclOperation, topic: Any, *, by_id: bool
     ) -> tuple[str, UUID | None, Code]:
         topic_id = topic.topic_id if by_id else None
-        name, refusal = find_topic(self._cluster, context, operation, name=topic.name, topic_id=topic_id, by_id=by_id)
+        name, refusal = find_topic(self._catalog, context, operation, name=topic.name, topic_id=topic_id, by_id=by_id)
         return name, topic_id, refusal
 
     def _offsets(self, group_id: str, asked: Iterable[_Asked], retention_ms: int) -> dict[OffsetKey, OffsetValue]:
@@ -258,7 +259,7 @@ class GroupOffsetHandlers:
                 partitions.setdefault(key.topic, []).append(key.partition)
         wanted: list[_FetchTarget] = []
         for name, indexes in partitions.items():
-            topic = self._cluster.topic(name)
+            topic = self._catalog.topic(name)
             if topic is not None or context.version < _TOPIC_ID_VERSION:
                 wanted.append((name, None if topic is None else topic.id, Code.NONE, sorted(indexes)))
         return wanted

@@ -19,9 +19,10 @@ from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse, OffsetFo
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import AclOperation
-from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, find_log, find_topic, topic_refusal
+from spark_2pc_sink.reference.handlers.topic_lookup import find_log, find_topic, topic_refusal
 from spark_2pc_sink.reference.log.partition_log import NO_OFFSET, NOT_FOUND, FoundOffset, Isolation, PartitionLog
 from spark_2pc_sink.reference.log.producer_state import ProducerEntry
+from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import name_fault
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError
@@ -75,8 +76,8 @@ class _Read:
 
 
 class PartitionHandlers:
-    def __init__(self, cluster: ClusterCatalog) -> None:
-        self._cluster = cluster
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
 
     @serves(Api.FETCH, 4, 18, only_reads=True)
     async def fetch(self, context: RequestContext, request: Any) -> Any:
@@ -94,11 +95,11 @@ class PartitionHandlers:
     def _locate(self, context: RequestContext, named: Any) -> list[_Read]:
         by_id = context.version >= _TOPIC_ID_VERSION
         name, refusal = find_topic(
-            self._cluster, context, AclOperation.READ, name=named.topic, topic_id=named.topic_id, by_id=by_id
+            self._catalog, context, AclOperation.READ, name=named.topic, topic_id=named.topic_id, by_id=by_id
         )
         reads = []
         for each in named.partitions:
-            known = refusal or self._cluster.log(name, each.partition) is not None
+            known = refusal or self._catalog.log(name, each.partition) is not None
             # Unlike with later errors, the list of aborted transactions is not null.
             reads.append(_Read(name, each, _unread(each, refusal if known else Code.UNKNOWN_TOPIC_OR_PARTITION)))
         return reads
@@ -111,7 +112,7 @@ class PartitionHandlers:
                 if not read.answer.error_code:
                     # Again each time: a topic may be deleted while a reader waits.
                     epoch = read.wanted.current_leader_epoch
-                    log = find_log(self._cluster, read.topic, read.wanted.partition, leader_epoch=epoch)
+                    log = find_log(self._catalog, read.topic, read.wanted.partition, leader_epoch=epoch)
                     if isinstance(log, Code):
                         read.refuse(log)
                     else:
@@ -152,7 +153,7 @@ class PartitionHandlers:
     async def _list(self, topic: str, wanted: Any, isolation: Isolation, version: int) -> tuple[Code, FoundOffset]:
         if wanted.timestamp < 0 and version < _SPECIAL_VERSIONS.get(wanted.timestamp, version + 1):
             return Code.UNSUPPORTED_VERSION, NOT_FOUND
-        log = find_log(self._cluster, topic, wanted.partition_index, leader_epoch=wanted.current_leader_epoch)
+        log = find_log(self._catalog, topic, wanted.partition_index, leader_epoch=wanted.current_leader_epoch)
         if isinstance(log, Code):
             return log, NOT_FOUND
         try:
@@ -170,7 +171,7 @@ class PartitionHandlers:
             rows = []
             for wanted in topic.partitions:
                 epoch = wanted.current_leader_epoch
-                log = refusal or find_log(self._cluster, topic.topic, wanted.partition, leader_epoch=epoch)
+                log = refusal or find_log(self._catalog, topic.topic, wanted.partition, leader_epoch=epoch)
                 row = _EpochTopic.EpochEndOffset(partition=wanted.partition)
                 if isinstance(log, Code):
                     row.error_code = log
@@ -186,7 +187,7 @@ class PartitionHandlers:
         return DeleteRecordsResponse(topics=[await self._delete(context, topic) for topic in request.topics])
 
     async def _delete(self, context: RequestContext, topic: Any) -> Any:
-        known = self._cluster.topic(topic.name)
+        known = self._catalog.topic(topic.name)
         refusal = topic_refusal(context, AclOperation.DELETE, topic.name)
         if not refusal and known is not None and known.internal:
             refusal = Code.INVALID_TOPIC_EXCEPTION
@@ -199,10 +200,10 @@ class PartitionHandlers:
             else:
                 starts[asked.partition_index] = found
         if starts:
-            await self._cluster.delete_records(topic.name, starts)
+            await self._catalog.delete_records(topic.name, starts)
         rows = []
         for index in (asked.partition_index for asked in topic.partitions):
-            log = codes.get(index) or find_log(self._cluster, topic.name, index)  # it may have been deleted meanwhile
+            log = codes.get(index) or find_log(self._catalog, topic.name, index)  # it may have been deleted meanwhile
             row = _DeletedTopic.DeleteRecordsPartitionResult(partition_index=index, low_watermark=NO_OFFSET)
             if isinstance(log, Code):
                 row.error_code = log
@@ -212,7 +213,7 @@ class PartitionHandlers:
         return _DeletedTopic(name=topic.name, partitions=rows)
 
     def _start(self, name: str, partition: int, offset: int) -> int | Code:
-        log = find_log(self._cluster, name, partition)
+        log = find_log(self._catalog, name, partition)
         if isinstance(log, Code):
             return log
         if not log.settings.deletable:
@@ -230,7 +231,7 @@ class PartitionHandlers:
                 code = Code.INVALID_TOPIC_EXCEPTION
             rows = []
             for index in topic.partition_indexes:
-                log, row = code or find_log(self._cluster, topic.name, index), _Producers(partition_index=index)
+                log, row = code or find_log(self._catalog, topic.name, index), _Producers(partition_index=index)
                 if isinstance(log, Code):
                     row.error_code = log
                 else:

@@ -21,9 +21,10 @@ from spark_2pc_sink.reference.config.properties import INT64_MAX
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, AclOperation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, find_topic
+from spark_2pc_sink.reference.handlers.topic_lookup import find_topic
 from spark_2pc_sink.reference.log.partition_log import NO_OFFSET, LogSettings, PartitionLog, decoded
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard
+from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.storage.batches import decode_records, inspect
 from spark_2pc_sink.reference.storage.errors import BatchError
@@ -168,8 +169,8 @@ class _Write:
 
 
 class ProduceHandlers:
-    def __init__(self, cluster: ClusterCatalog, verification: Verification, *, now_ms: Callable[[], int]) -> None:
-        self._cluster = cluster
+    def __init__(self, catalog: Catalog, verification: Verification, *, now_ms: Callable[[], int]) -> None:
+        self._catalog = catalog
         self._verification = verification
         self._now_ms = now_ms
 
@@ -219,14 +220,14 @@ class ProduceHandlers:
         """Find the logs; a topic's code takes precedence over a batch's error."""
         by_id = context.version >= _TOPIC_ID_VERSION
         name, refusal = find_topic(
-            self._cluster, context, AclOperation.WRITE, name=named.name, topic_id=named.topic_id, by_id=by_id
+            self._catalog, context, AclOperation.WRITE, name=named.name, topic_id=named.topic_id, by_id=by_id
         )
         if refusal:
             _refuse(writes, refusal)
             return
         for write in writes:
             write.topic = name
-            write.log = self._cluster.log(name, write.answer.index)
+            write.log = self._catalog.log(name, write.answer.index)
             if write.log is None:
                 write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -255,7 +256,7 @@ class ProduceHandlers:
         answers = await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
         for partition, write in asked.items():
             # The topic may have been deleted in the meantime.
-            write.log = self._cluster.log(partition.topic, partition.partition)
+            write.log = self._catalog.log(partition.topic, partition.partition)
             write.code, write.answer.error_message = answers[partition]
             if write.code == Code.NONE and write.log is None:
                 write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -281,7 +282,7 @@ class ProduceHandlers:
             if write.found is None:
                 continue
             log, header = write.found
-            topic = self._cluster.topic(write.topic)
+            topic = self._catalog.topic(write.topic)
             if topic is not None and topic.internal and not internal_allowed:
                 write.code = Code.INVALID_TOPIC_EXCEPTION
                 continue

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final, Protocol, TypeVar
+from collections.abc import Iterable
+from typing import Final, TypeVar
 from uuid import UUID
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.events import AclOperation, Resource
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import RequestContext
-from spark_2pc_sink.reference.transactions.service import Logs
 
 #: The client sent no leader epoch.
 ANY_EPOCH: Final = -1
 _Value = TypeVar("_Value")
 
 
-class ClusterCatalog(Logs, Protocol):
-    """The catalog, as handlers of records and offsets use it."""
-
-    def topic(self, name: str) -> Topic | None: ...
-
-    def topic_by_id(self, topic_id: UUID) -> Topic | None: ...
-
-    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None: ...
-
-
 def find_topic(
-    cluster: ClusterCatalog,
+    catalog: Catalog,
     context: RequestContext,
     operation: AclOperation,
     *,
@@ -44,7 +33,7 @@ def find_topic(
     by name.
     """
     if by_id:
-        topic = None if topic_id is None else cluster.topic_by_id(topic_id)
+        topic = None if topic_id is None else catalog.topic_by_id(topic_id)
         if topic is None:
             return "", Code.UNKNOWN_TOPIC_ID
         name = topic.name
@@ -56,8 +45,8 @@ def topic_refusal(context: RequestContext, operation: AclOperation, name: str) -
     return Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED
 
 
-def find_log(logs: Logs, topic: str, partition: int, *, leader_epoch: int = ANY_EPOCH) -> PartitionLog | Code:
-    log = logs.log(topic, partition)
+def find_log(catalog: Catalog, topic: str, partition: int, *, leader_epoch: int = ANY_EPOCH) -> PartitionLog | Code:
+    log = catalog.log(topic, partition)
     if log is None:
         return Code.UNKNOWN_TOPIC_OR_PARTITION
     if leader_epoch in {ANY_EPOCH, log.leader_epoch}:

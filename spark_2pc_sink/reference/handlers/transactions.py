@@ -18,8 +18,9 @@ from spark_2pc_sink.reference.coordinator import events, plans
 from spark_2pc_sink.reference.coordinator.add_partitions import BATCH_VERSION, batch_allowed
 from spark_2pc_sink.reference.coordinator.machine import describe_transaction, list_transactions
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
-from spark_2pc_sink.reference.handlers.topic_lookup import ClusterCatalog, by_topic
+from spark_2pc_sink.reference.handlers.topic_lookup import by_topic
 from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
+from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.transactions.service import MarkerWriter, TransactionService
 from spark_2pc_sink.wire.api_versions import Api
@@ -36,11 +37,11 @@ _Description = admin.DescribeTransactionsResponse.TransactionState
 
 class TransactionHandlers:
     def __init__(
-        self, service: TransactionService, markers: MarkerWriter, topics: ClusterCatalog, *, now_ms: Callable[[], int]
+        self, service: TransactionService, markers: MarkerWriter, catalog: Catalog, *, now_ms: Callable[[], int]
     ) -> None:
         self._service = service
         self._markers = markers
-        self._topics = topics
+        self._catalog = catalog
         self._now_ms = now_ms
 
     @serves(Api.INIT_PRODUCER_ID, 0, 6)
@@ -147,7 +148,7 @@ class TransactionHandlers:
 
     async def _add(self, topics: Iterable[Any], **given: Any) -> plans.AddPartitionsReply:
         partitions = tuple(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
-        found = {each.topic: self._topics.topic(each.topic) for each in partitions}
+        found = {each.topic: self._catalog.topic(each.topic) for each in partitions}
         counts = {name: 0 if topic is None else topic.partitions for name, topic in found.items()}
         unknown = frozenset(each for each in partitions if not 0 <= each.partition < counts[each.topic])
         event = events.AddPartitionsToTxn(**given, partitions=partitions, unknown=unknown)

@@ -25,13 +25,13 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock, Profile, Settings
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Profile, Settings
 from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import (
     AddPartitionsToTxn,
@@ -60,7 +60,7 @@ from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, LogRecord,
 from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair, StateId, TransactionMetadata
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.storage.group_sync import Synced
 
 #: How long `Background.stop` lets work finish before cancelling it, in milliseconds. Whatever is cancelled must be
@@ -145,12 +145,6 @@ def _shown(metadata: TransactionMetadata) -> str:
     return f"{metadata.state.label} {pair.producer_id}:{pair.epoch}{held}"
 
 
-class Logs(Protocol):
-    """Lookup of the logs of this node's partitions; the catalog."""
-
-    def log(self, topic: str, partition: int) -> PartitionLog | None: ...
-
-
 class MarkerWriter:
     """End markers on the partitions of this node, for the coordinator and for WriteTxnMarkers.
 
@@ -159,9 +153,9 @@ class MarkerWriter:
     """
 
     def __init__(
-        self, logs: Logs, *, on_group_marker: Callable[[int, int, bool], None], now_ms: Callable[[], int]
+        self, catalog: Catalog, *, on_group_marker: Callable[[int, int, bool], None], now_ms: Callable[[], int]
     ) -> None:
-        self._logs = logs
+        self._catalog = catalog
         self._on_group_marker = on_group_marker
         self._now_ms = now_ms
 
@@ -171,7 +165,7 @@ class MarkerWriter:
         results: dict[TopicPartition, int] = {}
         written: dict[TopicPartition, PartitionLog] = {}
         for partition in partitions:
-            log = self._logs.log(partition.topic, partition.partition)
+            log = self._catalog.log(partition.topic, partition.partition)
             if log is None:
                 results[partition] = Code.UNKNOWN_TOPIC_OR_PARTITION
                 continue
@@ -195,20 +189,6 @@ _log = logging.getLogger(__name__)
 #: Pause before a marker or a completing record is retried, in milliseconds. Retries are unlimited: a decided
 #: transaction must be ended, and only a failing disk makes an attempt fail.
 RETRY_PAUSE_MS = 100
-
-
-class CoordinatorCluster(Logs, Protocol):
-    """The part of the catalog that the coordinator uses."""
-
-    @property
-    def node_epoch(self) -> int: ...
-
-    def topic(self, name: str) -> Topic | None: ...
-
-    def logs(self) -> Iterable[PartitionLog]: ...
-
-    async def allocate_producer_ids(self) -> ProducerIdBlock: ...
-
 
 _PROFILES: Final = {"bump": Profile.KEEP_PREPARED, "unchanged": Profile.KEEP_UNCHANGED}
 
@@ -234,17 +214,17 @@ class TransactionService:
 
     def __init__(
         self,
-        cluster: CoordinatorCluster,
+        catalog: Catalog,
         markers: MarkerWriter,
         *,
         settings: Settings,
         properties: BrokerProperties,
         now_ms: Callable[[], int],
     ) -> None:
-        topic = cluster.topic(TRANSACTION_STATE)
+        topic = catalog.topic(TRANSACTION_STATE)
         assert topic is not None, "created before the coordinators"
         self.state: CoordinatorState = CoordinatorState.new(settings, partition_count=topic.partitions)
-        self._cluster = cluster
+        self._catalog = catalog
         self._markers = markers
         self._properties = properties
         self._now_ms = now_ms
@@ -262,12 +242,12 @@ class TransactionService:
         """
         for index in range(len(self.state.partitions)):
             self.state, effects = finish_loading(
-                self.state, index, coordinator_epoch=self._cluster.node_epoch, records=self._records(index)
+                self.state, index, coordinator_epoch=self._catalog.node_epoch, records=self._records(index)
             )
             self._recovered_effects += effects
         await self._allocate()
         open_transactions: dict[Pair, set[TopicPartition]] = defaultdict(set)
-        for log in self._cluster.logs():
+        for log in self._catalog.logs():
             for producer in log.producers():
                 if producer.txn_start_offset is not None:
                     pair = Pair(producer.producer_id, producer.epoch)
@@ -325,7 +305,7 @@ class TransactionService:
         await self._submit_all(due_expirations(self.state, self._now_ms()))
 
     async def expire_producers(self) -> None:
-        for log in tuple(self._cluster.logs()):
+        for log in tuple(self._catalog.logs()):
             log.expire_producers(self._now_ms())
 
     # --- plans -------------------------------------------------------------------------------------------------------
@@ -419,7 +399,7 @@ class TransactionService:
 
     async def _allocate(self) -> None:
         try:
-            ids = await self._cluster.allocate_producer_ids()
+            ids = await self._catalog.allocate_producer_ids()
         finally:
             # After a failure the next request that needs a block allocates again.
             self._allocating = False
@@ -428,7 +408,7 @@ class TransactionService:
     # --- the log -----------------------------------------------------------------------------------------------------
 
     def _state_log(self, index: int) -> PartitionLog:
-        log = self._cluster.log(TRANSACTION_STATE, index)
+        log = self._catalog.log(TRANSACTION_STATE, index)
         assert log is not None, "its topic cannot be deleted"
         return log
 

@@ -172,9 +172,9 @@ class FakeCluster(Topology, FakeCoordinator):
         self._scripts: dict[int, deque[Step]] = {}
         reference: Any = self
         families = (
-            ProduceHandlers(self, Verification(reference, BrokerProperties), now_ms=self._now_ms),
-            PartitionHandlers(self),
-            TransactionHandlers(reference, reference, self, now_ms=self._now_ms),
+            ProduceHandlers(reference, Verification(reference, BrokerProperties), now_ms=self._now_ms),
+            PartitionHandlers(reference),
+            TransactionHandlers(reference, reference, reference, now_ms=self._now_ms),
         )
         self._handlers: dict[int, Any] = {api: each for family in families for api, each in handlers_of(family).items()}
         if begun is not None:
@@ -303,9 +303,6 @@ class FakeCluster(Topology, FakeCoordinator):
         """The catalog's: clients of these tests name topics by name."""
         return None
 
-    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None:
-        raise NotImplementedError
-
     def log(self, topic: str, partition: int) -> PartitionLog | None:
         """The catalog's: a log, unless nothing is to be carried out."""
         found = self._state_log if topic == STATE_TOPIC else self.partitions.get(TopicPartition(topic, partition))
@@ -333,7 +330,8 @@ class FakeCluster(Topology, FakeCoordinator):
         if self._refusal:
             return dict.fromkeys(wanted, self._refusal)
         assert self._serving is not None
-        writer = MarkerWriter(self, on_group_marker=lambda *_: None, now_ms=self._now_ms)
+        catalog: Any = self
+        writer = MarkerWriter(catalog, on_group_marker=lambda *_: None, now_ms=self._now_ms)
         written = await writer.write(marker, wanted)
         for partition in wanted:
             self.markers.append((self._serving.node_id, self._serving.version, partition, marker))

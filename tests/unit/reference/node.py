@@ -180,9 +180,6 @@ class FakeCluster:
         self.disk.next_producer_id += 1000
         return ProducerIdBlock(first, 1000)
 
-    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None:
-        raise NotImplementedError
-
 
 class Node:
     """A started node."""
@@ -195,16 +192,17 @@ class Node:
         #: How many Produce requests have let the next one of their connection begin.
         self.appended = 0
         self.group_markers: list[tuple[int, int, bool]] = []
+        catalog: Any = self.cluster
         self.markers = MarkerWriter(
-            self.cluster, on_group_marker=lambda *marker: self.group_markers.append(marker), now_ms=self.clock
+            catalog, on_group_marker=lambda *marker: self.group_markers.append(marker), now_ms=self.clock
         )
         self.service = TransactionService(
-            self.cluster, self.markers, settings=settings, properties=properties, now_ms=self.clock
+            catalog, self.markers, settings=settings, properties=properties, now_ms=self.clock
         )
         self.verification = Verification(self.service, lambda: properties)
-        self.transactions = TransactionHandlers(self.service, self.markers, self.cluster, now_ms=self.clock)
-        self.producing = ProduceHandlers(self.cluster, self.verification, now_ms=self.clock)
-        self.partitions = PartitionHandlers(self.cluster)
+        self.transactions = TransactionHandlers(self.service, self.markers, catalog, now_ms=self.clock)
+        self.producing = ProduceHandlers(catalog, self.verification, now_ms=self.clock)
+        self.partitions = PartitionHandlers(catalog)
 
     def clock(self) -> int:
         return self.now_ms

@@ -51,9 +51,6 @@ class FakeCluster:
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return TOPIC if topic_id == TOPIC.id else None
 
-    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None:
-        raise NotImplementedError
-
 
 class FakeVerification:
     """The transaction coordinator: answers what the test says."""
@@ -82,7 +79,8 @@ class GroupRig:
         self.verification = FakeVerification()
         self.context = RequestContext(version=0, client_id="c")
         self._ids = count(1)
-        store = GroupStore(self.cluster, partition_count=PARTITIONS, now_ms=self._day_ms)
+        catalog: Any = self.cluster
+        store = GroupStore(catalog, partition_count=PARTITIONS, now_ms=self._day_ms)
         self.service = GroupService(
             store,
             settings,
@@ -94,7 +92,7 @@ class GroupRig:
         self.service.load()
         self._handlers = {
             **handlers_of(GroupHandlers(self.service)),
-            **handlers_of(GroupOffsetHandlers(self.service, verification, self.cluster, now_ms=self._day_ms)),
+            **handlers_of(GroupOffsetHandlers(self.service, verification, catalog, now_ms=self._day_ms)),
         }
 
     def _day_ms(self) -> int:

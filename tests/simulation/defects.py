@@ -386,8 +386,8 @@ def _does_not_bump(original: Any, before: Any, event: Any, now_ms: int, *, pair:
         (ProducerStates, "duplicate", returning(None)),
     ),
 )
-def _any_epoch_writes(original: Any, self: Any, stamp: Any, **facts: Any) -> Any:
-    started = original(self, stamp, **facts)
+def _any_epoch_writes(original: Any, self: Any, *stamp: Any, **facts: Any) -> Any:
+    started = original(self, *stamp, **facts)
     return started if isinstance(started, VerificationGuard) else Code.NONE
 
 

@@ -18,12 +18,13 @@ from spark_2pc_sink.ids import NO_PRODUCER_ID
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
 from spark_2pc_sink.reference.coordinator.leader_answers import append_error
+from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups import machine
 from spark_2pc_sink.reference.groups.members import Group, GroupState, Now
 from spark_2pc_sink.reference.groups.records import UNKNOWN, GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import VerificationGuard, Writer
+from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.wire.batch_format import Record, end_marker
 
@@ -137,7 +138,7 @@ class GroupStore:
         group_id: str,
         records: Sequence[GroupRecord],
         *,
-        writer: Writer | None = None,
+        writer: Pair | None = None,
         guard: VerificationGuard | None = None,
     ) -> Code:
         """Append records of one group as one batch, and apply them; after another code than NONE nothing changed."""

@@ -20,7 +20,7 @@ from spark_2pc_sink.reference.groups.service import GroupService, is_group_id
 from spark_2pc_sink.reference.handlers.groups import may_read
 from spark_2pc_sink.reference.handlers.topic_lookup import find_topic
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
-from spark_2pc_sink.reference.log.producer_state import VerificationGuard, Writer
+from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.protocol.codec import TxnOffsetCommitResponse
@@ -107,18 +107,17 @@ class GroupOffsetHandlers:
         """The offsets are durable when it returns, and pending until the transaction ends."""
         if not is_group_id(request.group_id):
             return Code.INVALID_GROUP_ID
-        writer = Writer(request.producer_id, request.producer_epoch)
-        code, guard = await self._admitted(writer, request, version)
+        pair = Pair(request.producer_id, request.producer_epoch)
+        code, guard = await self._admitted(pair, request, version)
         if code:
             return code
         code = self._check(request, knows_gone=version >= _TXN_GROUP_GONE_VERSION, transactional=True)
-        return code or await self._append(request.group_id, offsets, writer, guard)
+        return code or await self._append(request.group_id, offsets, pair, guard)
 
-    async def _admitted(self, writer: Writer, request: Any, version: int) -> tuple[Code, VerificationGuard | None]:
+    async def _admitted(self, pair: Pair, request: Any, version: int) -> tuple[Code, VerificationGuard | None]:
         """Whether the transaction may write to the group's partition, and the guard for that permission."""
-        pair, bumps = Pair(request.producer_id, request.producer_epoch), version >= OFFSETS_ADD_VERSION
-        log = self._store.log(request.group_id)
-        started = log.start_verification(writer, supports_epoch_bump=bumps, now_ms=self._now_ms())
+        log, bumps = self._store.log(request.group_id), version >= OFFSETS_ADD_VERSION
+        started = log.start_verification(pair, supports_epoch_bump=bumps, now_ms=self._now_ms())
         code, guard = (Code.NONE, started) if isinstance(started, VerificationGuard) else (started, None)
         if guard is not None:
             partition = TopicPartition(GROUP_OFFSETS, self._store.partition_of(request.group_id))
@@ -138,7 +137,7 @@ class GroupOffsetHandlers:
         self,
         group_id: str,
         offsets: Mapping[OffsetKey, OffsetValue],
-        writer: Writer | None = None,
+        writer: Pair | None = None,
         guard: VerificationGuard | None = None,
     ) -> Code:
         if not offsets:

@@ -245,7 +245,8 @@ class ProduceHandlers:
         asked: dict[TopicPartition, _Write] = {}
         bumps, now_ms = version >= PRODUCE_ADD_VERSION, self._now_ms()
         for write, log, header in found:
-            started = log.start_verification(header, supports_epoch_bump=bumps, now_ms=now_ms)
+            pair = Pair(header.producer_id, header.producer_epoch)
+            started = log.start_verification(pair, header.base_sequence, supports_epoch_bump=bumps, now_ms=now_ms)
             if isinstance(started, VerificationGuard):
                 write.guard = started
                 asked[TopicPartition(write.topic, write.answer.index)] = write

@@ -24,6 +24,7 @@ from typing import Final, TypeVar
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
+from spark_2pc_sink.reference.coordinator.states import NO_PAIR, Pair
 from spark_2pc_sink.reference.log.producer_state import (
     NO_EPOCH,
     NO_TIMESTAMP,
@@ -32,7 +33,6 @@ from spark_2pc_sink.reference.log.producer_state import (
     ProducerEntry,
     ProducerStates,
     VerificationGuard,
-    Writer,
 )
 from spark_2pc_sink.reference.storage.batches import (
     KeyValue,
@@ -48,7 +48,7 @@ from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRange
 from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, SegmentStore
 from spark_2pc_sink.reference.storage.group_sync import GroupSync, Synced
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
-from spark_2pc_sink.wire.batch_format import TRANSACTIONAL_BIT, BatchHeader, Buffer, Record, read_header
+from spark_2pc_sink.wire.batch_format import NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader, Buffer, Record, read_header
 
 NO_OFFSET: Final = -1
 _logger = logging.getLogger(__name__)
@@ -298,13 +298,14 @@ class PartitionLog:
     # --- appending ----------------------------------------------------------------------------------------------------
 
     def start_verification(
-        self, stamp: BatchHeader | Writer, *, supports_epoch_bump: bool, now_ms: int
+        self, pair: Pair, sequence: int = NO_SEQUENCE, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | Code:
         """Whether the coordinator must be asked before a transactional batch is appended (KIP-890, "Verification").
 
         ``supports_epoch_bump``: the client relies on the implicit add (Produce v12, TxnOffsetCommit v5).
         """
-        return self._state.producers.start_verification(stamp, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
+        producers = self._state.producers
+        return producers.start_verification(pair, sequence, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
 
     def append(
         self,
@@ -337,7 +338,7 @@ class PartitionLog:
         records: Sequence[KeyValue],
         *,
         now_ms: int,
-        producer: Writer | None = None,
+        producer: Pair | None = None,
         guard: VerificationGuard | None = None,
     ) -> Appended:
         """Append the broker's own records as one batch: of state logs, or of groups' offsets, also in a transaction."""
@@ -345,8 +346,7 @@ class PartitionLog:
             encode_records(records),
             record_count=len(records),
             timestamp_ms=now_ms,
-            producer_id=producer.producer_id if producer else -1,
-            producer_epoch=producer.producer_epoch if producer else -1,
+            producer=producer or NO_PAIR,
             attributes=TRANSACTIONAL_BIT if producer else 0,
         )
         header = read_header(batch)

@@ -3,7 +3,7 @@
 The rules are those of Kafka 4.4.0's ``ProducerAppendInfo``, ``ProducerStateManager`` and ``UnifiedLog`` (KIP-98,
 "Producer Id, Epoch and Sequence"; KIP-360; KIP-890, "Verification" and "Epoch bump"). Per producer id there is an entry
 (epoch, last five batches of the epoch, open transaction) that the log itself determines, so that a reopened log has the
-same one; a question to the coordinator (`Verifying`) is in memory only, until the transaction's first record.
+same one; a question to the coordinator (`VerificationGuard`) is in memory only, until the transaction's first record.
 
 A caller checks first (`check_batch`, `check_marker`: nothing changes), writes, and then reports what it wrote
 (`batch_written`, `marker_written`). Reading a log back is the second half alone: what is in the log was right once.
@@ -19,35 +19,29 @@ from typing import Final
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
+from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.wire.batch_format import NO_SEQUENCE, BatchHeader, next_sequence
 
 
+@dataclass(eq=False)
 class VerificationGuard:
-    """Proof that the coordinator was asked about a transaction that has not ended since. Compared by identity."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True)
-class Verifying:
     """A question to the coordinator that no record has followed yet (``VerificationStateEntry``).
 
-    No batch may overtake the one with the lowest first sequence received in this epoch. A client that
-    ``supports_epoch_bump`` is on transaction.version 2, whose transactions begin at sequence 0.
+    While it is the producer's, the transaction has not ended since: guards are compared by identity. No batch may
+    overtake the one with the lowest first sequence received in this epoch. A client that ``supports_epoch_bump`` is on
+    transaction.version 2, whose transactions begin at sequence 0.
     """
 
-    guard: VerificationGuard
     lowest_sequence: int
     epoch: int
     supports_epoch_bump: bool
     created_ms: int
 
-    def seen(self, sequence: int, epoch: int) -> Verifying:
+    def saw(self, sequence: int, epoch: int) -> None:
         if epoch > self.epoch:
-            return replace(self, epoch=epoch, lowest_sequence=sequence)
-        if epoch == self.epoch and sequence < self.lowest_sequence:
-            return replace(self, lowest_sequence=sequence)
-        return self
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
 
 
 #: Number of batches remembered to recognise a retry: a producer has at most five requests in flight
@@ -123,15 +117,6 @@ class ProducerEntry:
 
 
 @dataclass(frozen=True)
-class Writer:
-    """The producer for which a broker writes its own records: offsets committed in a transaction."""
-
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int = NO_SEQUENCE
-
-
-@dataclass(frozen=True)
 class EndedTransaction:
     producer_id: int
     first_offset: int
@@ -143,7 +128,7 @@ class ProducerStates:
         self._entries: dict[int, ProducerEntry] = {}
         # One per producer id, from the question until the transaction's first record, or a marker in between. A
         # reopened log has none: pending questions are asked again.
-        self._verifying: dict[int, Verifying] = {}
+        self._verifying: dict[int, VerificationGuard] = {}
         # First offset of each open transaction to its producer id. Offsets only grow, so the first entry is smallest.
         self._open: dict[int, int] = {}
 
@@ -157,24 +142,24 @@ class ProducerStates:
         return next(iter(self._open), None)
 
     def start_verification(
-        self, stamp: BatchHeader | Writer, *, supports_epoch_bump: bool, now_ms: int
+        self, pair: Pair, sequence: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | Code:
         """As ``UnifiedLog.maybeStartTransactionVerification``: a guard if the coordinator must be asked, else the code.
 
         NONE if the transaction has records here already.
         """
-        entry = self._entries.get(stamp.producer_id)
-        if entry is not None and entry.epoch > stamp.producer_epoch:
+        entry = self._entries.get(pair.producer_id)
+        if entry is not None and entry.epoch > pair.epoch:
             return Code.INVALID_PRODUCER_EPOCH
-        if entry is not None and entry.has_open_transaction(stamp.producer_epoch):
+        if entry is not None and entry.has_open_transaction(pair.epoch):
             return Code.NONE
-        epoch, sequence = stamp.producer_epoch, stamp.base_sequence
-        asked = self._verifying.get(stamp.producer_id)
-        if asked is None:
-            asked = Verifying(VerificationGuard(), sequence, epoch, supports_epoch_bump, now_ms)
         # Batches that wait together share one guard.
-        self._verifying[stamp.producer_id] = asked.seen(sequence, epoch)
-        return asked.guard
+        guard = self._verifying.get(pair.producer_id)
+        if guard is None:
+            guard = VerificationGuard(sequence, pair.epoch, supports_epoch_bump, now_ms)
+            self._verifying[pair.producer_id] = guard
+        guard.saw(sequence, pair.epoch)
+        return guard
 
     # --- checks: nothing changes --------------------------------------------------------------------------------------
 
@@ -200,8 +185,7 @@ class ProducerStates:
         if epoch < entry.epoch:
             return Code.INVALID_PRODUCER_EPOCH
         needs_guard = verification and header.transactional and not entry.has_open_transaction(epoch)
-        asked = self._verifying.get(header.producer_id)
-        if needs_guard and (guard is None or asked is None or asked.guard is not guard):
+        if needs_guard and (guard is None or self._verifying.get(header.producer_id) is not guard):
             return Code.INVALID_TXN_STATE
         if sequenced and not self._in_sequence(entry, header):
             return Code.OUT_OF_ORDER_SEQUENCE_NUMBER

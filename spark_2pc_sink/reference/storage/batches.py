@@ -16,6 +16,7 @@ import google_crc32c
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.coordinator.plans import EndMarker
+from spark_2pc_sink.reference.coordinator.states import NO_PAIR, Pair
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.wire.batch_format import (
     ABORT,
@@ -125,13 +126,12 @@ def build_batch(
     *,
     record_count: int,
     timestamp_ms: int,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
+    producer: Pair = NO_PAIR,
     attributes: int = 0,
 ) -> bytes:
     """The broker's own batch, uncompressed, without a sequence, at base offset 0; all records have one timestamp."""
     checked = CHECKED.pack(
-        attributes, record_count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, record_count
+        attributes, record_count - 1, timestamp_ms, timestamp_ms, *producer, NO_SEQUENCE, record_count
     )
     crc = google_crc32c.extend(google_crc32c.value(checked), payload)
     head = STAMP.pack(0, HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload), NO_LEADER_EPOCH)
@@ -186,8 +186,7 @@ def build_marker(marker: EndMarker, *, timestamp_ms: int) -> bytes:
         encode_records([(key, MARKER_VALUE.pack(0, marker.coordinator_epoch))]),
         record_count=1,
         timestamp_ms=timestamp_ms,
-        producer_id=marker.producer_id,
-        producer_epoch=marker.producer_epoch,
+        producer=Pair(marker.producer_id, marker.producer_epoch),
         attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
     )
 

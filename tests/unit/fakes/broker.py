@@ -201,14 +201,15 @@ class FakeBroker(FakeCoordinator):
         self.drain()
         log = self.logs[partition]
         header = header_of(producer.producer_id, producer.epoch, sequence=sequence, count=len(records))
-        started = log.producers.start_verification(header, supports_epoch_bump=self.bumps, now_ms=self.now_ms)
+        pair = Pair(producer.producer_id, producer.epoch)
+        started = log.producers.start_verification(pair, sequence, supports_epoch_bump=self.bumps, now_ms=self.now_ms)
         if isinstance(started, VerificationGuard):
             code = self._verify(producer, partition, _NEW_PRODUCE if self.bumps else _OLD_PRODUCE)
         else:
             code = started
         if code:
             return Produced(code)
-        if self.state.keeps(Pair(producer.producer_id, producer.epoch)):
+        if self.state.keeps(pair):
             return Produced(Code.INVALID_PRODUCER_EPOCH)
         return Produced(*log.append(header, records, started if isinstance(started, VerificationGuard) else None))
 

@@ -10,6 +10,7 @@ from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
+from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.log.partition_log import Appended, PartitionLog
 from spark_2pc_sink.reference.log.producer_state import VerificationGuard
 from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES
@@ -98,5 +99,5 @@ def append_in_transaction(
 ) -> Appended:
     """Append a transactional batch whose partition the coordinator has added, if it has to be."""
     batch = client_batch(values, producer=producer, sequence=sequence, transactional=True)
-    started = log.start_verification(inspect(batch), supports_epoch_bump=True, now_ms=NOW_MS)
+    started = log.start_verification(Pair(*producer), sequence, supports_epoch_bump=True, now_ms=NOW_MS)
     return append(log, batch, guard=started if isinstance(started, VerificationGuard) else None)

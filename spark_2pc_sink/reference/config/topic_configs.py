@@ -9,7 +9,7 @@ are refused with INVALID_CONFIG unless the value matches the actual behaviour.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, dataclass
 from enum import Enum, auto
 from functools import partial
@@ -63,10 +63,6 @@ class ConfigEntry:
     source: Source
     synonyms: tuple[tuple[str, str | None, Source], ...]
     doc: str
-
-    @property
-    def sensitive(self) -> bool:
-        return self.kind is Kind.PASSWORD
 
 
 def property_entries(properties: BrokerProperties) -> tuple[ConfigEntry, ...]:
@@ -315,13 +311,9 @@ def internal_topics(properties: BrokerProperties) -> tuple[tuple[str, int, dict[
     )
 
 
-def topic_entries(
-    configs: Mapping[str, str], properties: BrokerProperties, wanted: Callable[[str], bool] = lambda _name: True
-) -> tuple[ConfigEntry, ...]:
+def topic_entries(configs: Mapping[str, str], properties: BrokerProperties) -> tuple[ConfigEntry, ...]:
     """The configs of a topic, set or not, by name (Kafka: ``ConfigHelper.createTopicConfigEntry``)."""
-    return tuple(
-        _entry(config, configs.get(name), properties) for name, config in TOPIC_CONFIGS.items() if wanted(name)
-    )
+    return tuple(_entry(config, configs.get(name), properties) for name, config in TOPIC_CONFIGS.items())
 
 
 def _entry(config: TopicConfig, own: str | None, properties: BrokerProperties) -> ConfigEntry:

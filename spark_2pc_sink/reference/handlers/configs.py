@@ -7,7 +7,7 @@ groups, client metrics and loggers do not exist.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -58,8 +58,12 @@ class ConfigHandlers:
         for resource in request.resources:
             result = _Result(resource_type=resource.resource_type, resource_name=resource.resource_name)
             try:
-                found = self._described(context.access, resource, malformed=malformed)
-                result.configs = [_config(each, request, read_only=read_only) for each, read_only in found]
+                keys = resource.configuration_keys
+                result.configs = [
+                    _config(each, request, read_only=read_only)
+                    for each, read_only in self._described(context.access, resource, malformed=malformed)
+                    if not keys or each.name in keys
+                ]
             except RefusedError as error:
                 result.error_code, result.error_message = error.code, error.message
             results.append(result)
@@ -69,32 +73,26 @@ class ConfigHandlers:
         if malformed:
             raise RefusedError(Code.INVALID_REQUEST, MALFORMED)
         _check_access(access, AclOperation.DESCRIBE_CONFIGS, resource)
-        keys = set(resource.configuration_keys or ())
         name = resource.resource_name
-
-        def wanted(key: str) -> bool:
-            return not keys or key in keys
-
         if resource.resource_type == _TOPIC:
             if fault := name_fault(name):
                 raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, fault)
             topic = self._catalog.topic(name)
             if topic is None:
                 raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, "")
-            return [(entry, False) for entry in topic_entries(topic.configs, self._catalog.properties, wanted)]
+            return [(entry, False) for entry in topic_entries(topic.configs, self._catalog.properties)]
         if resource.resource_type != _BROKER:
             text = f"The server has no configs of {_OTHER_TYPES[resource.resource_type]}."
             raise RefusedError(Code.INVALID_REQUEST, text)
-        return self._broker_entries(name, wanted)
+        return self._broker_entries(name)
 
-    def _broker_entries(self, name: str, wanted: Callable[[str], bool]) -> list[tuple[ConfigEntry, bool]]:
+    def _broker_entries(self, name: str) -> list[tuple[ConfigEntry, bool]]:
         configs = self._catalog.broker_configs
         if not name:
             source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
             return [
                 (ConfigEntry(key, Kind.BOOLEAN, text.strip().lower(), source, ((key, text, source),), ""), False)
                 for key, text in sorted(configs.get("", {}).items())
-                if wanted(key)
             ]
         self._check_node(name, f"expected {self._catalog.node_id} or empty string, but received", "Broker")
         places = (str(self._catalog.node_id), Source.DYNAMIC_BROKER_CONFIG), ("", Source.DYNAMIC_DEFAULT_BROKER_CONFIG)
@@ -105,8 +103,7 @@ class ConfigHandlers:
                 text, source = altered[0]
                 synonyms = (*((entry.name, *each) for each in altered), *entry.synonyms)
                 entry = replace(entry, value=text.strip().lower(), source=source, synonyms=synonyms)  # noqa: PLW2901
-            if wanted(entry.name):
-                found.append((entry, entry.name not in DYNAMIC))
+            found.append((entry, entry.name not in DYNAMIC))
         return found
 
     def _check_node(self, name: str, expected: str, what: str) -> None:
@@ -235,7 +232,7 @@ def _config(entry: ConfigEntry, request: Any, *, read_only: bool) -> Any:
         value=entry.value,
         read_only=read_only,
         config_source=entry.source.value,
-        is_sensitive=entry.sensitive,
+        is_sensitive=entry.kind is Kind.PASSWORD,
         synonyms=[
             _Config.DescribeConfigsSynonym(name=name, value=value, source=source.value)
             for name, value, source in (entry.synonyms if request.include_synonyms else ())

@@ -11,7 +11,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from kafka.protocol.metadata import ApiVersionsResponse
@@ -23,7 +22,7 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import Access
 from spark_2pc_sink.reference.network.sasl import Expect, Login, LoginStep
 from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Handler, Handlers, RequestContext
-from spark_2pc_sink.reference.protocol.codec import REQUESTS, ApiRequest, read_head, read_request, write_response
+from spark_2pc_sink.reference.protocol.codec import ApiRequest, read_head, read_request, write_response
 from spark_2pc_sink.wire.api_versions import Api
 
 #: The bytes of a reply: length and header, then the body.
@@ -32,22 +31,17 @@ Reply: TypeAlias = tuple[bytes, bytes | bytearray]
 #: Only Produce may be longer. Decoded, a list of a million entries takes fifty times its bytes, and only records
 #: have a reason to be long; Kafka has a single limit, ``socket.request.max.bytes``, for all.
 OTHER_REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
-#: The last released version in Kafka 4.4.0, for APIs with later ones: without
-#: ``unstable.api.versions.enable`` InitProducerId v6 (KIP-939) does not exist.
-RELEASED_MAX: Final[Mapping[Api, int]] = MappingProxyType({Api.INIT_PRODUCER_ID: 5})
+#: The last released version of InitProducerId in Kafka 4.4.0; v6 (KIP-939) needs ``unstable.api.versions.enable``.
+RELEASED_INIT_VERSION: Final = 5
 
 
 def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, Handler]:
-    """All handlers by API, with their offered versions; each API has one."""
-    joined: dict[Api, Handler] = {}
-    for family in families:
-        for api, handler in family.items():
-            if api in joined:
-                raise AssertionError(f"two handlers for {api.name}")
-            if handler.version_max > REQUESTS[api].max_version:
-                raise AssertionError(f"there is no class of {api.name} v{handler.version_max}")
-            released = handler.version_max if unstable_versions else RELEASED_MAX.get(api, handler.version_max)
-            joined[api] = replace(handler, version_max=min(handler.version_max, released))
+    """All handlers by API, with their offered versions."""
+    joined = {api: handler for family in families for api, handler in family.items()}
+    newest = joined.get(Api.INIT_PRODUCER_ID)
+    if newest is not None and not unstable_versions:
+        version_max = min(newest.version_max, RELEASED_INIT_VERSION)
+        joined[Api.INIT_PRODUCER_ID] = replace(newest, version_max=version_max)
     return joined
 
 

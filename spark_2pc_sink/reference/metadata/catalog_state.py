@@ -88,7 +88,6 @@ class CatalogState:
 
     cluster_id: str
     node_id: int
-    directory_id: uuid.UUID
     starts: int
     transaction_version: int
     property_transaction_version: int
@@ -162,7 +161,6 @@ def write_state(state: CatalogState) -> bytes:
     document = {
         "version": _FORMAT_VERSION,
         **{name: getattr(state, name) for name in _PLAIN},
-        "directory_id": id_text(state.directory_id),
         "topics": [_topic_document(topic) for topic in state.topics.values()],
         "removing": [_topic_document(topic) for topic in state.removing],
         "acls": [dict(vars(acl)) for acl in state.acls],
@@ -178,7 +176,6 @@ def read_state(document: bytes) -> CatalogState:
         topics = [_topic(row) for row in found["topics"]]
         return CatalogState(
             **{name: found[name] for name in _PLAIN},
-            directory_id=id_of_text(found["directory_id"]),
             topics={topic.name: topic for topic in topics},
             removing=tuple(_topic(row) for row in found["removing"]),
             acls=tuple(Acl(**row) for row in found["acls"]),

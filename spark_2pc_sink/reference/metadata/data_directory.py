@@ -3,8 +3,7 @@
 ::
 
     .lock                       locked while a process has the directory
-    meta.properties             cluster and node ids, as Kafka writes them
-    catalog.json                everything else that the node knows, replaced as a whole
+    catalog.json                everything that the node knows, replaced as a whole
     catalog.json.previous       the version before the last change, to recover from a damaged catalog.json
     log-ends.json               how far each log was on disk at the last start or clean stop
     <topic>-<partition>/        the segments of one partition, and partition.metadata with the topic's id
@@ -25,7 +24,6 @@ import logging
 import os
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
@@ -56,6 +54,7 @@ LogEnds: TypeAlias = Mapping[tuple[UUID, int], int]
 
 _LOCK: Final = ".lock"
 _CATALOG: Final = "catalog.json"
+#: Kafka writes it into its own directories.
 _META: Final = "meta.properties"
 _PARTITION_META: Final = "partition.metadata"
 _UNFINISHED: Final = ".tmp"
@@ -90,7 +89,7 @@ class DataDirectory:
         """The last written state; None in a directory that was never used."""
         file = self.path / _CATALOG
         try:
-            state = read_state(file.read_bytes())
+            return read_state(file.read_bytes())
         except FileNotFoundError:
             self._must_be_unused()
             return None
@@ -100,8 +99,6 @@ class DataDirectory:
                 f"restore the file, or name another directory. {file.name}{_PREVIOUS} lacks the last change: use it "
                 "only if that change did not create a topic or a block of producer ids",
             ) from error
-        self._must_belong(state)
-        return state
 
     def write_catalog(self, state: CatalogState) -> None:
         """Replace the state, durably before this returns; after a crash either the old or the new one is there.
@@ -132,20 +129,6 @@ class DataDirectory:
     def write_log_ends(self, ends: LogEnds) -> None:
         rows = [[id_text(topic_id), partition, end] for (topic_id, partition), end in ends.items()]
         self._replace(_LOG_ENDS, write_checked({"ends": rows}))
-
-    def write_meta(self, state: CatalogState) -> None:
-        """Write ``meta.properties`` where it is missing (Kafka: ``MetaProperties``, version 1)."""
-        if (self.path / _META).exists():
-            return
-        lines = [
-            "#",
-            f"#{time.strftime('%a %b %d %H:%M:%S UTC %Y', time.gmtime())}",
-            f"cluster.id={state.cluster_id}",
-            f"directory.id={id_text(state.directory_id)}",
-            f"node.id={state.node_id}",
-            "version=1",
-        ]
-        self._replace(_META, "".join(f"{line}\n" for line in lines).encode())
 
     def partition(self, topic: str, partition: int) -> Path:
         return self.path / f"{topic}-{partition}"
@@ -237,17 +220,6 @@ class DataDirectory:
                     "name an empty directory, or restore the file",
                 )
 
-    def _must_belong(self, state: CatalogState) -> None:
-        try:
-            lines = (self.path / _META).read_text().splitlines()
-        except FileNotFoundError:
-            return  # written after the catalog: the first start was cut short
-        found = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-        if (found.get("cluster.id"), found.get("node.id")) != (state.cluster_id, str(state.node_id)):
-            raise self._refused(
-                f"{self.path / _META} and {_CATALOG} name different clusters or nodes", "restore the one that is right"
-            )
-
     def _replace(self, name: str, content: bytes) -> None:
         unfinished = self.path / (name + _UNFINISHED)
         with unfinished.open("wb") as file:
@@ -279,7 +251,6 @@ def new_state(properties: BrokerProperties) -> CatalogState:
     return CatalogState(
         cluster_id=id_text(random_id()),
         node_id=properties.node_id,
-        directory_id=random_id(),
         starts=1,
         transaction_version=properties.transaction_version,
         property_transaction_version=properties.transaction_version,
@@ -318,7 +289,6 @@ def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogS
             removing=(),
         )
     directory.write_catalog(state)
-    directory.write_meta(state)
     directory.make_partitions(state.topics.values(), starting=True)
     return state
 

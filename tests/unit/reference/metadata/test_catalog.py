@@ -28,7 +28,7 @@ PROPERTIES = BrokerProperties(transaction_state_log_num_partitions=3, offsets_to
 
 ACL = Acl(resource=2, pattern=3, name="t", principal="User:a", host="*", operation=3, permission=3)
 
-NODE_FILES = [".lock", "catalog.json", "catalog.json.previous", "log-ends.json", "meta.properties"]
+NODE_FILES = [".lock", "catalog.json", "catalog.json.previous", "log-ends.json"]
 
 
 @asynccontextmanager
@@ -236,7 +236,6 @@ ORDERS = Topic("orders", uuid.UUID(int=7), 2, {"retention.ms": "-1"})
 STATE = CatalogState(
     cluster_id="MkU3OEVBNTcwNTJENDM2Qg",
     node_id=3,
-    directory_id=uuid.UUID(int=9),
     starts=4,
     transaction_version=2,
     property_transaction_version=2,

@@ -19,37 +19,32 @@ from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.handlers.groups import GroupHandlers
 from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
-from spark_2pc_sink.reference.log.partition_log import LogSettings, PartitionLog
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.metadata.data_directory import new_state
 from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.reference.protocol.codec import REQUESTS
 from tests.unit.reference.batches import message
 from tests.unit.reference.groups import messages
 from tests.unit.reference.node import exchange
+from tests.unit.reference.waiting import present
 
 TOPIC = Topic("orders", UUID(int=7), 3)
 PARTITIONS = 2
 START_MS = 1_700_000_000_000
 
 
-class FakeCluster:
-    """The catalog, as far as groups know it."""
+def catalog_in_memory() -> Catalog:
+    """The catalog of a node with a topic, and with the one that keeps groups."""
+    properties = BrokerProperties()
+    topics = (TOPIC, Topic(GROUP_OFFSETS, UUID(int=8), PARTITIONS))
+    return Catalog(new_state(properties).with_topics(*topics), None, properties, {})
 
-    def __init__(self) -> None:
-        self.partitions = {index: self._open(index) for index in range(PARTITIONS)}
 
-    @staticmethod
-    def _open(index: int) -> PartitionLog:
-        return PartitionLog.open(None, topic=GROUP_OFFSETS, partition=index, leader_epoch=0, settings=LogSettings())
-
-    def log(self, topic: str, partition: int) -> PartitionLog | None:
-        return self.partitions.get(partition) if topic == GROUP_OFFSETS else None
-
-    def topic(self, name: str) -> Topic | None:
-        return TOPIC if name == TOPIC.name else None
-
-    def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        return TOPIC if topic_id == TOPIC.id else None
+def logs_of(catalog: Catalog) -> list[PartitionLog]:
+    """Those that keep groups."""
+    return [present(catalog.log(GROUP_OFFSETS, index)) for index in range(PARTITIONS)]
 
 
 class FakeVerification:
@@ -71,16 +66,15 @@ class FakeVerification:
 class GroupRig:
     """A broker's worth of groups. Time stands still unless the test moves ``now_ms``, or the system's clock."""
 
-    def __init__(self, cluster: FakeCluster | None = None) -> None:
+    def __init__(self, catalog: Catalog | None = None) -> None:
         self.now_ms = START_MS
         self.clock_shift_ms = 0
         settings = BrokerProperties(group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1_000)
-        self.cluster = cluster or FakeCluster()
+        self.catalog = catalog or catalog_in_memory()
         self.verification = FakeVerification()
         self.context = RequestContext(version=0, client_id="c")
         self._ids = count(1)
-        catalog: Any = self.cluster
-        store = GroupStore(catalog, partition_count=PARTITIONS, now_ms=self._day_ms)
+        store = GroupStore(self.catalog, partition_count=PARTITIONS, now_ms=self._day_ms)
         self.service = GroupService(
             store,
             settings,
@@ -92,7 +86,7 @@ class GroupRig:
         self.service.load()
         self._handlers = {
             **handlers_of(GroupHandlers(self.service)),
-            **handlers_of(GroupOffsetHandlers(self.service, verification, catalog, now_ms=self._day_ms)),
+            **handlers_of(GroupOffsetHandlers(self.service, verification, self.catalog, now_ms=self._day_ms)),
         }
 
     def _day_ms(self) -> int:
@@ -100,7 +94,7 @@ class GroupRig:
 
     def restarted(self) -> GroupRig:
         """A broker that starts on the same logs."""
-        rig = GroupRig(self.cluster)
+        rig = GroupRig(self.catalog)
         rig.now_ms = self.now_ms
         return rig
 
@@ -133,7 +127,7 @@ class GroupRig:
     async def marker(self, group_id: str, pair: Pair, *, commit: bool) -> None:
         """An end marker in the group's partition, as the transaction coordinator writes it."""
         index = self.service.store.partition_of(group_id)
-        log = self.cluster.partitions[index]
+        log = logs_of(self.catalog)[index]
         mark = EndMarker(pair.producer_id, pair.epoch, commit, coordinator_epoch=0)
         assert log.append_marker(mark, now_ms=self.now_ms) is Code.NONE
         self.service.store.on_marker(index, pair.producer_id, commit)

@@ -20,11 +20,12 @@ from spark_2pc_sink.reference.groups.members import GroupState, Member
 from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.storage.errors import LogFailedError, UnreadableRecordError
 from spark_2pc_sink.reference.storage.group_sync import Synced
 from tests.unit.reference.coordinator.access import on_kinds
 from tests.unit.reference.groups import messages
-from tests.unit.reference.groups.group_rig import TOPIC, FakeCluster, GroupRig, codes_of, running_groups
+from tests.unit.reference.groups.group_rig import TOPIC, GroupRig, catalog_in_memory, codes_of, logs_of, running_groups
 
 NONE = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": 0}
 PAIR = Pair(44, 0)
@@ -281,11 +282,11 @@ DAY_MS = 86_400_000
 class Disk:
     """Stands between the groups' logs and their disk: writes wait until it is let go, or fail."""
 
-    def __init__(self, cluster: FakeCluster) -> None:
+    def __init__(self, catalog: Catalog) -> None:
         self.free = asyncio.Event()
         self.asked = asyncio.Event()
         self.failure: LogFailedError | None = None
-        for log in cluster.partitions.values():
+        for log in logs_of(catalog):
             log.flush = self._slow(log)  # type: ignore[method-assign]
 
     def _slow(self, log: PartitionLog) -> Callable[[], Synced]:
@@ -309,7 +310,7 @@ async def waiting(*tasks: asyncio.Task[Any]) -> bool:
 
 async def test_an_offset_is_durable_before_the_answer_and_before_anybody_sees_it() -> None:
     async with running_groups() as rig:
-        disk = Disk(rig.cluster)
+        disk = Disk(rig.catalog)
         committing = asyncio.ensure_future(rig.commit("g", -1, "", {0: 5}))
         await disk.asked.wait()
         fetching = asyncio.ensure_future(rig.ask("OffsetFetch", 7, **messages.fetch_one(None)))
@@ -324,7 +325,7 @@ async def test_a_disk_that_fails_is_told_to_the_client() -> None:
     """Kafka answers NOT_COORDINATOR where the log cannot be written; the group rebalances."""
     async with running_groups() as rig:
         joined = await rig.ask("JoinGroup", 3, **messages.join())
-        disk = Disk(rig.cluster)
+        disk = Disk(rig.catalog)
         disk.failure = LogFailedError(path="log", operation="fdatasync", detail="gone")
         disk.free.set()
         synced = await rig.ask("SyncGroup", 3, **messages.sync("g", 1, joined["member_id"], {"c-1": b"A"}))
@@ -364,11 +365,11 @@ async def test_offsets_of_a_topic_that_is_deleted_are_too() -> None:
 
 
 def test_a_record_that_is_not_understood_is_named() -> None:
-    cluster = FakeCluster()
-    log = cluster.partitions[1]
+    catalog = catalog_in_memory()
+    log = logs_of(catalog)[1]
     log.append_records([(b"\0\1", b"garbage")], now_ms=0)
     with pytest.raises(UnreadableRecordError, match="offset 0 of __consumer_offsets-1") as refused:
-        GroupRig(cluster=cluster)
+        GroupRig(catalog)
     assert "restore the data directory" in str(refused.value)
 
 
